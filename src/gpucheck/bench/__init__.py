@@ -1,0 +1,1 @@
+"""How fast: each file has its cases, its work and its judge."""

@@ -1,0 +1,54 @@
+"""Errors that a user meets. Each says what, why and what to do, and carries its exit status."""
+
+from __future__ import annotations
+
+from gpucheck import exits
+
+
+class GpucheckError(Exception):
+    """A problem to tell the user in one sentence: `what; why; what to do`.
+
+    `finding` is the id under which the problem stands in the report.
+    """
+
+    exit_code = exits.COULD_NOT_LOOK
+
+    def __init__(self, what: str, why: str = "", fix: str = "", *, finding: str = "error") -> None:
+        super().__init__(what, why, fix)
+        self.what = what
+        self.why = why
+        self.fix = fix
+        self.finding = finding
+
+    def __str__(self) -> str:
+        return "; ".join(part for part in (self.what, self.why, self.fix) if part)
+
+
+class UsageError(GpucheckError):
+    """Wrong usage: an option, a value or a file that the user gave (exit 2)."""
+
+    exit_code = exits.USAGE
+
+
+class TargetError(UsageError):
+    """The user's target is missing, raises or rejects its input (exit 2); `trace` is its traceback, for `--debug`."""
+
+    def __init__(self, what: str, why: str = "", fix: str = "", *, trace: str = "", finding: str = "target") -> None:
+        super().__init__(what, why, fix, finding=finding)
+        self.trace = trace
+
+
+class CannotLook(GpucheckError):
+    """gpucheck could not look: no such device, no usable torch, no room for the output (exit 3)."""
+
+
+class RequirementMissed(GpucheckError):
+    """What the user asked for is not so (exit 1)."""
+
+    exit_code = exits.FAILED
+
+
+class Undecided(GpucheckError):
+    """Asked, but it cannot be decided: noise, other processes, time (exit 4)."""
+
+    exit_code = exits.UNDECIDED

@@ -1,0 +1,57 @@
+"""What the exit status says: one table that feeds `--help`, the documentation and the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """One exit status: its number, its name and what it tells the caller."""
+
+    code: int
+    name: str
+    meaning: str
+
+
+OK = 0
+FAILED = 1
+USAGE = 2
+COULD_NOT_LOOK = 3
+UNDECIDED = 4
+BUG = 70
+INTERRUPTED = 130
+CLOSED_STDOUT = 141
+TERMINATED = 143
+
+# 70 is EX_SOFTWARE of sysexits.h; 130, 141 and 143 are 128 + SIGINT, SIGPIPE and SIGTERM, as shells report them.
+TABLE: tuple[Exit, ...] = (
+    Exit(OK, "ok", "nothing failed"),
+    Exit(FAILED, "failed", "a check failed, a threshold or requirement was missed, or not even the smallest batch fits"),
+    Exit(USAGE, "usage", "wrong usage, or the target given is missing, raises or rejects its input"),
+    Exit(COULD_NOT_LOOK, "could not look", "no such device, no usable torch, nothing was checked, or no room for output"),
+    Exit(UNDECIDED, "undecided", "asked but undecided: too noisy, busy, throttled, or out of time"),
+    Exit(BUG, "bug", "a bug in gpucheck"),
+    Exit(INTERRUPTED, "interrupted", "Ctrl-C; the report so far is printed"),
+    Exit(CLOSED_STDOUT, "closed stdout", "the reader of stdout went away"),
+    Exit(TERMINATED, "terminated", "SIGTERM; the report so far is printed"),
+)
+
+# If several apply, the first in this order is the one that the caller must know.
+PRIORITY: tuple[int, ...] = (
+    INTERRUPTED,
+    TERMINATED,
+    CLOSED_STDOUT,
+    BUG,
+    USAGE,
+    FAILED,
+    COULD_NOT_LOOK,
+    UNDECIDED,
+    OK,
+)
+
+
+def settle(codes: Iterable[int]) -> int:
+    """The one exit status that stands for all of `codes`; 0 for none."""
+    return min(codes, key=PRIORITY.index, default=OK)

@@ -1,0 +1,334 @@
+"""What a torch device can do: the only place that tells cuda, mps, xpu and cpu apart.
+
+It stands on `torch.accelerator` and the device's own torch module, so that any accelerator torch knows works. What a
+device cannot do is None (or False), and the command says so. Importing this module imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import psutil
+import torch
+
+from gpucheck.errors import CannotLook
+from gpucheck.report.measurement import DeviceRef, MemoryFigures
+
+# APIs newer than torch 2.6, the oldest that gpucheck promises to work with: name → since. A test removes each.
+NEWER_APIS = {
+    "torch.AcceleratorError": "2.8",
+    "torch.accelerator.memory_stats": "2.9",
+    "torch.backends.cuda.matmul.fp32_precision": "2.9",
+}
+
+# cudaErrorMemoryAllocation, of driver_types.h.
+CUDA_OUT_OF_MEMORY = 2
+# The highest clock that a current part reaches is near 3 GHz; a hold computed with it is at least as long as asked.
+FALLBACK_CLOCK_HZ = 3e9
+
+
+def feature(path: str) -> Any:
+    """The torch API at the dotted `path`, or None where this torch has none."""
+    found: Any = torch
+    for name in path.split(".")[1:]:
+        found = getattr(found, name, None)
+        if found is None:
+            return None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Allocator:
+    """torch's allocator on the device: `native` or another backend, and the settings from the environment."""
+
+    backend: str | None
+    settings: str | None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether what comes out of it is known exactly: torch's own allocator without any setting."""
+        return self.backend == "native" and not self.settings
+
+
+@dataclass(frozen=True)
+class Accel:
+    """One torch device and what it can do. Make it with `open_device`."""
+
+    device: torch.device
+    module: ModuleType
+    name: str
+    uuid: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None
+    memory_total_bytes: int | None = None
+    l2_cache_bytes: int | None = None
+    max_clock_hz: float | None = None
+    integrated: bool = False
+
+    @property
+    def kind(self) -> str:
+        """`cuda` (ROCm too), `mps`, `xpu`, `cpu` or another of torch's device types."""
+        return self.device.type
+
+    @property
+    def id(self) -> str:
+        """What torch calls it: `cuda:0`, `cpu`."""
+        return str(self.device)
+
+    @property
+    def ref(self) -> DeviceRef:
+        """The device as measurements name it."""
+        return DeviceRef(id=self.id, uuid=self.uuid, name=self.name)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether this is the CPU itself: host and device are then one."""
+        return self.kind == "cpu"
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    @property
+    def has_events(self) -> bool:
+        """Whether the device stamps events on its own clock."""
+        return not self.is_cpu and hasattr(self.module, "Event")
+
+    def host_now(self) -> float:
+        """The host's clock, in seconds."""
+        return time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Wait for the device to finish all that was asked of it."""
+        if not self.is_cpu:
+            self.module.synchronize(self.device) if self.kind != "mps" else self.module.synchronize()
+
+    def record(self) -> Any:
+        """Enqueue a time stamp on the device's current stream."""
+        event = self.module.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def done(self, mark: Any) -> bool:
+        """Whether the device has passed this time stamp."""
+        return bool(mark.query())
+
+    def elapsed_s(self, start: Any, end: Any) -> float:
+        """Seconds between two time stamps that the device has passed."""
+        return float(start.elapsed_time(end)) / 1e3
+
+    def hold(self, seconds: float) -> bool:
+        """Make the stream wait at least so long before what is enqueued next; False where the device cannot.
+
+        It counts cycles at the highest clock that the part can have, so a slower clock holds longer.
+        """
+        sleep = getattr(self.module, "_sleep", None)
+        if sleep is None or self.kind != "cuda":
+            return False
+        sleep(int(seconds * (self.max_clock_hz or FALLBACK_CLOCK_HZ)))
+        return True
+
+    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
+        """`calls` calls as one launch (a CUDA graph); None where the device has none or the call cannot be captured."""
+        if self.kind != "cuda" or not hasattr(torch.cuda, "CUDAGraph"):
+            return None
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                for _ in range(calls):
+                    call()
+        except RuntimeError:  # what cannot be captured raises it, with cudaErrorStreamCapture… as its text
+            self.synchronize()
+            return None
+        return graph.replay
+
+    # -- memory -------------------------------------------------------------------------------------------------
+
+    @property
+    def can_pin(self) -> bool:
+        """Whether host memory can be pinned for this device."""
+        return self.kind in ("cuda", "xpu")
+
+    def memory_info(self) -> tuple[int, int] | None:
+        """Free and total memory of the device, in bytes, as its driver says; None where it does not."""
+        get = getattr(self.module, "mem_get_info", None)
+        if get is None or self.is_cpu:
+            return None
+        free, total = get(self.device)
+        return int(free), int(total)
+
+    def memory(self) -> MemoryFigures:
+        """torch's four figures on this device; on the CPU, where torch keeps none, this process's resident set."""
+        if self.is_cpu:
+            return resident()
+        if self.kind == "mps":
+            current, driver = self.module.current_allocated_memory(), self.module.driver_allocated_memory()
+            return MemoryFigures(current, None, driver, None, source="torch.mps (keeps no peaks)")
+        names = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+        if all(hasattr(self.module, name) for name in names):
+            figures = [int(getattr(self.module, name)(self.device)) for name in names]
+            return MemoryFigures(*figures, source=f"torch.{self.kind}")
+        if feature("torch.accelerator.memory_stats") is not None:
+            figures = [int(getattr(torch.accelerator, name)(self.device)) for name in names]
+            return MemoryFigures(*figures, source="torch.accelerator")
+        return MemoryFigures()
+
+    def reset_peak(self) -> None:
+        """Let the peaks start anew from here."""
+        if self.is_cpu:
+            reset_resident_peak()
+        elif hasattr(self.module, "reset_peak_memory_stats"):
+            self.module.reset_peak_memory_stats(self.device)
+
+    def memory_stats(self) -> dict[str, int]:
+        """The allocator's own counters (`num_alloc_retries`, `num_ooms`, …); empty where it keeps none."""
+        get = getattr(self.module, "memory_stats", None)
+        return {} if get is None or self.is_cpu else dict(get(self.device))
+
+    def empty_cache(self) -> None:
+        """Give the allocator's unused blocks back to the device."""
+        if hasattr(self.module, "empty_cache") and not self.is_cpu:
+            self.module.empty_cache()
+
+    @property
+    def set_memory_fraction(self) -> Callable[[float], None] | None:
+        """Limits what torch may reserve to a fraction of the device's total; None where the device cannot."""
+        limit = getattr(self.module, "set_per_process_memory_fraction", None)
+        if limit is None or self.is_cpu:
+            return None
+        return lambda fraction: limit(fraction, self.device) if self.kind != "mps" else limit(fraction)
+
+    def allocator(self) -> Allocator:
+        """The allocator behind torch's tensors on this device."""
+        names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+        settings = ", ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
+        get = getattr(self.module, "get_allocator_backend", None) or getattr(
+            getattr(self.module, "memory", None), "get_allocator_backend", None
+        )
+        return Allocator(backend=get() if get else None, settings=settings or None)
+
+    # -- errors, streams ----------------------------------------------------------------------------------------
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Whether `error` certainly means that memory ran out, by its class or by the allocator's own words."""
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+            return True
+        broken = feature("torch.AcceleratorError")
+        if broken is not None and isinstance(error, broken):
+            return getattr(error, "error_code", None) == CUDA_OUT_OF_MEMORY
+        text = str(error)
+        return isinstance(error, RuntimeError) and (
+            "out of memory" in text or "DefaultCPUAllocator: can't allocate" in text or "not enough memory" in text
+        )
+
+    @contextlib.contextmanager
+    def as_current(self) -> Iterator[None]:
+        """Make this torch's current device for a while."""
+        if self.is_cpu or not hasattr(self.module, "device"):
+            yield
+            return
+        with self.module.device(self.device):
+            yield
+
+
+def resident() -> MemoryFigures:
+    """This process's resident set and its peak, in bytes."""
+    info = psutil.Process().memory_info()
+    peak = _status_bytes("VmHWM") or getattr(info, "peak_wset", None)
+    return MemoryFigures(resident_bytes=info.rss, max_resident_bytes=peak, source="resident set of the process")
+
+
+def reset_resident_peak() -> bool:
+    """Let the peak of the resident set start anew (Linux); False where it cannot."""
+    try:
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status_bytes(field: str) -> int | None:
+    try:
+        with open("/proc/self/status", encoding="utf-8") as file:
+            lines = file.readlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), None)
+
+
+def default_accelerator() -> str | None:
+    """The type of the accelerator that torch can use now (`cuda`, `mps`, …); None where it can use none."""
+    # is_available() first: torch 2.6's current_accelerator() raises where there is none.
+    if not torch.accelerator.is_available():
+        return None
+    current = torch.accelerator.current_accelerator()
+    return None if current is None else current.type
+
+
+def device_count(kind: str) -> int:
+    """How many devices of this kind torch can use."""
+    if kind == "cpu":
+        return 1
+    try:
+        return int(torch.get_device_module(kind).device_count())
+    except (RuntimeError, AttributeError):
+        return 0
+
+
+def open_device(device: str, *, name: str | None = None) -> Accel:
+    """The device that torch calls `device` (`cuda:1`, `cpu`). Raises CannotLook when torch cannot use it.
+
+    On an accelerator this makes the process's device context.
+    """
+    chosen = torch.device(device)
+    if chosen.type == "cpu":
+        return Accel(device=torch.device("cpu"), module=torch.cpu, name=name or "CPU")
+    if chosen.index is None:
+        chosen = torch.device(chosen.type, 0)
+    try:
+        module = torch.get_device_module(chosen.type)
+        torch.empty(1, device=chosen)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: "Torch not compiled with CUDA enabled"
+        reason = str(error).strip().splitlines()[0]
+        raise CannotLook(f"torch cannot use {chosen}", reason, "try --device cpu", finding="device.usable") from error
+    properties = module.get_device_properties(chosen) if hasattr(module, "get_device_properties") else None
+    return _described(chosen, module, properties, name)
+
+
+def _described(device: torch.device, module: ModuleType, properties: Any, name: str | None) -> Accel:
+    """An Accel with what torch's device properties tell; each attribute is missing somewhere, so each is asked for."""
+
+    def told(attribute: str) -> Any:
+        return getattr(properties, attribute, None)
+
+    uuid, clock_khz = told("uuid"), told("clock_rate")
+    major, minor = told("major"), told("minor")
+    return Accel(
+        device=device,
+        module=module,
+        name=told("name") or name or str(device),
+        uuid=None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}",
+        compute_capability=None if major is None or device.type != "cuda" else (major, minor),
+        multiprocessors=told("multi_processor_count"),
+        memory_total_bytes=told("total_memory"),
+        l2_cache_bytes=told("L2_cache_size"),
+        max_clock_hz=clock_khz * 1e3 if clock_khz else None,
+        integrated=bool(told("is_integrated")),
+    )
+
+
+def runtime_facts() -> dict[str, Any]:
+    """What the imported torch says of itself: what it can use and with what settings."""
+    kind = default_accelerator()
+    return {
+        "accelerator": kind,
+        "device_count": device_count(kind) if kind else 0,
+        "threads": torch.get_num_threads(),
+        "cudnn_version": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
+        "arch_list": torch.cuda.get_arch_list() if torch.version.cuda else [],
+    }

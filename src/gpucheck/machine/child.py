@@ -1,0 +1,286 @@
+"""Children: the one place that starts processes, each bounded in time.
+
+Whatever may hang or crash (a wedged driver, a broken torch, a trial that runs out of memory) happens in a child, in a
+process group of its own. When its time is up the group is killed, waited for at most `KILL_WAIT_S` more, and then
+abandoned, which the result says. Ctrl-C at the terminal reaches the parent alone, which ends its children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+# A killed process is normally gone within milliseconds; one in uninterruptible sleep may never go.
+KILL_WAIT_S = 1.0
+# How often a wait looks whether the child has ended while a grandchild still holds its pipe.
+POLL_S = 0.05
+# A child that prints more than this is broken; its beginning is enough to see how.
+OUTPUT_LIMIT_BYTES = 16 * 2**20
+STDERR_TAIL_BYTES = 64 * 2**10
+
+# What `python -m` does, less the current folder on the path: a stray json.py there must not break a child.
+_BOOT = "import sys; sys.path[:] = [{root!r}] + [p for p in sys.path if p]; import {module}; sys.exit({module}.main())"
+
+
+@dataclass(frozen=True, slots=True)
+class ChildResult:
+    """How a child ended. `returncode` is None when it had to be abandoned, negative for a signal."""
+
+    returncode: int | None
+    stdout: str
+    stderr: str
+    timed_out: bool
+    abandoned: bool
+    elapsed_s: float
+
+
+class ChildEnded(Exception):
+    """A long-lived child is gone: `returncode` as in ChildResult, `stderr` its last words."""
+
+    def __init__(self, returncode: int | None, stderr: str) -> None:
+        super().__init__(returncode, stderr)
+        self.returncode = returncode
+        self.stderr = stderr
+
+
+def python_argv(module: str, *arguments: str, python: str | None = None) -> list[str]:
+    """The command that runs `module.main()` of this gpucheck in a fresh interpreter.
+
+    Its `sys.argv[1:]` are `arguments`. The current folder is not on its import path.
+    """
+    root = str(Path(__file__).resolve().parents[2])
+    return [python or sys.executable, "-c", _BOOT.format(root=root, module=module), *arguments]
+
+
+def run(
+    argv: Sequence[str],
+    timeout_s: float,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    stdin: str | None = None,
+) -> ChildResult:
+    """Run `argv` to its end, but no longer than `timeout_s` seconds. Raises OSError when it cannot be started."""
+    started = time.monotonic()
+    with _started(argv, env, cwd, wants_stdin=stdin is not None) as process:
+        out, err = _Reader(process.stdout, OUTPUT_LIMIT_BYTES), _Reader(process.stderr, OUTPUT_LIMIT_BYTES)
+        try:
+            if stdin is not None:
+                _feed(process, stdin)
+            timed_out = not _wait(process, (out, err), started + timeout_s)
+        finally:
+            gone = _end(process, (out, err))
+        return ChildResult(
+            returncode=process.returncode if gone else None,
+            stdout=out.text(),
+            stderr=err.text(),
+            timed_out=timed_out,
+            abandoned=not gone or out.alive or err.alive,
+            elapsed_s=time.monotonic() - started,
+        )
+
+
+class LineChild:
+    """A long-lived child that answers a line with a line.
+
+    `ask` sends a request and waits for the answer; `send` and `receive` do the halves, so that the parent can watch
+    in between. Both raise ChildEnded when the child is gone, with how it ended and its last words.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> None:
+        self._process = _popen(argv, env, cwd, wants_stdin=True)
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._err = _Reader(self._process.stderr, STDERR_TAIL_BYTES, keep_tail=True)
+        self._out = threading.Thread(target=self._read_lines, daemon=True)
+        self._out.start()
+
+    @property
+    def pid(self) -> int:
+        """The child's process id, which is also its process group's."""
+        return self._process.pid
+
+    def _read_lines(self) -> None:
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):  # closed under us by close()
+            for line in self._process.stdout:
+                self._lines.put(line.decode("utf-8", "replace").rstrip("\r\n"))
+        self._lines.put(None)
+
+    def send(self, line: str) -> None:
+        """Send one request line."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, OSError):
+            raise self._ended() from None
+
+    def receive(self, timeout_s: float) -> str | None:
+        """The next answer line, or None when none came within `timeout_s` seconds."""
+        try:
+            line = self._lines.get(timeout=max(timeout_s, 0.0))
+        except queue.Empty:
+            return None
+        if line is None:
+            self._lines.put(None)
+            raise self._ended()
+        return line
+
+    def ask(self, line: str, timeout_s: float) -> str | None:
+        """Send a line and wait for its answer; None when none came in time (the child is then out of step: kill it)."""
+        self.send(line)
+        return self.receive(timeout_s)
+
+    def _ended(self) -> ChildEnded:
+        # The pipe is closed: the process is gone or about to be.
+        gone = _end(self._process, (self._err,), grace_s=KILL_WAIT_S)
+        return ChildEnded(self._process.returncode if gone else None, self._err.text())
+
+    def stderr(self) -> str:
+        """What the child has said on stderr, its end."""
+        return self._err.text()
+
+    def kill(self) -> bool:
+        """End the child and its group now. False when it could not be ended and was abandoned."""
+        return _end(self._process, (self._err,))
+
+    def close(self, timeout_s: float = KILL_WAIT_S) -> bool:
+        """Let the child end by itself (its stdin is closed), or end it. False when it had to be abandoned."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        return _end(self._process, (self._err,), grace_s=timeout_s)
+
+    def __enter__(self) -> LineChild:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close() if kind is None else self.kill()
+
+
+class _Reader:
+    """Drains a pipe in a thread, keeping its first (or last) `limit` bytes."""
+
+    def __init__(self, pipe: IO[bytes] | None, limit: int, *, keep_tail: bool = False) -> None:
+        assert pipe is not None
+        self._pipe, self._limit, self._keep_tail = pipe, limit, keep_tail
+        self._data = bytearray()
+        self.thread = threading.Thread(target=self._drain, daemon=True)
+        self.thread.start()
+
+    def _drain(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # closed under us once the child is abandoned
+            while chunk := os.read(self._pipe.fileno(), 65536):
+                if self._keep_tail:
+                    self._data += chunk
+                    del self._data[: -self._limit]
+                elif len(self._data) < self._limit:
+                    self._data += chunk[: self._limit - len(self._data)]
+
+    @property
+    def alive(self) -> bool:
+        return self.thread.is_alive()
+
+    def text(self) -> str:
+        return bytes(self._data).decode("utf-8", "replace")
+
+
+def _popen(
+    argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, wants_stdin: bool
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        list(argv),
+        stdin=subprocess.PIPE if wants_stdin else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=None if env is None else dict(env),
+        cwd=cwd,
+        start_new_session=os.name == "posix",
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+    )
+
+
+@contextlib.contextmanager
+def _started(
+    argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, wants_stdin: bool
+):  # type: ignore[no-untyped-def]
+    process = _popen(argv, env, cwd, wants_stdin=wants_stdin)
+    try:
+        yield process
+    finally:
+        _kill_group(process)
+
+
+def _feed(process: subprocess.Popen[bytes], text: str) -> None:
+    """Write the child's whole input from a thread: a child that does not read must not hold us."""
+    pipe = process.stdin
+    assert pipe is not None
+
+    def write() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            pipe.write(text.encode())
+            pipe.close()
+
+    threading.Thread(target=write, daemon=True).start()
+
+
+def _wait(process: subprocess.Popen[bytes], readers: Sequence[_Reader], deadline: float) -> bool:
+    """Wait for the child's end; False when the deadline came first.
+
+    The end of its output is its end, as a rule, and costs no polling; a grandchild may keep the pipe open, though.
+    """
+    while (left := deadline - time.monotonic()) > 0:
+        reader = next((reader for reader in readers if reader.alive), None)
+        if reader is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(left)
+                return True
+            return False
+        reader.thread.join(min(left, POLL_S))
+        if process.poll() is not None:
+            return True
+    return process.poll() is not None
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    if os.name == "posix":
+        # The group outlives its leader as long as a grandchild lives, and its id is not reused until then.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    elif process.poll() is None:
+        with contextlib.suppress(OSError):
+            process.kill()
+
+
+def _end(process: subprocess.Popen[bytes], readers: Sequence[_Reader], grace_s: float = 0.0) -> bool:
+    """See the child and its group to their end. False when it could not be ended: it is then abandoned."""
+    if grace_s:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+    for reader in readers:
+        # An ended child's output is in the pipe already; without a grandchild this takes no time.
+        if process.poll() is not None:
+            reader.thread.join(POLL_S)
+    _kill_group(process)
+    try:
+        process.wait(KILL_WAIT_S)
+    except subprocess.TimeoutExpired:
+        return False
+    for reader in readers:
+        reader.thread.join(KILL_WAIT_S)
+    return True

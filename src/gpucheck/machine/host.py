@@ -1,0 +1,208 @@
+"""The machine outside its accelerators: system, memory, container limits, PCI and device nodes.
+
+Everything below /proc, /sys and /dev is read under `root`, so that a test can bring its own; where those do not exist
+(macOS, Windows) psutil's figures stand alone.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+import gpucheck
+from gpucheck.report.facts import Device, Host, Python
+
+NVIDIA_VENDOR = "0x10de"
+# PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302). NVIDIA's bridges and audio have other classes.
+DISPLAY_CLASS = "0x03"
+ROOT = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Memory of the machine and of the container that this process is in, in bytes.
+
+    `usable` is what can still be taken: the lesser of what the machine and the container have left.
+    """
+
+    total: int
+    available: int
+    container_limit: int | None
+    container_available: int | None
+
+    @property
+    def usable(self) -> int:
+        """Bytes that can still be taken."""
+        return self.available if self.container_available is None else min(self.available, self.container_available)
+
+
+def memory(root: Path = ROOT) -> HostMemory:
+    """The memory there is, container limits included."""
+    virtual = psutil.virtual_memory()
+    limit, available = container_memory(root)
+    return HostMemory(virtual.total, virtual.available, limit, available)
+
+
+def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
+    """The least memory limit over all control groups that this process is in, and what is left of it, in bytes.
+
+    Both are None where no group limits memory. Version 2 counts `memory.max` and `memory.high`, version 1
+    `memory.limit_in_bytes`; inactive file pages are given back under pressure and so are left out of what is used.
+    """
+    limits: list[tuple[int, int]] = []
+    for folder, names, used_name in _memory_groups(root):
+        used, inactive = _number(folder / used_name), _inactive_file(folder / "memory.stat")
+        for limit in (_number(folder / name) for name in names):
+            # Version 1 writes "no limit" as the largest page-aligned 63-bit number.
+            if limit is not None and limit < 2**62:
+                limits.append((limit, limit - max(0, (used or 0) - inactive)))
+    if not limits:
+        return None, None
+    return min(limit for limit, _ in limits), max(0, min(left for _, left in limits))
+
+
+def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
+    """Each control group of this process with its ancestors: its folder, its limit files and its usage file."""
+    found = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        hierarchy, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if hierarchy == "0" and not controllers:
+            mount, names, used = root / "sys/fs/cgroup", ("memory.max", "memory.high"), "memory.current"
+        elif "memory" in controllers.split(","):
+            mount, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes",)
+            used = "memory.usage_in_bytes"
+        else:
+            continue
+        # Inside a container the path may be the host's, of which only the mount itself is visible.
+        relative = Path(path.lstrip("/"))
+        folders = [mount / part for part in (relative, *relative.parents)]
+        found += [(folder, names, used) for folder in dict.fromkeys([*folders, mount]) if folder.is_dir()]
+    return found
+
+
+def _inactive_file(path: Path) -> int:
+    figures = dict(line.split(" ", 1) for line in _text(path).splitlines() if " " in line)
+    return int(figures.get("total_inactive_file", figures.get("inactive_file", "0")))
+
+
+def read(root: Path = ROOT) -> Host:
+    """Facts of the machine outside its accelerators."""
+    now = memory(root)
+    release = platform.release()
+    return Host(
+        system=platform.system() or None,
+        release=release or None,
+        architecture=platform.machine() or None,
+        wsl="microsoft" in release.lower(),
+        container=container(root),
+        memory_total_bytes=now.total,
+        memory_available_bytes=now.available,
+        container_limit_bytes=now.container_limit,
+        container_available_bytes=now.container_available,
+        nvidia_pci_addresses=nvidia_pci_addresses(root),
+        nvidia_device_nodes=nvidia_device_nodes(root),
+    )
+
+
+def python() -> Python:
+    """The interpreter that this is."""
+    return Python(
+        version=platform.python_version(),
+        implementation=platform.python_implementation(),
+        executable=sys.executable,
+        gpucheck_path=str(Path(gpucheck.__file__).resolve().parent),
+    )
+
+
+def container(root: Path = ROOT) -> str | None:
+    """The kind of container that this is, as far as it shows; None where nothing does."""
+    if (root / ".dockerenv").exists():
+        return "docker"
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    if root == ROOT and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return "kubernetes"
+    match = re.search(r"(docker|kubepods|containerd|libpod|lxc)", _text(root / "proc/self/cgroup"))
+    return match.group(1) if match else None
+
+
+def nvidia_pci_addresses(root: Path = ROOT) -> tuple[str, ...]:
+    """PCI addresses of NVIDIA display controllers, whether or not a driver is bound to them."""
+    try:
+        folders = sorted((root / "sys/bus/pci/devices").iterdir())
+    except OSError:
+        return ()
+    return tuple(
+        folder.name
+        for folder in folders
+        if _text(folder / "vendor").strip() == NVIDIA_VENDOR and _text(folder / "class").startswith(DISPLAY_CLASS)
+    )
+
+
+def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
+    """NVIDIA's device nodes (/dev/nvidia0, /dev/nvidiactl, …) and WSL's /dev/dxg."""
+    try:
+        names = sorted(os.listdir(root / "dev"))
+    except OSError:
+        return ()
+    return tuple(f"/dev/{name}" for name in names if re.fullmatch(r"nvidia(ctl|\d+|-uvm|-modeset)|dxg", name))
+
+
+def cpu(root: Path = ROOT) -> Device:
+    """The CPU as a device. `cores_allowed` counts what this process may run on (affinity), not what the machine has."""
+    now = memory(root)
+    try:
+        load: float | None = psutil.getloadavg()[0]
+    except (AttributeError, OSError):
+        load = None
+    return Device(
+        kind="cpu",
+        id="cpu",
+        name=cpu_model(root),
+        memory_total_bytes=now.total,
+        memory_used_bytes=now.total - now.available,
+        memory_free_bytes=now.available,
+        memory_source="psutil",
+        cores_physical=psutil.cpu_count(logical=False),
+        cores_allowed=allowed_cores(),
+        load_1min=load,
+    )
+
+
+def allowed_cores() -> int | None:
+    """Logical cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return psutil.cpu_count()
+
+
+def cpu_model(root: Path = ROOT) -> str | None:
+    """The CPU's marketing name, else its architecture."""
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    return match.group(1).strip() if match else (platform.processor() or platform.machine() or None)
+
+
+def process_name(pid: int) -> str | None:
+    """The name of a process that this system can see; None for any other."""
+    try:
+        return str(psutil.Process(pid).name())
+    except (psutil.Error, OverflowError, ValueError):
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,1 @@
+"""The measuring loop and what is sampled beside it."""

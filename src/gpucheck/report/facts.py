@@ -1,0 +1,180 @@
+"""Facts: what a machine is, as read through the doors. Raw values in SI units; what is unknown is None with a reason.
+
+The reason of an unknown field stands in `Facts.unknown` under the field's JSON Pointer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReasons:
+    """Why the clock is where it is: NVML's bitmask, each known bit named, unknown bits left as numbers."""
+
+    bits: int
+    names: tuple[str, ...] = ()
+    unknown_bits: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A PCIe link: what it is now, at most for card and system together, and at most for the card alone."""
+
+    generation: int | None = None
+    width: int | None = None
+    max_generation: int | None = None
+    max_width: int | None = None
+    device_max_generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ecc:
+    """Error-correcting memory: the mode, errors since the driver was loaded and over the card's life."""
+
+    enabled: bool | None = None
+    volatile_corrected: int | None = None
+    volatile_uncorrected: int | None = None
+    aggregate_corrected: int | None = None
+    aggregate_uncorrected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemappedRows:
+    """Memory rows that were replaced by spares, and whether a replacement is pending or has failed."""
+
+    correctable: int
+    uncorrectable: int
+    pending: bool
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Mig:
+    """Multi-instance GPU: the mode now and after a reset, and the UUIDs of the instances."""
+
+    enabled: bool
+    enabled_after_reset: bool
+    instances: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process on a device. NVML gives the host's PIDs, which a container may not know (`name` is then None)."""
+
+    pid: int
+    kind: str
+    name: str | None = None
+    used_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device. `id` is what torch calls it (`cuda:0`, `cpu`); None where torch cannot name it."""
+
+    kind: str
+    id: str | None = None
+    name: str | None = None
+    uuid: str | None = None
+    pci_address: str | None = None
+    cuda_index: int | None = None
+    nvml_index: int | None = None
+    state: str | None = None
+    compute_capability: str | None = None
+    multiprocessors: int | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    memory_source: str | None = None
+    utilization_percent: float | None = None
+    memory_utilization_percent: float | None = None
+    temperature_celsius: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    sm_clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    max_sm_clock_hz: float | None = None
+    max_memory_clock_hz: float | None = None
+    clock_reasons: ClockReasons | None = None
+    pcie: Link | None = None
+    ecc: Ecc | None = None
+    remapped_rows: RemappedRows | None = None
+    recovery_action: str | None = None
+    mig: Mig | None = None
+    numa_node: int | None = None
+    persistence_mode: bool | None = None
+    compute_mode: str | None = None
+    processes: tuple[Process, ...] | None = None
+    cores_physical: int | None = None
+    cores_allowed: int | None = None
+    load_1min: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine outside its accelerators. `container_limit_bytes` is the least over the container's ancestors."""
+
+    system: str | None = None
+    release: str | None = None
+    architecture: str | None = None
+    wsl: bool = False
+    container: str | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    container_limit_bytes: int | None = None
+    container_available_bytes: int | None = None
+    nvidia_pci_addresses: tuple[str, ...] = ()
+    nvidia_device_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The interpreter that gpucheck runs in."""
+
+    version: str
+    implementation: str
+    executable: str
+    gpucheck_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class TorchBuild:
+    """The installed torch, read without importing it. `built_for` is cuda, rocm, xpu or cpu; mps is part of macOS's."""
+
+    version: str | None = None
+    path: str | None = None
+    built_for: str | None = None
+    toolkit_version: str | None = None
+    git_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """NVIDIA's driver as NVML and libcuda see it, and how long each took to start."""
+
+    version: str | None = None
+    cuda_version: str | None = None
+    nvml_version: str | None = None
+    nvml_error: str | None = None
+    nvml_start_s: float | None = None
+    libcuda_path: str | None = None
+    libcuda_version: str | None = None
+    cuinit_code: int | None = None
+    cuinit_error: str | None = None
+    cuinit_start_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that was read, with the reason for everything that could not be: JSON Pointer below `facts` → reason."""
+
+    host: Host | None = None
+    python: Python | None = None
+    torch: TorchBuild | None = None
+    driver: Driver | None = None
+    devices: tuple[Device, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    torch_runtime: dict[str, Any] | None = None
+    unknown: dict[str, str] = field(default_factory=dict)

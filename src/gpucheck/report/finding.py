@@ -1,0 +1,21 @@
+"""Findings: what a judge says, with its evidence and the fix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+Verdict = Literal["pass", "info", "warn", "fail", "inconclusive", "skip"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One judgement. `id` is dotted and never changes its meaning; `fix` is the next command to type, or None."""
+
+    id: str
+    verdict: Verdict
+    title: str
+    message: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    fix: str | None = None

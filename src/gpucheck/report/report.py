@@ -1,0 +1,126 @@
+"""The one report of a command: everything that was read, measured and judged, and what it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpucheck import exits
+from gpucheck.report.events import Answered, Event, Judged, Measured, Notice, Started
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.measurement import Measurement
+
+SCHEMA = "gpucheck.report/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What it all comes to. `complete` is False when a signal or an error cut the command off."""
+
+    verdict: Verdict
+    exit: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The document of one command."""
+
+    schema: str
+    gpucheck: str
+    command: str
+    argv: tuple[str, ...]
+    started: str
+    elapsed_s: float
+    facts: Facts
+    measurements: tuple[Measurement, ...]
+    findings: tuple[Finding, ...]
+    results: dict[str, Any]
+    notices: tuple[str, ...]
+    summary: Summary
+
+
+# The worst first: what stands in the summary when findings differ. `skip` outranks `pass` because it is not one.
+_WORST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
+
+
+def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
+    """The summary's verdict: the worst of the findings, and never better than the exit status says."""
+    worst = min((finding.verdict for finding in findings), key=_WORST.index, default="pass")
+    floor: dict[int, Verdict] = {exits.OK: "pass", exits.UNDECIDED: "inconclusive", exits.COULD_NOT_LOOK: "skip"}
+    if code == exits.OK:
+        # A skipped check among others that passed, or a mere remark, leaves the whole a pass.
+        return "pass" if worst in ("skip", "info") else worst
+    return min((worst, floor.get(code, "fail")), key=_WORST.index)
+
+
+def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:
+    """The exit status that the findings ask for.
+
+    `fail` is 1, `inconclusive` 4, and 3 where everything judged was skipped; `strict` turns a warning into a failure.
+    """
+    codes = []
+    verdicts = {finding.verdict for finding in findings}
+    if "fail" in verdicts or (strict and "warn" in verdicts):
+        codes.append(exits.FAILED)
+    if "inconclusive" in verdicts:
+        codes.append(exits.UNDECIDED)
+    if verdicts == {"skip"}:
+        codes.append(exits.COULD_NOT_LOOK)
+    return exits.settle(codes)
+
+
+@dataclass(slots=True)
+class Collector:
+    """Folds events into a report. It is an `Emit`."""
+
+    facts: Facts = field(default_factory=Facts)
+    measurements: list[Measurement] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    results: dict[str, Any] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started(facts):
+                self.facts = facts
+            case Measured(measurement):
+                self.measurements.append(measurement)
+            case Judged(finding):
+                self.findings.append(finding)
+            case Answered(name, value):
+                self.results[name] = value
+            case Notice(text):
+                self.notices.append(text)
+
+    def report(
+        self,
+        *,
+        version: str,
+        command: str,
+        argv: tuple[str, ...],
+        started: str,
+        elapsed_s: float,
+        code: int | None = None,
+        complete: bool = True,
+        strict: bool = False,
+    ) -> Report:
+        """The report so far. `code` is an exit status from outside the findings (an error, a signal)."""
+        findings = tuple(self.findings)
+        codes = [exit_code(findings, strict=strict)] + ([code] if code is not None else [])
+        settled = exits.settle(codes)
+        return Report(
+            schema=SCHEMA,
+            gpucheck=version,
+            command=command,
+            argv=argv,
+            started=started,
+            elapsed_s=elapsed_s,
+            facts=self.facts,
+            measurements=tuple(self.measurements),
+            findings=findings,
+            results=dict(self.results),
+            notices=tuple(self.notices),
+            summary=Summary(verdict(findings, settled), settled, complete),
+        )
