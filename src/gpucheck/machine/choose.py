@@ -1,0 +1,162 @@
+"""Which device a command works on: decided from the facts alone, then opened.
+
+An accelerator that is present is never silently replaced by the CPU: only where none is present, or it was hidden on
+purpose, does `auto` mean the CPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.report.facts import Device, Facts, TorchBuild
+
+if TYPE_CHECKING:  # importing accel imports torch
+    from gpucheck.machine.accel import Accel
+
+_NAMED = re.compile(r"(?P<kind>cuda|xpu|mps|cpu)(?::(?P<index>\d+))?")
+# Which builds of torch drive which of torch's device types; ROCm's devices are called cuda too.
+_BUILDS = {"cuda": ("cuda", "rocm"), "xpu": ("xpu",), "mps": ("cpu",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The devices chosen, by torch's names, and a sentence for the user where the choice needs one."""
+
+    ids: tuple[str, ...]
+    notice: str | None = None
+
+
+def choose(requested: str, facts: Facts) -> Choice:
+    """The devices that `requested` means on this machine.
+
+    Raises UsageError for what is no device name at all, and CannotLook for a device that is not there or that torch
+    cannot use.
+    """
+    if requested == "auto":
+        return _auto(facts)
+    if requested == "all":
+        found = tuple(device.id for device in _usable(facts) if device.id)
+        return Choice(found) if found else _auto(facts)
+    if re.match(r"(GPU|MIG)-", requested, re.IGNORECASE):
+        return Choice((_by_uuid(requested, facts),))
+    match = _NAMED.fullmatch(requested)
+    if match is None:
+        raise UsageError(
+            f"--device {requested!r} is no device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
+        )
+    if match["kind"] == "cpu":
+        return Choice(("cpu",))
+    return Choice((_by_index(match["kind"], int(match["index"] or 0), facts),))
+
+
+def resolve(requested: str, facts: Facts) -> str:
+    """Like `choose`, for a command that works on one device. Raises UsageError where there are several."""
+    chosen = choose(requested, facts)
+    if len(chosen.ids) > 1:
+        raise UsageError(f"--device {requested!r} is {len(chosen.ids)} devices", "this command works on one", "name it")
+    return chosen.ids[0]
+
+
+def open_for(requested: str, facts: Facts) -> Accel:
+    """The one device that `requested` means, ready for use. Raises as `resolve` does; this imports torch."""
+    return open_named(resolve(requested, facts), facts)
+
+
+def open_named(device_id: str, facts: Facts) -> Accel:
+    """The device with this id of the facts, ready for use. Raises CannotLook when torch cannot use it."""
+    from gpucheck.machine import accel
+
+    device = next((device for device in facts.devices if device.id == device_id), None)
+    return accel.open_device(device_id, name=device.name if device else None)
+
+
+def is_present(facts: Facts) -> bool:
+    """Whether an accelerator is in this machine, as PCI, NVML, libcuda, torch or /dev show it."""
+    host = facts.host
+    on_bus = host is not None and bool(host.nvidia_pci_addresses or host.nvidia_device_nodes)
+    return on_bus or any(device.kind != "cpu" for device in facts.devices)
+
+
+def is_hidden(environment: Mapping[str, str]) -> bool:
+    """Whether CUDA devices were hidden on purpose."""
+    return environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+
+
+def _usable(facts: Facts) -> list[Device]:
+    """The accelerators that torch should be able to use, as far as the facts tell."""
+    build = facts.torch.built_for if facts.torch else None
+    return [device for device in facts.devices if device.id and build in _BUILDS.get(device.kind, ())]
+
+
+def _auto(facts: Facts) -> Choice:
+    usable = _usable(facts)
+    if usable:
+        assert usable[0].id is not None
+        return Choice((usable[0].id,))
+    if not is_present(facts):
+        return Choice(("cpu",), "no accelerator here: working on the CPU")
+    if is_hidden(facts.environment):
+        return Choice(("cpu",), "CUDA_VISIBLE_DEVICES hides every GPU: working on the CPU")
+    name = next((device.name for device in facts.devices if device.kind != "cpu" and device.name), "an accelerator")
+    raise CannotLook(
+        f"{name} is present, but torch cannot use it",
+        why_unusable(facts),
+        "see `gpucheck devices`, or work on the CPU with --device cpu",
+        finding="device.usable",
+    )
+
+
+def why_unusable(facts: Facts) -> str:
+    """Why torch cannot use the accelerator that is present, as far as the facts tell."""
+    build = facts.torch or TorchBuild()
+    if build.version is None:
+        return "no torch is installed here"
+    if build.built_for == "cpu":
+        return f"torch {build.version} is built for the CPU alone"
+    driver = facts.driver
+    if driver is not None and driver.cuinit_code:
+        return f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error or 'unknown error'})"
+    if driver is not None and driver.cuinit_error:
+        return driver.cuinit_error
+    if driver is not None and driver.nvml_error:
+        return f"NVML: {driver.nvml_error}"
+    return f"torch {build.version} is built for {build.built_for}, which does not see it"
+
+
+def _by_index(kind: str, index: int, facts: Facts) -> str:
+    wanted = f"{kind}:{index}"
+    usable = [device.id for device in _usable(facts) if device.kind == kind and device.id]
+    for device_id in usable:
+        # torch's MPS device has no index of its own.
+        if device_id == wanted or (device_id == kind and index == 0):
+            return device_id
+    if usable:
+        raise _missing(wanted, f"torch sees {', '.join(usable)}")
+    if is_hidden(facts.environment) and kind == "cuda":
+        raise _missing(wanted, "CUDA_VISIBLE_DEVICES hides every GPU")
+    if any(device.kind == kind for device in facts.devices) or (kind == "cuda" and is_present(facts)):
+        raise _missing(wanted, f"a GPU is present, but {why_unusable(facts)}")
+    raise _missing(wanted, "this machine shows no such device")
+
+
+def _by_uuid(requested: str, facts: Facts) -> str:
+    known = [device for device in facts.devices if device.uuid]
+    matches = [device for device in known if (device.uuid or "").lower().startswith(requested.lower())]
+    if len(matches) > 1:
+        raise UsageError(f"--device {requested!r} fits {len(matches)} devices", "", "give more of the UUID")
+    if not matches:
+        raise _missing(requested, f"the UUIDs here: {', '.join(device.uuid or '' for device in known) or 'none'}")
+    device = matches[0]
+    if device.id is None or device not in _usable(facts):
+        raise _missing(requested, device.state or why_unusable(facts))
+    return device.id
+
+
+def _missing(wanted: str, why: str) -> CannotLook:
+    return CannotLook(
+        f"--device {wanted} is not there", why, "see `gpucheck devices`, or try --device cpu", finding="device.usable"
+    )
