@@ -74,7 +74,7 @@ class Accel:
     @property
     def kind(self) -> str:
         """`cuda` (ROCm too), `mps`, `xpu`, `cpu` or another of torch's device types."""
-        return self.device.type
+        return str(self.device.type)
 
     @property
     def id(self) -> str:
@@ -144,7 +144,8 @@ class Accel:
         except RuntimeError:  # what cannot be captured raises it, with cudaErrorStreamCapture… as its text
             self.synchronize()
             return None
-        return graph.replay
+        replay: Callable[[], None] = graph.replay
+        return replay
 
     # -- memory -------------------------------------------------------------------------------------------------
 
@@ -168,14 +169,18 @@ class Accel:
         if self.kind == "mps":
             current, driver = self.module.current_allocated_memory(), self.module.driver_allocated_memory()
             return MemoryFigures(current, None, driver, None, source="torch.mps (keeps no peaks)")
-        names = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
-        if all(hasattr(self.module, name) for name in names):
-            figures = [int(getattr(self.module, name)(self.device)) for name in names]
-            return MemoryFigures(*figures, source=f"torch.{self.kind}")
-        if feature("torch.accelerator.memory_stats") is not None:
-            figures = [int(getattr(torch.accelerator, name)(self.device)) for name in names]
-            return MemoryFigures(*figures, source="torch.accelerator")
-        return MemoryFigures()
+        keeper: Any = self.module
+        if not hasattr(keeper, "max_memory_reserved"):  # a backend that gpucheck does not know
+            if feature("torch.accelerator.memory_stats") is None:
+                return MemoryFigures()
+            keeper = torch.accelerator
+        return MemoryFigures(
+            memory_allocated_bytes=int(keeper.memory_allocated(self.device)),
+            max_memory_allocated_bytes=int(keeper.max_memory_allocated(self.device)),
+            memory_reserved_bytes=int(keeper.memory_reserved(self.device)),
+            max_memory_reserved_bytes=int(keeper.max_memory_reserved(self.device)),
+            source=keeper.__name__,
+        )
 
     def reset_peak(self) -> None:
         """Let the peaks start anew from here."""

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -98,9 +98,7 @@ class LineChild:
     in between. Both raise ChildEnded when the child is gone, with how it ended and its last words.
     """
 
-    def __init__(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
-    ) -> None:
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
         self._process = _popen(argv, env, cwd, wants_stdin=True)
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._err = _Reader(self._process.stderr, STDERR_TAIL_BYTES, keep_tail=True)
@@ -218,7 +216,7 @@ def _popen(
 @contextlib.contextmanager
 def _started(
     argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, wants_stdin: bool
-):  # type: ignore[no-untyped-def]
+) -> Iterator[subprocess.Popen[bytes]]:
     process = _popen(argv, env, cwd, wants_stdin=wants_stdin)
     try:
         yield process

@@ -69,14 +69,14 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
 
 def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
     """Each control group of this process with its ancestors: its folder, its limit files and its usage file."""
-    found = []
+    found: list[tuple[Path, tuple[str, ...], str]] = []
     for line in _text(root / "proc/self/cgroup").splitlines():
-        hierarchy, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        hierarchy, controllers, path = [*line.split(":", 2), "", ""][:3]
+        names: tuple[str, ...]
         if hierarchy == "0" and not controllers:
             mount, names, used = root / "sys/fs/cgroup", ("memory.max", "memory.high"), "memory.current"
         elif "memory" in controllers.split(","):
-            mount, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes",)
-            used = "memory.usage_in_bytes"
+            mount, names, used = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes",), "memory.usage_in_bytes"
         else:
             continue
         # Inside a container the path may be the host's, of which only the mount itself is visible.
@@ -179,7 +179,8 @@ def allowed_cores() -> int | None:
     """Logical cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
-    return psutil.cpu_count()
+    count: int | None = psutil.cpu_count()
+    return count
 
 
 def cpu_model(root: Path = ROOT) -> str | None:

@@ -47,12 +47,14 @@ _WORST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "
 
 def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
     """The summary's verdict: the worst of the findings, and never better than the exit status says."""
-    worst = min((finding.verdict for finding in findings), key=_WORST.index, default="pass")
+    seen: list[Verdict] = [finding.verdict for finding in findings]
+    worst: Verdict = min(seen, key=_WORST.index, default="pass")
     floor: dict[int, Verdict] = {exits.OK: "pass", exits.UNDECIDED: "inconclusive", exits.COULD_NOT_LOOK: "skip"}
     if code == exits.OK:
         # A skipped check among others that passed, or a mere remark, leaves the whole a pass.
         return "pass" if worst in ("skip", "info") else worst
-    return min((worst, floor.get(code, "fail")), key=_WORST.index)
+    least: Verdict = floor.get(code, "fail")
+    return min((worst, least), key=_WORST.index)
 
 
 def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:
