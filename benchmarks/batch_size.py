@@ -1,0 +1,181 @@
+"""Trials that `find-batch-size` needs, on simulated memory shapes. Needs no torch and no device.
+
+    PYTHONPATH=src python benchmarks/batch_size.py [--sizes 2000] [--noise 0.02] [--reserve 1]
+
+Prints, for each shape, trials (confirmation and the caller's own trial included), failures and the answer's share of
+the true maximum; exits 1 where the bound of 2·log2(answer) + 4 trials is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpucheck.batch_size.outcome import Outcome
+from gpucheck.batch_size.search import Search
+
+BUDGET = 2**31
+Shape = Callable[[float], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One simulated search."""
+
+    answer: int
+    trials: int
+    failures: int
+    share: float
+    limited_by: str | None
+
+
+def linear(true_max: int, static: float) -> Shape:
+    """`static` of the budget does not depend on the batch; the rest grows in proportion."""
+
+    def peak(size: float) -> tuple[float, float]:
+        value = static * BUDGET + (1 - static) * BUDGET * size / (true_max + 0.5)
+        return value, value
+
+    return peak
+
+
+def optimizer_floor(true_max: int, floor: float) -> Shape:
+    """The optimizer's step is the peak until the batch outgrows it."""
+
+    def peak(size: float) -> tuple[float, float]:
+        compute = 0.2 * BUDGET + 0.8 * BUDGET * size / (true_max + 0.5)
+        return max(floor * BUDGET, compute), compute
+
+    return peak
+
+
+def quantised(true_max: int) -> Shape:
+    """The allocator rounds up to 20 MiB blocks."""
+    base = linear(true_max, 0.1)
+    block = 20 * 2**20
+
+    def peak(size: float) -> tuple[float, float]:
+        value = math.ceil(base(size)[0] / block) * block
+        return value, value
+
+    return peak
+
+
+def workspace_jump(true_max: int) -> Shape:
+    """From a third of the maximum on a library takes a tenth of the budget more."""
+
+    def peak(size: float) -> tuple[float, float]:
+        value = 0.1 * BUDGET + 0.8 * BUDGET * size / (true_max + 0.5) + (0.1 * BUDGET if size > true_max / 3 else 0)
+        return value, value
+
+    return peak
+
+
+def workspace_bump(true_max: int) -> Shape:
+    """Between 30 % and 45 % of the maximum memory is higher by a tenth: it is not monotone."""
+
+    def peak(size: float) -> tuple[float, float]:
+        bump = 0.1 * BUDGET if 0.30 <= size / true_max <= 0.45 else 0
+        value = 0.1 * BUDGET + 0.9 * BUDGET * size / (true_max + 0.5) + bump
+        return value, value
+
+    return peak
+
+
+def half_quadratic(true_max: int) -> Shape:
+    """At the maximum half of the growth is quadratic in the batch (logits of batch by batch)."""
+
+    def peak(size: float) -> tuple[float, float]:
+        part = size / (true_max + 0.5)
+        value = 0.1 * BUDGET + 0.45 * BUDGET * (part + part * part)
+        return value, value
+
+    return peak
+
+
+SHAPES: dict[str, Callable[[int], Shape]] = {
+    "linear, 5 % static": lambda n: linear(n, 0.05),
+    "linear, 60 % static": lambda n: linear(n, 0.60),
+    "optimizer floor 45 %": lambda n: optimizer_floor(n, 0.45),
+    "optimizer floor 90 %": lambda n: optimizer_floor(n, 0.90),
+    "quantised": quantised,
+    "workspace jump": workspace_jump,
+    "workspace bump": workspace_bump,
+    "half quadratic": half_quadratic,
+}
+
+
+def simulate(
+    shape: Shape, true_max: int, noise: float, reserve: int, seed: int, *, seek_failure: bool = True
+) -> Result:
+    """Runs one search on `shape`; a size above 1.25 × the budget raises out-of-memory and gives no peak."""
+    rng = random.Random(seed)
+    search = Search(cap=2**20, budget_bytes=BUDGET, reserve=reserve, seek_failure=seek_failure)
+    failures = 0
+    while (attempt := search.next()) is not None:
+        peak, compute = (value * (1 + rng.uniform(-noise, noise) / 2) for value in shape(attempt.size))
+        if peak > 1.25 * BUDGET:
+            search.record(attempt.size, "out-of-memory", purpose=attempt.purpose)
+        else:
+            outcome: Outcome = "fits" if peak <= BUDGET else "over-budget"
+            search.record(attempt.size, outcome, int(peak), compute_peak_bytes=int(compute), purpose=attempt.purpose)
+        search.static_bytes = int(shape(0)[1])
+        failures += search.records[-1].outcome != "fits"
+    best = search.best
+    answer = best.size if best else 0
+    return Result(answer, len(search.records) + reserve, failures, answer / true_max, search.limited_by)
+
+
+def true_maxima(count: int) -> list[int]:
+    """`count` maxima from 1 to 100 000, log-uniform, always the same."""
+    rng = random.Random(20260131)
+    return [round(10 ** rng.uniform(0, 5)) for _ in range(count)]
+
+
+def percentile(values: list[int], share: float) -> int:
+    return sorted(values)[min(len(values) - 1, math.ceil(share * len(values)) - 1)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, default=2000)
+    parser.add_argument("--noise", type=float, default=0.02)
+    parser.add_argument("--reserve", type=int, default=1)
+    parser.add_argument("--safe", action="store_true", help="never seek a failure: stay below 85 %% of the budget")
+    options = parser.parse_args()
+    broken = 0
+    everything: list[Result] = []
+    print(
+        f"{'shape':22} {'mean':>6} {'p95':>4} {'max':>4} {'failures':>9}"
+        f" {'share':>7} {'least':>7} {'>100%':>6} {'unclosed':>9} {'broken':>7}"
+    )
+    for name, build in SHAPES.items():
+        results = [
+            simulate(build(n), n, options.noise, options.reserve, seed, seek_failure=not options.safe)
+            for seed, n in enumerate(true_maxima(options.sizes))
+        ]
+        everything += results
+        over = sum(r.answer > 0 and r.trials > 2 * math.log2(r.answer) + 4 for r in results)
+        broken += over
+        report(name, results, over)
+    report("all", everything, broken)
+    return 1 if broken else 0
+
+
+def report(name: str, results: list[Result], over: int) -> None:
+    trials = [r.trials for r in results]
+    print(
+        f"{name:22} {statistics.mean(trials):6.2f} {percentile(trials, 0.95):4} {max(trials):4}"
+        f" {statistics.mean(r.failures for r in results):9.2f} {statistics.mean(r.share for r in results):7.1%}"
+        f" {min(r.share for r in results):7.1%} {sum(r.share > 1 for r in results):6}"
+        f" {sum(r.limited_by == 'trials' for r in results):9} {over:7}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

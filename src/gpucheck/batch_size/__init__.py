@@ -1,0 +1,1 @@
+"""How large a batch fits: the search (pure), what a failure was (pure), and trials in child processes."""

@@ -1,0 +1,188 @@
+"""What a trial's end means: one table of messages, one function. Pure: it sees names and texts, never an exception.
+
+Memory is recognised by class and by message, along the chain of causes; what could be memory or something else is
+`suspected` and counts only once a smaller batch has passed in a fresh process; everything else is the user's error.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Outcome = Literal[
+    "fits",
+    "over-budget",
+    "out-of-memory",
+    "host-out-of-memory",
+    "suspected",
+    "size-limit",
+    "spill",
+    "timeout",
+    "user-error",
+    "device-broken",
+    "inconclusive",
+]
+FITS: Outcome = "fits"
+# The outcomes that say "this many are too many" and so bound the search from above.
+BOUNDING: frozenset[Outcome] = frozenset(
+    ("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "size-limit", "spill", "timeout")
+)
+# At the smallest size these are no bound: what fails there for another reason than memory is an error of the target.
+NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """One exception of a chain: the qualified names of its class and bases, and its message."""
+
+    classes: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a trial ended. `raised` is the chain from the exception caught to its last cause; `killed_by` is a signal."""
+
+    raised: tuple[Raised, ...] = ()
+    exit_status: int | None = None
+    killed_by: int | None = None
+    timed_out: bool = False
+    stderr_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A text that a message contains, and what it means. Where `host` is set, it speaks of the host's memory."""
+
+    pattern: re.Pattern[str]
+    outcome: Outcome
+    host: bool = False
+
+
+def _row(pattern: str, outcome: Outcome, *, host: bool = False) -> Row:
+    return Row(re.compile(pattern, re.IGNORECASE), outcome, host)
+
+
+# The first row that matches decides, so what is certain stands above what is suspected. The texts are those of torch's
+# allocators (CUDA, HIP, XPU, MPS, HPU and CPU), the CUDA runtime and driver, cuBLAS, cuDNN, cuSOLVER, NCCL and oneDNN.
+MESSAGES: tuple[Row, ...] = (
+    _row(r"DefaultCPUAllocator: (can't allocate memory|not enough memory)", "out-of-memory", host=True),
+    _row(r"std::bad_alloc|\[Errno 12\]|Cannot allocate memory", "out-of-memory", host=True),
+    _row(r"\bout of memory\b", "out-of-memory"),
+    _row(r"OUT_OF_(DEVICE|HOST)_MEMORY", "out-of-memory"),
+    _row(r"Invalid buffer size:", "out-of-memory"),
+    _row(r"PT_DEVMEM.*Allocation failed", "out-of-memory"),
+    # A kernel's own limit, whatever the memory: blocks of a grid, 32-bit indexing, tensors beyond 2^31 elements.
+    _row(r"invalid configuration argument", "size-limit"),
+    _row(r"INT_MAX|32-bit ind(ex|ices)|canUse32BitIndexMath|integer out of range", "size-limit"),
+    _row(r"Storage size calculation overflowed", "size-limit"),
+    _row(r"CUDNN_STATUS_NOT_SUPPORTED", "size-limit"),
+    # A display driver's watchdog ended the kernel.
+    _row(r"the launch timed out and was terminated", "timeout"),
+    # Errors that leave the device's context unusable.
+    _row(r"illegal memory access|illegal instruction|misaligned address|unspecified launch failure", "device-broken"),
+    _row(r"uncorrectable ECC|hardware stack error|GPU is lost|no kernel image is available", "device-broken"),
+    # Libraries that report a failed allocation of their own as something else.
+    _row(r"CU(BLAS|DNN|SPARSE|SOLVER|FFT|RAND)_STATUS_(ALLOC_FAILED|INTERNAL_ERROR|EXECUTION_FAILED)", "suspected"),
+    _row(r"CU(BLAS|DNN)_STATUS_NOT_INITIALIZED", "suspected"),
+    _row(r"FIND was unable to find an engine", "suspected"),
+    _row(r"NVML_SUCCESS == r", "suspected"),
+    _row(r"handles_\.at\(i\)", "suspected"),
+    _row(r"CUDA driver error: device not ready", "suspected"),
+    _row(r"UR_RESULT_ERROR_OUT_OF_RESOURCES|UR_RESULT_ERROR_DEVICE_LOST", "suspected"),
+    _row(r"run_func_\(.*model_container_runner", "suspected"),
+    _row(r"could not create a (primitive|memory|descriptor)", "suspected"),
+    _row(r"libgomp: Thread creation failed|can't start new thread|failed to map segment", "suspected"),
+)
+
+_MEMORY_CLASSES = {"torch.OutOfMemoryError": False, "builtins.MemoryError": True}
+# Messages are read only in errors that a library raises for such a cause; the words in a ValueError are the user's own.
+_SPEAKING_CLASSES = frozenset(
+    ("builtins.RuntimeError", "builtins.MemoryError", "builtins.OSError", "builtins.SystemError")
+)
+# Windows: STATUS_NO_MEMORY and STATUS_COMMITMENT_LIMIT (ntstatus.h), as unsigned exit statuses.
+_WINDOWS_OUT_OF_MEMORY = frozenset((0xC0000017, 0xC000012D))
+# Crashes near the edge of memory are reported by users; signals from outside say nothing about the size.
+_CRASHES = frozenset(
+    int(getattr(signal, name)) for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE") if hasattr(signal, name)
+)
+# The kernel's OOM killer sends SIGKILL; 9 also where the platform's `signal` has no such name.
+_KILL = 9
+
+
+def classify(end: End, device_kind: str) -> Outcome:
+    """The class of a trial's end on a device of kind `device_kind`; `fits` if nothing went wrong.
+
+    Whether the measured peak is within the budget is judged elsewhere.
+    """
+    if end.timed_out:
+        return "timeout"
+    if end.raised:
+        return _of_chain(end.raised, device_kind)
+    if end.killed_by is not None:
+        return _of_signal(end.killed_by, end.stderr_tail, device_kind)
+    if end.exit_status:
+        if end.exit_status & 0xFFFFFFFF in _WINDOWS_OUT_OF_MEMORY:
+            return "host-out-of-memory"
+        return next(_matches(end.stderr_tail, device_kind), "user-error")
+    return FITS
+
+
+def _of_chain(chain: tuple[Raised, ...], device_kind: str) -> Outcome:
+    """The most telling link decides: certain memory before the rest, whoever wrapped it."""
+    found = [outcome for raised in chain for outcome in _of_exception(raised, device_kind)]
+    for outcome in found:
+        if outcome in ("out-of-memory", "host-out-of-memory"):
+            return outcome
+    return found[0] if found else "user-error"
+
+
+def _of_exception(raised: Raised, device_kind: str) -> Iterator[Outcome]:
+    for name, host in _MEMORY_CLASSES.items():
+        if name in raised.classes:
+            yield _where(host, device_kind)
+            return
+    if _SPEAKING_CLASSES.intersection(raised.classes):
+        # An import that fails for want of memory says so in its message alone.
+        yield from _matches(raised.message, device_kind)
+    elif "builtins.ImportError" in raised.classes and "failed to map segment" in raised.message:
+        yield "suspected"
+
+
+def _of_signal(number: int, stderr_tail: str, device_kind: str) -> Outcome:
+    if number == _KILL:
+        return "host-out-of-memory"
+    if number in _CRASHES:
+        return next(_matches(stderr_tail, device_kind), "suspected")
+    return "inconclusive"
+
+
+def _matches(text: str, device_kind: str) -> Iterator[Outcome]:
+    for row in MESSAGES:
+        if row.pattern.search(text):
+            yield _where(row.host, device_kind) if row.outcome == "out-of-memory" else row.outcome
+            return
+
+
+def _where(host: bool, device_kind: str) -> Outcome:
+    """Host memory is the device's own memory where the device is the CPU."""
+    return "host-out-of-memory" if host and device_kind != "cpu" else "out-of-memory"
+
+
+def chain_of(error: BaseException) -> tuple[Raised, ...]:
+    """The chain of an exception as names and texts: causes first, else contexts that were not suppressed."""
+    chain: list[Raised] = []
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        classes = tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(current).__mro__)
+        chain.append(Raised(classes, str(current)))
+        following = current.__cause__
+        if following is None and not current.__suppress_context__:
+            following = current.__context__
+        current = following
+    return tuple(chain)

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gpucheck.batch_size.search import LARGEST_JUMP, Attempt, Search
+
+BUDGET = 1000
+
+
+@pytest.fixture(scope="module")
+def simulation() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks" / "batch_size.py"
+    spec = importlib.util.spec_from_file_location("batch_size_simulation", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(search: Search, peak_of: dict[int, int] | None = None, limit: int = 10**9) -> list[int]:
+    """Runs a search to its end; a size fits up to `limit`, or by its peak. Returns the sizes in order."""
+    sizes = []
+    while (attempt := search.next()) is not None:
+        sizes.append(attempt.size)
+        peak = peak_of[attempt.size] if peak_of else None
+        fits = attempt.size <= limit if peak is None else peak <= BUDGET
+        search.record(attempt.size, "fits" if fits else "over-budget", peak, purpose=attempt.purpose)
+        assert len(sizes) < 100
+    return sizes
+
+
+def test_it_starts_at_the_minimum_and_ends_when_that_fails() -> None:
+    search = Search(minimum=2, budget_bytes=BUDGET)
+    assert search.next() == Attempt(2)
+    search.record(2, "out-of-memory")
+    assert search.next() is None
+    assert search.best is None
+    assert search.first_failing is not None and search.first_failing.size == 2
+    assert search.limited_by == "out-of-memory"
+
+
+def test_without_peaks_it_doubles_and_halves_and_confirms() -> None:
+    search = Search(tolerance=0.0, cap=1000)
+    assert run(search, limit=5) == [1, 2, 4, 8, 6, 5, 5]
+    assert search.best is not None and search.best.size == 5
+    assert search.confirmed
+    assert search.first_failing is not None and search.first_failing.size == 6
+    assert search.limited_by == "over-budget"
+
+
+def test_an_answer_of_one_takes_three_trials() -> None:
+    assert run(Search(budget_bytes=BUDGET), {1: 600, 2: 1100}) == [1, 2, 1]
+
+
+def test_the_cap_is_reached_tried_and_told() -> None:
+    search = Search(cap=100, budget_bytes=10**12)
+    assert run(search, limit=1000)[-2:] == [100, 100]
+    assert search.limited_by == "max-batch-size"
+
+
+def test_it_never_jumps_beyond_32_times_the_last_success() -> None:
+    search = Search(budget_bytes=10**12)
+    sizes = []
+    while (attempt := search.next()) is not None:
+        sizes.append(attempt.size)
+        search.record(attempt.size, "fits", 1000 + attempt.size // 1000, purpose=attempt.purpose)
+    assert all(later <= LARGEST_JUMP * earlier for earlier, later in itertools.pairwise(sizes))
+    assert sizes[-1] == 65536
+
+
+def test_the_answer_below_a_failed_confirmation_is_confirmed_itself() -> None:
+    search = Search(budget_bytes=BUDGET)
+    for size, outcome in ((100, "fits"), (200, "fits"), (204, "over-budget")):
+        search.record(size, outcome, size * 5)  # type: ignore[arg-type]
+    assert search.next() == Attempt(200, "confirm")
+    search.record(200, "over-budget", 1001, purpose="confirm")
+    assert search.next() == Attempt(196, "confirm")
+    search.record(196, "fits", 981, purpose="confirm")
+    assert search.next() is None
+    assert search.best is not None and search.best.size == 196
+    assert search.first_failing is not None and search.first_failing.size == 200
+
+
+def test_a_pass_above_a_failure_is_no_answer() -> None:
+    search = Search(budget_bytes=BUDGET)
+    search.record(4, "fits", 100)
+    search.record(16, "fits", 300)
+    search.record(8, "out-of-memory")
+    assert search.best is not None and search.best.size == 4
+
+
+def test_a_prediction_that_a_failure_contradicts_is_not_followed() -> None:
+    search = Search(budget_bytes=BUDGET)
+    search.record(8, "fits", 100)
+    search.record(16, "fits", 200)
+    search.record(40, "out-of-memory")
+    assert search.next() == Attempt(25)  # the geometric middle of 16 and 40, not 39
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_every_simulated_search_keeps_its_bound_and_answers_with_a_size_that_passed(
+    simulation: ModuleType, noise: float
+) -> None:
+    for name, build in simulation.SHAPES.items():
+        for seed, true_max in enumerate(simulation.true_maxima(150)):
+            result = simulation.simulate(build(true_max), true_max, noise, 1, seed)
+            assert result.trials <= 2 * math.log2(result.answer) + 4, (name, true_max)
+            if not noise:
+                # Tolerance below, never above.
+                below = max(1, 0.03 * true_max)
+                assert true_max - below <= result.answer <= true_max, (name, true_max, result)
+
+
+def test_typical_searches_are_short(simulation: ModuleType) -> None:
+    results = [
+        simulation.simulate(build(n), n, 0.02, 0, seed)
+        for build in simulation.SHAPES.values()
+        for seed, n in enumerate(simulation.true_maxima(200))
+    ]
+    assert sum(r.trials for r in results) / len(results) <= 8
+    assert simulation.percentile([r.trials for r in results], 0.95) <= 13
+
+
+def test_where_failing_is_dangerous_none_is_sought(simulation: ModuleType) -> None:
+    for name in ("linear, 5 % static", "linear, 60 % static", "optimizer floor 90 %", "quantised", "workspace jump"):
+        for seed, true_max in enumerate(simulation.true_maxima(150)):
+            result = simulation.simulate(simulation.SHAPES[name](true_max), true_max, 0.02, 1, seed, seek_failure=False)
+            assert result.failures == 0, (name, true_max)
+            assert result.answer >= 1
+            assert result.limited_by == "safety"
+            assert result.answer <= max(1, true_max)
+
+
+def test_a_safe_search_keeps_away_from_a_failure_that_came_all_the_same() -> None:
+    search = Search(budget_bytes=BUDGET, seek_failure=False)
+    search.record(10, "fits", 300)
+    search.record(20, "fits", 500)
+    search.record(30, "out-of-memory")
+    assert search.next() == Attempt(25)
+    search.record(25, "fits", 700)
+    assert search.next() == Attempt(25, "confirm")
