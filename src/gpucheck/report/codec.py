@@ -52,7 +52,9 @@ def _decode(kind: Any, data: Any) -> Any:
         if not isinstance(data, Mapping):
             raise TypeError(f"{getattr(kind, '__name__', kind)} needs an object, not {type(data).__name__}")
         hints = typing.get_type_hints(kind)
-        present = {field.name: _decode(hints[field.name], data[field.name]) for field in fields(kind) if field.name in data}
+        present = {
+            field.name: _decode(hints[field.name], data[field.name]) for field in fields(kind) if field.name in data
+        }
         try:
             return kind(**present)  # type: ignore[operator]
         except TypeError as error:

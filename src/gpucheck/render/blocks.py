@@ -1,0 +1,133 @@
+"""What a renderer lays out: tables and lines of text, without a word about terminals.
+
+One file for each command turns its report into these blocks; terminal.py and markdown.py print them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpucheck import units
+from gpucheck.report.finding import Finding, Verdict
+
+UNKNOWN = "–"
+
+# Sign, word and colour of each verdict; the ASCII sign stands where the encoding has no other.
+SIGNS: dict[Verdict, tuple[str, str, str]] = {
+    "pass": ("✓", "+", "green"),
+    "info": ("·", "-", ""),
+    "warn": ("!", "!", "yellow"),
+    "fail": ("✗", "x", "red"),
+    "inconclusive": ("?", "?", "yellow"),
+    "skip": ("–", "-", "dim"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a table. `style` is a colour for a verdict, else empty."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first).
+
+    A head may have two lines: the first names a group of columns.
+    """
+
+    head: str
+    align: Literal["left", "right"] = "right"
+    keep: int = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; every row has a cell for each column."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of text below or above a table; an empty one is a gap."""
+
+    text: str = ""
+    style: str = ""
+
+
+Block = Table | Line
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
+    """A table of these rows. Raises ValueError where a row has not one cell for each column."""
+    made = tuple(tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows)
+    if any(len(row) != len(columns) for row in made):
+        raise ValueError("every row needs a cell for each column")
+    return Table(tuple(columns), made)
+
+
+def verdict_cell(verdict: Verdict, text: str | None = None) -> Cell:
+    """A verdict's sign and word (or `text` in the word's place), in its colour."""
+    sign, _, style = SIGNS[verdict]
+    return Cell(f"{sign} {text or verdict}", style)
+
+
+def finding_line(finding: Finding) -> Line:
+    """A finding in one line: sign, title and what it says."""
+    sign, _, style = SIGNS[finding.verdict]
+    message = f": {finding.message}" if finding.message else ""
+    return Line(f"{sign} {finding.title}{message}", style)
+
+
+def advice_line(text: str) -> Line:
+    """What to do next."""
+    return Line(f"→ {text}")
+
+
+def ascii_text(text: str) -> str:
+    """`text` with plain characters for gpucheck's own signs; others are left alone."""
+    for sign, plain, _ in SIGNS.values():
+        text = text.replace(sign, plain)
+    for sign, plain in (
+        ("→", "->"),
+        ("×", "x"),
+        ("µ", "u"),
+        ("°", ""),
+        ("≥", ">="),
+        ("≤", "<="),
+        ("…", "..."),
+        ("²", "2"),
+    ):
+        text = text.replace(sign, plain)
+    return text
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits, or the sign for unknown."""
+    return UNKNOWN if value is None else units.significant(value, digits)
+
+
+def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits: int = 3) -> list[str]:
+    """Numbers with the same precision down a column: the median one has `digits` significant digits.
+
+    A number too small for that precision keeps one significant digit of its own.
+    """
+    known = sorted(abs(value / scale) for value in values if value)
+    if not known:
+        return [UNKNOWN if value is None else "0" for value in values]
+    middle = units.significant(known[len(known) // 2], digits)
+    places = len(middle.partition(".")[2])
+    texts = []
+    for value in values:
+        if value is None:
+            texts.append(UNKNOWN)
+            continue
+        text = f"{value / scale:.{places}f}"
+        texts.append(text if value == 0 or float(text) else units.significant(value / scale, 1))
+    return texts

@@ -1,0 +1,75 @@
+"""Progress on stderr: a line that refreshes on a terminal, one plain line for each step elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import IO
+
+from rich.status import Status
+
+from gpucheck import units
+from gpucheck.render import terminal
+from gpucheck.render.blocks import Line, verdict_cell
+from gpucheck.render.trials import trial_text
+from gpucheck.report.events import Event, Judged, Measured, Notice, Progress, Trial
+
+
+class LiveView:
+    """Shows a command's events as they come. It is an `Emit`; close it before anything else is printed.
+
+    With `quiet`, only warnings are shown.
+    """
+
+    def __init__(self, stream: IO[str], *, quiet: bool = False) -> None:
+        self._console = terminal.console(stream)
+        self._moves = stream.isatty() and not self._console.is_dumb_terminal
+        self._quiet = quiet
+        self._started = time.monotonic()
+        self._status: Status | None = None
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Notice(text, level):
+                if level == "warning" or not self._quiet:
+                    self._say(f"gpucheck: {text}")
+            case _ if self._quiet:
+                pass
+            case Progress():
+                self._step(event)
+            case Trial():
+                self._say(trial_text(event))
+            case Measured() | Judged() if not self._moves:
+                pass
+            case Judged(finding) if finding.verdict in ("fail", "inconclusive"):
+                self._say(f"{verdict_cell(finding.verdict).text} {finding.title}")
+
+    def _say(self, text: str) -> None:
+        terminal.show(self._console, [Line(text)])
+
+    def _step(self, event: Progress) -> None:
+        count = f"{event.done + 1}/{event.total} " if event.done is not None and event.total else ""
+        best = f" · best so far {event.best}" if event.best else ""
+        text = f"{count}{event.step}{best}"
+        if not self._moves:
+            self._say(text)
+            return
+        left = self._time_left(event)
+        shown = f"{text}{left}"[: max(self._console.width - 4, 10)]
+        if self._status is None:
+            self._status = self._console.status(shown, spinner="line")
+            self._status.start()
+        else:
+            self._status.update(shown)
+
+    def _time_left(self, event: Progress) -> str:
+        """The time left, if the steps to come take as long as those behind."""
+        if not event.done or not event.total:
+            return ""
+        left = (time.monotonic() - self._started) / event.done * (event.total - event.done)
+        return f" · about {units.duration(max(round(left), 1))} left"
+
+    def close(self) -> None:
+        """Take the refreshing line away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None

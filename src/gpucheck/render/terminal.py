@@ -1,0 +1,109 @@
+"""Blocks on a terminal, in a pipe or in a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+import rich.box
+import rich.table
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.text import Text
+
+from gpucheck.render.blocks import Block, Line, Table, ascii_text
+
+# Wide enough for any table: what is no terminal gets every column, and nothing is wrapped.
+NATURAL_WIDTH = 100_000
+# Below this a table that does not fit turns into `name: value` lines.
+NARROW = 50
+
+
+def console(stream: IO[str]) -> Console:
+    """A console on `stream`: a terminal's width, else `COLUMNS`, else as wide as it takes."""
+    width: int | None = None
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        width = int(columns)
+    elif not stream.isatty():
+        width = NATURAL_WIDTH
+    return Console(
+        file=stream,
+        width=width,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        # A pipe is no terminal even when colours are forced on it.
+        color_system="auto",
+    )
+
+
+def show(out: Console, blocks: Sequence[Block]) -> None:
+    """Print the blocks. A long sentence wraps at words on a terminal; in a pipe it stays one line."""
+    for renderable in renderables(out, blocks):
+        out.print(renderable, soft_wrap=out.width >= NATURAL_WIDTH and isinstance(renderable, Text))
+
+
+def renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableType]:
+    """The blocks as rich sees them, laid out for the width of `out`."""
+    for block in blocks:
+        if isinstance(block, Line):
+            yield Text(_text(out, block.text), style=block.style)
+        else:
+            yield from _table_for(out, block)
+
+
+def _text(out: Console, text: str) -> str:
+    return text if can_encode(out, text) else ascii_text(text)
+
+
+def can_encode(out: Console, text: str) -> bool:
+    """Whether the stream's encoding has every character of `text`."""
+    try:
+        text.encode(out.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _table_for(out: Console, table: Table) -> Iterator[RenderableType]:
+    kept = list(range(len(table.columns)))
+    while not _fits(out, _rich_table(out, table, kept)):
+        droppable = [index for index in kept if table.columns[index].keep < 9]
+        if out.width < NARROW or not droppable:
+            yield from _records(out, table)
+            return
+        # The least important goes first; of equals the rightmost.
+        kept.remove(min(droppable, key=lambda index: (table.columns[index].keep, -index)))
+    yield _rich_table(out, table, kept)
+
+
+def _fits(out: Console, laid_out: rich.table.Table) -> bool:
+    wanted = Measurement.get(out, out.options.update(width=NATURAL_WIDTH, max_width=NATURAL_WIDTH), laid_out)
+    return wanted.maximum <= out.width
+
+
+def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.Table:
+    laid_out = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=True, header_style="bold")
+    for index in kept:
+        column = table.columns[index]
+        laid_out.add_column(Text(_text(out, column.head)), justify=column.align, no_wrap=True, vertical="bottom")
+    for row in table.rows:
+        laid_out.add_row(*(Text(_text(out, row[index].text), style=row[index].style) for index in kept))
+    return laid_out
+
+
+def _records(out: Console, table: Table) -> Iterator[Text]:
+    """Each row as `name: value` lines; what has no value is left out."""
+    for number, row in enumerate(table.rows):
+        if number:
+            yield Text()
+        group = ""
+        for column, cell in zip(table.columns, row, strict=True):
+            first, two_lines, second = column.head.partition("\n")
+            if two_lines:
+                group = first.strip() or group
+            name = f"{group} {second}".strip() if two_lines else first
+            if cell.text:
+                yield Text(_text(out, f"{name}: {cell.text}" if name else cell.text), style=cell.style)

@@ -1,0 +1,32 @@
+"""A report as blocks: which command's layout, and what every layout ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpucheck.render import batch_size, devices, matmul, memory, smoke, transfer
+from gpucheck.render.blocks import Block, Line
+from gpucheck.render.markdown import markdown
+from gpucheck.report.report import Report
+
+LAYOUTS: dict[str, Callable[[Report], list[Block]]] = {
+    "devices": devices.blocks,
+    "memory": memory.blocks,
+    "smoke": smoke.blocks,
+    "bench transfer": transfer.blocks,
+    "bench matmul": matmul.blocks,
+    "find-batch-size": batch_size.blocks,
+}
+
+
+def blocks(report: Report) -> list[Block]:
+    """The report as its command lays it out; a last line says so where it is not complete."""
+    laid_out = LAYOUTS[report.command](report)
+    if not report.summary.complete:
+        laid_out.append(Line("not complete: the command was cut off", "yellow"))
+    return laid_out
+
+
+def markdown_page(report: Report) -> str:
+    """The report as a Markdown page."""
+    return markdown(f"gpucheck {report.command}", blocks(report))

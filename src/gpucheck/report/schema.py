@@ -1,0 +1,88 @@
+"""The JSON Schema of the document, made from the report's own types, so that it cannot drift from them.
+
+The schema that ships is `schema.json` beside this file; a test fails when it is stale (`scripts/docs` writes it anew).
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+from gpucheck.report.report import SCHEMA, Report
+
+_UNITS = {
+    "_bytes": "bytes",
+    "_s": "seconds",
+    "_w": "watts",
+    "_celsius": "degrees Celsius",
+    "_hz": "hertz",
+    "_percent": "percent, 0 to 100",
+}
+_PLAIN: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    Any: {},
+}
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of `gpucheck.report/1`. Readers ignore keys that they do not know."""
+    definitions: dict[str, Any] = {}
+    _define(Report, definitions)
+    definitions["Report"]["properties"]["schema"] = {"const": SCHEMA}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{SCHEMA.replace('/', ':')}",
+        "title": SCHEMA,
+        "description": "What one gpucheck command read, measured and judged. Numbers are SI; what is unknown is null.",
+        "$ref": "#/$defs/Report",
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _define(kind: type, definitions: dict[str, Any]) -> None:
+    if kind.__name__ in definitions:
+        return
+    definitions[kind.__name__] = {}  # before its fields: a type may hold itself
+    hints = typing.get_type_hints(kind)
+    properties = {}
+    for field in fields(kind):
+        described = _described(hints[field.name], definitions)
+        unit = next((text for ending, text in _UNITS.items() if field.name.endswith(ending)), None)
+        properties[field.name] = {**described, "description": f"in {unit}"} if unit else described
+    definitions[kind.__name__] = {
+        "description": " ".join((inspect.getdoc(kind) or "").split()),
+        "type": "object",
+        "properties": properties,
+        "required": [
+            field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
+        ],
+    }
+
+
+def _described(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is float:
+        # A number that is not finite is null.
+        return {"type": ["number", "null"]}
+    if hint in _PLAIN:
+        return dict(_PLAIN[hint])
+    if hint is type(None):
+        return {"type": "null"}
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_described(argument, definitions) for argument in arguments]}
+    if origin is tuple:
+        return {"type": "array", "items": _described(arguments[0], definitions)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _described(arguments[1], definitions)}
+    if is_dataclass(hint) and isinstance(hint, type):
+        _define(hint, definitions)
+        return {"$ref": f"#/$defs/{hint.__name__}"}
+    raise TypeError(f"no JSON Schema for {hint!r}")

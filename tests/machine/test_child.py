@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from gpucheck.machine import child
+
+PYTHON = sys.executable
+ECHO = "import sys\nfor line in sys.stdin: print(line.strip().upper(), flush=True)"
+
+
+def test_a_child_that_ends_by_itself() -> None:
+    result = child.run([PYTHON, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"], 20)
+    assert (result.returncode, result.stdout, result.stderr) == (3, "out\n", "err\n")
+    assert not result.timed_out and not result.abandoned
+
+
+def test_a_child_reads_its_input() -> None:
+    result = child.run([PYTHON, "-c", "import sys; print(len(sys.stdin.read()))"], 20, stdin="x" * 300_000)
+    assert result.stdout == "300000\n"
+
+
+def test_a_child_that_does_not_end_is_killed() -> None:
+    result = child.run([PYTHON, "-c", "import time; print('begun', flush=True); time.sleep(60)"], 1.0)
+    assert result.timed_out and not result.abandoned
+    assert result.stdout == "begun\n"
+    assert result.elapsed_s < 30
+
+
+@pytest.mark.skipif(os.name != "posix", reason="process groups are POSIX's")
+def test_a_grandchild_that_holds_the_pipe_neither_delays_nor_survives() -> None:
+    code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
+    result = child.run([PYTHON, "-c", code], 30)
+    assert result.returncode == 0 and not result.timed_out
+    assert result.elapsed_s < 20
+    deadline = time.monotonic() + 5
+    while _runs(int(result.stdout)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _runs(int(result.stdout))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_child_whose_wait_never_returns_is_abandoned_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_wait = subprocess.Popen.wait
+
+    def stuck(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        raise subprocess.TimeoutExpired(self.args, timeout or 0)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", stuck)
+    monkeypatch.setattr(subprocess.Popen, "poll", lambda self: None)
+    result = child.run([PYTHON, "-c", "import time; time.sleep(60)"], 0.3)
+    assert result.abandoned and result.timed_out and result.returncode is None
+    monkeypatch.setattr(subprocess.Popen, "wait", real_wait)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_a_child_killed_by_a_signal_shows_it() -> None:
+    result = child.run([PYTHON, "-c", "import os; os.kill(os.getpid(), 9)"], 20)
+    assert result.returncode == -signal.SIGKILL
+
+
+def test_what_cannot_be_started_raises() -> None:
+    with pytest.raises(FileNotFoundError):
+        child.run(["/no/such/program"], 1)
+
+
+def test_a_stray_module_in_the_current_folder_does_not_break_a_child(tmp_path: object) -> None:
+    folder = str(tmp_path)
+    with open(os.path.join(folder, "json.py"), "w", encoding="utf-8") as file:
+        file.write("raise SystemExit('shadowed')")
+    code = child.python_argv("gpucheck.exits")
+    code[2] = code[2].replace("sys.exit(gpucheck.exits.main())", "import json; print('clean')")
+    result = child.run(code, 20, cwd=folder)
+    assert result.stdout == "clean\n", result.stderr
+
+
+def test_a_long_lived_child_answers_line_for_line() -> None:
+    with child.LineChild([PYTHON, "-c", ECHO]) as process:
+        assert process.ask("one", 20) == "ONE"
+        assert process.ask("two", 20) == "TWO"
+        assert process.receive(0.01) is None
+
+
+def test_a_long_lived_child_that_dies_says_how() -> None:
+    process = child.LineChild([PYTHON, "-c", "import sys; sys.stderr.write('last words'); sys.exit(5)"])
+    with pytest.raises(child.ChildEnded) as ended:
+        process.receive(20)
+    assert (ended.value.returncode, ended.value.stderr) == (5, "last words")
+
+
+def test_closing_lets_a_child_end_by_itself() -> None:
+    process = child.LineChild([PYTHON, "-c", ECHO])
+    assert process.ask("one", 20) == "ONE"
+    assert process.close(20)
+    assert not _runs(process.pid)

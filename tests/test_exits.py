@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import itertools
+
+from gpucheck import errors, exits
+
+
+def test_each_status_stands_once_and_has_a_place_in_the_order() -> None:
+    codes = [row.code for row in exits.TABLE]
+    assert codes == [0, 1, 2, 3, 4, 70, 130, 141, 143]
+    assert sorted(exits.PRIORITY) == sorted(codes)
+
+
+def test_signals_outrank_bugs_outrank_usage_outrank_failures() -> None:
+    order = (130, 70, 2, 1, 3, 4, 0)
+    for first, second in itertools.combinations(order, 2):
+        assert exits.settle((second, first)) == first
+    assert exits.settle(()) == 0
+
+
+def test_the_error_says_what_why_and_what_to_do() -> None:
+    assert str(errors.CannotLook("no GPU", "the driver is not loaded", "load it")) == (
+        "no GPU; the driver is not loaded; load it"
+    )
+    assert str(errors.UsageError("bad size")) == "bad size"
+
+
+def test_the_exit_status_of_each_error() -> None:
+    assert errors.UsageError("").exit_code == errors.TargetError("").exit_code == 2
+    assert errors.CannotLook("").exit_code == 3
+    assert errors.RequirementMissed("").exit_code == 1
+    assert errors.Undecided("").exit_code == 4
