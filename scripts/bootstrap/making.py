@@ -104,7 +104,7 @@ def probe(python: str, names: Sequence[str], environ: Mapping[str, str]) -> Seen
 def last_line(ended: subprocess.CompletedProcess[bytes]) -> str:
     """The last thing a process said on stderr, or its exit code where it said nothing."""
     lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "exit {}".format(ended.returncode)
+    return lines[-1].strip() if lines else "exit {}".format(ended.returncode)
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def make_venv(layer: Layer, with_pip: bool, world: World) -> None:
     if "venv" not in layer.has or (with_pip and "ensurepip" not in layer.has and not borrowed):
         raise Trouble(no_venv(layer.python, layer.version))
     options = [] if with_pip and "ensurepip" in layer.has else ["--without-pip"]
-    command = [layer.python, "-m", "venv", *options, layer.folder]
+    command = [layer.python, "-B", "-m", "venv", *options, layer.folder]
     if run_step(command, pip_environment(world.environ), ENVIRONMENTS, world.descriptors):
         raise Trouble(no_venv(layer.python, layer.version))
 
@@ -258,7 +258,8 @@ def install(layer: Layer, missing: Sequence[str], world: World) -> None:
     with open(limits, "w", encoding="utf-8") as file:
         file.write(constraints_beside(world.constraints, layer.installed, missing))
     large = any(name_of(requirement) == "torch" for requirement in missing)
-    command = [layer_python(layer.folder), "-m", "pip", "install", "--disable-pip-version-check", "-c", limits]
+    # -B, because the pip that runs may be theirs: no bytecode beside it.
+    command = [layer_python(layer.folder), "-B", "-m", "pip", "install", "--disable-pip-version-check", "-c", limits]
     command += missing if large else ["--quiet", *missing]
     # Started in the layer's folder: pip would import from the current one.
     code = run_step(command, pip_environment(world.environ), layer.folder, world.descriptors)

@@ -1,0 +1,77 @@
+"""What holds for every test: children import the source too, no settings leak in, and the marker `gpu` is honest."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+REQUIRE_GPU = "GPUCHECK_REQUIRE_GPU"
+
+# A test says itself what it needs of these; what happens to be set around it must not decide.
+SETTINGS = (
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CLICOLOR_FORCE",
+    "PY_COLORS",
+    "TTY_COMPATIBLE",
+    "PYTHONPATH",
+)
+
+# In a child: starting CUDA here would make every later fork of this process unable to use it.
+DRIVER_PROBE = """
+import ctypes, sys
+try:
+    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+except OSError:
+    sys.exit("there is no CUDA driver library")
+code = driver.cuInit(0)
+if code:
+    sys.exit(f"the CUDA driver does not start (cuInit returned {code})")
+count = ctypes.c_int()
+driver.cuDeviceGetCount(ctypes.byref(count))
+if not count.value:
+    sys.exit("the CUDA driver sees no device")
+"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name in list(os.environ):
+        ours = name.startswith("GPUCHECK_") and name != REQUIRE_GPU
+        if ours or name.startswith("GITHUB_") or name in SETTINGS:
+            del os.environ[name]
+    os.environ["PYTHONPATH"] = str(SOURCE)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is None:
+        return
+    reason = why_no_gpu()
+    if reason and os.environ.get(REQUIRE_GPU) == "1":
+        pytest.fail(f"{REQUIRE_GPU}=1, and {reason}", pytrace=False)
+    if reason:
+        pytest.skip(reason)
+
+
+@functools.lru_cache(maxsize=1)
+def why_no_gpu() -> str:
+    """Why no test can use a CUDA device here; empty where one can. Imports torch only where the driver has a device."""
+    try:
+        driver = subprocess.run([sys.executable, "-c", DRIVER_PROBE], capture_output=True, text=True, timeout=30)
+    except subprocess.TimeoutExpired:
+        return "the CUDA driver does not answer within 30 s"
+    if driver.returncode:
+        return (driver.stderr.strip().splitlines() or [f"looking for the CUDA driver ended with {driver.returncode}"])[
+            -1
+        ]
+    import torch
+
+    return "" if torch.cuda.is_available() else f"torch {torch.__version__} cannot use the CUDA device that is there"

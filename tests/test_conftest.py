@@ -1,0 +1,74 @@
+"""The marker `gpu` where there is no CUDA device: skipped with the reason, or failed where one was promised."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+MARKED = """
+import sys
+import pytest
+
+@pytest.mark.gpu
+def test_marked():
+    assert "torch" in sys.modules
+
+def test_other():
+    assert "torch" not in sys.modules
+"""
+
+
+def outcome(folder: Path, fake_torch: str, driver_probe: str, *arguments: str, **environ: str) -> tuple[int, str]:
+    """Run MARKED under this project's conftest, with a driver and a torch that stand at their doors."""
+    conftest = (TESTS / "conftest.py").read_text(encoding="utf-8") + f"\nDRIVER_PROBE = {driver_probe!r}\n"
+    (folder / "tests").mkdir()
+    (folder / "src" / "torch").mkdir(parents=True)
+    (folder / "src" / "torch" / "__init__.py").write_text(fake_torch)
+    (folder / "tests" / "conftest.py").write_text(conftest, encoding="utf-8")
+    (folder / "tests" / "test_sample.py").write_text(MARKED)
+    shutil.copy(TESTS.parent / "pyproject.toml", folder)
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", *arguments, "tests"],
+        cwd=folder,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return ended.returncode, ended.stdout
+
+
+NO_DRIVER = 'import sys; sys.exit("there is no CUDA driver library")'
+TORCH_WITHOUT = "__version__ = '2.13.0+cpu'\nclass cuda:\n    is_available = staticmethod(lambda: False)\n"
+TORCH_WITH = TORCH_WITHOUT.replace("False", "True")
+
+
+def test_skipped_with_the_reason_and_without_torch(tmp_path: Path) -> None:
+    code, out = outcome(tmp_path, "raise AssertionError('torch was imported')", NO_DRIVER)
+    assert code == 0
+    assert "1 passed, 1 skipped" in out
+    assert "there is no CUDA driver library" in out
+
+
+def test_failed_where_a_gpu_must_be(tmp_path: Path) -> None:
+    code, out = outcome(tmp_path, TORCH_WITH, NO_DRIVER, GPUCHECK_REQUIRE_GPU="1")
+    assert code == 1
+    assert "GPUCHECK_REQUIRE_GPU=1, and there is no CUDA driver library" in out
+
+
+def test_failed_where_torch_cannot_use_the_device(tmp_path: Path) -> None:
+    code, out = outcome(tmp_path, TORCH_WITHOUT, "", GPUCHECK_REQUIRE_GPU="1")
+    assert code == 1
+    assert "GPUCHECK_REQUIRE_GPU=1, and torch 2.13.0+cpu cannot use the CUDA device that is there" in out
+
+
+@pytest.mark.parametrize("environ", [{}, {"GPUCHECK_REQUIRE_GPU": "1"}])
+def test_runs_where_there_is_a_device(tmp_path: Path, environ: dict[str, str]) -> None:
+    code, out = outcome(tmp_path, TORCH_WITH, "", "-k", "marked", **environ)
+    assert (code, "1 passed" in out) == (0, True)

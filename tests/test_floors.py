@@ -1,0 +1,316 @@
+"""The plan of the house, read from its imports: a module imports from lower floors or its own folder, and each thing
+outside has one door."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "gpucheck"
+
+# The room (first name below gpucheck) and its floor. A new room is added here, on the floor where it belongs.
+FLOORS = {
+    "__init__": 0,
+    "errors": 0,
+    "exits": 0,
+    "units": 0,
+    "stats": 0,
+    "config": 0,
+    "links": 0,
+    "peaks": 0,
+    "report": 1,
+    "machine": 2,
+    "measure": 3,
+    "work": 3,
+    "bench": 4,
+    "batch_size": 4,
+    "program": 4,
+    "health": 4,
+    "compare": 4,
+    "render": 5,
+    "fleet": 5,
+    "cli": 6,
+    "api": 6,
+    "__main__": 7,
+}
+
+# What only its door may import, at any level: the files of the door.
+DOORS = {
+    "pynvml": ("machine/nvml*.py",),
+    "subprocess": ("machine/child.py",),
+    "multiprocessing": ("machine/child.py",),
+    "rich": ("render/*", "cli/*"),
+    "click": (),
+    "typer._click": (),
+    "typer": ("cli/*",),
+}
+
+# Where torch may be imported as the module is; elsewhere only inside a function.
+TORCH_AT_ONCE = (
+    "machine/accel*.py",
+    "work/*",
+    "bench/*",
+    "batch_size/trial*.py",
+    "program/*",
+    "health/smoke*",
+)
+
+# Starting a process without subprocess is starting a process.
+PROCESS_CALLS = {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "startfile"}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import: of what, on which line, and whether it happens as the module itself is imported."""
+
+    name: str
+    line: int
+    at_once: bool
+
+
+def module_of(path: str) -> str:
+    """`bench/matmul.py` is `gpucheck.bench.matmul`; a package's `__init__.py` is the package."""
+    parts = ["gpucheck", *path.removesuffix(".py").split("/")]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
+
+
+def imports_of(path: str, text: str) -> list[Import]:
+    """Every import in the file: relative ones resolved, those for type checkers alone left out of `at_once`, and
+    `import_module("name")` counted with the rest."""
+    package = ["gpucheck", *path.split("/")[:-1]]
+    return list(_imports(ast.parse(text), package, at_once=True))
+
+
+def _imports(node: ast.AST, package: list[str], at_once: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(alias.name, node.lineno, at_once)
+    elif isinstance(node, ast.ImportFrom):
+        start = package[: len(package) - node.level + 1] if node.level else []
+        base = ".".join([*start, *([node.module] if node.module else [])])
+        for alias in node.names:
+            yield Import(f"{base}.{alias.name}", node.lineno, at_once)
+    elif isinstance(node, ast.Call) and _called(node) in ("import_module", "__import__"):
+        named = [a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        yield from (Import(name, node.lineno, at_once) for name in named)
+    if isinstance(node, ast.If) and _names_type_checking(node.test):
+        for child in node.body:
+            yield from _imports(child, package, at_once=False)
+        for child in node.orelse:
+            yield from _imports(child, package, at_once)
+        return
+    inside = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(child, package, at_once and not inside)
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _names_type_checking(test: ast.expr) -> bool:
+    return "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
+
+
+def room_of(name: str) -> str:
+    """The room of a dotted name within the package: `gpucheck.bench.matmul.run` lies in `bench`."""
+    return name.split(".")[1] if "." in name else "__init__"
+
+
+def faults(path: str, text: str) -> list[str]:
+    """What the file `path` (below gpucheck/) breaks of the plan, a line for each."""
+    room = path.split("/")[0].removesuffix(".py")
+    if room not in FLOORS:
+        return [f"{path}: the room {room} is not on the plan"]
+    found = [fault for one in imports_of(path, text) if (fault := _fault(path, room, one))]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and path != "machine/child.py":
+            starts = node.func.attr in PROCESS_CALLS or node.func.attr.startswith(("spawn", "exec"))
+            if starts and getattr(node.func.value, "id", "") == "os":
+                found.append(f"{path}:{node.lineno}: os.{node.func.attr} belongs to machine/child.py")
+    return found
+
+
+def _fault(path: str, room: str, one: Import) -> str | None:
+    at = f"{path}:{one.line}: "
+    if one.name == "gpucheck" or one.name.startswith("gpucheck."):
+        target = room_of(one.name)
+        if target == "__version__":
+            return None
+        if target not in FLOORS:
+            return f"{at}{one.name} is in no room of the plan"
+        if target != room and FLOORS[target] > FLOORS[room]:
+            return f"{at}{room} (floor {FLOORS[room]}) imports {target} (floor {FLOORS[target]}): upward"
+        if target != room and FLOORS[target] == FLOORS[room] > 0:
+            return f"{at}{room} imports {target}, its neighbour on floor {FLOORS[room]}"
+        return None
+    if within(one.name, "torch"):
+        allowed = not one.at_once or any(fnmatch(path, place) for place in TORCH_AT_ONCE)
+        return None if allowed else f"{at}torch is imported with the module"
+    for door, places in sorted(DOORS.items(), key=lambda row: -len(row[0])):
+        if within(one.name, door):
+            return None if any(fnmatch(path, place) for place in places) else f"{at}{door} is not used here"
+    return None
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def files() -> dict[str, str]:
+    return {p.relative_to(SOURCE).as_posix(): p.read_text(encoding="utf-8") for p in sorted(SOURCE.rglob("*.py"))}
+
+
+def test_every_import_keeps_to_the_plan() -> None:
+    tree = files()
+    assert len(tree) > 20  # the source was found
+    assert [fault for path, text in tree.items() for fault in faults(path, text)] == []
+
+
+# --- what a command may reach -----------------------------------------------------------------------------------------
+
+
+def reached(start: str, tree: dict[str, str], at_once: bool = False) -> set[str]:
+    """Every import behind the module `start`, through all of gpucheck; `at_once`: only what importing it imports."""
+    modules = {module_of(path): path for path in tree}
+    seen: set[str] = set()
+    todo = [modules[start]]
+    while todo:
+        path = todo.pop()
+        for one in imports_of(path, tree[path]):
+            if (at_once and not one.at_once) or one.name in seen:
+                continue
+            seen.add(one.name)
+            # `from gpucheck.bench import matmul` names a module, `from gpucheck.units import text` something in one;
+            # either way the packages above are imported too.
+            parts = one.name.split(".")
+            todo += [modules[m] for n in range(1, len(parts) + 1) if (m := ".".join(parts[:n])) in modules]
+    return seen
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a command goes down through the house: the modules of its flow, each importing the next."""
+
+    command: str
+    modules: tuple[str, ...]
+
+
+ROUTES = (
+    Route("model TARGET", ("cli.model", "program.placement", "work.target", "machine.accel", "report.measurement")),
+    Route("find-batch-size TARGET", ("cli.fit", "batch_size.trial", "work.target", "machine.accel", "report.finding")),
+    Route("devices", ("cli.look", "health.devices", "machine.inventory", "report.facts", "units")),
+    Route("smoke", ("cli.check", "health.smoke", "work.reference", "machine.accel", "errors")),
+)
+
+
+def path_of(module: str) -> str:
+    return module.replace(".", "/") + ".py"
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.command)
+def test_the_plan_lets_the_command_down_and_never_up(route: Route) -> None:
+    """Each of these commands was drawn into the plan on purpose: its way exists, and no step of it can be reversed."""
+    for upper, lower in zip(route.modules, route.modules[1:], strict=False):
+        assert faults(path_of(upper), f"from gpucheck.{lower} import thing") == []
+        (fault,) = faults(path_of(lower), f"from gpucheck.{upper} import thing")
+        assert fault.endswith(": upward")
+
+
+@pytest.mark.parametrize(
+    ("command", "start", "uses", "torch_at_once"),
+    [
+        ("find-batch-size TARGET", "gpucheck.batch_size.trial", "gpucheck.work.target", True),
+        ("devices", "gpucheck.health.devices", "gpucheck.report.facts", False),
+        ("smoke", "gpucheck.health.smoke", "gpucheck.machine.accel", True),
+    ],
+)
+def test_what_the_command_reaches(command: str, start: str, uses: str, torch_at_once: bool) -> None:
+    """The whole way down from the command's own module: it meets what it is for, no renderer, and no torch that it
+    does not run on."""
+    tree = files()
+    everything = reached(start, tree)
+    assert any(within(name, uses) for name in everything)
+    assert sorted(n for n in everything if within(n, "gpucheck.render") or within(n, "gpucheck.cli")) == []
+    assert any(within(name, "torch") for name in reached(start, tree, at_once=True)) is torch_at_once
+
+
+# --- the check itself -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "fault"),
+    [
+        ("units.py", "import gpucheck.report.facts", "units (floor 0) imports report (floor 1): upward"),
+        ("report/facts.py", "from gpucheck.machine import host", "report (floor 1) imports machine (floor 2): upward"),
+        ("report/facts.py", "from ..machine import host", "report (floor 1) imports machine (floor 2): upward"),
+        ("machine/host.py", "from .. import measure", "machine (floor 2) imports measure (floor 3): upward"),
+        (
+            "work/target.py",
+            "def f():\n    from gpucheck.cli import app",
+            "work (floor 3) imports cli (floor 6): upward",
+        ),
+        ("bench/matmul.py", "from gpucheck import render", "bench (floor 4) imports render (floor 5): upward"),
+        ("bench/matmul.py", "import_module('gpucheck.cli.app')", "bench (floor 4) imports cli (floor 6): upward"),
+        ("bench/matmul.py", "from gpucheck.health import smoke", "bench imports health, its neighbour on floor 4"),
+        ("work/target.py", "from gpucheck.measure.timing import run", "work imports measure, its neighbour on floor 3"),
+        ("bench/matmul.py", "import gpucheck.gadgets", "gpucheck.gadgets is in no room of the plan"),
+        ("machine/host.py", "import torch", "torch is imported with the module"),
+        (
+            "machine/host.py",
+            "try:\n    from torch import cuda\nexcept ImportError:\n    pass",
+            "torch is imported with",
+        ),
+        ("cli/app.py", "class A:\n    import torch.nn", "torch is imported with the module"),
+        ("health/devices.py", "import torch", "torch is imported with the module"),
+        ("machine/inventory.py", "def f():\n    import pynvml", "pynvml is not used here"),
+        ("bench/matmul.py", "from subprocess import run", "subprocess is not used here"),
+        ("health/smoke.py", "import multiprocessing.pool", "multiprocessing is not used here"),
+        ("machine/host.py", "import os\nos.system('true')", "os.system belongs to machine/child.py"),
+        ("machine/host.py", "import os\nos.execv('/bin/true', [])", "os.execv belongs to machine/child.py"),
+        ("health/smoke.py", "from rich.table import Table", "rich is not used here"),
+        ("bench/transfer.py", "import typer", "typer is not used here"),
+        ("cli/app.py", "import click", "click is not used here"),
+        ("cli/app.py", "from typer._click import exceptions", "typer._click is not used here"),
+        ("cli/app.py", "from typer import _click", "typer._click is not used here"),
+        ("gadgets.py", "", "the room gadgets is not on the plan"),
+    ],
+)
+def test_a_planted_fault_is_found(path: str, text: str, fault: str) -> None:
+    (found,) = faults(path, text)
+    assert fault in found
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("cli/app.py", "from gpucheck.render import text\nfrom gpucheck.units import format_bytes\nimport typer, rich"),
+        ("cli/app.py", "def f():\n    import torch"),
+        ("machine/torch_build.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        ("machine/accel.py", "import torch"),
+        ("machine/nvml_fields.py", "import pynvml"),
+        ("machine/child.py", "import subprocess, multiprocessing\nimport os\nos.execv('/bin/true', [])"),
+        ("bench/matmul.py", "import torch\nfrom . import transfer\nfrom gpucheck import __version__"),
+        ("report/facts.py", "from gpucheck.report.codec import encode\nimport torchvision_lookalike"),
+        ("errors.py", "from gpucheck.exits import USAGE"),
+    ],
+)
+def test_what_the_plan_allows_is_no_fault(path: str, text: str) -> None:
+    assert faults(path, text) == []
+
+
+def test_reached_follows_packages_functions_and_relative_imports() -> None:
+    tree = {
+        "health/__init__.py": "",
+        "health/devices.py": "from ..machine.inventory import look\n",
+        "machine/__init__.py": "import psutil\n",
+        "machine/inventory.py": "def look():\n    import torch\n",
+    }
+    start = "gpucheck.health.devices"
+    assert reached(start, tree) == {"gpucheck.machine.inventory.look", "psutil", "torch"}
+    assert reached(start, tree, at_once=True) == {"gpucheck.machine.inventory.look", "psutil"}

@@ -1,0 +1,71 @@
+"""What must start at once loads no torch: neither the command nor any process that it starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Python imports this by itself as it starts, in children too: it notes who imports torch.
+WATCH = """
+import os, sys
+
+def watch(event, arguments, _open=os.open, _write=os.write):
+    if event == "import" and arguments[0] == "torch":
+        note = _open(os.environ["TORCH_NOTES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        _write(note, (" ".join(sys.orig_argv) + "\\n").encode())
+        os.close(note)
+
+sys.addaudithook(watch)
+"""
+
+
+def start(folder: Path, *command: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run `python …` under the watch; what ended, and the command lines that imported torch."""
+    (folder / "sitecustomize.py").write_text(WATCH)
+    notes = folder / "notes"
+    path = os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])
+    ended = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": path, "TORCH_NOTES": str(notes)},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return ended, notes.read_text() if notes.exists() else ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["bench", "--help"],
+        ["find-batch-size", "--help"],
+        ["smoke", "--help"],
+        ["--version"],
+        ["schema"],
+        pytest.param(
+            ["devices", "--json"],
+            marks=pytest.mark.skipif(
+                not sys.platform.startswith("linux"), reason="elsewhere torch may be the only way to an accelerator"
+            ),
+        ),
+    ],
+    ids=" ".join,
+)
+def test_loads_no_torch(tmp_path: Path, arguments: list[str]) -> None:
+    ended, importers = start(tmp_path, "-m", "gpucheck", *arguments)
+    assert (ended.returncode, importers) == (0, ""), ended.stderr
+    assert ended.stdout
+
+
+def test_the_watch_sees_an_import_in_a_child(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("")
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import torch'])"
+    assert start(tmp_path, "-c", child)[1].endswith(" -c import torch\n")
+    assert start(tmp_path, "-c", "import json")[1].count("\n") == 1  # the child's note alone: json imports no torch
