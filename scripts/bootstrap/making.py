@@ -18,7 +18,7 @@ from .needs import applies, constraints_beside, name_of, pins_of, requirements, 
 
 PROBE_LIMIT_S = 60  # a cold Python on a network disk answers in seconds; one that takes a minute is not usable
 END_LIMIT_S = 5  # how long a stopped pip may tidy up before it is killed
-FULL_DISK_BYTES = 1 << 28  # less room than this after a failed pip: it had no place for its next file
+FULL_DISK_BYTES = 1 << 28  # with less room than this after a step that failed, it had no place for its next file
 
 # The module that shows a dependency to be there; torch's is looked for, never imported.
 MODULES = {"typer": "typer", "rich": "rich", "nvidia-ml-py": "pynvml", "psutil": "psutil", "tomli": "tomli"}
@@ -140,16 +140,18 @@ def torch_wanted(version: str, platform: str) -> str:
     )
 
 
-def pip_failed(missing: Sequence[str], code: int, free_bytes: int) -> str:
-    """Why pip failed, as far as can be told; its own last words stand above."""
-    what = ", ".join(name_of(requirement) for requirement in missing)
-    if free_bytes < FULL_DISK_BYTES:
-        return "pip could not install {}: the disk is full ({} MiB free); make room and start again.".format(
-            what, free_bytes >> 20
-        )
+def disk_full(free_bytes: int) -> str:
+    return "the environment could not be made: the disk is full ({} MiB free); make room and start again.".format(
+        free_bytes >> 20
+    )
+
+
+def pip_failed(missing: Sequence[str], code: int) -> str:
     return (
         "pip could not install {} (exit {}, its words are above); the first start needs the network or pip's own "
-        "settings for an index, or set GPUCHECK_PYTHON to a Python that has torch.".format(what, code)
+        "settings for an index, or set GPUCHECK_PYTHON to a Python that has torch.".format(
+            ", ".join(name_of(requirement) for requirement in missing), code
+        )
     )
 
 
@@ -249,7 +251,7 @@ def make_venv(layer: Layer, with_pip: bool, world: World) -> None:
     options = [] if with_pip and "ensurepip" in layer.has else ["--without-pip"]
     command = [layer.python, "-B", "-m", "venv", *options, layer.folder]
     if run_step(command, pip_environment(world.environ), ENVIRONMENTS, world.descriptors):
-        raise Trouble(no_venv(layer.python, layer.version))
+        raise failure(no_venv(layer.python, layer.version))
 
 
 def install(layer: Layer, missing: Sequence[str], world: World) -> None:
@@ -264,7 +266,13 @@ def install(layer: Layer, missing: Sequence[str], world: World) -> None:
     # Started in the layer's folder: pip would import from the current one.
     code = run_step(command, pip_environment(world.environ), layer.folder, world.descriptors)
     if code:
-        raise Trouble(pip_failed(missing, code, shutil.disk_usage(layer.folder).free))
+        raise failure(pip_failed(missing, code))
+
+
+def failure(otherwise: str) -> Trouble:
+    """Why a step failed that writes: no room, where there is none, else the sentence given."""
+    free = shutil.disk_usage(ENVIRONMENTS).free
+    return Trouble(disk_full(free) if free < FULL_DISK_BYTES else otherwise)
 
 
 def prove(layer: Layer, environ: Mapping[str, str]) -> None:

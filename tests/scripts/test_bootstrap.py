@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def test_what_the_project_says_and_what_the_scripts_say_agree() -> None:
     project = tomllib.loads(PYPROJECT)["project"]
     assert project["requires-python"] == ">={}.{}".format(*common.OLDEST_PYTHON)
     assert (common.USAGE, common.COULD_NOT_PREPARE) == (exits.USAGE, exits.COULD_NOT_LOOK)
+    assert (common.INTERRUPTED, common.TERMINATED) == (exits.INTERRUPTED, exits.TERMINATED)
     wanted = {needs.name_of(requirement) for requirement in project["dependencies"]}
     assert wanted == {"torch", *making.MODULES}
 
@@ -244,9 +246,19 @@ def test_sentences() -> None:
         "2.13.0", "linux"
     )
     assert "torch 2.13.0 is fetched: about 200 MB." in making.torch_wanted("2.13.0", "darwin")
-    assert making.pip_failed(["torch>=2.6", "rich>=13.8"], 1, 10 << 20) == (
-        "pip could not install torch, rich: the disk is full (10 MiB free); make room and start again."
+    assert making.pip_failed(["rich>=13.8", "psutil>=5.9"], 2).startswith(
+        "pip could not install rich, psutil (exit 2, its words are above); the first start needs the network"
     )
-    assert making.pip_failed(["rich>=13.8"], 2, 1 << 40).startswith(
-        "pip could not install rich (exit 2, its words are above); the first start needs the network"
-    )
+
+
+@pytest.mark.parametrize(
+    ("free", "sentence"),
+    [
+        (10 << 20, "the environment could not be made: the disk is full (10 MiB free); make room and start again."),
+        (1 << 40, "pip said no"),
+    ],
+)
+def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, free: int, sentence: str) -> None:
+    usage = shutil.disk_usage(".")._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert str(making.failure("pip said no")) == sentence
