@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -11,151 +10,18 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .common import ENVIRONMENTS, OLDEST_PYTHON, ROOT, USAGE, WINDOWS, Trouble, say
+from . import sentences
+from .common import ENVIRONMENTS, ROOT, WINDOWS, Trouble, say
 from .layers import layer_python, read_stamp, write_stamp
 from .lock import in_use
 from .needs import applies, constraints_beside, name_of, pins_of, requirements, satisfied
+from .probe import last_line, probe
 
-PROBE_LIMIT_S = 60  # a cold Python on a network disk answers in seconds; one that takes a minute is not usable
 END_LIMIT_S = 5  # how long a stopped pip may tidy up before it is killed
 FULL_DISK_BYTES = 1 << 28  # with less room than this after a step that failed, it had no place for its next file
 
 # The module that shows a dependency to be there; torch's is looked for, never imported.
 MODULES = {"typer": "typer", "rich": "rich", "nvidia-ml-py": "pynvml", "psutil": "psutil", "tomli": "tomli"}
-
-# --- the Python a layer comes from ------------------------------------------------------------------------------------
-
-# Runs in the chosen Python, whatever its version, so in words that Python 2 knows. The current folder is not looked
-# into: a folder named torch there is not torch.
-PROBE = r"""
-import json, os, sys
-if sys.path and sys.path[0] == "":
-    del sys.path[0]
-seen = {"version": list(sys.version_info[:3])}
-if sys.version_info >= (3, 10):
-    import importlib.metadata, importlib.util, site, sysconfig
-    folders = site.getsitepackages() if hasattr(site, "getsitepackages") else []
-    folders += [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    if getattr(site, "ENABLE_USER_SITE", False):
-        folders.append(site.getusersitepackages())
-    spec = importlib.util.find_spec("torch")
-    seen["torch"] = os.path.dirname(spec.origin) if spec and spec.origin else None
-    if seen["torch"]:
-        folders.append(os.path.dirname(seen["torch"]))
-    seen["folders"] = [f for f in dict.fromkeys(folders) if f in sys.path and os.path.isdir(f)]
-    seen["installed"] = {}
-    for name in json.loads(sys.argv[1]):
-        try:
-            seen["installed"][name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            pass
-    seen["has"] = [m for m in ("venv", "ensurepip", "pip") if importlib.util.find_spec(m)]
-sys.stdout.write("\n<probe>" + json.dumps(seen) + "</probe>\n")
-"""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a Python sees, found without importing torch."""
-
-    version: Tuple[int, ...]
-    folders: Tuple[str, ...]  # its package folders, in its order
-    torch: Optional[str]  # the folder of its torch
-    installed: Dict[str, str]  # versions of the names asked for
-    has: Tuple[str, ...]  # which of venv, ensurepip and pip
-
-
-def probe(python: str, names: Sequence[str], environ: Mapping[str, str]) -> Seen:
-    """Ask `python` what it sees. Writes nothing, not even bytecode. USAGE where it is no Python, or too old a one."""
-    try:
-        ended = subprocess.run(
-            [python, "-B", "-c", PROBE, json.dumps(sorted(names))],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=PROBE_LIMIT_S,
-            env=dict(environ),
-        )
-    except OSError as error:
-        raise Trouble(
-            "{} cannot be started ({}); set GPUCHECK_PYTHON to a Python.".format(python, error.strerror), USAGE
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise Trouble(
-            "{} did not answer within {} s; set GPUCHECK_PYTHON to another Python.".format(python, PROBE_LIMIT_S), USAGE
-        ) from None
-    found = re.search(r"<probe>(.*)</probe>", ended.stdout.decode("utf-8", "replace"))
-    if not found:
-        raise Trouble(
-            "{} is no working Python ({}); set GPUCHECK_PYTHON to another one.".format(python, last_line(ended)), USAGE
-        )
-    answer = json.loads(found.group(1))
-    if tuple(answer["version"]) < OLDEST_PYTHON:
-        raise Trouble(too_old(python, answer["version"]), USAGE)
-    return Seen(
-        version=tuple(answer["version"]),
-        folders=tuple(answer["folders"]),
-        torch=answer["torch"],
-        installed=answer["installed"],
-        has=tuple(answer["has"]),
-    )
-
-
-def last_line(ended: subprocess.CompletedProcess[bytes]) -> str:
-    """The last thing a process said on stderr, or its exit code where it said nothing."""
-    lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].strip() if lines else "exit {}".format(ended.returncode)
-
-
-# --- sentences --------------------------------------------------------------------------------------------------------
-
-
-def too_old(python: str, version: Sequence[int]) -> str:
-    return "{} is Python {}, and gpucheck needs {}.{} or newer; set GPUCHECK_PYTHON to a newer one.".format(
-        python, ".".join(map(str, version)), *OLDEST_PYTHON
-    )
-
-
-def no_venv(python: str, version: Sequence[int]) -> str:
-    return (
-        "no environment can be made from {}, because its venv module is missing or incomplete; on Debian and Ubuntu "
-        "`sudo apt install python{}.{}-venv` brings it (python3-venv for the system's own Python), "
-        "or set GPUCHECK_PYTHON to another Python.".format(python, version[0], version[1])
-    )
-
-
-def torch_found(version: str, folder: str) -> str:
-    return "preparing an environment, once; torch {} in {} is used, and nothing there changes".format(version, folder)
-
-
-def torch_wanted(version: str, platform: str) -> str:
-    """What is about to be fetched, how large it is, and how to do without."""
-    if platform.startswith("linux"):
-        size = "several GB where the build brings the CUDA libraries (the usual one on Linux), about 200 MB for the CPU"
-    else:
-        size = "about 200 MB"
-    return (
-        "preparing an environment, once; the Python at hand has no torch, so torch {} is fetched: {}. "
-        "To use a torch that you have, stop this and set GPUCHECK_PYTHON to its Python.".format(version, size)
-    )
-
-
-def disk_full(free_bytes: int) -> str:
-    return "the environment could not be made: the disk is full ({} MiB free); make room and start again.".format(
-        free_bytes >> 20
-    )
-
-
-def pip_failed(missing: Sequence[str], code: int) -> str:
-    return (
-        "pip could not install {} (exit {}, its words are above); the first start needs the network or pip's own "
-        "settings for an index, or set GPUCHECK_PYTHON to a Python that has torch.".format(
-            ", ".join(name_of(requirement) for requirement in missing), code
-        )
-    )
-
-
-# --- making -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -189,9 +55,9 @@ def make_base(folder: str, python: str, pyproject: str, world: World) -> None:
     needs = requirements(pyproject, "dependencies")
     if seen.torch:
         needs = [requirement for requirement in needs if name_of(requirement) != "torch"]
-        say(torch_found(seen.installed.get("torch", "(version unknown)"), os.path.dirname(seen.torch)))
+        say(sentences.torch_found(seen.installed.get("torch", "(version unknown)"), os.path.dirname(seen.torch)))
     else:
-        say(torch_wanted(pins["torch"], sys.platform))
+        say(sentences.torch_wanted(pins["torch"], sys.platform))
     layer = Layer(
         folder=folder,
         python=python,
@@ -247,11 +113,11 @@ def make_venv(layer: Layer, with_pip: bool, world: World) -> None:
     in the folders looked into serves as well: started in the layer, it installs into the layer."""
     borrowed = bool(layer.folders) and "pip" in layer.has
     if "venv" not in layer.has or (with_pip and "ensurepip" not in layer.has and not borrowed):
-        raise Trouble(no_venv(layer.python, layer.version))
+        raise Trouble(sentences.no_venv(layer.python, layer.version))
     options = [] if with_pip and "ensurepip" in layer.has else ["--without-pip"]
     command = [layer.python, "-B", "-m", "venv", *options, layer.folder]
     if run_step(command, pip_environment(world.environ), ENVIRONMENTS, world.descriptors):
-        raise failure(no_venv(layer.python, layer.version))
+        raise failure(sentences.no_venv(layer.python, layer.version))
 
 
 def install(layer: Layer, missing: Sequence[str], world: World) -> None:
@@ -266,13 +132,13 @@ def install(layer: Layer, missing: Sequence[str], world: World) -> None:
     # Started in the layer's folder: pip would import from the current one.
     code = run_step(command, pip_environment(world.environ), layer.folder, world.descriptors)
     if code:
-        raise failure(pip_failed(missing, code))
+        raise failure(sentences.pip_failed(missing, code))
 
 
 def failure(otherwise: str) -> Trouble:
     """Why a step failed that writes: no room, where there is none, else the sentence given."""
     free = shutil.disk_usage(ENVIRONMENTS).free
-    return Trouble(disk_full(free) if free < FULL_DISK_BYTES else otherwise)
+    return Trouble(sentences.disk_full(free) if free < FULL_DISK_BYTES else otherwise)
 
 
 def prove(layer: Layer, environ: Mapping[str, str]) -> None:

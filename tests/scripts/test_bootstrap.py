@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap import common, making, needs
+from bootstrap import common, making, needs, sentences
 from bootstrap.common import ENVIRONMENTS, Trouble
 from bootstrap.interpreter import choose, python_of
 from bootstrap.layers import is_ready, layer_folder, layer_python, read_stamp, write_stamp
@@ -236,17 +236,17 @@ def test_what_pip_is_told_of_the_environment() -> None:
 
 
 def test_sentences() -> None:
-    assert making.too_old("/usr/bin/python3", (3, 8, 18)) == (
+    assert sentences.too_old("/usr/bin/python3", (3, 8, 18)) == (
         "/usr/bin/python3 is Python 3.8.18, and gpucheck needs 3.10 or newer; set GPUCHECK_PYTHON to a newer one."
     )
-    assert making.torch_found("2.6.0", "/opt/x") == (
+    assert sentences.torch_found("2.6.0", "/opt/x") == (
         "preparing an environment, once; torch 2.6.0 in /opt/x is used, and nothing there changes"
     )
-    assert "torch 2.13.0 is fetched: several GB where the build brings the CUDA libraries" in making.torch_wanted(
+    assert "torch 2.13.0 is fetched: several GB where the build brings the CUDA libraries" in sentences.torch_wanted(
         "2.13.0", "linux"
     )
-    assert "torch 2.13.0 is fetched: about 200 MB." in making.torch_wanted("2.13.0", "darwin")
-    assert making.pip_failed(["rich>=13.8", "psutil>=5.9"], 2).startswith(
+    assert "torch 2.13.0 is fetched: about 200 MB." in sentences.torch_wanted("2.13.0", "darwin")
+    assert sentences.pip_failed(["rich>=13.8", "psutil>=5.9"], 2).startswith(
         "pip could not install rich, psutil (exit 2, its words are above); the first start needs the network"
     )
 
