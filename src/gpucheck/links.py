@@ -1,0 +1,21 @@
+"""What a PCI Express link can carry, by generation and width."""
+
+from __future__ import annotations
+
+# Bytes per second, per lane and direction: transfer rate of the PCI Express Base Specification times its encoding.
+# Generations 1 and 2 send 10 bits for 8, 3 to 5 send 130 for 128, 6 sends flits of 256 bytes of which 242 carry packets.
+PCIE_BYTES_PER_S_PER_LANE = {
+    1: 2.5e9 / 8 * 8 / 10,
+    2: 5e9 / 8 * 8 / 10,
+    3: 8e9 / 8 * 128 / 130,
+    4: 16e9 / 8 * 128 / 130,
+    5: 32e9 / 8 * 128 / 130,
+    6: 64e9 / 8 * 242 / 256,
+}
+WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+
+
+def link_rate(generation: int | None, width: int | None) -> float | None:
+    """Bytes per second in one direction, packet headers not yet deducted; None for a link not in the specification."""
+    lane = PCIE_BYTES_PER_S_PER_LANE.get(generation) if generation is not None else None
+    return lane * width if lane is not None and width in WIDTHS else None
