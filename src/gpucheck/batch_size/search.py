@@ -42,7 +42,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What came out of one trial. `compute_peak_bytes` is the peak of forward and backward without the optimizer's step."""
+    """What came out of one trial. `compute_peak_bytes` is that of forward and backward alone."""
 
     size: int
     outcome: Outcome

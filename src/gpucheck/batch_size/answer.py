@@ -1,0 +1,198 @@
+"""What a search comes to: its result entry, its measurement and its findings. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpucheck.batch_size.budget import Budget
+from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.search import Search
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.units import capacity
+
+# The step of a confirmation is timed a few times only, beside its purpose.
+FEW_SAMPLES = 6
+
+_LIMITS = {
+    "max-batch-size": "it is --max-batch-size",
+    "time": "the time budget ended the search",
+    "safety": "larger sizes are predicted above 85 % of the memory, which is dangerous to fill here",
+    "trials": "the bound on trials ended the search",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the whole search is about: the words that its answer needs."""
+
+    target: str
+    mode: str
+    optimizer: str | None
+    dtype: str | None
+    device: DeviceRef
+    budget: Budget
+    method: dict[str, Any]
+    parameter_bytes: int | None
+    tolerance: float
+
+
+def trial_entry(result: Result) -> dict[str, Any]:
+    """A trial as the report shows it."""
+    return {
+        "batch_size": result.size,
+        "outcome": result.outcome,
+        "reason": result.reason or None,
+        "purpose": result.purpose,
+        "fresh_process": result.fresh,
+        "peak_bytes": result.peak_bytes,
+        "compute_peak_bytes": result.compute_peak_bytes,
+        "samples_per_s": result.samples_per_s,
+        "steps_s": list(result.steps_s),
+        "seconds": result.seconds,
+        "allocation_retries": result.retries,
+    }
+
+
+def final_result(search: Search, results: list[Result]) -> Result | None:
+    """The run of the best size that counts: its confirmation, else its last pass."""
+    best = search.best
+    if best is None:
+        return None
+    runs = [r for r in results if r.size == best.size and r.outcome == "fits"]
+    return max(runs, key=lambda r: r.purpose == "confirm", default=None)
+
+
+def entry(
+    search: Search, results: list[Result], context: Context, limited_by: str | None, default_malloc: Result | None
+) -> dict[str, Any]:
+    """`results.find_batch_size` of the report."""
+    best, failing, final = search.best, search.first_failing, final_result(search, results)
+    failed = next((r for r in reversed(results) if failing and r.size == failing.size and r.outcome != "fits"), None)
+    confirmed = [r for r in results if r.size == (best.size if best else 0) and r.outcome == "fits"]
+    return {
+        "max_batch_size": best.size if best else None,
+        "confirmed": search.confirmed,
+        "first_failing": failing.size if failing else None,
+        "first_failing_outcome": failing.outcome if failing else None,
+        "first_failing_reason": failed.reason if failed else None,
+        "limited_by": limited_by,
+        "peak_bytes": max((r.peak_bytes for r in confirmed if r.peak_bytes is not None), default=None),
+        "default_malloc_peak_bytes": default_malloc.peak_bytes if default_malloc else None,
+        "budget_bytes": context.budget.bytes,
+        "margin_bytes": context.budget.margin_bytes,
+        "budget_reason": context.budget.reason,
+        "free_bytes": context.budget.free_bytes,
+        "total_bytes": context.budget.total_bytes,
+        "samples_per_s": final.samples_per_s if final else None,
+        "parameter_bytes": context.parameter_bytes,
+        "state_bytes": final.state_bytes if final else None,
+        "target": context.target,
+        "mode": context.mode,
+        "optimizer": context.optimizer,
+        "loss": final.loss if final else None,
+        "dtype": context.dtype,
+        "device": {"id": context.device.id, "uuid": context.device.uuid, "name": context.device.name},
+        "tolerance": context.tolerance,
+        "method": context.method,
+        "trial_count": len(results) + (default_malloc is not None),
+        "trials": [trial_entry(r) for r in results] + ([trial_entry(default_malloc)] if default_malloc else []),
+    }
+
+
+def measurement(final: Result, context: Context, started: str) -> Measurement | None:
+    """The answer's speed: the steps of its last run after the first, which warms up."""
+    steps, starts = final.steps_s[1:], final.started_monotonic_s[1:]
+    if not steps:
+        return None
+    ordered = sorted(steps)
+    middle = len(ordered) // 2
+    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    return Measurement(
+        name="find_batch_size.step",
+        device=context.device,
+        case={"batch_size": final.size, "target": context.target, "mode": context.mode, "optimizer": context.optimizer},
+        runs=(Run(started, 1, steps, starts),),
+        time_s=TimeStats(median=median, n=len(steps)),
+        work={"samples": final.size},
+        rate=Rate(median=final.size / median, unit="1/s"),
+        memory=MemoryFigures(**final.memory),
+        method=Method("host", "host", "warm", precision_requested=context.dtype, details=context.method),
+        flags=("few-samples",) if len(steps) < FEW_SAMPLES else (),
+    )
+
+
+def findings(
+    search: Search, context: Context, limited_by: str | None, refused: str | None, default_malloc: Result | None
+) -> list[Finding]:
+    """What the search says, the answer first. `refused` is why not even the model could be built."""
+    best = search.best
+    if best is None:
+        return [_nothing_fits(search, context, limited_by, refused)]
+    title = f"a batch of {best.size} fits"
+    failing = search.first_failing
+    failed = f"a batch of {failing.size} does not ({failing.outcome})" if failing else ""
+    why = _LIMITS.get(limited_by or "", failed)
+    evidence = {"batch_size": best.size, "budget_bytes": context.budget.bytes, "limited_by": limited_by}
+    found = [Finding("batch_size.fits", "pass", title, why, evidence)]
+    if not search.confirmed:
+        found.append(
+            Finding(
+                "batch_size.confirmed",
+                "warn",
+                f"a batch of {best.size} passed once",
+                "the time budget ended before it could be run again in a process of its own",
+                {"batch_size": best.size},
+                fix="give more time with --time-budget",
+            )
+        )
+    if default_malloc is not None:
+        found.append(_malloc_finding(default_malloc, context))
+    return found
+
+
+def _malloc_finding(result: Result, context: Context) -> Finding:
+    evidence = {"peak_bytes": result.peak_bytes, "budget_bytes": context.budget.bytes}
+    peak = capacity(result.peak_bytes) if result.peak_bytes is not None else "unknown"
+    title = f"with the system's default malloc its peak is {peak}"
+    if result.outcome == "fits":
+        return Finding("batch_size.default_malloc", "info", title, "within the limit as well", evidence)
+    message = f"{result.reason}: glibc keeps freed memory; MALLOC_TRIM_THRESHOLD_=0 returns it"
+    return Finding("batch_size.default_malloc", "info", title, message, evidence)
+
+
+def _nothing_fits(search: Search, context: Context, limited_by: str | None, refused: str | None) -> Finding:
+    budget = context.budget
+    evidence: dict[str, Any] = {"budget_bytes": budget.bytes, "parameter_bytes": context.parameter_bytes}
+    failing = search.first_failing
+    if failing is None and refused is None:
+        return Finding(
+            "batch_size.fits",
+            "inconclusive",
+            "no batch passed before the time ran out" if limited_by == "time" else "no batch was decided",
+            "" if limited_by == "time" else f"{limited_by}",
+            evidence,
+            fix="give more time with --time-budget",
+        )
+    smallest = failing.size if failing else search.minimum
+    evidence |= {"batch_size": smallest}
+    fix = "raise --memory-limit, or take a smaller model or input"
+    if refused is not None:
+        weight = context.parameter_bytes
+        alone = f"the model alone takes {capacity(weight)}" if weight is not None else "there is no room for the model"
+        message = f"{alone}, and the budget is {capacity(budget.bytes)} ({budget.reason}); {refused}"
+        return Finding("batch_size.fits", "fail", "not even the model fits", message, evidence, fix)
+    assert failing is not None
+    title = f"not even a batch of {smallest} fits"
+    if failing.peak_bytes is not None:
+        evidence |= {"peak_bytes": failing.peak_bytes}
+        needs = f"it takes {capacity(failing.peak_bytes)}"
+    elif context.parameter_bytes is not None:
+        needs = f"the model alone takes {capacity(context.parameter_bytes)}, and memory ran out"
+    else:
+        needs = "memory ran out"
+    if failing.outcome == "timeout":
+        return Finding("batch_size.fits", "fail", title, "its trial ran into --trial-timeout", evidence, fix)
+    message = f"{needs}, and the budget is {capacity(budget.bytes)} ({budget.reason})"
+    return Finding("batch_size.fits", "fail", title, message, evidence, fix)

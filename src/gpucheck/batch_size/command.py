@@ -1,0 +1,379 @@
+"""`gpucheck find-batch-size`: from options to events."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from gpucheck.batch_size import answer
+from gpucheck.batch_size.budget import Budget, MemoryLimit, guard_bytes, on_cpu, parse_limit
+from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
+from gpucheck.batch_size.runner import Refused, Result, Runner, Setup
+from gpucheck.batch_size.search import Attempt, Search
+from gpucheck.errors import TargetError, UsageError
+from gpucheck.machine import choose, host, inventory
+from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Started, Trial
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef
+from gpucheck.units import MIB, capacity
+from gpucheck.work.spec import FLOATING, parse_inputs, parse_target
+
+MODES = ("train", "infer")
+OPTIMIZERS = ("sgd", "adam", "adamw")
+# No tensor's dimension is larger; what a model takes is far below.
+LARGEST_BATCH = 2**31 - 1
+CPU_TIME_BUDGET_S = 60.0
+DEVICE_TIME_BUDGET_S = 300.0
+# A trial may take ten times what the last one suggests before it is thought to hang.
+TRIAL_TIMEOUT_LEAST_S = 30.0
+TRIAL_TIMEOUT_FACTOR = 10.0
+# Later steps repeat the second; the confirmation and devices, whose caches settle, take a third.
+STEPS = 2
+STEPS_CONFIRMED = 3
+# Noise of a trial's time: what is reserved for the last ones is so much more than the forecast.
+TIME_RESERVE = 1.3
+# An idle card holds this much without a process that one can see (the driver's own).
+IDLE_DEVICE_BYTES = 512 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for. Texts are parsed here; None is the documented default."""
+
+    target: str | None = None
+    mode: str = "train"
+    optimizer: str = "adamw"
+    dtype: str | None = None
+    inputs: tuple[str, ...] = ()
+    max_batch_size: int = 65536
+    memory_limit: str | None = None
+    time_budget_s: float | None = None
+    trial_timeout_s: float | None = None
+    device: str = "auto"
+
+
+def command(options: Options, emit: Emit) -> None:
+    """Find the largest batch that fits.
+
+    Raises UsageError and TargetError for the user's errors and CannotLook where the device cannot be used. That not
+    even the smallest batch fits, or that time ran out before any passed, is a finding.
+    """
+    began = time.monotonic()
+    limit = _checked(options)
+    target = options.target or "transformer"
+    facts = inventory.read()
+    emit(Started(facts))
+    chosen = choose.choose(options.device, facts)
+    device_id = choose.resolve(options.device, facts)
+    for text in (chosen.notice, None if options.target else "no TARGET given: searching for the built-in transformer"):
+        if text:
+            emit(Notice(text))
+    setup, budget = _setup(options, target, limit, device_id, facts, emit)
+    seconds = options.time_budget_s or (CPU_TIME_BUDGET_S if setup.is_cpu else DEVICE_TIME_BUDGET_S)
+    with Runner(setup, start_timeout_s=max(seconds, TRIAL_TIMEOUT_LEAST_S)) as runner:
+        _Hunt(options, emit, facts, runner, budget, began + seconds).run()
+
+
+def _checked(options: Options) -> MemoryLimit | None:
+    """Parse what needs no machine, so that a slip costs no time."""
+    _one_of("--mode", options.mode, MODES)
+    _one_of("--optimizer", options.optimizer, OPTIMIZERS)
+    if options.dtype is not None:
+        _one_of("--dtype", options.dtype, FLOATING)
+    if not 1 <= options.max_batch_size <= LARGEST_BATCH:
+        raise UsageError(
+            f"--max-batch-size {options.max_batch_size} is no batch size", f"it lies between 1 and {LARGEST_BATCH}"
+        )
+    for name, value in (("--time-budget", options.time_budget_s), ("--trial-timeout", options.trial_timeout_s)):
+        if value is not None and not value > 0:
+            raise UsageError(f"{name} {value:g} is not more than zero", "", "give seconds, like 60s")
+    parse_inputs(options.inputs)
+    if options.target is not None:
+        parse_target(options.target)
+    return None if options.memory_limit is None else parse_limit(options.memory_limit)
+
+
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        near = difflib.get_close_matches(value, allowed, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"give {', '.join(allowed)}"
+        raise UsageError(f"{option} {value!r} is not known", "", hint)
+
+
+def _setup(
+    options: Options, target: str, limit: MemoryLimit | None, device_id: str, facts: Facts, emit: Emit
+) -> tuple[Setup, Budget]:
+    """What the children are told, and the budget as far as this process can know it."""
+    memory = host.memory()
+    total = min(memory.total, memory.container_limit or memory.total)
+    budget = on_cpu(limit, memory.usable, total)
+    if limit is not None and device_id == "cpu" and "less than" in budget.reason:
+        emit(Notice(f"--memory-limit {limit.text} is more than what is available: {capacity(budget.bytes)} it is"))
+    device = next((d for d in facts.devices if d.id == device_id), None)
+    shared = device is not None and device_id != "cpu" and is_shared(device)
+    if shared:
+        emit(Notice("another process is on this device: the margin is doubled", "warning"))
+    # Beyond what is there no guard protects anything.
+    guard = min(guard_bytes(budget.bytes), max(budget.bytes, memory.usable))
+    guarded = sys.platform == "linux"
+    if device_id == "cpu" and not guarded:
+        emit(Notice("no system limit guards trials here: the measured peak alone decides"))
+    setup = Setup(
+        target=target,
+        inputs=options.inputs,
+        mode=options.mode,
+        optimizer=options.optimizer,
+        dtype=options.dtype,
+        device=device_id,
+        device_name=device.name if device else None,
+        budget_bytes=budget.bytes,
+        guard_bytes=guard if guarded else None,
+        limit=asdict(limit) if limit else None,
+        free_before=device.memory_free_bytes if device else None,
+        shared=shared,
+        watch_bytes=guard,
+    )
+    return setup, budget
+
+
+def is_shared(device: Device) -> bool:
+    """Whether another process is on the device, by its process list, else by the memory in use."""
+    if device.processes is not None:
+        return bool(device.processes)
+    return (device.memory_used_bytes or 0) > IDLE_DEVICE_BYTES
+
+
+class _Hunt:
+    """One search: trials until it closes or time is short, then what it comes to."""
+
+    def __init__(
+        self, options: Options, emit: Emit, facts: Facts, runner: Runner, budget: Budget, deadline: float
+    ) -> None:
+        self.options, self.emit, self.facts, self.runner = options, emit, facts, runner
+        self.budget, self.deadline = budget, deadline
+        self.search = Search(cap=options.max_batch_size, budget_bytes=budget.bytes)
+        self.results: list[Result] = []
+        self.limited_by: str | None = None
+        self.refused: str | None = None
+        self.default_malloc: Result | None = None
+        self.weight: int | None = None
+
+    def run(self) -> None:
+        """Search, and say what came out."""
+        try:
+            self._prepare()
+            self._search()
+        except Refused as error:
+            self.refused = error.reason
+            self.weight = self.weight or self.runner.weigh()
+        if self.search.best is not None and self.runner.setup.is_cpu:
+            self._with_default_malloc()
+        self._conclude()
+
+    # Searching
+
+    def _prepare(self) -> None:
+        ready = self.runner.start()
+        if "budget" in ready:
+            self.budget = Budget(**ready["budget"])
+        self.weight = ready["parameter_bytes"]
+        self.search.budget_bytes = self.budget.bytes
+        self.search.minimum = min(ready["smallest_batch"], self.options.max_batch_size)
+        # One more trial follows on a CPU: with the system's default malloc.
+        self.search.reserve = 1 if self.runner.setup.is_cpu else 0
+        self.search.seek_failure = not self._is_dangerous(ready)
+        if not self.search.seek_failure:
+            self.emit(Notice("running out of memory is dangerous here: staying below 85 % of the budget"))
+        margin = f", {capacity(self.budget.margin_bytes)} of margin left out" if self.budget.margin_bytes else ""
+        self.emit(Notice(f"budget: {capacity(self.budget.bytes)} ({self.budget.reason}){margin}"))
+
+    def _is_dangerous(self, ready: dict[str, Any]) -> bool:
+        """WSL, Windows and unified memory: there, filling memory spills, hangs or takes the machine down."""
+        machine = self.facts.host
+        windows = machine is not None and (machine.wsl or machine.system == "Windows")
+        return (
+            windows
+            or ready["integrated"]
+            or ready["kind"] == "mps"
+            or (machine is not None and machine.system == "Darwin")
+        )
+
+    def _search(self) -> None:
+        closing = again = False
+        while (attempt := self.search.next()) is not None:
+            if attempt.purpose == "search" and (closing or self._is_late(attempt)):
+                closing, self.limited_by, best = True, "time", self.search.best
+                if best is None or self.search.confirmed:
+                    return
+                attempt = Attempt(best.size, "confirm")
+            if time.monotonic() >= self.deadline:
+                self.limited_by = "time"
+                return
+            result = self._trial(attempt)
+            if result.cut:
+                self.limited_by = "time"
+                return
+            if result.outcome in ("user-error", "device-broken", "inconclusive"):
+                if result.outcome == "inconclusive" and not again:
+                    again = True
+                    continue
+                self._stop(result)
+                return
+            self._no_bound_at_the_minimum(result)
+            self.search.static_bytes = result.state_bytes or self.search.static_bytes
+            self.search.record(
+                result.size,
+                result.outcome,
+                result.peak_bytes,
+                compute_peak_bytes=result.compute_peak_bytes,
+                purpose=attempt.purpose,
+            )
+            if closing and self.search.confirmed:
+                return
+        self.limited_by = self.limited_by or self.search.limited_by
+
+    def _trial(self, attempt: Attempt) -> Result:
+        best = self.search.best
+        self.emit(
+            Progress(f"batch {attempt.size}", done=len(self.results), best=f"batch {best.size} fits" if best else None)
+        )
+        thorough = attempt.purpose == "confirm" or not self.runner.setup.is_cpu
+        result = self.runner.run(
+            attempt,
+            steps=STEPS_CONFIRMED if thorough else STEPS,
+            limit_s=self.options.trial_timeout_s or self._patience(attempt.size),
+            deadline=self.deadline,
+        )
+        self.results.append(result)
+        self.emit(Trial(len(self.results), answer.trial_entry(result)))
+        return result
+
+    def _no_bound_at_the_minimum(self, result: Result) -> None:
+        """What fails at the smallest size without memory's certain words is an error of the target."""
+        if result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.minimum:
+            raise _users(result, self.runner.setup.target, passed=None)
+
+    def _stop(self, result: Result) -> None:
+        """An end that says nothing about the size."""
+        if result.outcome == "user-error":
+            best = self.search.best
+            raise _users(result, self.runner.setup.target, passed=best.size if best else None)
+        self.limited_by = result.outcome
+        broken = result.outcome == "device-broken"
+        self.emit(
+            Judged(
+                Finding(
+                    "batch_size.device" if broken else "batch_size.undisturbed",
+                    "fail" if broken else "inconclusive",
+                    f"a batch of {result.size} left the device unusable" if broken else "the trials were disturbed",
+                    result.reason,
+                    {"batch_size": result.size},
+                    fix="gpucheck smoke" if broken else "end the other processes, see `gpucheck memory`",
+                )
+            )
+        )
+
+    # Time
+
+    def _seconds(self, size: int, steps: int) -> float:
+        """How long a trial of `size` takes, from the largest that passed; 0 before the first."""
+        timed = [r for r in self.results if r.steps_s]
+        if not timed:
+            return 0.0
+        largest = max(timed, key=lambda r: r.size)
+        return steps * (sum(largest.steps_s) / len(largest.steps_s)) * max(1.0, size / largest.size)
+
+    def _patience(self, size: int) -> float:
+        """How long a trial may take before it is thought to hang."""
+        if not self.results:
+            return max(TRIAL_TIMEOUT_LEAST_S, self.deadline - time.monotonic())
+        return max(TRIAL_TIMEOUT_LEAST_S, TRIAL_TIMEOUT_FACTOR * self._seconds(size, STEPS_CONFIRMED))
+
+    def _is_late(self, attempt: Attempt) -> bool:
+        """Whether this trial would leave no time to confirm what it finds."""
+        if self.search.best is None:
+            return False
+        closing = self.runner.start_s + self._seconds(attempt.size, STEPS_CONFIRMED)
+        needed = self._seconds(attempt.size, STEPS) + closing
+        return time.monotonic() + TIME_RESERVE * needed > self.deadline
+
+    def _with_default_malloc(self) -> None:
+        """Run the answer once more as the user's own process will: with the system's malloc settings."""
+        best = self.search.best
+        assert best is not None
+        needed = self.runner.start_s + self._seconds(best.size, STEPS)
+        if not self.search.confirmed or time.monotonic() + needed > self.deadline:
+            return
+        self.runner.close()
+        # Its peak is wanted, not a verdict: the system's limit stays away.
+        setup = replace(self.runner.setup, guard_bytes=None)
+        self.emit(Progress(f"batch {best.size} with the default malloc", done=len(self.results)))
+        try:
+            with Runner(setup, malloc="default") as runner:
+                result = runner.run(
+                    Attempt(best.size, "confirm"),
+                    steps=STEPS,
+                    limit_s=TRIAL_TIMEOUT_LEAST_S + 4 * needed,
+                    deadline=self.deadline,
+                )
+        except Refused:
+            return
+        if result.peak_bytes is not None:
+            self.default_malloc = replace(result, purpose="default malloc")
+            self.emit(Trial(len(self.results) + 1, answer.trial_entry(self.default_malloc)))
+
+    # Saying
+
+    def _context(self) -> answer.Context:
+        setup, ready = self.runner.setup, self.runner.ready
+        known = ready.get("device") or {"id": setup.device, "name": setup.device_name}
+        return answer.Context(
+            target=setup.target,
+            mode=setup.mode,
+            optimizer=ready.get("optimizer"),
+            dtype=setup.dtype,
+            device=DeviceRef(**known),
+            budget=self.budget,
+            method={
+                "peak": ready.get("method"),
+                "baseline_bytes": ready.get("baseline_bytes"),
+                "guard_bytes": setup.guard_bytes if setup.is_cpu else None,
+                "context_counted": ready.get("context_counted"),
+                "malloc": self.runner.malloc if setup.is_cpu else None,
+                "seek_failure": self.search.seek_failure,
+                "inputs": list(setup.inputs),
+            },
+            parameter_bytes=self.weight,
+            tolerance=self.search.tolerance,
+        )
+
+    def _conclude(self) -> None:
+        context = self._context()
+        final = answer.final_result(self.search, self.results)
+        if final is not None:
+            now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+            measured = answer.measurement(final, context, now)
+            if measured is not None:
+                self.emit(Measured(measured))
+            if final.loss is not None:
+                self.emit(Notice(f"loss: {final.loss}; optimizer: {context.optimizer}"))
+        found = answer.entry(self.search, self.results, context, self.limited_by, self.default_malloc)
+        self.emit(Answered("find_batch_size", found))
+        for finding in answer.findings(self.search, context, self.limited_by, self.refused, self.default_malloc):
+            self.emit(Judged(finding))
+
+
+def _users(result: Result, target: str, *, passed: int | None) -> TargetError:
+    """The user's own error, with the size at which it came."""
+    before = f", after a batch of {passed} passed" if passed is not None else ""
+    return TargetError(
+        f"{target} fails with a batch of {result.size}{before}",
+        result.reason,
+        "see the traceback with --debug",
+        trace=result.trace,
+    )

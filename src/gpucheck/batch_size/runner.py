@@ -1,0 +1,363 @@
+"""The parent's side of a trial: starts the child, watches it, and says what came out.
+
+A child is reused while its trials pass and replaced after anything else. This process never makes a device context: it
+does not import torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import psutil
+
+from gpucheck import errors
+from gpucheck.batch_size.outcome import End, Outcome, Raised, classify
+from gpucheck.batch_size.search import Attempt
+from gpucheck.errors import CannotLook, GpucheckError, TargetError
+from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.units import capacity
+
+# With these the resident set follows the tensors to a few MiB; glibc's defaults keep freed memory for later.
+TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_ARENA_MAX": "1"}
+# How often the child's resident memory is looked at: a CPU fills memory at some 10 GB/s, so 0.2 GB pass between.
+WATCH_S = 0.02
+# Looking for the child's own children walks the process table, so it happens less often.
+FAMILY_S = 0.5
+# Importing torch takes seconds, on a loaded machine or a network disk a minute.
+START_TIMEOUT_S = 180.0
+# A change of what others hold of the device beyond this share of it makes a trial undecided.
+MOVED_SHARE = 0.02
+# More than this into swap is growth that the resident set does not show.
+SPILL_BYTES = 16 * 2**20
+
+# A warmed child with torch has 0.2 to 0.5 GiB, which is not the trial's.
+ASSUMED_BASELINE_BYTES = 2**29
+
+Malloc = Literal["tuned", "default"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a child needs to know. `budget_bytes` and `guard_bytes` are the CPU's; `limit` is for other devices."""
+
+    target: str
+    inputs: tuple[str, ...]
+    mode: str
+    optimizer: str
+    dtype: str | None
+    device: str
+    device_name: str | None
+    budget_bytes: int
+    guard_bytes: int | None
+    limit: dict[str, Any] | None
+    free_before: int | None
+    shared: bool
+    # The child's resident memory may grow by so much before it is ended; None where it is not watched.
+    watch_bytes: int | None
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether trials take the host's memory."""
+        return self.device == "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came out of one trial. `reason` is one line; `trace` is what was raised, in full.
+
+    `cut` is True where the caller's deadline ended it, which says nothing about the size.
+    """
+
+    size: int
+    purpose: str
+    fresh: bool
+    outcome: Outcome
+    reason: str = ""
+    trace: str = ""
+    peak_bytes: int | None = None
+    compute_peak_bytes: int | None = None
+    seconds: float = 0.0
+    cut: bool = False
+    steps_s: tuple[float, ...] = ()
+    started_monotonic_s: tuple[float, ...] = ()
+    retries: int = 0
+    state_bytes: int | None = None
+    loss: str | None = None
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples per second of the last step: the first ones warm up."""
+        return self.size / self.steps_s[-1] if self.steps_s and self.steps_s[-1] > 0 else None
+
+
+class Refused(Exception):
+    """The child could not be set up for want of memory: `outcome` is its class, `reason` one line."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(outcome, reason)
+        self.outcome: Outcome = outcome
+        self.reason = reason
+
+
+class Runner:
+    """Runs trials in children; close it (it is a context manager) and no child is left."""
+
+    def __init__(self, setup: Setup, *, malloc: Malloc = "tuned", start_timeout_s: float = START_TIMEOUT_S) -> None:
+        self.setup, self.malloc, self.start_timeout_s = setup, malloc, start_timeout_s
+        self.ready: dict[str, Any] = {}
+        self.start_s = 0.0
+        self._child: LineChild | None = None
+        self._watch: _Watch | None = None
+        self._free_expected: int | None = None
+        self._fresh = False
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget that trials are judged by."""
+        return int(self.ready["budget"]["bytes"]) if "budget" in self.ready else self.setup.budget_bytes
+
+    def start(self) -> dict[str, Any]:
+        """Start a child and return what it says of the device and the workload.
+
+        Raises TargetError for the user's errors, CannotLook where torch cannot use the device, and Refused where
+        there is no room for the model itself.
+        """
+        self.close()
+        started = time.monotonic()
+        self._child = LineChild(python_argv("gpucheck.batch_size.trial"), env=self._environment())
+        self._watch = _Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
+        message = {**_as_json(self.setup), "free_expected": self._free_expected}
+        answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
+        self.start_s = time.monotonic() - started
+        if answer is None or not answer["ok"]:
+            self.close()
+            raise self._unprepared(answer, end)
+        self.ready, self._fresh = answer, True
+        self._watch.baseline = answer.get("baseline_bytes")
+        if self._free_expected is None:
+            self._free_expected = answer.get("free_at_open")
+        return answer
+
+    def weigh(self) -> int | None:
+        """The model's own bytes, found without their memory; None where that cannot be found out."""
+        with LineChild(python_argv("gpucheck.batch_size.trial"), env=self._environment()) as child:
+            try:
+                line = child.ask(json.dumps({**_as_json(self.setup), "weigh": True}), self.start_timeout_s)
+            except ChildEnded:
+                return None
+        found = json.loads(line)["parameter_bytes"] if line else None
+        return None if found is None else int(found)
+
+    def run(self, attempt: Attempt, *, steps: int, limit_s: float, deadline: float) -> Result:
+        """Run one trial, at most `limit_s` seconds and until `deadline` (monotonic), which ends it as `cut`.
+
+        A confirmation gets a child of its own. Raises as `start` does.
+        """
+        one_trial_each = self.ready.get("method") == "process peak"
+        if self._child is None or ((attempt.purpose == "confirm" or one_trial_each) and not self._fresh):
+            self.start()
+        assert self._watch is not None
+        fresh, self._fresh = self._fresh, False
+        started = time.monotonic()
+        self._watch.begin()
+        until = min(started + limit_s, deadline)
+        answer, end = self._ask({"size": attempt.size, "steps": steps}, until)
+        seconds = time.monotonic() - started
+        blank = Result(attempt.size, attempt.purpose, fresh, "fits", seconds=seconds)
+        if answer is not None and answer["ok"]:
+            result = self._judged(replace(blank, **_figures(answer)), answer)
+        else:
+            result = self._failed(blank, answer, end, limit_s)
+            if end.timed_out and deadline < started + limit_s:
+                result = replace(result, cut=True)
+        if result.outcome != "fits":
+            self.close()
+        return result
+
+    # Judging
+
+    def _judged(self, result: Result, answer: dict[str, Any]) -> Result:
+        """A trial that raised nothing: does its measured peak fit?"""
+        assert self._watch is not None
+        if result.peak_bytes is None:
+            result = replace(result, peak_bytes=self._watch.growth())
+        peak, budget = result.peak_bytes or 0, self.budget_bytes
+        if abs(answer["moved_bytes"]) > MOVED_SHARE * self.ready.get("budget", {}).get("total_bytes", 0) > 0:
+            why = f"another process moved {capacity(abs(answer['moved_bytes']))} of the device's memory"
+            return replace(result, outcome="inconclusive", reason=why)
+        if peak > budget:
+            why = f"its peak is {capacity(peak - budget)} above the budget"
+            return replace(result, outcome="over-budget", reason=why)
+        if result.retries:
+            why = f"the allocator emptied its cache {result.retries} times to find room"
+            return replace(result, outcome="over-budget", reason=why)
+        if answer["swapped_bytes"] > SPILL_BYTES:
+            return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
+        return result
+
+    def _failed(self, blank: Result, answer: dict[str, Any] | None, end: End, limit_s: float) -> Result:
+        if answer is not None and "error" in answer:
+            error = answer["error"]
+            text = "; ".join(part for part in (error["what"], error["why"], error["fix"]) if part)
+            return replace(blank, outcome="user-error", reason=text, trace=error["trace"])
+        assert self._watch is not None
+        if self._watch.exceeded is not None:
+            why = f"its resident memory grew by {capacity(self._watch.exceeded)}, beyond the guard"
+            return replace(blank, outcome="over-budget", reason=why, peak_bytes=self._watch.exceeded)
+        outcome = classify(end, self.ready.get("kind", self.setup.device.split(":")[0]))
+        trace = answer["traceback"] if answer is not None else end.stderr_tail
+        return replace(blank, outcome=outcome, reason=_in_words(end, limit_s), trace=trace)
+
+    def _unprepared(self, answer: dict[str, Any] | None, end: End) -> Exception:
+        """What to raise where a child could not be set up."""
+        if answer is not None and "error" in answer:
+            return _rebuilt(answer["error"])
+        if end.timed_out:
+            return CannotLook(
+                f"no trial could start within {self.start_timeout_s:.0f} s",
+                f"importing torch or building {self.setup.target} takes longer, or hangs",
+                "see `gpucheck smoke`",
+                finding="batch_size.start",
+            )
+        assert self._watch is not None
+        if self._watch.exceeded is not None:
+            return Refused("over-budget", f"building it took {capacity(self._watch.exceeded)}")
+        outcome = classify(end, self.setup.device.split(":")[0])
+        reason = _in_words(end, self.start_timeout_s)
+        if outcome in ("out-of-memory", "host-out-of-memory"):
+            return Refused(outcome, reason)
+        trace = answer["traceback"] if answer is not None else end.stderr_tail
+        if answer is not None and answer.get("stage") == "device":
+            return CannotLook(f"{self.setup.device} cannot be used", reason, "see `gpucheck smoke`")
+        if answer is None and not end.raised:
+            return CannotLook("the process for the trials ended before its first", reason, "run again with --debug")
+        return TargetError(f"the target {self.setup.target} raised {reason}", "", "see it with --debug", trace=trace)
+
+    # The child
+
+    def _environment(self) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if name not in TUNED_MALLOC}
+        return {**own, **TUNED_MALLOC} if self.malloc == "tuned" and self.setup.is_cpu else dict(os.environ)
+
+    def _ask(self, message: dict[str, Any], until: float) -> tuple[dict[str, Any] | None, End]:
+        """Send a request and watch until the answer, the child's end, or `until`."""
+        assert self._child is not None and self._watch is not None
+        try:
+            self._child.send(json.dumps(message))
+            while True:
+                line = self._child.receive(min(WATCH_S, max(until - time.monotonic(), 0.0)))
+                if line is not None:
+                    answer = json.loads(line)
+                    raised = tuple(Raised(tuple(r["classes"]), r["message"]) for r in answer.get("raised", ()))
+                    return answer, End(raised=raised)
+                if self._watch.look() or time.monotonic() >= until:
+                    self._child.kill()
+                    return None, End(timed_out=self._watch.exceeded is None)
+        except ChildEnded as ended:
+            status = ended.returncode
+            if status is not None and status < 0:
+                return None, End(killed_by=-status, stderr_tail=ended.stderr[-2000:])
+            # An exit without an answer is never a success.
+            return None, End(exit_status=status or 1, stderr_tail=ended.stderr[-2000:])
+
+
+class _Watch:
+    """The resident memory of a child and of its children, looked at while it works."""
+
+    def __init__(self, pid: int, limit: int | None) -> None:
+        self.limit = limit
+        self.exceeded: int | None = None
+        self._pid = pid
+        self.baseline: int | None = None
+        self._highest = 0
+        self._family: list[psutil.Process] = []
+        self._looked_at_family = 0.0
+
+    def begin(self) -> None:
+        """A trial begins: what was before does not count."""
+        self._highest = self._resident()
+
+    def growth(self) -> int:
+        """The highest level seen since `begin`, above the warmed child's."""
+        self.look()
+        return max(0, self._highest - (self.baseline or 0))
+
+    def look(self) -> bool:
+        """Look once; True where the limit is passed. Until the child is ready, what importing takes is assumed."""
+        now = self._resident()
+        self._highest = max(self._highest, now)
+        if self.limit is None:
+            return False
+        growth = now - (self.baseline if self.baseline is not None else ASSUMED_BASELINE_BYTES)
+        if growth > self.limit:
+            self.exceeded = growth
+        return self.exceeded is not None
+
+    def _resident(self) -> int:
+        try:
+            process = psutil.Process(self._pid)
+            if time.monotonic() - self._looked_at_family > FAMILY_S:
+                self._looked_at_family = time.monotonic()
+                self._family = process.children(recursive=True)
+            total = int(process.memory_info().rss)
+        except psutil.Error:
+            return 0
+        for member in self._family:
+            try:
+                total += int(member.memory_info().rss)
+            except psutil.Error:
+                continue
+        return total
+
+
+def _as_json(setup: Setup) -> dict[str, Any]:
+    return {name: getattr(setup, name) for name in setup.__slots__}
+
+
+def _figures(answer: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("peak_bytes", "compute_peak_bytes", "retries", "state_bytes", "loss", "memory")
+    lists = ("steps_s", "started_monotonic_s")
+    return {name: answer[name] for name in names} | {name: tuple(answer[name]) for name in lists}
+
+
+def _in_words(end: End, limit_s: float) -> str:
+    """How a trial ended, in one line."""
+    if end.timed_out:
+        return f"no answer within {limit_s:.0f} s"
+    if end.raised:
+        first = end.raised[0]
+        said = first.message.strip().splitlines()
+        return f"{first.classes[0].removeprefix('builtins.')}" + (f": {said[0]}" if said else "")
+    last = end.stderr_tail.strip().splitlines()
+    told = f" ({last[-1]})" if last else ""
+    if end.killed_by is not None:
+        return f"killed by signal {end.killed_by}{told}"
+    return f"exit status {end.exit_status}{told}"
+
+
+def _rebuilt(error: Mapping[str, str]) -> GpucheckError:
+    """An error of the child's, as this process raises it."""
+    kind = getattr(errors, error["kind"])
+    if issubclass(kind, TargetError):
+        return TargetError(error["what"], error["why"], error["fix"], trace=error["trace"], finding=error["finding"])
+    made = kind(error["what"], error["why"], error["fix"], finding=error["finding"])
+    assert isinstance(made, GpucheckError)
+    return made

@@ -1,0 +1,272 @@
+"""The child that runs trials: one JSON line in, one out. Started by gpucheck.batch_size.runner.
+
+The first line is the setup; each later one asks for a trial. After anything but a pass the parent ends this process:
+an error may hold memory, or leave the device's context unusable. The pipes are moved away from stdin and stdout before
+the user's code runs, so that what it prints goes to stderr. When the parent goes away, this process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from dataclasses import asdict
+from typing import Any, BinaryIO
+
+import torch
+
+from gpucheck.batch_size.budget import Ledger, MemoryLimit, on_device
+from gpucheck.batch_size.outcome import chain_of
+from gpucheck.batch_size.trial_gauge import (
+    CpuGauge,
+    DeviceGauge,
+    Gauge,
+    open_cpu_gauge,
+    open_device_gauge,
+    swapped_bytes,
+)
+from gpucheck.errors import GpucheckError, TargetError
+from gpucheck.machine.accel import Accel, open_device
+from gpucheck.report.codec import to_json
+from gpucheck.units import MIB
+from gpucheck.work.spec import parse_inputs, parse_target
+from gpucheck.work.target import Workload, load, step
+
+Json = dict[str, Any]
+# An allocation retry empties the cache; only if it goes on in the last two steps does the size not fit.
+STEADY_STEPS = 2
+# A third step where the second took less than this: free, and closer to the steady state.
+CHEAP_STEP_S = 0.25
+# A driver gives an ended process's memory back within moments; less than this missing is noise.
+SETTLE_S = 10.0
+SETTLED_BYTES = 64 * MIB
+
+
+class Channel:
+    """The pipes to the parent. Reading happens in a thread: the pipe's end is the parent's, also during a step."""
+
+    def __init__(self) -> None:
+        self._out: BinaryIO = os.fdopen(os.dup(1), "wb", buffering=0)
+        source: BinaryIO = os.fdopen(os.dup(0), "rb")
+        os.dup2(2, 1)
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        sys.stdout = sys.stderr
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=(source,), daemon=True).start()
+
+    def _read(self, source: BinaryIO) -> None:
+        for line in source:
+            self._lines.put(line)
+        os._exit(0)
+
+    def receive(self) -> Json:
+        """The next request."""
+        request: Json = json.loads(self._lines.get())
+        return request
+
+    def send(self, answer: Json) -> None:
+        """Answer; a parent that is gone ends this process."""
+        data = json.dumps(to_json(answer)).encode() + b"\n"
+        try:
+            while data:
+                data = data[self._out.write(data) :]
+        except BrokenPipeError:
+            os._exit(0)
+
+
+def main() -> int:
+    """Serve requests until the parent closes the pipe."""
+    channel = Channel()
+    setup = channel.receive()
+    answer, session = _prepared(setup)
+    channel.send(answer)
+    while session is not None:
+        request = channel.receive()
+        channel.send(session.trial(int(request["size"]), int(request["steps"])))
+    return 0
+
+
+def _prepared(setup: Json) -> tuple[Json, Session | None]:
+    if setup.get("weigh"):
+        return _weighed(setup), None
+    stage = "device"
+    try:
+        accel = open_device(setup["device"], name=setup.get("device_name"))
+        gauge, facts = _gauge(accel, setup)
+        stage = "build"
+        gauge.begin()
+        workload = _load(setup, accel.device)
+        gauge.mark(computing=True)
+    except GpucheckError as error:
+        return {"ok": False, "stage": stage, "error": _told(error)}, None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's factory may raise anything
+        return {"ok": False, "stage": stage, **_failure(error)}, None
+    ready = {
+        "ok": True,
+        "device": to_json(accel.ref),
+        "kind": accel.kind,
+        "integrated": accel.integrated,
+        "smallest_batch": workload.smallest_batch,
+        "parameter_bytes": workload.parameter_bytes,
+        "build_peak_bytes": gauge.peaks().total,
+        "optimizer": workload.optimizer_text,
+        "method": gauge.method,
+        **facts,
+    }
+    return ready, Session(accel, gauge, workload)
+
+
+def _gauge(accel: Accel, setup: Json) -> tuple[Gauge, Json]:
+    """The gauge of the device, and the budget where the device tells what is free; else the parent's stands."""
+    budget = int(setup["budget_bytes"])
+    if accel.is_cpu:
+        gauge = open_cpu_gauge(accel, setup["guard_bytes"])
+        return gauge, {"baseline_bytes": gauge.baseline}
+    info = _settled(accel, setup.get("free_expected"))
+    if info is None:
+        return DeviceGauge(accel, Ledger(0, 0, False), budget), {}
+    free_at_open, total = info
+    limit = MemoryLimit(**setup["limit"]) if setup.get("limit") else None
+    given = setup.get("free_before")
+    free = given if given is not None and given >= free_at_open else free_at_open
+    budget_found = on_device(limit, free, total, shared=bool(setup["shared"]))
+    device_gauge = open_device_gauge(accel, budget_found.bytes, given, free_at_open, total)
+    return device_gauge, {
+        "budget": asdict(budget_found),
+        "context_counted": device_gauge.ledger.context_counted,
+        "free_at_open": free_at_open,
+    }
+
+
+def _settled(accel: Accel, expected: int | None) -> tuple[int, int] | None:
+    """Free and total memory, once what an ended child held is given back, or after ten seconds as they are."""
+    info = accel.memory_info()
+    deadline = time.monotonic() + SETTLE_S
+    while info is not None and expected is not None and info[0] < expected - SETTLED_BYTES:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+        info = accel.memory_info()
+    return info
+
+
+def _load(setup: Json, device: torch.device) -> Workload:
+    return load(
+        parse_target(setup["target"]),
+        parse_inputs(tuple(setup["inputs"])),
+        mode=setup["mode"],
+        optimizer=setup["optimizer"],
+        dtype=setup["dtype"],
+        device=device,
+    )
+
+
+def _weighed(setup: Json) -> Json:
+    """The model's bytes without their memory, built on the meta device; None where it cannot be built there."""
+    try:
+        with torch.device("meta"):
+            workload = _load(setup, torch.device("meta"))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's factory may raise anything on meta tensors
+        return {"ok": False, "parameter_bytes": None, "why": str(error)}
+    return {"ok": True, "parameter_bytes": workload.parameter_bytes}
+
+
+class Session:
+    """One workload on one device, and its trials."""
+
+    def __init__(self, accel: Accel, gauge: Gauge, workload: Workload) -> None:
+        self.accel, self.gauge, self.workload = accel, gauge, workload
+        self._trials = 0
+        self._idle_outside = 0
+
+    def trial(self, size: int, steps: int) -> Json:
+        """Run at least `steps` real steps with batches of `size`, and tell the peaks or what was raised."""
+        workload = self.workload
+        times: list[float] = []
+        starts: list[float] = []
+        retries: list[int] = []
+        swapped = swapped_bytes()
+        moved = self._moved()
+        # The trial before may have left gradients; a process that starts anew has none.
+        if workload.optimizer is not None:
+            workload.optimizer.zero_grad(set_to_none=True)
+        gc.collect()
+        self.gauge.begin()
+        try:
+            while len(times) < steps or (len(times) == steps and times[-1] < CHEAP_STEP_S):
+                retried = self.gauge.retries()
+                starts.append(time.monotonic())
+                times.append(self._step(size))
+                retries.append(self.gauge.retries() - retried)
+        except GpucheckError as error:
+            return {"ok": False, "stage": "step", "error": _told(error)}
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
+            return {"ok": False, "stage": "step", "step": len(times) + 1, **_failure(error)}
+        peaks = self.gauge.peaks()
+        return {
+            "ok": True,
+            "peak_bytes": peaks.total,
+            "compute_peak_bytes": peaks.compute,
+            "steps_s": times,
+            "started_monotonic_s": starts,
+            "retries": sum(retries[-STEADY_STEPS:]),
+            "swapped_bytes": max(0, swapped_bytes() - swapped),
+            "moved_bytes": moved,
+            "state_bytes": workload.state_bytes,
+            "loss": workload.loss_text,
+            "memory": to_json(self.gauge.figures()),
+        }
+
+    def _step(self, size: int) -> float:
+        """One step, timed to the end of the device's work. The batch is made anew, as a loader does."""
+        started = time.perf_counter()
+        batch = self.workload.make_batch(size)
+        step(self.workload, batch, after_backward=lambda: self.gauge.mark(computing=True))
+        self.accel.synchronize()
+        took = time.perf_counter() - started
+        # In inference, the forward pass ends here and there is no optimizer.
+        self.gauge.mark(computing=self.workload.optimizer is None)
+        return took
+
+    def _moved(self) -> int:
+        """Bytes by which what is held of the device outside torch's allocator changed since the trial before.
+
+        0 up to the second trial: the first loads kernels and makes workspaces of its own.
+        """
+        if isinstance(self.gauge, CpuGauge):
+            return 0
+        self.accel.synchronize()
+        self.accel.empty_cache()
+        outside = self.gauge.outside()
+        before, self._idle_outside = self._idle_outside, outside
+        self._trials += 1
+        return outside - before if self._trials > 2 else 0
+
+
+def _failure(error: BaseException) -> Json:
+    """What was raised as plain data; the frames that hold the trial's tensors are let go."""
+    told = {
+        "raised": [asdict(link) for link in chain_of(error)],
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared
+        traceback.clear_frames(error.__traceback__)
+    return told
+
+
+def _told(error: GpucheckError) -> Json:
+    return {
+        "what": error.what,
+        "why": error.why,
+        "fix": error.fix,
+        "finding": error.finding,
+        "kind": type(error).__name__,
+        "trace": error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc(),
+    }

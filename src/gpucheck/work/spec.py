@@ -1,0 +1,116 @@
+"""TARGET and `--input` as texts: what they name, without importing torch or the user's code."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpucheck.errors import TargetError, UsageError
+
+BUILT_IN = ("mlp", "convnet", "transformer")
+FLOATING = ("float64", "float32", "float16", "bfloat16")
+INTEGRAL = ("int64", "int32", "int16", "int8", "uint8")
+DTYPES = (*FLOATING, *INTEGRAL, "bool")
+TARGET_GRAMMAR = "package.module:factory, path/to/file.py:factory, or one of " + ", ".join(BUILT_IN)
+INPUT_GRAMMAR = "NAME:SHAPE:DTYPE[:LOW..HIGH], like image:3x224x224:float32 or ids:1024:int64:0..50256"
+
+# Elements of one sample: more than this is a slip of the keyboard (a terabyte of bytes).
+LARGEST_SAMPLE = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a workload comes from: a built-in name, or `attribute` of a file or of a module."""
+
+    text: str
+    built_in: str | None = None
+    file: str | None = None
+    module: str | None = None
+    attribute: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of a model. `shape` is of one sample; values lie in [low, high], None is the dtype's usual range."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    low: float | None = None
+    high: float | None = None
+
+
+def parse_target(text: str) -> Target:
+    """The target that `text` names. Raises TargetError where it names none, or a file that is not there."""
+    if text in BUILT_IN:
+        return Target(text, built_in=text)
+    location, colon, attribute = text.rpartition(":")
+    if not colon or not location or not attribute:
+        near = difflib.get_close_matches(text, BUILT_IN, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise TargetError(f"the target {text!r} is not understood", "", f"{hint}write {TARGET_GRAMMAR}")
+    if not all(part.isidentifier() for part in attribute.split(".")):
+        raise TargetError(f"the target {text!r} names no function", f"{attribute!r} is not a Python name")
+    if location.endswith(".py") or "/" in location or "\\" in location:
+        if not Path(location).is_file():
+            raise TargetError(f"the target's file {location} is not there", "", f"write {TARGET_GRAMMAR}")
+        return Target(text, file=location, attribute=attribute)
+    if not all(part.isidentifier() for part in location.split(".")):
+        raise TargetError(f"the target {text!r} names no module", f"{location!r} is not a module", TARGET_GRAMMAR)
+    return Target(text, module=location, attribute=attribute)
+
+
+def parse_input(text: str) -> Input:
+    """The input that `text` describes. Raises UsageError where it does not follow the grammar."""
+    name, *rest = text.split(":")
+    if not name.isidentifier() or len(rest) not in (2, 3):
+        raise _refused(text, "")
+    shape, dtype = rest[0], rest[1].removeprefix("torch.")
+    if dtype not in DTYPES:
+        near = difflib.get_close_matches(dtype, DTYPES, n=1)
+        raise _refused(text, f"{dtype!r} is no dtype" + (f", did you mean {near[0]}?" if near else ""))
+    low, high = _range(text, rest[2], dtype) if len(rest) == 3 else (None, None)
+    return Input(name, _shape(text, shape), dtype, low, high)
+
+
+def parse_inputs(texts: tuple[str, ...]) -> tuple[Input, ...]:
+    """Several inputs; raises UsageError where a name stands twice."""
+    inputs = tuple(parse_input(text) for text in texts)
+    names = [one.name for one in inputs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--input {twice!r} is given twice", "", "name each input once", finding="usage")
+    return inputs
+
+
+def _shape(text: str, shape: str) -> tuple[int, ...]:
+    if not shape:
+        return ()  # one number for each sample: labels::int64:0..9
+    if not re.fullmatch(r"\d+(x\d+)*", shape, re.ASCII):
+        raise _refused(text, f"{shape!r} is no shape")
+    sizes = tuple(int(size) for size in shape.split("x"))
+    elements = 1
+    for size in sizes:
+        elements *= size
+    if elements == 0:
+        raise _refused(text, "a size of 0 leaves nothing to compute")
+    if elements > LARGEST_SAMPLE:
+        raise _refused(text, "one sample would have more than 2^40 elements")
+    return sizes
+
+
+def _range(text: str, limits: str, dtype: str) -> tuple[float, float]:
+    number = r"[+-]?\d+" if dtype in INTEGRAL or dtype == "bool" else r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+    match = re.fullmatch(rf"({number})\.\.({number})", limits, re.ASCII)
+    if match is None:
+        raise _refused(text, f"{limits!r} is no range of {dtype}")
+    low, high = float(match.group(1)), float(match.group(2))
+    if low > high:
+        raise _refused(text, f"{match.group(1)} is above {match.group(2)}")
+    return low, high
+
+
+def _refused(text: str, why: str) -> UsageError:
+    return UsageError(f"--input {text!r} is not understood", why, f"write it like {INPUT_GRAMMAR}", finding="usage")

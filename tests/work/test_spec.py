@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpucheck.errors import TargetError, UsageError
+from gpucheck.work.spec import Input, Target, parse_input, parse_inputs, parse_target
+
+
+def test_targets() -> None:
+    assert parse_target("mlp") == Target("mlp", built_in="mlp")
+    assert parse_target("my.models:make") == Target("my.models:make", module="my.models", attribute="make")
+    assert parse_target("models:Net.small").attribute == "Net.small"
+
+
+def test_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "models.py"
+    file.write_text("")
+    assert parse_target(f"{file}:make") == Target(f"{file}:make", file=str(file), attribute="make")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "transfomer",
+            "the target 'transfomer' is not understood; did you mean transformer? write package.module:factory, "
+            "path/to/file.py:factory, or one of mlp, convnet, transformer",
+        ),
+        ("models.py:", "the target 'models.py:' is not understood"),
+        (":make", "the target ':make' is not understood"),
+        ("a:b c", "the target 'a:b c' names no function; 'b c' is not a Python name"),
+        ("nowhere/models.py:make", "the target's file nowhere/models.py is not there"),
+        ("a-b:make", "the target 'a-b:make' names no module"),
+    ],
+)
+def test_no_targets(text: str, message: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        parse_target(text)
+    assert str(caught.value).startswith(message)
+    assert caught.value.exit_code == 2
+
+
+def test_inputs() -> None:
+    assert parse_input("image:3x224x224:float32") == Input("image", (3, 224, 224), "float32")
+    assert parse_input("ids:1024:int64:0..50256") == Input("ids", (1024,), "int64", 0, 50256)
+    assert parse_input("label::int64:0..9") == Input("label", (), "int64", 0, 9)
+    assert parse_input("x:4:torch.bfloat16:-1.5..1e2") == Input("x", (4,), "bfloat16", -1.5, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("x", ""),
+        ("x:3", ""),
+        ("3x:3:float32", ""),
+        ("x:3:float33", "'float33' is no dtype, did you mean float32?"),
+        ("x:3x:float32", "'3x' is no shape"),
+        ("x:-3:float32", "'-3' is no shape"),
+        ("x:3x0:float32", "a size of 0 leaves nothing to compute"),
+        ("x:99999999x99999999:float32", "one sample would have more than 2^40 elements"),
+        ("x:3:int64:0..1.5", "'0..1.5' is no range of int64"),
+        ("x:3:int64:9..1", "9 is above 1"),
+        ("x:3:float32:a..b", "'a..b' is no range of float32"),
+        ("x:3:float32:0..1:more", ""),
+    ],
+)
+def test_no_inputs(text: str, why: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_input(text)
+    assert caught.value.what == f"--input {text!r} is not understood"
+    assert caught.value.why == why
+
+
+def test_an_input_stands_once() -> None:
+    with pytest.raises(UsageError, match="--input 'x' is given twice"):
+        parse_inputs(("x:3:float32", "x:4:float32"))
