@@ -127,7 +127,7 @@ def test_a_broken_device(message: str) -> None:
         (VALUE, "my model is out of memory slots"),
         (VALUE, "batch larger than 10 is not supported"),
         (("builtins.IndexError", "builtins.Exception"), "index out of range in self"),
-        (NOT_IMPLEMENTED, '"addmm_impl_cpu_" not implemented for \'Half\''),
+        (NOT_IMPLEMENTED, "\"addmm_impl_cpu_\" not implemented for 'Half'"),
         (("builtins.ModuleNotFoundError", "builtins.ImportError"), "No module named 'foo'"),
         (("builtins.KeyError", "builtins.Exception"), "'logits'"),
     ],

@@ -20,7 +20,7 @@ from gpucheck.batch_size.outcome import End, Outcome, Raised, classify
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, GpucheckError, TargetError
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
-from gpucheck.units import capacity
+from gpucheck.units import capacity, duration
 
 # With these the resident set follows the tensors to a few MiB; glibc's defaults keep freed memory for later.
 TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_ARENA_MAX": "1"}
@@ -232,7 +232,7 @@ class Runner:
             return _rebuilt(answer["error"])
         if end.timed_out:
             return CannotLook(
-                f"no trial could start within {self.start_timeout_s:.0f} s",
+                f"no trial could start within {duration(self.start_timeout_s)}",
                 f"importing torch or building {self.setup.target} takes longer, or hangs",
                 "see `gpucheck smoke`",
                 finding="batch_size.start",
@@ -341,7 +341,7 @@ def _figures(answer: Mapping[str, Any]) -> dict[str, Any]:
 def _in_words(end: End, limit_s: float) -> str:
     """How a trial ended, in one line."""
     if end.timed_out:
-        return f"no answer within {limit_s:.0f} s"
+        return f"no answer within {duration(limit_s)}"
     if end.raised:
         first = end.raised[0]
         said = first.message.strip().splitlines()

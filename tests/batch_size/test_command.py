@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.batch_size import command as module
+from gpucheck.batch_size.command import Options, command, is_shared
+from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
+from gpucheck.machine.host import HostMemory
+from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder, Trial
+from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
+from gpucheck.report.finding import Finding
+from gpucheck.units import GIB, MIB
+
+Scenario = Callable[..., Path]
+CPU = Device(kind="cpu", id="cpu", name="a CPU")
+FACTS = Facts(host=Host(system="Linux"), devices=(CPU,))
+RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
+OUT_OF_MEMORY = {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory."}], "traceback": "t"}
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with 16 GiB, 8 of them free, and nothing but a CPU."""
+    see(monkeypatch, FACTS)
+    monkeypatch.setattr(module.host, "memory", lambda: HostMemory(16 * GIB, 8 * GIB, None, None))
+
+
+def see(monkeypatch: pytest.MonkeyPatch, facts: Facts) -> None:
+    monkeypatch.setattr(module.inventory, "read", lambda: facts)
+
+
+def find(**options: Any) -> Recorder:
+    recorder = Recorder()
+    command(Options(**{"target": "mlp", "device": "cpu", **options}), recorder)
+    return recorder
+
+
+def answer(recorder: Recorder) -> dict[str, Any]:
+    (event,) = [event for event in recorder.events if isinstance(event, Answered)]
+    assert event.name == "find_batch_size"
+    found: dict[str, Any] = event.value
+    return found
+
+
+def findings(recorder: Recorder) -> list[Finding]:
+    return [event.finding for event in recorder.events if isinstance(event, Judged)]
+
+
+def notices(recorder: Recorder) -> list[str]:
+    return [event.text for event in recorder.events if isinstance(event, Notice)]
+
+
+def test_from_start_to_answer(scenario: Scenario) -> None:
+    log = scenario(static=100 * MIB, per_sample=MIB)
+    recorder = find(memory_limit="1GiB")
+    found = answer(recorder)
+    assert found["max_batch_size"] in range(906, 925)  # 924 fill it; 2 % below is near enough
+    assert found["confirmed"] is True
+    assert found["first_failing"] > found["max_batch_size"]
+    assert found["first_failing"] - found["max_batch_size"] <= 0.02 * found["max_batch_size"]
+    assert found["limited_by"] == found["first_failing_outcome"] == "over-budget"
+    assert (found["budget_bytes"], found["budget_reason"]) == (GIB, "--memory-limit 1GiB")
+    assert found["peak_bytes"] == found["default_malloc_peak_bytes"] == (100 + found["max_batch_size"]) * MIB
+    assert found["loss"] == "mean square of the output"
+    trials = [event.result for event in recorder.events if isinstance(event, Trial)]
+    assert trials == found["trials"]
+    assert [trial["purpose"] for trial in trials[-2:]] == ["confirm", "default malloc"]
+    assert trials[-2]["fresh_process"]
+    assert [finding.verdict for finding in findings(recorder)] == ["pass", "info"]
+    assert findings(recorder)[0].title == f"a batch of {found['max_batch_size']} fits"
+    # Search, confirmation, default malloc: one child each, and one more after the failure.
+    assert log.read_text().count("start 1") == 2
+    assert log.read_text().count("start default") == 1
+
+
+def test_its_speed_is_a_measurement_without_the_first_step(scenario: Scenario) -> None:
+    scenario(per_sample=MIB, step_s=0.004)
+    recorder = find(max_batch_size=8)
+    (measured,) = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    assert measured.name == "find_batch_size.step"
+    assert measured.case["batch_size"] == 8
+    assert measured.runs[0].samples_s == (0.004, 0.004)
+    assert measured.rate is not None and measured.rate.median == 2000.0
+    assert measured.flags == ("few-samples",)
+
+
+def test_without_a_target_it_says_which(scenario: Scenario) -> None:
+    scenario(per_sample=MIB)
+    recorder = find(target=None, max_batch_size=2)
+    assert "no TARGET given: searching for the built-in transformer" in notices(recorder)
+    assert answer(recorder)["target"] == "transformer"
+
+
+def test_the_cap_is_reported(scenario: Scenario) -> None:
+    scenario(per_sample=1)
+    recorder = find(max_batch_size=100)
+    assert (answer(recorder)["max_batch_size"], answer(recorder)["limited_by"]) == (100, "max-batch-size")
+    assert answer(recorder)["first_failing"] is None
+    assert findings(recorder)[0].message == "it is --max-batch-size"
+
+
+def test_a_limit_above_what_is_there(scenario: Scenario) -> None:
+    scenario(per_sample=MIB)
+    recorder = find(memory_limit="64GiB", max_batch_size=1)
+    assert "--memory-limit 64GiB is more than what is available: 8 GiB it is" in notices(recorder)
+
+
+def test_not_even_the_smallest_fits(scenario: Scenario) -> None:
+    scenario(static=2 * GIB, per_sample=MIB)
+    recorder = find(memory_limit="1GiB")
+    (finding,) = findings(recorder)
+    assert (finding.id, finding.verdict) == ("batch_size.fits", "fail")
+    assert finding.title == "not even a batch of 1 fits"
+    assert finding.message == "it takes 2 GiB, and the budget is 1 GiB (--memory-limit 1GiB)"
+    assert answer(recorder)["max_batch_size"] is None
+
+
+def test_the_model_alone_does_not_fit(scenario: Scenario) -> None:
+    raised = {"classes": RUNTIME, "message": "DefaultCPUAllocator: can't allocate memory: you tried"}
+    scenario(setup={"stage": "build", "raised": [raised], "traceback": "t"})
+    recorder = find(memory_limit="1GiB")
+    (finding,) = findings(recorder)
+    assert (finding.verdict, finding.title) == ("fail", "not even the model fits")
+    assert finding.message.startswith(
+        "the model alone takes 123 B, and the budget is 1 GiB (--memory-limit 1GiB); "
+        "RuntimeError: DefaultCPUAllocator: can't allocate memory"
+    )
+
+
+def test_out_of_time_before_any_batch(scenario: Scenario) -> None:
+    scenario(at={"1": "hang"})
+    recorder = find(time_budget_s=0.5)
+    (finding,) = findings(recorder)
+    assert (finding.verdict, finding.title) == ("inconclusive", "no batch passed before the time ran out")
+    assert answer(recorder)["limited_by"] == "time"
+
+
+def test_out_of_time_after_some(scenario: Scenario) -> None:
+    scenario(static=MIB, per_sample=1, step_s=0.2)
+    recorder = find(time_budget_s=3.0)
+    found = answer(recorder)
+    assert found["limited_by"] == "time"
+    assert found["confirmed"] is True
+    assert found["max_batch_size"] < 65536
+    assert findings(recorder)[0].message == "the time budget ended the search"
+
+
+def test_a_trial_that_hangs_bounds_the_search(scenario: Scenario) -> None:
+    scenario(per_sample=1, **{"from": 5, "beyond": "hang"})
+    recorder = find(trial_timeout_s=0.2, time_budget_s=30.0)
+    found = answer(recorder)
+    assert (found["max_batch_size"], found["limited_by"]) == (4, "timeout")
+    assert found["first_failing_reason"] == "no answer within 200 ms"
+
+
+def test_out_of_memory_bounds_the_search(scenario: Scenario) -> None:
+    scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
+    found = answer(find())
+    assert (found["max_batch_size"], found["first_failing"], found["limited_by"]) == (29, 30, "out-of-memory")
+    assert found["first_failing_reason"] == "RuntimeError: CUDA out of memory."
+
+
+def test_what_is_suspected_counts_once_a_smaller_batch_passed(scenario: Scenario) -> None:
+    suspected = {"raised": [{"classes": RUNTIME, "message": "could not create a primitive"}], "traceback": "t"}
+    scenario(static=100, per_sample=100, **{"from": 30, "beyond": suspected})
+    found = answer(find())
+    assert (found["max_batch_size"], found["limited_by"]) == (29, "suspected")
+
+
+@pytest.mark.parametrize("message", ["could not create a primitive", "Storage size calculation overflowed with sizes=[1]"])
+def test_at_the_smallest_size_it_is_the_targets_error(scenario: Scenario, message: str) -> None:
+    raised = {"raised": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
+    scenario(at={"1": raised})
+    with pytest.raises(TargetError) as caught:
+        find()
+    assert caught.value.what == "mlp fails with a batch of 1"
+    assert caught.value.why == f"RuntimeError: {message}"
+    assert caught.value.trace == "all of it"
+
+
+def test_the_users_error_at_a_larger_size_is_no_answer(scenario: Scenario) -> None:
+    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "at most 10"}], "traceback": "all of it"}
+    scenario(per_sample=1, **{"from": 11, "beyond": raised})
+    with pytest.raises(TargetError) as caught:
+        find()
+    assert "after a batch of" in caught.value.what
+    assert caught.value.why == "ValueError: at most 10"
+    assert caught.value.exit_code == 2
+
+
+def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenario) -> None:
+    broken = {"raised": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
+    scenario(per_sample=1, **{"from": 11, "beyond": broken})
+    recorder = find()
+    assert [(f.id, f.verdict) for f in findings(recorder)][0] == ("batch_size.device", "fail")
+    assert answer(recorder)["limited_by"] == "device-broken"
+    assert answer(recorder)["max_batch_size"] >= 1
+
+
+# Accelerators
+
+H = Device(kind="cuda", id="cuda:0", name="a GPU", memory_free_bytes=10 * GIB, processes=())
+GPU_FACTS = Facts(host=Host(system="Linux"), torch=TorchBuild(version="2.13.0", built_for="cuda"), devices=(H, CPU))
+READY = {
+    "kind": "cuda",
+    "method": "device",
+    "budget": {"bytes": 8 * GIB, "margin_bytes": GIB, "reason": "r", "free_bytes": 10 * GIB, "total_bytes": 12 * GIB},
+    "free_at_open": 9 * GIB,
+}
+
+
+def test_on_a_device_the_child_knows_the_budget(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    see(monkeypatch, GPU_FACTS)
+    log = scenario(static=GIB, per_sample=GIB // 64, ready=READY)
+    recorder = find(device="cuda")
+    found = answer(recorder)
+    assert 440 <= found["max_batch_size"] <= 448
+    assert (found["budget_bytes"], found["margin_bytes"], found["default_malloc_peak_bytes"]) == (8 * GIB, GIB, None)
+    assert "budget: 8 GiB (r), 1 GiB of margin left out" in notices(recorder)
+    assert "start 1" not in log.read_text()
+
+
+def test_another_process_on_the_card_is_told(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = Device(kind="cuda", id="cuda:0", name="a GPU", processes=(Process(1, "compute"),))
+    see(monkeypatch, Facts(host=FACTS.host, torch=GPU_FACTS.torch, devices=(busy, CPU)))
+    scenario(static=GIB, per_sample=GIB, ready=READY)
+    assert notices(find(device="cuda"))[0] == "another process is on this device: the margin is doubled"
+
+
+def test_who_is_on_a_card() -> None:
+    assert not is_shared(H)
+    assert is_shared(Device(kind="cuda", processes=(Process(1, "compute"),)))
+    assert is_shared(Device(kind="cuda", memory_used_bytes=GIB))
+    assert not is_shared(Device(kind="cuda", memory_used_bytes=100 * MIB))
+    assert not is_shared(Device(kind="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("machine_facts", "ready"),
+    [
+        (Host(system="Linux", wsl=True), READY),
+        (Host(system="Windows"), READY),
+        (Host(system="Linux"), {**READY, "integrated": True}),
+    ],
+)
+def test_where_failing_is_dangerous_it_stays_below(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, machine_facts: Host, ready: dict[str, Any]
+) -> None:
+    see(monkeypatch, Facts(host=machine_facts, torch=GPU_FACTS.torch, devices=GPU_FACTS.devices))
+    scenario(static=GIB, per_sample=GIB // 64, ready=ready)
+    recorder = find(device="cuda")
+    found = answer(recorder)
+    assert found["limited_by"] == "safety"
+    assert found["first_failing"] is None
+    assert 0.8 * 8 * GIB < found["peak_bytes"] <= 0.85 * 8 * GIB
+    assert "running out of memory is dangerous here: staying below 85 % of the budget" in notices(recorder)
+
+
+def test_memory_that_moves_is_tried_again_and_then_undecided(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    see(monkeypatch, GPU_FACTS)
+    moved = {"ok": True, "moved_bytes": GIB}
+    log = scenario(static=GIB, per_sample=GIB // 64, ready=READY, **{"from": 100, "beyond": moved})
+    del log
+    recorder = find(device="cuda")
+    last = findings(recorder)
+    assert [(f.id, f.verdict) for f in last][0] == ("batch_size.undisturbed", "inconclusive")
+    trials = [event.result for event in recorder.events if isinstance(event, Trial)]
+    assert [t["outcome"] for t in trials[-2:]] == ["inconclusive", "inconclusive"]
+    assert trials[-1]["batch_size"] == trials[-2]["batch_size"]
+
+
+# Slips
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"mode": "trian"}, "--mode 'trian' is not known; did you mean train?"),
+        ({"optimizer": "lion"}, "--optimizer 'lion' is not known; give sgd, adam, adamw"),
+        ({"dtype": "float8"}, "--dtype 'float8' is not known; did you mean float"),
+        ({"dtype": "int64"}, "--dtype 'int64' is not known"),
+        ({"max_batch_size": 0}, "--max-batch-size 0 is no batch size; it lies between 1 and 2147483647"),
+        ({"max_batch_size": -5}, "--max-batch-size -5 is no batch size"),
+        ({"max_batch_size": 10**12}, "--max-batch-size 1000000000000 is no batch size"),
+        ({"time_budget_s": 0.0}, "--time-budget 0 is not more than zero"),
+        ({"time_budget_s": float("nan")}, "--time-budget nan is not more than zero"),
+        ({"trial_timeout_s": -1.0}, "--trial-timeout -1 is not more than zero"),
+        ({"memory_limit": "plenty"}, "--memory-limit 'plenty' is not understood"),
+        ({"inputs": ("x",)}, "--input 'x' is not understood"),
+        ({"target": "no/such.py:make"}, "the target's file no/such.py is not there"),
+        ({"device": "tpu"}, "--device 'tpu' is no device"),
+    ],
+)
+def test_slips_cost_no_time(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find(**options)
+    assert str(caught.value).startswith(text)
+
+
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(CannotLook) as caught:
+        find(device="cuda")
+    assert isinstance(caught.value, GpucheckError)
+    assert caught.value.exit_code == 3

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpucheck.batch_size.runner import Refused, Result, Runner, Setup
+from gpucheck.batch_size.search import Attempt
+from gpucheck.errors import CannotLook, TargetError
+from gpucheck.units import MIB
+
+# From conftest: what children are to do; returns the log of what they were asked.
+Scenario = Callable[..., Path]
+
+SETUP = Setup(
+    target="models.py:make",
+    inputs=(),
+    mode="train",
+    optimizer="adamw",
+    dtype=None,
+    device="cpu",
+    device_name=None,
+    budget_bytes=1000,
+    guard_bytes=None,
+    limit=None,
+    free_before=None,
+    shared=False,
+    watch_bytes=None,
+)
+SOON = 20.0
+
+
+def run(runner: Runner, size: int, purpose: str = "search", limit_s: float = SOON, left_s: float = 60.0) -> Result:
+    attempt = Attempt(size, purpose)  # type: ignore[arg-type]
+    return runner.run(attempt, steps=2, limit_s=limit_s, deadline=time.monotonic() + left_s)
+
+
+def test_a_child_is_reused_while_it_passes_and_replaced_after_a_failure(scenario: Scenario) -> None:
+    log = scenario(per_sample=100)
+    with Runner(SETUP) as runner:
+        assert [run(runner, size).outcome for size in (1, 10, 11, 5)] == ["fits", "fits", "over-budget", "fits"]
+        assert log.read_text().split("\n")[:-1] == [
+            "start 1", "trial 1", "trial 10", "trial 11", "start 1", "trial 5",
+        ]  # fmt: skip
+
+
+def test_a_confirmation_runs_in_a_process_of_its_own(scenario: Scenario) -> None:
+    log = scenario(per_sample=100)
+    with Runner(SETUP) as runner:
+        first, second = run(runner, 3), run(runner, 3, "confirm")
+    assert (first.fresh, second.fresh) == (True, True)
+    assert log.read_text().count("start") == 2
+
+
+def test_where_a_peak_never_falls_each_trial_has_its_own_process(scenario: Scenario) -> None:
+    log = scenario(per_sample=100, ready={"method": "process peak"})
+    with Runner(SETUP) as runner:
+        run(runner, 1)
+        run(runner, 2)
+    assert log.read_text().count("start") == 2
+
+
+def test_the_peak_decides_and_says_by_how_much(scenario: Scenario) -> None:
+    scenario(per_sample=MIB)
+    with Runner(replace(SETUP, budget_bytes=10 * MIB)) as runner:
+        assert run(runner, 10).outcome == "fits"
+        result = run(runner, 12)
+    assert (result.outcome, result.reason) == ("over-budget", "its peak is 2 MiB above the budget")
+    assert result.peak_bytes == 12 * MIB
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "reason"),
+    [
+        ({"retries": 2}, "over-budget", "the allocator emptied its cache 2 times to find room"),
+        ({"swapped_bytes": 2**30}, "spill", "1 GiB went to swap"),
+    ],
+)
+def test_what_measures_fine_and_yet_does_not_fit(
+    scenario: Scenario, answer: dict[str, int], outcome: str, reason: str
+) -> None:
+    scenario(per_sample=1, at={"4": {"ok": True, **answer}})
+    with Runner(SETUP) as runner:
+        result = run(runner, 4)
+    assert (result.outcome, result.reason) == (outcome, reason)
+
+
+def test_memory_that_another_process_moved_decides_nothing(scenario: Scenario) -> None:
+    budget = {"bytes": 1000 * MIB, "margin_bytes": 0, "reason": "", "free_bytes": 0, "total_bytes": 1000 * MIB}
+    scenario(per_sample=1, ready={"budget": budget}, at={"4": {"ok": True, "moved_bytes": -30 * MIB}})
+    with Runner(replace(SETUP, device="cuda:0")) as runner:
+        result = run(runner, 4)
+    assert (result.outcome, result.reason) == ("inconclusive", "another process moved 30 MiB of the device's memory")
+
+
+RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome", "reason"),
+    [
+        ("kill", "host-out-of-memory", "killed by signal 9 (what the user's code prints)"),
+        ("exit", "suspected", "exit status 1 (libgomp: Thread creation failed)"),
+        (
+            {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory.\nmore"}], "traceback": "all"},
+            "out-of-memory",
+            "RuntimeError: CUDA out of memory.",
+        ),
+        (
+            {"raised": [{"classes": ["builtins.ValueError"], "message": "batch too large"}], "traceback": "all of it"},
+            "user-error",
+            "ValueError: batch too large",
+        ),
+    ],
+)
+def test_how_a_trial_fails(scenario: Scenario, how: object, outcome: str, reason: str) -> None:
+    log = scenario(at={"4": how})
+    with Runner(SETUP) as runner:
+        result = run(runner, 4)
+        assert (result.outcome, result.reason) == (outcome, reason)
+        assert run(runner, 1).outcome == "fits"
+    assert log.read_text().count("start") == 2
+
+
+def test_a_trial_that_hangs_is_a_timeout_and_one_cut_by_the_deadline_is_told_apart(scenario: Scenario) -> None:
+    scenario(at={"4": "hang"})
+    with Runner(SETUP) as runner:
+        timeout = run(runner, 4, limit_s=0.2)
+        cut = run(runner, 4, limit_s=SOON, left_s=0.2)
+    assert (timeout.outcome, timeout.reason, timeout.cut) == ("timeout", "no answer within 200 ms", False)
+    assert cut.cut
+
+
+def test_the_watchdog_ends_a_child_that_grows_beyond_the_guard(scenario: Scenario) -> None:
+    scenario(at={"4": "eat"})
+    with Runner(replace(SETUP, watch_bytes=200 * MIB)) as runner:
+        result = run(runner, 4)
+    assert result.outcome == "over-budget"
+    assert result.peak_bytes is not None and 200 * MIB < result.peak_bytes < 1000 * MIB
+    assert result.reason.startswith("its resident memory grew by ")
+
+
+def test_where_the_child_cannot_tell_its_peak_the_watchdog_does(scenario: Scenario) -> None:
+    scenario(at={"4": {"ok": True, "peak_bytes": None, "compute_peak_bytes": None}}, ready={"method": "sampled"})
+    with Runner(replace(SETUP, budget_bytes=2**40)) as runner:
+        result = run(runner, 4)
+    # A Python process of its own takes a few MiB.
+    assert result.peak_bytes is not None and MIB < result.peak_bytes < 1000 * MIB
+
+
+def test_only_a_cpu_is_measured_with_other_malloc_settings(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "7")
+    log = scenario()
+    for setup, malloc in ((SETUP, "tuned"), (SETUP, "default"), (replace(SETUP, device="cuda:0"), "tuned")):
+        with Runner(setup, malloc=malloc) as runner:  # type: ignore[arg-type]
+            runner.start()
+    assert log.read_text().split("\n")[:-1] == ["start 1", "start 7", "start 7"]
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "text"),
+    [
+        (
+            {"error": {"what": "w", "why": "y", "fix": "f", "kind": "TargetError", "trace": "t", "finding": "target"}},
+            TargetError,
+            "w; y; f",
+        ),
+        (
+            {"error": {"what": "w", "why": "y", "fix": "f", "kind": "CannotLook", "trace": "t", "finding": "d"}},
+            CannotLook,
+            "w; y; f",
+        ),
+        (
+            {"stage": "build", "raised": [{"classes": RUNTIME, "message": "bad"}], "traceback": "t"},
+            TargetError,
+            "the target models.py:make raised RuntimeError: bad; see it with --debug",
+        ),
+        (
+            {"stage": "device", "raised": [{"classes": RUNTIME, "message": "no driver"}], "traceback": "t"},
+            CannotLook,
+            "cpu cannot be used; RuntimeError: no driver; see `gpucheck smoke`",
+        ),
+        ("exit", CannotLook, "the process for the trials ended before its first; exit status 1"),
+    ],
+)
+def test_a_child_that_cannot_be_set_up(scenario: Scenario, how: object, error: type[Exception], text: str) -> None:
+    scenario(setup=how)
+    with Runner(SETUP) as runner, pytest.raises(error) as caught:
+        runner.start()
+    assert str(caught.value).startswith(text)
+
+
+def test_a_child_that_never_gets_ready(scenario: Scenario) -> None:
+    scenario(setup="hang")
+    with Runner(SETUP, start_timeout_s=0.3) as runner, pytest.raises(CannotLook, match="no trial could start within"):
+        runner.start()
+
+
+def test_no_room_for_the_model_itself(scenario: Scenario) -> None:
+    raised = {"classes": RUNTIME, "message": "DefaultCPUAllocator: can't allocate memory: you tried"}
+    scenario(setup={"stage": "build", "raised": [raised], "traceback": "t"})
+    with Runner(SETUP) as runner:
+        with pytest.raises(Refused) as caught:
+            runner.start()
+        assert caught.value.outcome == "out-of-memory"
+        assert runner.weigh() == 123
+
+
+def test_no_child_is_left(scenario: Scenario) -> None:
+    scenario(at={"4": "hang"})
+    before = {p.pid for p in psutil.Process(os.getpid()).children(recursive=True)}
+    with pytest.raises(KeyboardInterrupt), Runner(SETUP) as runner:
+        runner.start()
+        raise KeyboardInterrupt
+    assert {p.pid for p in psutil.Process(os.getpid()).children(recursive=True)} <= before
