@@ -1,0 +1,121 @@
+"""The precision of float32 products: set, restored, recorded, and above all observed.
+
+torch 2.9 named the settings anew (`fp32_precision`); reading or setting both the new and the old names raises, so each
+setting goes through one of the two. Environment variables and drivers can override either, hence the observation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from gpucheck.machine import accel
+
+Precision = Literal["ieee", "tf32"]
+
+# TF32 keeps 10 explicit bits of the mantissa, bfloat16 7, float32 23 (NVIDIA, A100 whitepaper, figure 9).
+_LOST_BY_TF32 = 1 + 2.0**-12
+_LOST_BY_BF16 = 1 + 2.0**-9
+# Representable in every dtype that is timed: a bfloat16 has 7 bits.
+_KEPT_BY_ALL = 1 + 2.0**-7
+
+_REDUCTIONS = (
+    "allow_fp16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_accumulation",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One global setting of torch: where it stands, how it is read and set."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+
+
+def _attribute(owner: Any, owner_name: str, attribute: str) -> Setting:
+    def write(value: Any) -> None:
+        setattr(owner, attribute, value)
+
+    return Setting(f"{owner_name}.{attribute}", lambda: getattr(owner, attribute), write)
+
+
+def _product_settings() -> list[tuple[Setting, dict[Precision, Any]]]:
+    """The settings that decide the precision of float32 products, each with its values for the two precisions."""
+    backends = torch.backends
+    if accel.feature("torch.backends.cuda.matmul.fp32_precision") is not None:
+        values: dict[Precision, Any] = {"ieee": "ieee", "tf32": "tf32"}
+        owners = (
+            (backends.cuda.matmul, "cuda.matmul"),
+            (backends.cudnn.conv, "cudnn.conv"),
+            (backends.mkldnn.matmul, "mkldnn.matmul"),
+            (backends.mkldnn.conv, "mkldnn.conv"),
+        )
+        return [(_attribute(owner, name, "fp32_precision"), values) for owner, name in owners]
+    switches: dict[Precision, Any] = {"ieee": False, "tf32": True}
+    return [
+        (_attribute(backends.cuda.matmul, "cuda.matmul", "allow_tf32"), switches),
+        (_attribute(backends.cudnn, "cudnn", "allow_tf32"), switches),
+    ]
+
+
+def _reduction_settings() -> list[Setting]:
+    owner = torch.backends.cuda.matmul
+    found = []
+    for name in _REDUCTIONS:
+        try:
+            getattr(owner, name)
+        except AttributeError:  # allow_fp16_accumulation came with torch 2.7
+            continue
+        found.append(_attribute(owner, "cuda.matmul", name))
+    return found
+
+
+def state() -> dict[str, Any]:
+    """Every setting as it is now, by name, for the record."""
+    settings = [setting for setting, _ in _product_settings()] + _reduction_settings()
+    return {setting.name: setting.read() for setting in settings}
+
+
+@contextlib.contextmanager
+def precision(wanted: Precision) -> Iterator[None]:
+    """Products of float32 in this precision for a while; reduced-precision reductions and accumulation are off.
+
+    Everything is put back as it was, whatever happens inside.
+    """
+    settings: list[tuple[Setting, Any]] = [(setting, values[wanted]) for setting, values in _product_settings()]
+    settings += [(setting, False) for setting in _reduction_settings()]
+    before = [(setting, setting.read()) for setting, _ in settings]
+    try:
+        for setting, value in settings:
+            setting.write(value)
+        yield
+    finally:
+        for setting, value in before:
+            setting.write(value)
+
+
+def observed(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> str:
+    """The precision that `torch.mm(a, b, out=out)` really has, on these very buffers (which it overwrites).
+
+    `a` (M×K) becomes a constant that a lower precision rounds away, `b` (K×N) the identity: the product is then the
+    constant as the multiplier saw it. For float32 the answer is `float32`, `tf32`, `bfloat16` or `lower`; for other
+    dtypes the dtype's name, or `lower`.
+    """
+    names = {torch.float32: (("float32", _LOST_BY_TF32), ("tf32", _LOST_BY_BF16), ("bfloat16", _KEPT_BY_ALL))}
+    steps = names.get(a.dtype, ((str(a.dtype).removeprefix("torch."), _KEPT_BY_ALL),))
+    diagonal = min(b.shape)
+    b.zero_()
+    b.diagonal().fill_(1)
+    for name, constant in steps:
+        a.fill_(constant)
+        torch.mm(a, b, out=out)
+        if bool((out[:, :diagonal] == constant).all()):
+            return name
+    return "lower"
