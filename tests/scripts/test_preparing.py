@@ -261,7 +261,7 @@ def test_only_what_is_missing_is_installed_and_at_the_pins(checkout: Checkout, p
     assert ended.code == 7, ended.err
     assert call["arguments"] == [
         *("install", "--disable-pip-version-check", "-c", str(layer / "constraints.txt")),
-        *("--quiet", "typer>=0.28", "psutil>=5.9"),
+        *("--quiet", "typer>=0.26", "psutil>=5.9"),
     ]
     limits = (layer / "constraints.txt").read_text()
     assert "typer==" in limits and "psutil==" in limits
