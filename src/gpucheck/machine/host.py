@@ -189,6 +189,12 @@ def cpu_model(root: Path = ROOT) -> str | None:
     return match.group(1).strip() if match else (platform.processor() or platform.machine() or None)
 
 
+def cpu_flags(root: Path = ROOT) -> frozenset[str]:
+    """The CPU's features by the kernel's names; empty where the system does not list them."""
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    return frozenset(match.group(1).split()) if match else frozenset()
+
+
 def process_name(pid: int) -> str | None:
     """The name of a process that this system can see; None for any other."""
     try:

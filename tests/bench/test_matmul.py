@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.bench import matmul
+from gpucheck.bench.matmul import Case, Options, Support
+from gpucheck.errors import UsageError
+from gpucheck.machine import accel, host
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+
+GIB = 2**30
+NATIVE = Support("native")
+CPU = accel.open_device("cpu")
+
+
+def gpu(*capability: int) -> accel.Accel:
+    return accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU", compute_capability=capability or None)  # type: ignore[arg-type]
+
+
+def measured(dtype: str = "float32", rate: float = 1e12, **more: Any) -> Measurement:
+    observed = more.pop("observed", dtype)
+    details = {"worst_error_of_bound": 0.1, "not_finite": 0, **more}
+    return Measurement(
+        name="matmul",
+        device=DeviceRef("cuda:0"),
+        case={"dtype": dtype, "m": 8, "n": 8, "k": 8, "support": "native"},
+        runs=(Run("", 1, (1.0,), (0.0,)),),
+        time_s=TimeStats(1.0, 1),
+        work={"flop": 1024.0},
+        rate=Rate(rate, "FLOP/s"),
+        memory=MemoryFigures(),
+        method=Method("device events", "held", "warm", dtype, observed, details=details),
+    )
+
+
+def verdicts(*measurements: Measurement) -> dict[str, str]:
+    return {finding.id: finding.verdict for finding in matmul.judge(measurements)}
+
+
+# options
+
+
+def test_sizes_and_shapes_and_dtypes_are_parsed_once_each_in_a_fixed_order() -> None:
+    options = matmul.parse(dtypes=("bfloat16", "float32"), sizes=("64", "64"), shapes=("8x16x32",))
+    assert options == Options(dtypes=("float32", "bfloat16"), shapes=((64, 64, 64), (8, 16, 32)))
+
+
+@pytest.mark.parametrize("size", ["abc", "0", "-8", "1.5", "", "99999999999", "8x8"])
+def test_what_is_no_size(size: str) -> None:
+    with pytest.raises(UsageError, match="--size"):
+        matmul.parse(sizes=(size,))
+
+
+@pytest.mark.parametrize("shape", ["8x8", "8x8x0", "axbxc", "8x8x8x8", "8 x 8 x 8"])
+def test_what_is_no_shape(shape: str) -> None:
+    with pytest.raises(UsageError, match="--shape"):
+        matmul.parse(shapes=(shape,))
+
+
+def test_an_unknown_dtype_names_those_that_are() -> None:
+    with pytest.raises(UsageError) as raised:
+        matmul.parse(dtypes=("fp32",))
+    assert str(raised.value) == "--dtype 'fp32' is not known; give float32, tf32, float16, bfloat16"
+
+
+# what a device has
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ((9, 0), ("native", "native", "native", "native")),
+        ((8, 0), ("native", "native", "native", "native")),
+        ((7, 5), ("native", "none", "native", "emulated")),
+        ((5, 2), ("native", "none", "emulated", "emulated")),
+    ],
+)
+def test_what_a_gpu_multiplies_in_hardware(
+    capability: tuple[int, int], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert tuple(matmul.support(dtype, gpu(*capability)).kind for dtype in matmul.DTYPES) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"avx512_bf16"}, ("native", "none", "emulated", "native")),
+        ({"amx_bf16", "amx_fp16"}, ("native", "none", "native", "native")),
+        ({"sse2"}, ("native", "none", "emulated", "emulated")),
+        (set(), ("native", "none", "unknown", "unknown")),
+    ],
+)
+def test_what_a_cpu_multiplies_in_hardware(
+    flags: set[str], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "cpu_flags", lambda: frozenset(flags))
+    assert tuple(matmul.support(dtype, CPU).kind for dtype in matmul.DTYPES) == expected
+
+
+def test_what_is_emulated_runs_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", None)
+    turing = gpu(7, 5)
+    assert [case.dtype for case in matmul.cases(Options(shapes=((8, 8, 8),)), turing)] == ["float32", "float16"]
+    asked = matmul.cases(Options(dtypes=("bfloat16",), shapes=((8, 8, 8),)), turing)
+    assert [(case.dtype, case.support.kind) for case in asked] == [("bfloat16", "emulated")]
+
+
+def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
+    small, large = Case("float32", (8, 8, 8), NATIVE), Case("float32", (65536, 65536, 65536), NATIVE)
+    assert large.bytes == 48 * GIB
+    assert list(matmul.fitting([small, large], Options(), GIB)) == [small]
+    with pytest.raises(UsageError) as raised:
+        list(matmul.fitting([small, large], Options(shapes=(large.shape,)), GIB))
+    assert str(raised.value) == (
+        "float32 65536x65536x65536 does not fit; its matrices take 48 GiB, and 1 GiB are free; give a smaller --size"
+    )
+
+
+# measuring, for real on the CPU
+
+
+def test_a_product_is_timed_checked_and_counted() -> None:
+    result = matmul.measure(Case("float32", (64, 48, 32), NATIVE), CPU, budget_s=0.05)
+    one = result.measurement
+    assert one.work == {"flop": 2.0 * 64 * 48 * 32}
+    assert one.time_s is not None and one.rate is not None
+    assert one.rate.median == pytest.approx(one.work["flop"] / one.time_s.median)
+    assert (one.method.precision_requested, one.method.precision_observed) == ("float32", "float32")
+    assert one.method.details["checked_rows"] == 64 and result.check.passed
+    assert one.memory.resident_bytes
+    assert verdicts(one) == {"matmul.precision": "pass", "matmul.result": "pass", "matmul.speed": "info"}
+
+
+def test_a_device_that_computes_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.mm
+
+    def wrong(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        real(a, b, out=out)
+        if float(a[0, 0]) != float(a[0, 1]):  # only with real data: the precision is seen as it is
+            out[5, 7] += 1.0
+        return out
+
+    monkeypatch.setattr(torch, "mm", wrong)
+    result = matmul.measure(Case("float32", (32, 32, 32), NATIVE), CPU, budget_s=0.02)
+    assert not result.check.passed
+    assert (result.check.row, result.check.column) == (5, 7)
+    assert verdicts(result.measurement)["matmul.result"] == "fail"
+
+
+# judging
+
+
+def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
+    assert verdicts() == {"matmul.speed": "skip"}
+
+
+def test_float32_that_was_tf32_fails_and_names_what_may_have_done_it() -> None:
+    finding = matmul.judge([measured(observed="tf32", worst_error_of_bound=50.0)])[0]
+    assert (finding.id, finding.verdict) == ("matmul.precision", "fail")
+    assert finding.message == "float32 8x8x8 was computed in tf32"
+    assert finding.fix and "NVIDIA_TF32_OVERRIDE" in finding.fix
+    assert verdicts(measured(observed="tf32", worst_error_of_bound=50.0))["matmul.result"] == "pass"
+
+
+@pytest.mark.parametrize("more", [{"worst_error_of_bound": 1.5}, {"not_finite": 1}])
+def test_a_wrong_or_unfinished_result_fails(more: dict[str, Any]) -> None:
+    assert verdicts(measured(**more))["matmul.result"] == "fail"
+
+
+def test_the_gain_of_tf32_is_told_where_there_is_one() -> None:
+    gain = next(f for f in matmul.judge([measured(), measured("tf32", 7.5e12)]) if f.id == "matmul.tf32_gain")
+    assert (gain.title, gain.fix) == (
+        "TF32 is 7.5× faster than float32 here",
+        'torch.set_float32_matmul_precision("high")',
+    )
+    assert "matmul.tf32_gain" not in verdicts(measured(), measured("tf32", 1.1e12))
+
+
+def test_a_row_without_a_rate_is_no_fastest() -> None:
+    assert "matmul.speed" not in verdicts(replace(measured(), rate=None))
