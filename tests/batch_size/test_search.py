@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from gpucheck.batch_size.outcome import Outcome
 from gpucheck.batch_size.search import LARGEST_JUMP, Attempt, Search
 
 BUDGET = 1000
@@ -147,3 +148,17 @@ def test_a_safe_search_keeps_away_from_a_failure_that_came_all_the_same() -> Non
     assert search.next() == Attempt(25)
     search.record(25, "fits", 700)
     assert search.next() == Attempt(25, "confirm")
+
+
+def test_a_limit_that_peaks_do_not_foretell_is_found_all_the_same() -> None:
+    for limit in [*range(1, 200), 777, 10_000, 60_000]:
+        search = Search(budget_bytes=10**12, reserve=1)
+        while (attempt := search.next()) is not None:
+            outcome: Outcome = "fits" if attempt.size <= limit else "timeout"
+            peak = 10**6 + attempt.size
+            search.record(attempt.size, outcome, peak if outcome == "fits" else None, purpose=attempt.purpose)
+        assert search.best is not None
+        assert limit - search.best.size <= 0.02 * limit
+        # Two more than the bound of a failure that could be foreseen, and only for answers of 1 to 3.
+        excess = len(search.records) + 1 - math.floor(2 * math.log2(search.best.size) + 4)
+        assert excess <= (2 if limit <= 3 else 0)

@@ -155,8 +155,14 @@ class Search:
         return failing is not None and failing.size - best.size <= self._step(best.size)
 
     def _exhausted(self, best: Record) -> bool:
-        """Whether one more trial, the confirmation and the caller's own would break the bound on trials."""
-        return len(self.records) + 1 + 1 + self.reserve > _bound(best.size)
+        """Whether one more trial, the confirmation and the caller's own would break the bound on trials.
+
+        The answer may yet be as large as the first failure allows. Memory that follows any shape known keeps the bound
+        of the answer itself; a failure out of the blue (a timeout, a kernel's limit) may cost a few trials more.
+        """
+        failing = self.first_failing
+        hoped = failing.size - 1 if failing else best.size
+        return len(self.records) + 1 + 1 + self.reserve > _bound(max(best.size, hoped))
 
     def _retreat(self, best: Record) -> int | None:
         """After a confirmation failed, the size just below it that is run next, straight in a process of its own."""
@@ -190,8 +196,8 @@ class Search:
         below = math.floor(predicted * (1 - self.tolerance / 2))
         if below >= best.size + step:
             return below
-        # The best is where the maximum was predicted: close from above, in doubling steps while that passes too.
-        return best.size + step * (1 << self._surprises())
+        # The best is where the maximum was predicted: close from above, in doubling steps once it lies beyond.
+        return best.size + step * (1 << (self._surprises() if best.size > predicted else 0))
 
     def _between(self, best: Record, failing: Record, predicted: float | None) -> int:
         """A size inside the bracket, at least a tolerance away from its ends, so that every trial narrows it."""
@@ -255,15 +261,20 @@ class Search:
         right_size, right_peak = points[-1]
         if self.static_bytes is not None:
             points.insert(0, (0, self.static_bytes))
-        left = _left_of(points)
         # Nothing grows faster than in proportion, so this much fits.
         proportional = right_size * budget / max(right_peak, 1)
-        if left is None:
+        smaller = points[: [size for size, _ in points].index(right_size)]
+        if not smaller:
             return proportional
-        left_size, left_peak = left
-        growth = right_peak - left_peak
-        doubt = 0.0 if growth >= TRUSTED_GROWTH * left_peak else PEAK_NOISE * right_peak
-        slope = (max(growth, 0) + doubt) / (right_size - left_size)
+        near = next((point for point in reversed(smaller) if point[0] <= 0.75 * right_size), smaller[0])
+        growth = right_peak - near[1]
+        doubt = 0.0 if growth >= TRUSTED_GROWTH * near[1] else PEAK_NOISE * right_peak
+        whole = next((point for point in smaller if point[0] > 0), near)
+        # The slope near the right end; where the whole rises faster (a workspace came and went), that of the whole.
+        slope = max(
+            (max(growth, 0) + doubt) / (right_size - near[0]),
+            (right_peak - whole[1]) / (right_size - whole[0]),
+        )
         if slope <= 0:
             return proportional
         predicted = right_size + (budget - right_peak) / slope
@@ -281,12 +292,3 @@ def _middle(low: int, high: int) -> int:
 def _bound(size: int) -> int:
     """The most trials that a search with the answer `size` may take."""
     return math.floor(2 * math.log2(size) + 4)
-
-
-def _left_of(points: list[tuple[int, int]]) -> tuple[int, int] | None:
-    """The left end of the secant through the largest point: the nearest that is far enough away to give a slope."""
-    right_size = points[-1][0]
-    smaller = [point for point in points if point[0] < right_size]
-    if not smaller:
-        return None
-    return next((point for point in reversed(smaller) if point[0] <= 0.75 * right_size), smaller[0])

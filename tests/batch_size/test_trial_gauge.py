@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+
+from gpucheck.batch_size.trial import Session, _settled
+from gpucheck.batch_size.trial_gauge import CpuGauge, DeviceGauge, open_device_gauge
+from gpucheck.machine.accel import Accel
+from gpucheck.report.measurement import MemoryFigures
+from gpucheck.units import GIB, MIB
+from gpucheck.work.target import Batch, Workload
+
+TOTAL = 16 * GIB
+
+
+@dataclass
+class Device:
+    """A device with an allocator that never gives back: what Accel offers, by hand."""
+
+    free: int = 10 * GIB
+    allocated: int = 0
+    reserved: int = 0
+    max_allocated: int = 0
+    max_reserved: int = 0
+    retries: int = 0
+    fractions: list[float] = field(default_factory=list)
+    emptied: int = 0
+    is_cpu: bool = False
+
+    def use(self, allocated: int, reserved: int, outside: int = 0) -> None:
+        """Allocate so much at the peak, reserve so much for good, and take memory outside the allocator."""
+        self.max_allocated = max(self.max_allocated, allocated)
+        self.free -= max(0, reserved - self.reserved) + outside
+        self.reserved = max(self.reserved, reserved)
+        self.max_reserved = max(self.max_reserved, self.reserved)
+
+    def memory_info(self) -> tuple[int, int]:
+        return self.free, TOTAL
+
+    def memory(self) -> MemoryFigures:
+        return MemoryFigures(self.allocated, self.max_allocated, self.reserved, self.max_reserved, source="fake")
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"num_alloc_retries": self.retries}
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        self.fractions.append(fraction)
+
+    def empty_cache(self) -> None:
+        self.emptied += 1
+        self.free += self.reserved - self.allocated
+        self.reserved = self.allocated
+
+    def reset_peak(self) -> None:
+        self.max_allocated, self.max_reserved = self.allocated, self.reserved
+
+    def synchronize(self) -> None:
+        pass
+
+
+def gauge_of(device: Device, *, free_before: int | None, budget: int = 8 * GIB) -> DeviceGauge:
+    return open_device_gauge(cast(Accel, device), budget, free_before, device.free, TOTAL)
+
+
+def test_the_peak_is_what_is_reserved_and_what_lies_outside() -> None:
+    device = Device(free=10 * GIB)  # with the context made: 11 GiB were free before
+    gauge = gauge_of(device, free_before=11 * GIB)
+    gauge.begin()
+    device.use(allocated=2 * GIB, reserved=3 * GIB, outside=256 * MIB)
+    gauge.mark(computing=True)
+    device.use(allocated=GIB, reserved=3 * GIB)
+    gauge.mark(computing=False)
+    peaks = gauge.peaks()
+    assert peaks.total == 3 * GIB + GIB + 256 * MIB  # reserved, context, workspaces
+    assert peaks.compute == peaks.total  # forward and backward were the peak
+    figures = gauge.figures()
+    assert (figures.max_memory_allocated_bytes, figures.max_memory_reserved_bytes) == (2 * GIB, 3 * GIB)
+
+
+def test_an_optimizers_peak_is_told_apart() -> None:
+    device = Device()
+    gauge = gauge_of(device, free_before=device.free)
+    gauge.begin()
+    device.use(allocated=GIB, reserved=GIB)
+    gauge.mark(computing=True)
+    device.use(allocated=4 * GIB, reserved=5 * GIB)
+    gauge.mark(computing=False)
+    peaks = gauge.peaks()
+    assert peaks.total == 5 * GIB
+    assert peaks.compute == 2 * GIB  # its own gibibyte and the one that is reserved beyond what is allocated
+
+
+def test_the_allocator_is_held_to_the_budget_less_what_lies_outside() -> None:
+    device = Device(free=10 * GIB)
+    gauge = gauge_of(device, free_before=11 * GIB, budget=9 * GIB)
+    gauge.begin()
+    assert device.fractions == [0.5]
+    assert device.emptied == 1
+
+
+def test_without_the_level_before_the_context_it_starts_after_it() -> None:
+    device = Device(free=10 * GIB)
+    gauge = gauge_of(device, free_before=None)
+    assert not gauge.ledger.context_counted
+    assert gauge.outside() == 0
+    # A reading from elsewhere that is lower than what is free now is another card's or stale.
+    assert not gauge_of(device, free_before=9 * GIB).ledger.context_counted
+
+
+def session_on(device: Device, make_step: Any) -> Session:
+    model = torch.nn.Linear(1, 1)
+    workload = Workload(model, make_step, "infer", torch.device("cpu"))
+    return Session(cast(Accel, device), gauge_of(device, free_before=device.free), workload)
+
+
+def test_retries_count_in_the_last_two_steps_only() -> None:
+    device = Device()
+    script = iter([1, 0, 0])
+
+    def batch(size: int) -> Batch:
+        device.retries += next(script)
+        return Batch(arguments=(torch.ones(size, 1),))
+
+    # Two steps, and a third since the second was cheap; the first alone retried.
+    answer = session_on(device, batch).trial(1, 2)
+    assert answer["ok"]
+    assert (len(answer["steps_s"]), answer["retries"]) == (3, 0)
+    script = iter([0, 0, 2])
+    assert session_on(device, batch).trial(1, 2)["retries"] == 2
+
+
+def test_memory_that_others_took_between_trials_is_seen_from_the_third_on() -> None:
+    device = Device()
+    session = session_on(device, lambda size: Batch(arguments=(torch.ones(size, 1),)))
+    device.free -= 100 * MIB  # kernels loaded by the first trial
+    moved = [session.trial(1, 2)["moved_bytes"] for _ in range(2)]
+    device.free -= GIB
+    moved.append(session.trial(1, 2)["moved_bytes"])
+    device.free += GIB
+    moved.append(session.trial(1, 2)["moved_bytes"])
+    assert moved == [0, 0, GIB, -GIB]
+
+
+def test_a_failure_is_told_as_plain_data_and_holds_no_tensors() -> None:
+    class Big:
+        alive = 0
+
+        def __init__(self) -> None:
+            Big.alive += 1
+
+        def __del__(self) -> None:
+            Big.alive -= 1
+
+    def batch(size: int) -> Batch:
+        held = Big()
+        raise RuntimeError(f"CUDA out of memory. {bool(held)}")
+
+    answer = session_on(Device(), batch).trial(3, 2)
+    assert not answer["ok"]
+    assert answer["raised"][0]["classes"][0] == "builtins.RuntimeError"
+    assert answer["raised"][0]["message"] == "CUDA out of memory. True"
+    assert "in batch" in answer["traceback"]
+    assert Big.alive == 0
+
+
+def test_an_ended_childs_memory_is_waited_for() -> None:
+    device = Device(free=5 * GIB)
+    looks = iter([5 * GIB, 5 * GIB, 9 * GIB + GIB - 60 * MIB])
+
+    class Settling(Device):
+        def memory_info(self) -> tuple[int, int]:
+            return next(looks), TOTAL
+
+    del device
+    assert _settled(cast(Accel, Settling()), 10 * GIB) == (10 * GIB - 60 * MIB, TOTAL)
+    assert next(looks, None) is None
+
+
+def test_a_cpus_gauge_counts_what_comes_on_top_of_the_baseline() -> None:
+    class Process(Device):
+        peak = 0
+
+        def memory(self) -> MemoryFigures:
+            return MemoryFigures(resident_bytes=GIB, max_resident_bytes=self.peak, source="fake")
+
+    process = Process()
+    gauge = CpuGauge(cast(Accel, process), baseline=GIB, method="process peak")
+    gauge.begin()
+    process.peak = 3 * GIB
+    gauge.mark(computing=True)
+    process.peak = 4 * GIB
+    gauge.mark(computing=False)
+    assert (gauge.peaks().total, gauge.peaks().compute) == (3 * GIB, None)
+    assert gauge.figures().max_resident_bytes == 4 * GIB
+    assert CpuGauge(cast(Accel, process), GIB, "sampled").peaks().total is None
