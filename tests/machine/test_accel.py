@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.errors import CannotLook
+from gpucheck.machine import accel
+from gpucheck.machine.accel import Accel
+
+
+class FakeModule(types.ModuleType):
+    """A backend as torch gives it, without a device: four memory figures and what it was asked to do."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__("torch.fake")
+        self.asked: list[str] = []
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+def figures(allocated: int, peak: int, reserved: int, peak_reserved: int) -> dict[str, Any]:
+    return {
+        "memory_allocated": lambda device: allocated,
+        "max_memory_allocated": lambda device: peak,
+        "memory_reserved": lambda device: reserved,
+        "max_memory_reserved": lambda device: peak_reserved,
+    }
+
+
+def device(module: types.ModuleType, kind: str = "cuda") -> Accel:
+    return Accel(torch.device(kind, 0), module, "a device")
+
+
+def test_the_cpu_says_what_it_cannot_do() -> None:
+    cpu = accel.open_device("cpu", name="EPYC")
+    assert (cpu.id, cpu.kind, cpu.name, cpu.is_cpu) == ("cpu", "cpu", "EPYC", True)
+    assert not cpu.has_events and not cpu.can_pin and not cpu.hold(0.001)
+    assert cpu.capture(lambda: None, 1) is None
+    assert cpu.memory_info() is None and cpu.set_memory_fraction is None
+    assert cpu.memory_stats() == {}
+    cpu.synchronize()
+    cpu.empty_cache()
+    with cpu.as_current():
+        pass
+
+
+def test_the_cpus_memory_is_this_processs_resident_set() -> None:
+    cpu = accel.open_device("cpu")
+    cpu.reset_peak()
+    block = torch.ones(16 * 2**20)
+    taken = cpu.memory()
+    del block
+    cpu.reset_peak()
+    after = cpu.memory()
+    assert taken.memory_allocated_bytes is None and taken.resident_bytes and taken.max_resident_bytes
+    assert taken.max_resident_bytes >= taken.resident_bytes
+    if sys.platform == "linux":
+        assert after.max_resident_bytes and after.max_resident_bytes < taken.max_resident_bytes
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this one can")
+def test_a_device_that_torch_cannot_use_says_torchs_reason() -> None:
+    with pytest.raises(CannotLook) as raised:
+        accel.open_device("cuda:0")
+    assert str(raised.value).startswith("torch cannot use cuda:0; ")
+    assert raised.value.finding == "device.usable"
+
+
+def test_the_four_figures_come_from_the_devices_own_module() -> None:
+    memory = device(FakeModule(**figures(1, 2, 3, 4))).memory()
+    assert (memory.memory_allocated_bytes, memory.max_memory_allocated_bytes) == (1, 2)
+    assert (memory.memory_reserved_bytes, memory.max_memory_reserved_bytes) == (3, 4)
+    assert memory.source == "torch.fake"
+
+
+def test_a_backend_that_nobody_knows_goes_through_torch_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, function in figures(5, 6, 7, 8).items():
+        monkeypatch.setattr(torch.accelerator, name, function, raising=False)
+    monkeypatch.setattr(torch.accelerator, "memory_stats", lambda device: {}, raising=False)
+    assert device(FakeModule(), "xpu").memory().max_memory_reserved_bytes == 8
+    monkeypatch.delattr(torch.accelerator, "memory_stats")
+    assert device(FakeModule(), "xpu").memory().max_memory_reserved_bytes is None
+
+
+@pytest.mark.parametrize("path", sorted(accel.NEWER_APIS))
+def test_every_newer_api_may_be_missing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner_path, _, name = path.rpartition(".")
+    owner = torch if owner_path == "torch" else accel.feature(owner_path)
+    if path != "torch.backends.cuda.matmul.fp32_precision":  # that one is made by __getattr__ and cannot be deleted
+        monkeypatch.delattr(owner, name, raising=False)
+        assert accel.feature(path) is None
+    cpu = accel.open_device("cpu")
+    assert not cpu.is_out_of_memory(RuntimeError("shapes do not match"))
+    assert cpu.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (MemoryError(), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried"),
+            True,
+        ),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_what_certainly_means_that_memory_ran_out(error: Exception, expected: bool) -> None:
+    assert accel.open_device("cpu").is_out_of_memory(error) is expected
+
+
+def test_an_accelerator_error_is_judged_by_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(RuntimeError):
+        error_code = 2
+
+    monkeypatch.setattr(torch, "AcceleratorError", Broken, raising=False)
+    assert accel.open_device("cpu").is_out_of_memory(Broken("CUDA error: out of memory"))
+    Broken.error_code = 700
+    assert not accel.open_device("cpu").is_out_of_memory(Broken("CUDA error: an illegal memory access"))
+
+
+def test_the_allocator_is_default_only_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        monkeypatch.delenv(name, raising=False)
+    one = device(FakeModule(get_allocator_backend=lambda: "native"))
+    assert one.allocator() == accel.Allocator("native", None) and one.allocator().is_default
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    assert one.allocator().settings == "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    assert not one.allocator().is_default
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
+    assert not device(FakeModule(get_allocator_backend=lambda: "cudaMallocAsync")).allocator().is_default
+
+
+def test_a_hold_counts_cycles_at_the_highest_clock() -> None:
+    cycles: list[int] = []
+    module = FakeModule(_sleep=cycles.append)
+    assert device(module).hold(0.001)
+    assert Accel(torch.device("cuda:0"), module, "x", max_clock_hz=1.98e9).hold(0.001)
+    assert cycles == [3_000_000, 1_980_000]
+    assert not device(FakeModule()).hold(0.001)
+
+
+def test_device_properties_are_asked_for_one_by_one() -> None:
+    properties = types.SimpleNamespace(name="NVIDIA H200", major=9, minor=0, uuid="ab-cd", clock_rate=1_980_000)
+    made = accel._described(torch.device("cuda:0"), FakeModule(), properties, None)
+    assert (made.name, made.uuid, made.compute_capability) == ("NVIDIA H200", "GPU-ab-cd", (9, 0))
+    assert (made.max_clock_hz, made.multiprocessors, made.integrated) == (1.98e9, None, False)
+    bare = accel._described(torch.device("xpu:0"), FakeModule(), None, "Arc")
+    assert (bare.name, bare.uuid, bare.compute_capability) == ("Arc", None, None)
+
+
+def test_torch_without_an_accelerator_has_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert accel.default_accelerator() is None
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    assert accel.default_accelerator() == "cuda"
