@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Bytes per second, per lane and direction: transfer rate of the PCI Express Base Specification times its encoding.
-# Generations 1 and 2 send 10 bits for 8, 3 to 5 send 130 for 128, 6 sends flits of 256 bytes of which 242 carry packets.
+# Generations 1 and 2 send 10 bits for 8, 3 to 5 send 130 for 128, 6 sends flits of 256 bytes, 242 of them packets.
 PCIE_BYTES_PER_S_PER_LANE = {
     1: 2.5e9 / 8 * 8 / 10,
     2: 5e9 / 8 * 8 / 10,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 LEVEL = 0.95
 # Student's t, two-sided 95 %, by degrees of freedom (any table of the distribution): an interval of k blocks has k - 1.
 T_95 = {
-    4: 2.776,
     5: 2.571,
     6: 2.447,
     7: 2.365,

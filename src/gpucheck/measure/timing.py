@@ -8,41 +8,186 @@ enqueued. Nothing is subtracted and no valid window is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from gpucheck import stats
+from gpucheck.measure.held import MIN_WINDOW_S, UNTIMED_CALLS, Launcher, calibrate, calls_for
+from gpucheck.measure.timer import Timer, Work
+from gpucheck.report.measurement import Run
+
+__all__ = ["Limits", "Timed", "Timer", "Work", "measure"]
+
+Clock = Literal["device events", "host"]
+
+# Looked at only here: an interval that is watched all the time is one day narrow by chance.
+LOOKS = (20, 40, 80, 160, 320)
+# What a row has, unless its time ends first.
+WANTED_SAMPLES = 10
+# The host's clock costs about 50 ns: far below 1 % of a window, whatever the number of calls.
+MOST_HOST_CALLS = 5000
+# Where the same call on nothing takes more than this share, the row tells the call's cost and not the work's.
+CALL_BOUND = 0.01
+# Time stamps are rounded: a window of just a millisecond is one.
+SHORT_WINDOW_S = 0.99 * MIN_WINDOW_S
+EMPTY_WINDOWS = 5
+# Batches of the warm-up: short enough to end on time, few enough calls not to fill the queue.
+WARMUP_BATCH_S, WARMUP_MOST_CALLS = 5e-3, 100
 
 
-class Timer(Protocol):
-    """What the loop needs of a device: two clocks, and a way to make the stream wait."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a row is done: after `budget_s` seconds (warm-up apart), or once its interval is within `precision`."""
 
-    @property
-    def has_events(self) -> bool:
-        """Whether the device stamps events on its own clock."""
-        ...
+    budget_s: float = 1.0
+    warmup_s: float = 0.0
+    precision: float = 0.01
 
-    def host_now(self) -> float:
-        """The host's monotonic clock, in seconds."""
-        ...
 
-    def synchronize(self) -> None:
-        """Wait for the device to finish all that was asked of it."""
-        ...
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A row's samples, how they were taken, and what they are worth as far as taking them tells."""
 
-    def record(self) -> Any:
-        """Enqueue a time stamp."""
-        ...
+    run: Run
+    clock: Clock
+    launch: Literal["held", "graph", "unheld", "host"]
+    flags: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
 
-    def done(self, mark: Any) -> bool:
-        """Whether the device has passed this time stamp."""
-        ...
 
-    def elapsed_s(self, start: Any, end: Any) -> float:
-        """Seconds on the device's clock between two time stamps that it has passed."""
-        ...
+def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()) -> Timed:
+    """Time `work` in windows of calls. Raises ValueError where the device has no events and they are asked for."""
+    if clock == "device events" and not timer.has_events:
+        raise ValueError("this device has no events")
+    started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    about_s, warmed_s = _warm_up(timer, work, limits.warmup_s)
+    samples = _Samples(timer.host_now() + limits.budget_s, limits.precision)
+    details: dict[str, Any] = {"warmup_s": warmed_s}
+    if clock == "host":
+        calls, flags = _on_host_clock(timer, work, about_s, samples, details)
+        launch: Literal["held", "graph", "unheld", "host"] = "host"
+    else:
+        launcher = Launcher(timer, work, calibrate(timer, work.call, about_s))
+        flags = _on_device_clock(timer, launcher, samples, details)
+        calls = launcher.calls
+        launch = "unheld" if launcher.mode == "launch-bound" else launcher.mode
+    if len(samples.lengths_s) < WANTED_SAMPLES:
+        flags.append("few-samples")
+    run = Run(started, calls, tuple(samples.lengths_s), tuple(samples.started_s))
+    return Timed(run, clock, launch, tuple(flags), details)
 
-    def hold(self, seconds: float) -> bool:
-        """Make the stream wait about so long before what is enqueued next; False where the device cannot."""
-        ...
 
-    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
-        """So many calls as one launch (a CUDA graph); None where that is not possible."""
-        ...
+@dataclass(slots=True)
+class _Samples:
+    """The windows so far, and whether they are enough."""
+
+    deadline_s: float
+    precision: float
+    lengths_s: list[float] = field(default_factory=list)
+    started_s: list[float] = field(default_factory=list)
+
+    def add(self, started_s: float, length_s: float) -> None:
+        self.started_s.append(started_s)
+        self.lengths_s.append(length_s)
+
+    def clear(self) -> None:
+        self.started_s.clear()
+        self.lengths_s.clear()
+
+    def enough(self, now_s: float) -> bool:
+        n = len(self.lengths_s)
+        if n and (now_s >= self.deadline_s or n >= LOOKS[-1]):
+            return True
+        if n not in LOOKS:
+            return False
+        interval = stats.interval(self.lengths_s)
+        assert interval is not None
+        return not interval.autocorrelated and interval.high - interval.low <= self.precision * interval.low
+
+
+def _warm_up(timer: Timer, work: Work, warmup_s: float) -> tuple[float, float]:
+    """Run the call for so long, at least twice: the first loads what is loaded lazily.
+
+    Returns about how long one call takes from enqueueing to its end, and how long all of it took.
+    """
+    began = timer.host_now()
+    if work.prepare is not None:
+        work.prepare(0, 1)
+    work.call()
+    timer.synchronize()
+    calls = 1
+    while True:
+        start = timer.host_now()
+        for _ in range(calls):
+            work.call()
+        timer.synchronize()
+        now = timer.host_now()
+        if now - began >= warmup_s:
+            return (now - start) / calls, now - began
+        if now - start < WARMUP_BATCH_S:
+            calls = min(2 * calls, WARMUP_MOST_CALLS)
+
+
+def _on_device_clock(timer: Timer, launcher: Launcher, samples: _Samples, details: dict[str, Any]) -> list[str]:
+    discarded = attempt = 0
+    while not samples.enough(timer.host_now()):
+        attempt += 1
+        window = launcher.take(attempt)
+        if not window.valid:
+            discarded += 1
+            if launcher.fail(window):
+                samples.clear()
+        elif not samples.lengths_s and launcher.lengthen(window):
+            continue
+        else:
+            launcher.accept()
+            samples.add(window.started_s, window.elapsed_s)
+    details |= {"enqueue_s": launcher.cost.enqueue_s, "untimed_calls": launcher.untimed, "discarded_windows": discarded}
+    details |= {"hold_s": launcher.hold_s} if launcher.mode in ("held", "graph") else {}
+    details |= {"queue_full": True} if launcher.queue_full else {}
+    details |= launcher.notes
+    flags = ["launch-bound"] if launcher.mode == "launch-bound" else []
+    return flags + (["short-window"] if stats.median(samples.lengths_s) < SHORT_WINDOW_S else [])
+
+
+def _on_host_clock(
+    timer: Timer, work: Work, about_s: float, samples: _Samples, details: dict[str, Any]
+) -> tuple[int, list[str]]:
+    """Each call with a synchronise: what whoever waits for the result waits."""
+    empty_s = None if work.empty is None else _empty_call(timer, work.empty)
+    calls = calls_for(about_s, MOST_HOST_CALLS)
+    attempt = 0
+    while not samples.enough(timer.host_now()):
+        attempt += 1
+        if work.prepare is not None:
+            work.prepare(attempt, UNTIMED_CALLS * (calls > 1) + calls)
+            timer.synchronize()
+        # After the refill of a buffer the first calls find caches and TLB in another state than the rest.
+        for _ in range(UNTIMED_CALLS * (calls > 1)):
+            work.call()
+        timer.synchronize()
+        started, length = _host_window(timer, work.call, calls)
+        if not samples.lengths_s and length < MIN_WINDOW_S and calls < MOST_HOST_CALLS and attempt < 5:
+            calls = max(calls + 1, calls_for(length / calls, MOST_HOST_CALLS))
+            continue
+        samples.add(started, length)
+    details |= {"empty_call_s": empty_s, "untimed_calls": UNTIMED_CALLS * (calls > 1)}
+    median_s = stats.median(samples.lengths_s) / calls
+    return calls, ["call-bound"] if empty_s is not None and empty_s > CALL_BOUND * median_s else []
+
+
+def _host_window(timer: Timer, call: Callable[[], object], calls: int) -> tuple[float, float]:
+    synchronize = timer.synchronize
+    start = timer.host_now()
+    for _ in range(calls):
+        call()
+        synchronize()
+    return start, timer.host_now() - start
+
+
+def _empty_call(timer: Timer, empty: Callable[[], object]) -> float:
+    """Seconds of the same call on nothing: the median of a few windows."""
+    _host_window(timer, empty, 1)
+    calls = calls_for(max(_host_window(timer, empty, 16)[1] / 16, 1e-9), MOST_HOST_CALLS)
+    return stats.median([_host_window(timer, empty, calls)[1] / calls for _ in range(EMPTY_WINDOWS)])

@@ -1,0 +1,235 @@
+"""The measuring loop, unmodified, on a device whose true times are known."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from simulated import Device
+
+from gpucheck.measure.held import MOST_CALLS
+from gpucheck.measure.summary import sample_flags, time_stats
+from gpucheck.measure.timing import LOOKS, Limits, Timed, Work, measure
+
+
+def timed(device: Device, seconds: float, *, budget_s: float = 1.0, warmup_s: float = 0.0) -> Timed:
+    limits = Limits(budget_s=budget_s, warmup_s=warmup_s)
+    return measure(device, Work(device.kernel(seconds)), clock="device events", limits=limits)
+
+
+def median(result: Timed) -> float:
+    stats = time_stats((result.run,))
+    assert stats is not None
+    return stats.median
+
+
+@pytest.mark.parametrize("seconds", [2e-6, 5e-6, 20e-6, 100e-6, 1e-3, 10e-3, 0.1, 1.0])
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_the_true_time_comes_back_within_a_percent(seconds: float, noise: float) -> None:
+    # A single noisy sample cannot be within a percent: long calls get the time for a few.
+    result = timed(Device(noise=noise), seconds, budget_s=max(1.0, 50 * seconds) if noise else 1.0)
+    assert median(result) == pytest.approx(seconds, rel=0.01)
+    assert result.launch == ("unheld" if seconds >= 100e-6 else "held")
+    assert result.flags == (("few-samples",) if not noise and seconds >= 0.1 else ())
+
+
+def test_what_launching_costs_is_not_in_the_time() -> None:
+    for enqueue_s in (1e-6, 5e-6, 20e-6, 100e-6):
+        result = timed(Device(enqueue_s=enqueue_s), 10e-6)
+        assert median(result) == pytest.approx(10e-6, rel=0.01)
+
+
+def test_a_window_is_long_enough_for_its_clock() -> None:
+    result = timed(Device(), 2e-6)
+    assert result.run.calls_per_sample == MOST_CALLS
+    assert min(result.run.samples_s) == pytest.approx(1e-3, rel=0.001)
+    assert result.details["untimed_calls"] == 4
+
+
+def test_too_fast_for_any_window_is_said() -> None:
+    result = timed(Device(), 1e-6)
+    assert result.run.calls_per_sample == MOST_CALLS
+    assert result.flags == ("short-window",)
+
+
+def test_a_hold_that_is_too_short_is_doubled() -> None:
+    """The clock runs faster than the hold was computed for."""
+    device = Device(held_share=0.3)
+    result = timed(device, 5e-6)
+    assert result.launch == "held"
+    assert result.details["discarded_windows"] >= 1
+    assert result.details["hold_s"] >= 2 * min(device.holds[1:])
+    assert median(result) == pytest.approx(5e-6, rel=0.01)
+
+
+def test_no_hold_outlasts_the_host_so_a_graph_is_launched() -> None:
+    result = timed(Device(held_share=0.05), 5e-6)
+    assert result.launch == "graph"
+    assert median(result) == pytest.approx(5e-6, rel=0.01)
+    assert result.flags == ()
+
+
+def test_neither_hold_nor_graph_is_launch_bound() -> None:
+    result = timed(Device(held_share=0.05, can_capture=False), 2e-6)
+    assert result.launch == "unheld"
+    assert result.flags == ("launch-bound",)
+    assert result.details["launch_bound_because"] == "the call outlasts every hold and cannot be captured in a graph"
+    assert median(result) == pytest.approx(5e-6, rel=0.1)  # what launching takes, and never passed off as the device's
+
+
+def test_a_device_that_cannot_hold_is_launch_bound_where_launching_counts() -> None:
+    fast = timed(Device(can_hold=False), 2e-6)
+    assert fast.flags == ("launch-bound",)
+    assert fast.details["launch_bound_because"] == "the device cannot hold a stream"
+    slow = timed(Device(can_hold=False), 500e-6)
+    assert slow.flags == ()
+    assert median(slow) == pytest.approx(500e-6, rel=0.01)
+
+
+def test_a_full_queue_takes_fewer_calls() -> None:
+    """Three entries for each call: five hundred calls do not fit into a thousand."""
+    result = timed(Device(entries_per_call=3, enqueue_s=6e-6), 2e-6)
+    assert result.details["queue_full"] is True
+    assert (result.launch, result.run.calls_per_sample) == ("held", 250)
+    assert median(result) == pytest.approx(2e-6, rel=0.01)
+    assert result.flags == ("short-window",)
+
+
+def test_a_call_that_waits_for_the_device_is_launch_bound() -> None:
+    result = timed(Device(blocking=True, can_capture=False), 20e-6)
+    assert result.flags == ("launch-bound",)
+
+
+def test_hiccups_of_the_host_spoil_no_window() -> None:
+    """The host is away for 3 ms in every 700 calls: windows that it spoils are discarded, the rest are right."""
+    for seconds in (5e-6, 100e-6):
+        device = Device(hiccup_every=700, hiccup_s=3e-3)
+        result = timed(device, seconds)
+        worst = max(result.run.samples_s) / result.run.calls_per_sample
+        assert worst == pytest.approx(seconds, rel=0.01)
+        assert result.launch == ("held" if seconds == 5e-6 else "unheld")
+
+
+def test_sampling_ends_at_a_look_once_it_is_precise() -> None:
+    steady, noisy = timed(Device(noise=0.01), 50e-6), timed(Device(noise=0.3), 5e-3, budget_s=100)
+    assert len(steady.run.samples_s) == 20
+    assert len(noisy.run.samples_s) in LOOKS[1:]
+
+
+def test_the_budget_ends_it() -> None:
+    device = Device(noise=0.3, memory=0.99)
+    result = timed(device, 1e-3, budget_s=0.1)
+    assert 10 <= len(result.run.samples_s) <= 60
+    assert device.host_s - 100 < 0.2
+
+
+def test_drift_is_seen() -> None:
+    """The device loses a tenth of its clock over the row."""
+    result = timed(Device(noise=0.005, speed=lambda now: max(0.5, 1 - 0.1 * (now - 100))), 1e-3)
+    assert "drift" in sample_flags(result.run.samples_s)
+    assert sample_flags(timed(Device(noise=0.005), 1e-3).run.samples_s) == ()
+
+
+def test_warming_up_takes_the_ramp_of_the_clock_out() -> None:
+    def ramp(now: float) -> float:
+        return min(1.0, 0.2 + 0.8 * (now - 100) / 0.3)
+
+    result = timed(Device(noise=0.002, speed=ramp), 5e-6, warmup_s=0.5)
+    assert median(result) == pytest.approx(5e-6, rel=0.01)
+    assert sample_flags(result.run.samples_s) == ()
+    assert result.details["warmup_s"] >= 0.5
+
+
+def test_autocorrelation_is_seen() -> None:
+    device = Device(noise=0.05, memory=0.999)
+    result = timed(device, 1e-3, budget_s=0.2)
+    assert "autocorrelated" in sample_flags(result.run.samples_s)
+
+
+def test_samples_carry_their_time_and_are_in_order() -> None:
+    result = timed(Device(), 1e-3)
+    starts, lengths = result.run.started_monotonic_s, result.run.samples_s
+    assert len(starts) == len(lengths)
+    assert all(a + length <= b for a, length, b in zip(starts, lengths, starts[1:], strict=False))
+    assert result.run.started.endswith("Z")
+
+
+# -- the host's clock ------------------------------------------------------------------------------------------------
+
+
+def on_host(device: Device, seconds: float, **limits: float) -> Timed:
+    work = Work(device.on_host(seconds), empty=device.on_host(0.0))
+    return measure(device, work, clock="host", limits=Limits(**limits))
+
+
+@pytest.mark.parametrize("seconds", [1e-3, 20e-3, 1.0])
+def test_host_clock_finds_the_true_time(seconds: float) -> None:
+    result = on_host(Device(synchronize_s=0.0, noise=0.01), seconds)
+    assert median(result) == pytest.approx(seconds, rel=0.01)
+    assert (result.clock, result.launch) == ("host", "host")
+    assert "call-bound" not in result.flags
+
+
+def test_a_call_that_costs_more_than_a_percent_is_call_bound() -> None:
+    result = on_host(Device(synchronize_s=0.0), 5e-6)
+    assert result.flags == ("call-bound",)
+    assert result.details["empty_call_s"] == pytest.approx(0.7e-6, rel=0.01)
+    assert median(result) == pytest.approx(5.7e-6, rel=0.01)  # nothing is subtracted
+    assert on_host(Device(synchronize_s=0.0), 100e-6).flags == ()
+
+
+def test_a_synchronise_belongs_to_each_call_as_called() -> None:
+    device = Device(synchronize_s=10e-6)
+    work = Work(device.kernel(1e-3), empty=device.kernel(0.0))
+    result = measure(device, work, clock="host")
+    assert median(result) == pytest.approx(1e-3 + 15e-6, rel=0.01)
+    assert result.flags == ("call-bound",)
+
+
+def test_a_device_without_events_refuses_them() -> None:
+    with pytest.raises(ValueError, match="no events"):
+        timed(Device(has_events=False), 1e-3)
+
+
+# -- what is told to the work ----------------------------------------------------------------------------------------
+
+
+def test_prepare_knows_the_calls_to_come() -> None:
+    device = Device()
+    calls = [0]
+    told: list[tuple[int, int, int]] = []
+
+    def counted(inner: Callable[[], None]) -> Callable[[], None]:
+        def call() -> None:
+            calls[0] += 1
+            inner()
+
+        return call
+
+    work = Work(counted(device.kernel(5e-6)), prepare=lambda sample, n: told.append((sample, n, calls[0])))
+    result = measure(device, work, clock="device events")
+    windows = told[-len(result.run.samples_s) :]
+    numbers = [sample for sample, _, _ in windows]
+    assert numbers == list(range(numbers[0], numbers[0] + len(windows)))
+    for (_, announced, before), (_, _, after) in itertools.pairwise(windows):
+        assert after - before == announced == result.run.calls_per_sample + 4
+
+
+def test_captured_calls_are_forgotten() -> None:
+    device = Device(held_share=0.05)
+    forgotten = []
+    work = Work(device.kernel(5e-6), forget=lambda: forgotten.append(True))
+    assert measure(device, work, clock="device events").launch == "graph"
+    assert forgotten
+
+
+def test_an_interval_that_holds_what_it_promises() -> None:
+    """With samples that remember each other, the interval of the median still covers the true one in most runs."""
+    hits = 0
+    for seed in range(60):
+        result = timed(Device(noise=0.03, memory=0.6, seed=seed), 2e-3, budget_s=0.4)
+        stats = time_stats((result.run,))
+        assert stats is not None and stats.ci_low is not None and stats.ci_high is not None
+        hits += stats.ci_low <= 2e-3 * (1 + 1e-9) and stats.ci_high >= 2e-3 * (1 - 1e-3)
+    assert hits >= 51

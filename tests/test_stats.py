@@ -1,0 +1,108 @@
+"""Statistics on samples built by hand, and the interval's promise on samples built by chance."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from gpucheck import stats
+
+
+def test_median() -> None:
+    assert stats.median([3.0, 1.0, 2.0]) == 2.0
+    assert stats.median([4.0, 1.0, 2.0, 3.0]) == 2.5
+    with pytest.raises(ValueError, match="nothing"):
+        stats.median([])
+
+
+def test_quantiles_are_linear_between_order_statistics() -> None:
+    values = [40.0, 10.0, 30.0, 20.0]
+    assert [stats.quantile(values, q) for q in (0, 0.25, 0.5, 1)] == [10.0, 17.5, 25.0, 40.0]
+    assert stats.quantile([7.0], 0.95) == 7.0
+    for bad in (([], 0.5), ([1.0], 1.5)):
+        with pytest.raises(ValueError):
+            stats.quantile(*bad)
+
+
+def test_ranks_share_ties() -> None:
+    assert stats.ranks([10.0, 30.0, 20.0, 30.0]) == [1.0, 3.5, 2.0, 3.5]
+
+
+def test_rank_correlation_is_of_ranks_not_of_values() -> None:
+    assert stats.rank_correlation([1, 2, 3, 4], [1, 10, 100, 1e6]) == pytest.approx(1.0)
+    assert stats.rank_correlation([1, 2, 3, 4], [8, 6, 4, 2]) == pytest.approx(-1.0)
+    # d = (0, -1, 1, 0): 1 - 6·2 / (4·15) = 0.8
+    assert stats.rank_correlation([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(0.8)
+    assert stats.rank_correlation([1, 1, 1], [1, 2, 3]) == 0.0
+    with pytest.raises(ValueError):
+        stats.rank_correlation([1], [1, 2])
+
+
+def test_lag1_correlation() -> None:
+    assert stats.lag1_correlation(list(range(10))) == pytest.approx(1.0)
+    assert stats.lag1_correlation([1, 2] * 6) == pytest.approx(-1.0)
+    assert stats.lag1_correlation([1.0, 2.0]) == 0.0
+
+
+def test_interval_of_blocks_of_one() -> None:
+    """Six samples, alternating: t with 5 degrees of freedom on their logarithms."""
+    samples = [1.0, math.e, 1.0, math.e, 1.0, math.e]
+    found = stats.interval(samples)
+    assert found is not None
+    half = 2.571 * math.sqrt(6 * 0.25 / 5) / math.sqrt(6)
+    assert (found.block, found.level, found.autocorrelated) == (1, 0.95, False)
+    assert found.low == pytest.approx(math.exp(0.5 - half))
+    assert found.high == pytest.approx(math.exp(0.5 + half))
+
+
+def test_no_interval_below_six_samples() -> None:
+    assert stats.interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
+
+
+def test_interval_of_equal_samples_is_a_point() -> None:
+    found = stats.interval([0.25] * 20)
+    assert found is not None
+    assert (found.low, found.high) == (pytest.approx(0.25), pytest.approx(0.25))
+    assert not found.autocorrelated
+
+
+def test_blocks_are_widened_until_neighbours_do_not_correlate() -> None:
+    """Runs of two alike: blocks of one or two of them correlate in pairs, wider ones mix them."""
+    values = random.Random(4)
+    alike = [value for _ in range(50) for value in [values.uniform(1, 2)] * 2]
+    found = stats.interval(alike)
+    assert found is not None and not found.autocorrelated
+    assert 100 // stats.MOST_BLOCKS < found.block <= 100 // stats.FEWEST_BLOCKS
+
+
+def test_a_trend_is_autocorrelated_whatever_the_block() -> None:
+    found = stats.interval([1.0 + i / 100 for i in range(160)])
+    assert found is not None
+    assert found.autocorrelated
+    assert found.block == 20
+
+
+def test_interval_holds_the_median_of_skewed_samples() -> None:
+    """One slow sample in six pulls the mean of the logarithms far above the median."""
+    samples = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0001, 1.0]
+    found = stats.interval(samples)
+    assert found is not None
+    assert found.low <= 1.0 <= found.high
+
+
+@pytest.mark.parametrize(("memory", "least"), [(0.0, 0.90), (0.55, 0.84)])
+def test_coverage(memory: float, least: float) -> None:
+    """How often the interval holds the true median: nominally 95 %, and little less where samples remember."""
+    chance = random.Random(7)
+    hits = 0
+    for _ in range(300):
+        level, samples = 0.0, []
+        for _ in range(80):
+            level = memory * level + math.sqrt(1 - memory**2) * chance.gauss(0, 1)
+            samples.append(math.exp(0.02 * level))
+        found = stats.interval(samples)
+        assert found is not None
+        hits += found.low <= 1.0 <= found.high
+    assert hits / 300 >= least
