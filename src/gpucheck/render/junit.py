@@ -1,0 +1,105 @@
+"""A report as JUnit XML, which every CI reads: a test case for each finding."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+from gpucheck import exits
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.report import Report
+
+# All that XML 1.0 cannot hold, not even escaped (section 2.2, production Char); lone surrogates cannot be encoded.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+def junit(report: Report) -> str:
+    """The report as an XML document, declaration included.
+
+    `fail` is a failure, `inconclusive` an error, `skip` skipped; a warning passes, with its text as output, unless it
+    is what failed the command (`--strict`). A report without findings is one case, judged by its exit status.
+    """
+    findings = report.findings or (_whole(report),)
+    if not report.summary.complete:
+        findings += (Finding("complete", "inconclusive", "the command ran to its end", "it was cut off"),)
+    strict = is_strict(report)
+    cases = [_case(report.command, finding, strict) for finding in findings]
+    suite = ElementTree.Element("testsuite", {"name": f"gpucheck {report.command}", "timestamp": report.started})
+    _properties(suite, report)
+    suite.extend(cases)
+    suites = ElementTree.Element("testsuites", {"name": "gpucheck"})
+    suites.append(suite)
+    for element in (suites, suite):
+        element.set("tests", str(len(cases)))
+        for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            element.set(name, str(sum(case.find(kind) is not None for case in cases)))
+        element.set("time", _seconds(report.elapsed_s))
+    ElementTree.indent(suites)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
+
+
+def is_strict(report: Report) -> bool:
+    """Whether warnings count as failures: the command failed, and nothing else could have failed it."""
+    verdicts = {finding.verdict for finding in report.findings}
+    return report.summary.exit == exits.FAILED and "fail" not in verdicts and "warn" in verdicts
+
+
+def clean(text: str) -> str:
+    """`text` with every character that XML cannot hold written as an escape: ESC becomes `\\x1b`."""
+    return _FORBIDDEN.sub(lambda found: _escape(ord(found.group())), text)
+
+
+def _escape(code: int) -> str:
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def _whole(report: Report) -> Finding:
+    """The command itself as a finding."""
+    return Finding(report.command.replace(" ", "."), report.summary.verdict, f"gpucheck {report.command}")
+
+
+def _properties(suite: ElementTree.Element, report: Report) -> None:
+    torch = report.facts.torch
+    known = {
+        "gpucheck": report.gpucheck,
+        "torch": torch.version if torch else None,
+        "driver": report.facts.driver.version if report.facts.driver else None,
+        "devices": ", ".join(device.name or device.kind for device in report.facts.devices) or None,
+    }
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in known.items():
+        if value is not None:
+            ElementTree.SubElement(properties, "property", {"name": name, "value": clean(value)})
+
+
+def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
+    # The id, not the title: CI follows a case over time by its name, and ids never change meaning.
+    classname = f"gpucheck.{command.replace(' ', '.')}"
+    case = ElementTree.Element("testcase", {"classname": classname, "name": clean(finding.id)})
+    elapsed = finding.evidence.get("elapsed_s")
+    if isinstance(elapsed, (int, float)):
+        case.set("time", _seconds(elapsed))
+    verdict: Verdict = "fail" if strict and finding.verdict == "warn" else finding.verdict
+    kind = {"fail": "failure", "inconclusive": "error", "skip": "skipped"}.get(verdict)
+    if kind:
+        said = ": ".join(part for part in (finding.title, finding.message) if part)
+        outcome = ElementTree.SubElement(case, kind, {"message": clean(said)})
+        if kind != "skipped":
+            outcome.set("type", finding.id)
+            outcome.text = clean(_details(finding))
+    elif details := _details(finding):
+        ElementTree.SubElement(case, "system-out").text = clean(details)
+    return case
+
+
+def _details(finding: Finding) -> str:
+    """What it says, what to do, and its evidence, a line each."""
+    lines = [text for text in (finding.title, finding.message) if text]
+    if finding.fix:
+        lines.append(f"to do: {finding.fix}")
+    lines += [f"{name}: {value}" for name, value in finding.evidence.items() if name != "elapsed_s"]
+    return "\n".join(lines)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}"
