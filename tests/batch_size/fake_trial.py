@@ -1,27 +1,31 @@
 """A trial child without torch, by a scenario: memory grows with the size, and some sizes end otherwise."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
 import sys
 import time
+from typing import Any
 
 scenario = json.loads(sys.argv[1])
 print("what the user's code prints", file=sys.stderr)
 
 
-def say(answer):
+def say(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)
 
 
-def listen():
+def listen() -> dict[str, Any]:
     line = sys.stdin.readline()
     if not line:
         sys.exit(0)
-    return json.loads(line)
+    request: dict[str, Any] = json.loads(line)
+    return request
 
 
-def act(how):
+def act(how: Any) -> dict[str, Any]:
     """Ends that are no answer."""
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpucheck.batch_size import command as module
 from gpucheck.batch_size.command import Options, command, is_shared
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
+from gpucheck.machine import host, inventory
 from gpucheck.machine.host import HostMemory
-from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder, Trial
+from gpucheck.report.events import Answered, Event, Judged, Measured, Notice, Recorder, Trial
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.units import GIB, MIB
@@ -26,11 +28,11 @@ OUT_OF_MEMORY = {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory.
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with 16 GiB, 8 of them free, and nothing but a CPU."""
     see(monkeypatch, FACTS)
-    monkeypatch.setattr(module.host, "memory", lambda: HostMemory(16 * GIB, 8 * GIB, None, None))
+    monkeypatch.setattr(host, "memory", lambda: HostMemory(16 * GIB, 8 * GIB, None, None))
 
 
 def see(monkeypatch: pytest.MonkeyPatch, facts: Facts) -> None:
-    monkeypatch.setattr(module.inventory, "read", lambda: facts)
+    monkeypatch.setattr(inventory, "read", lambda *_, **__: facts)
 
 
 def find(**options: Any) -> Recorder:
@@ -171,7 +173,9 @@ def test_what_is_suspected_counts_once_a_smaller_batch_passed(scenario: Scenario
     assert (found["max_batch_size"], found["limited_by"]) == (29, "suspected")
 
 
-@pytest.mark.parametrize("message", ["could not create a primitive", "Storage size calculation overflowed with sizes=[1]"])
+@pytest.mark.parametrize(
+    "message", ["could not create a primitive", "Storage size calculation overflowed with sizes=[1]"]
+)
 def test_at_the_smallest_size_it_is_the_targets_error(scenario: Scenario, message: str) -> None:
     raised = {"raised": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
     scenario(at={"1": raised})
@@ -196,7 +200,7 @@ def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenari
     broken = {"raised": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
     scenario(per_sample=1, **{"from": 11, "beyond": broken})
     recorder = find()
-    assert [(f.id, f.verdict) for f in findings(recorder)][0] == ("batch_size.device", "fail")
+    assert next((f.id, f.verdict) for f in findings(recorder)) == ("batch_size.device", "fail")
     assert answer(recorder)["limited_by"] == "device-broken"
     assert answer(recorder)["max_batch_size"] >= 1
 
@@ -269,13 +273,14 @@ def test_memory_that_moves_is_tried_again_and_then_undecided(
     del log
     recorder = find(device="cuda")
     last = findings(recorder)
-    assert [(f.id, f.verdict) for f in last][0] == ("batch_size.undisturbed", "inconclusive")
+    assert next((f.id, f.verdict) for f in last) == ("batch_size.undisturbed", "inconclusive")
     trials = [event.result for event in recorder.events if isinstance(event, Trial)]
     assert [t["outcome"] for t in trials[-2:]] == ["inconclusive", "inconclusive"]
     assert trials[-1]["batch_size"] == trials[-2]["batch_size"]
 
 
 # Slips
+
 
 @pytest.mark.parametrize(
     ("options", "text"),
@@ -307,3 +312,25 @@ def test_a_device_that_is_not_there() -> None:
         find(device="cuda")
     assert isinstance(caught.value, GpucheckError)
     assert caught.value.exit_code == 3
+
+
+def test_ctrl_c_leaves_the_answer_so_far(scenario: Scenario) -> None:
+    scenario(per_sample=1)
+    recorder = Recorder()
+
+    def emit(event: Event) -> None:
+        recorder(event)
+        if isinstance(event, Trial) and event.number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        command(Options(target="mlp", device="cpu"), emit)
+    found = answer(recorder)
+    assert (found["limited_by"], found["confirmed"]) == ("interrupted", False)
+    assert found["max_batch_size"] == 1
+    assert len(found["trials"]) == 2
+
+
+def test_the_parent_needs_no_torch() -> None:
+    code = "import sys, gpucheck.batch_size.command; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,13 +1,25 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
 import torch
 
+from gpucheck.batch_size import trial_gauge
 from gpucheck.batch_size.trial import Session, _settled
-from gpucheck.batch_size.trial_gauge import CpuGauge, DeviceGauge, open_device_gauge
-from gpucheck.machine.accel import Accel
+from gpucheck.batch_size.trial_gauge import (
+    CpuGauge,
+    DeviceGauge,
+    first_in_line,
+    open_cpu_gauge,
+    open_device_gauge,
+    set_guard,
+    swapped_bytes,
+)
+from gpucheck.machine import accel
+from gpucheck.machine.accel import Accel, open_device
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.units import GIB, MIB
 from gpucheck.work.target import Batch, Workload
@@ -195,3 +207,27 @@ def test_a_cpus_gauge_counts_what_comes_on_top_of_the_baseline() -> None:
     assert (gauge.peaks().total, gauge.peaks().compute) == (3 * GIB, None)
     assert gauge.figures().max_resident_bytes == 4 * GIB
     assert CpuGauge(cast(Accel, process), GIB, "sampled").peaks().total is None
+
+
+def test_without_linux_interfaces_it_says_how_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = open_device("cpu")
+    monkeypatch.setattr(trial_gauge, "reset_resident_peak", lambda: False)
+    assert open_cpu_gauge(cpu, None).method == "process peak"
+    monkeypatch.setattr(accel, "_status_bytes", lambda field: None)  # macOS: no peak at all
+    assert open_cpu_gauge(cpu, None).method == "sampled"
+
+
+def test_without_resource_nothing_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert not set_guard(GIB)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not set_guard(GIB)
+
+
+def test_swap_is_none_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(trial_gauge, "open", missing, raising=False)
+    assert swapped_bytes() == 0
+    first_in_line()

@@ -37,6 +37,8 @@ STEPS = 2
 STEPS_CONFIRMED = 3
 # Noise of a trial's time: what is reserved for the last ones is so much more than the forecast.
 TIME_RESERVE = 1.3
+# A size that time allows is worth a trial only if it is so much larger than the best.
+WORTHWHILE = 1.1
 # An idle card holds this much without a process that one can see (the driver's own).
 IDLE_DEVICE_BYTES = 512 * MIB
 
@@ -171,6 +173,11 @@ class _Hunt:
         except Refused as error:
             self.refused = error.reason
             self.weight = self.weight or self.runner.weigh()
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C, SIGTERM: what is known so far is the answer
+                self.limited_by = "interrupted"
+                self._answer()
+            raise
         if self.search.best is not None and self.runner.setup.is_cpu:
             self._with_default_malloc()
         self._conclude()
@@ -206,11 +213,14 @@ class _Hunt:
     def _search(self) -> None:
         closing = again = False
         while (attempt := self.search.next()) is not None:
-            if attempt.purpose == "search" and (closing or self._is_late(attempt)):
-                closing, self.limited_by, best = True, "time", self.search.best
-                if best is None or self.search.confirmed:
-                    return
-                attempt = Attempt(best.size, "confirm")
+            best = self.search.best
+            if attempt.purpose == "search" and best is not None:
+                size = min(attempt.size, self._affordable())
+                if closing or (size < attempt.size and size <= best.size * WORTHWHILE):
+                    closing, self.limited_by = True, "time"
+                    attempt = Attempt(best.size, "confirm")
+                else:
+                    attempt = Attempt(size)
             if time.monotonic() >= self.deadline:
                 self.limited_by = "time"
                 return
@@ -281,12 +291,12 @@ class _Hunt:
     # Time
 
     def _seconds(self, size: int, steps: int) -> float:
-        """How long a trial of `size` takes, from the largest that passed; 0 before the first."""
+        """How long so many steps take, in proportion to the largest size that was timed; 0 before the first."""
         timed = [r for r in self.results if r.steps_s]
         if not timed:
             return 0.0
         largest = max(timed, key=lambda r: r.size)
-        return steps * (sum(largest.steps_s) / len(largest.steps_s)) * max(1.0, size / largest.size)
+        return steps * (sum(largest.steps_s) / len(largest.steps_s)) * size / largest.size
 
     def _patience(self, size: int) -> float:
         """How long a trial may take before it is thought to hang."""
@@ -294,13 +304,11 @@ class _Hunt:
             return max(TRIAL_TIMEOUT_LEAST_S, self.deadline - time.monotonic())
         return max(TRIAL_TIMEOUT_LEAST_S, TRIAL_TIMEOUT_FACTOR * self._seconds(size, STEPS_CONFIRMED))
 
-    def _is_late(self, attempt: Attempt) -> bool:
-        """Whether this trial would leave no time to confirm what it finds."""
-        if self.search.best is None:
-            return False
-        closing = self.runner.start_s + self._seconds(attempt.size, STEPS_CONFIRMED)
-        needed = self._seconds(attempt.size, STEPS) + closing
-        return time.monotonic() + TIME_RESERVE * needed > self.deadline
+    def _affordable(self) -> int:
+        """The largest size that there is time to try and to confirm."""
+        each = self._seconds(1, STEPS + STEPS_CONFIRMED)
+        left = (self.deadline - time.monotonic()) / TIME_RESERVE - self.runner.start_s
+        return LARGEST_BATCH if each <= 0 else max(0, int(left / each))
 
     def _with_default_malloc(self) -> None:
         """Run the answer once more as the user's own process will: with the system's malloc settings."""
@@ -352,6 +360,10 @@ class _Hunt:
             tolerance=self.search.tolerance,
         )
 
+    def _answer(self) -> None:
+        found = answer.entry(self.search, self.results, self._context(), self.limited_by, self.default_malloc)
+        self.emit(Answered("find_batch_size", found))
+
     def _conclude(self) -> None:
         context = self._context()
         final = answer.final_result(self.search, self.results)
@@ -362,8 +374,7 @@ class _Hunt:
                 self.emit(Measured(measured))
             if final.loss is not None:
                 self.emit(Notice(f"loss: {final.loss}; optimizer: {context.optimizer}"))
-        found = answer.entry(self.search, self.results, context, self.limited_by, self.default_malloc)
-        self.emit(Answered("find_batch_size", found))
+        self._answer()
         for finding in answer.findings(self.search, context, self.limited_by, self.refused, self.default_malloc):
             self.emit(Judged(finding))
 

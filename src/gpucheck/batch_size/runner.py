@@ -38,6 +38,9 @@ SPILL_BYTES = 16 * 2**20
 # A warmed child with torch has 0.2 to 0.5 GiB, which is not the trial's.
 ASSUMED_BASELINE_BYTES = 2**29
 
+# SIGKILL, which Windows' signal module does not name.
+KILLED = 9
+
 Malloc = Literal["tuned", "default"]
 
 
@@ -348,6 +351,8 @@ def _in_words(end: End, limit_s: float) -> str:
         return f"{first.classes[0].removeprefix('builtins.')}" + (f": {said[0]}" if said else "")
     last = end.stderr_tail.strip().splitlines()
     told = f" ({last[-1]})" if last else ""
+    if end.killed_by == KILLED:
+        return "killed, as the kernel does when the machine's memory runs out"
     if end.killed_by is not None:
         return f"killed by signal {end.killed_by}{told}"
     return f"exit status {end.exit_status}{told}"

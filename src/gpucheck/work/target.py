@@ -214,7 +214,7 @@ def _batches(
     if not inputs:
         wanted = [name for name in inspect.signature(model.forward).parameters if name not in ("args", "kwargs")]
         takes = f"its forward takes {', '.join(wanted)}" if wanted else ""
-        raise TargetError(f"what {target.text} takes is not known", takes, f"add --input {INPUT_GRAMMAR}")
+        raise TargetError(f"the inputs of {target.text} are not known", takes, f"add --input {INPUT_GRAMMAR}")
     signature = inspect.signature(model.forward).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.values())
     named = all(

@@ -1,0 +1,97 @@
+"""Real trials in real children on the CPU: few, small, and none asserts a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpucheck.batch_size.budget import guard_bytes
+from gpucheck.batch_size.command import Options, command
+from gpucheck.batch_size.runner import Runner, Setup
+from gpucheck.batch_size.search import Attempt
+from gpucheck.machine import host, inventory
+from gpucheck.machine.child import python_argv
+from gpucheck.report.events import Answered, Judged, Recorder
+from gpucheck.report.facts import Facts
+from gpucheck.units import MIB
+
+TARGET = """
+from torch import nn
+
+class Talkative(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(*[nn.Linear(512, 512) for _ in range(4)])
+    def forward(self, x):
+        print("a line on stdout that is not JSON")
+        return self.body(x)
+
+make = Talkative
+"""
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and peaks of a process are Linux's")
+
+
+@linux
+def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "talkative.py").write_text(TARGET)
+    monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts(host=host.read(), devices=(host.cpu(),)))
+    recorder = Recorder()
+    options = Options(
+        target=f"{tmp_path / 'talkative.py'}:make", inputs=("x:512:float32",), memory_limit="96MiB", device="cpu"
+    )
+    command(options, recorder)
+    (found,) = [event.value for event in recorder.events if isinstance(event, Answered)]
+    # Weights, gradients and AdamW's state are 16 MiB; each sample then keeps 4 × 2 KiB and more in flight.
+    assert 2_000 < found["max_batch_size"] < 20_000
+    assert found["confirmed"]
+    assert found["method"]["peak"] == "VmHWM"
+    assert 0.9 * 96 * MIB < found["peak_bytes"] <= 96 * MIB
+    assert found["state_bytes"] == pytest.approx(16 * MIB, rel=0.01)
+    assert found["loss"] == "cross-entropy against random classes"
+    assert found["first_failing"] <= 1.02 * found["max_batch_size"] + 1
+    assert [e.finding.verdict for e in recorder.events if isinstance(e, Judged)] == ["pass", "info"]
+
+
+@linux
+def test_running_out_is_real_and_the_next_child_works() -> None:
+    budget = 128 * MIB
+    setup = Setup(
+        target="mlp",
+        inputs=(),
+        mode="infer",
+        optimizer="adamw",
+        dtype=None,
+        device="cpu",
+        device_name=None,
+        budget_bytes=budget,
+        guard_bytes=guard_bytes(budget),
+        limit=None,
+        free_before=None,
+        shared=False,
+        watch_bytes=None,
+    )
+    with Runner(setup) as runner:
+        failed = runner.run(Attempt(10**6), steps=1, limit_s=60.0, deadline=time.monotonic() + 60)
+        assert failed.outcome == "out-of-memory"
+        assert "DefaultCPUAllocator: can't allocate memory" in failed.reason
+        assert "in make" in failed.trace
+        passed = runner.run(Attempt(10), steps=1, limit_s=60.0, deadline=time.monotonic() + 60)
+        assert (passed.outcome, passed.fresh) == ("fits", True)
+        assert passed.peak_bytes is not None and 0 < passed.peak_bytes < budget
+    with Runner(replace(setup, target="transformer")) as runner:
+        assert runner.weigh() == 18429952
+
+
+def test_a_child_ends_with_its_parent() -> None:
+    child = subprocess.Popen(python_argv("gpucheck.batch_size.trial"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    child.stdin.write(json.dumps({"device": "cpu"}).encode()[:5])
+    child.stdin.close()
+    assert child.wait(60) == 0
