@@ -240,6 +240,7 @@ def test_who_is_on_a_card() -> None:
     assert is_shared(Device(kind="cuda", processes=(Process(1, "compute"),)))
     assert is_shared(Device(kind="cuda", memory_used_bytes=GIB))
     assert not is_shared(Device(kind="cuda", memory_used_bytes=100 * MIB))
+    assert not is_shared(Device(kind="cuda", memory_used_bytes=GIB, integrated=True))
     assert not is_shared(Device(kind="cuda"))
 
 

@@ -132,7 +132,7 @@ def findings(
         return [_nothing_fits(search, context, limited_by, refused)]
     title = f"a batch of {best.size} fits"
     failing = search.first_failing
-    failed = f"a batch of {failing.size} does not ({failing.outcome})" if failing else ""
+    failed = f"a batch of {failing.size} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
     why = _LIMITS.get(limited_by or "", failed)
     evidence = {"batch_size": best.size, "budget_bytes": context.budget.bytes, "limited_by": limited_by}
     found = [Finding("batch_size.fits", "pass", title, why, evidence)]
@@ -153,12 +153,12 @@ def findings(
 
 
 def _malloc_finding(result: Result, context: Context) -> Finding:
-    evidence = {"peak_bytes": result.peak_bytes, "budget_bytes": context.budget.bytes}
-    peak = capacity(result.peak_bytes) if result.peak_bytes is not None else "unknown"
-    title = f"with the system's default malloc its peak is {peak}"
-    if result.outcome == "fits":
-        return Finding("batch_size.default_malloc", "info", title, "within the limit as well", evidence)
-    message = f"{result.reason}: glibc keeps freed memory; MALLOC_TRIM_THRESHOLD_=0 returns it"
+    peak, budget = result.peak_bytes or 0, context.budget.bytes
+    title = f"under the system's default malloc its peak is {capacity(peak)}"
+    message = "within the budget as well"
+    if peak > budget:
+        message = f"{capacity(peak - budget)} above the budget: freed memory is kept for later"
+    evidence = {"peak_bytes": peak, "budget_bytes": budget}
     return Finding("batch_size.default_malloc", "info", title, message, evidence)
 
 

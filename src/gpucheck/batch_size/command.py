@@ -68,7 +68,7 @@ def command(options: Options, emit: Emit) -> None:
     began = time.monotonic()
     limit = _checked(options)
     target = options.target or "transformer"
-    facts = inventory.read()
+    facts = inventory.read(processes=True)
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
     device_id = choose.resolve(options.device, facts)
@@ -147,7 +147,8 @@ def is_shared(device: Device) -> bool:
     """Whether another process is on the device, by its process list, else by the memory in use."""
     if device.processes is not None:
         return bool(device.processes)
-    return (device.memory_used_bytes or 0) > IDLE_DEVICE_BYTES
+    # Unified memory is used by everything that runs on the machine.
+    return not device.integrated and (device.memory_used_bytes or 0) > IDLE_DEVICE_BYTES
 
 
 class _Hunt:
