@@ -1,0 +1,234 @@
+"""What torch's four memory figures must be around a small sequence, and what each step shows.
+
+The exact figures hold for torch's own caching allocator with default settings, starting from an empty cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+from gpucheck.report.finding import Verdict
+from gpucheck.report.measurement import MemoryFigures
+from gpucheck.units import MIB, capacity
+
+# torch's c10/core/AllocatorConfig.h (until 2.8 in c10/cuda/CUDACachingAllocator.cpp), the same since torch 1.0.
+MIN_BLOCK = 512  # kMinBlockSize: every request is rounded up to a multiple
+SMALL_SIZE = 1 * MIB  # kSmallSize: the largest request served from the pool of small blocks
+SMALL_BUFFER = 2 * MIB  # kSmallBuffer: the segment behind small requests
+LARGE_BUFFER = 20 * MIB  # kLargeBuffer: the segment behind requests above 1 and below 10 MiB
+MIN_LARGE_ALLOC = 10 * MIB  # kMinLargeAlloc: from here on a request has a segment of its own …
+ROUND_LARGE = 2 * MIB  # kRoundLarge: … rounded up to a multiple
+
+# One request for each kind of segment; none can use what another leaves free. The first is no multiple of 512.
+TENSOR_SIZES = (1000, 4 * MIB, 64 * MIB)
+# More than the 16 MiB that the 20 MiB segment leaves free, so that it needs a segment of its own.
+TEMPORARY_SIZE = 32 * MIB
+
+
+def _rounded(request: int) -> int:
+    return -(-request // MIN_BLOCK) * MIN_BLOCK
+
+
+def segment_size(request: int) -> int:
+    """Bytes that a request of `request` bytes (more than 0) adds to `memory_reserved` where no cached block fits."""
+    block = _rounded(request)
+    if block <= SMALL_SIZE:
+        return SMALL_BUFFER
+    if block < MIN_LARGE_ALLOC:
+        return LARGE_BUFFER
+    return -(-block // ROUND_LARGE) * ROUND_LARGE
+
+
+def block_size(request: int) -> int:
+    """Bytes that it then adds to `memory_allocated`: a rest too small to be split off counts with it."""
+    block, segment = _rounded(request), segment_size(request)
+    rest = segment - block
+    splits = rest >= MIN_BLOCK if block <= SMALL_SIZE else rest > SMALL_SIZE
+    return block if splits else segment
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """torch's four figures at one moment, in bytes."""
+
+    memory_allocated_bytes: int
+    max_memory_allocated_bytes: int
+    memory_reserved_bytes: int
+    max_memory_reserved_bytes: int
+
+
+FIGURES = tuple(Level.__dataclass_fields__)
+StepName = Literal["start", "allocate", "peak", "free", "empty_cache"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the sequence: what it does and what it shows."""
+
+    name: StepName
+    does: str
+    shows: str
+
+
+_SIZES = ", ".join("1000 B" if size == 1000 else capacity(size) for size in TENSOR_SIZES)
+_BLOCKS = sum(block_size(size) for size in TENSOR_SIZES)
+STEPS: tuple[Step, ...] = (
+    Step("start", "empty the cache and reset the peaks", "peaks start from what is held now"),
+    Step(
+        "allocate",
+        f"allocate three tensors of {_SIZES}",
+        "allocated counts tensors, rounded up to 512 B; reserved counts what the allocator took from the device: "
+        "segments of 2, 20 and 64 MiB",
+    ),
+    Step(
+        "peak",
+        f"allocate {capacity(TEMPORARY_SIZE)} more and drop it at once",
+        "the peak remembers what a temporary took, and its segment stays reserved",
+    ),
+    Step("free", "drop the tensors", "allocated falls, reserved stays: the allocator keeps the segments for later"),
+    Step("empty_cache", "call empty_cache()", "reserved falls: other processes can have the memory again"),
+)
+
+
+def expected(start: Level) -> dict[StepName, Level]:
+    """The four figures after each step, exactly, for the native allocator with an empty cache at `start`."""
+    held, taken = start.memory_allocated_bytes, start.memory_reserved_bytes
+    blocks = held + sum(block_size(size) for size in TENSOR_SIZES)
+    segments = taken + sum(segment_size(size) for size in TENSOR_SIZES)
+    top, top_segments = blocks + block_size(TEMPORARY_SIZE), segments + segment_size(TEMPORARY_SIZE)
+    return {
+        "start": Level(held, held, taken, taken),
+        "allocate": Level(blocks, blocks, segments, segments),
+        "peak": Level(blocks, top, top_segments, top_segments),
+        "free": Level(held, top, top_segments, top_segments),
+        "empty_cache": Level(held, top, taken, top_segments),
+    }
+
+
+def bounds(start: Level) -> dict[StepName, Level]:
+    """What every caching allocator must satisfy after each step: see RELATIONS for which way each figure is bounded."""
+    held, taken = start.memory_allocated_bytes, start.memory_reserved_bytes
+    tensors = sum(TENSOR_SIZES)
+    top = held + tensors + TEMPORARY_SIZE
+    return {
+        "start": Level(held, held, taken, taken),
+        "allocate": Level(held + tensors, held + tensors, held + tensors, held + tensors),
+        "peak": Level(held + tensors, top, held + tensors, top),
+        "free": Level(held, top, held, top),
+        "empty_cache": Level(held, top, held, top),
+    }
+
+
+Relation = Literal["=", "≥", "≤"]
+# Where the allocator is not the one we know: what is freed is exactly gone, everything else is at least so much.
+_EXACT_ANYWHERE: dict[StepName, tuple[str, ...]] = {
+    "start": FIGURES,
+    "free": ("memory_allocated_bytes",),
+    "empty_cache": ("memory_allocated_bytes",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One figure beside what must come out. `ok` is None where the device does not tell the figure."""
+
+    figure: str
+    relation: Relation
+    expected_bytes: int
+    observed_bytes: int | None
+    ok: bool | None
+
+
+def compare(step: StepName, start: Level, observed: MemoryFigures, *, exact: bool) -> tuple[Comparison, ...]:
+    """Each of the four figures after `step` beside what must come out of a sequence that began at `start`."""
+    wanted = expected(start)[step] if exact else bounds(start)[step]
+    rows = []
+    for figure in FIGURES:
+        relation: Relation = "=" if exact or figure in _EXACT_ANYWHERE.get(step, ()) else "≥"
+        want, seen = int(getattr(wanted, figure)), getattr(observed, figure)
+        ok = None if seen is None else (seen == want if relation == "=" else seen >= want)
+        rows.append(Comparison(figure, relation, want, seen, ok))
+    return tuple(rows)
+
+
+def verdict(comparisons: Sequence[Comparison]) -> Verdict:
+    """`fail` where a figure is not what it must be, `skip` where the device tells none."""
+    known = [row.ok for row in comparisons if row.ok is not None]
+    if not known:
+        return "skip"
+    return "pass" if all(known) else "fail"
+
+
+class Gauge(Protocol):
+    """The device whose figures are read: an `Accel`, as far as this sequence needs one."""
+
+    def memory(self) -> MemoryFigures:
+        """The four figures now."""
+
+    def empty_cache(self) -> None:
+        """Give unused segments back."""
+
+    def reset_peak(self) -> None:
+        """Start the peaks anew."""
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+
+
+def level(figures: MemoryFigures) -> Level:
+    """The figures as numbers to reckon with; one that the device does not tell counts as its current one, or 0."""
+    held, taken = figures.memory_allocated_bytes or 0, figures.memory_reserved_bytes or 0
+    top, top_taken = figures.max_memory_allocated_bytes, figures.max_memory_reserved_bytes
+    return Level(held, held if top is None else top, taken, taken if top_taken is None else top_taken)
+
+
+def walk(gauge: Gauge, allocate: Callable[[int], object]) -> list[tuple[Step, MemoryFigures]]:
+    """Run the sequence and read the figures after each step. `allocate(bytes)` returns what holds the memory."""
+    held: list[object] = []
+
+    def allocate_all() -> None:
+        held.extend(allocate(size) for size in TENSOR_SIZES)
+
+    def allocate_and_drop() -> None:
+        allocate(TEMPORARY_SIZE)
+
+    def begin() -> None:
+        gauge.synchronize()
+        gauge.empty_cache()
+        gauge.reset_peak()
+
+    actions: dict[StepName, Callable[[], None]] = {
+        "start": begin,
+        "allocate": allocate_all,
+        "peak": allocate_and_drop,
+        "free": held.clear,
+        "empty_cache": gauge.empty_cache,
+    }
+    seen = []
+    for step in STEPS:
+        actions[step.name]()
+        gauge.synchronize()
+        seen.append((step, gauge.memory()))
+    return seen
+
+
+def judge(seen: Sequence[tuple[Step, MemoryFigures]], *, exact: bool) -> list[dict[str, Any]]:
+    """The steps as plain data: what was done, what it shows, and each figure beside what must come out."""
+    start = level(seen[0][1])
+    rows = []
+    for step, figures in seen:
+        comparisons = compare(step.name, start, figures, exact=exact)
+        rows.append(
+            {
+                "step": step.name,
+                "does": step.does,
+                "explanation": step.shows,
+                "exact": exact,
+                "figures": [asdict(row) for row in comparisons],
+                "verdict": verdict(comparisons),
+                "reason": None,
+            }
+        )
+    return rows

@@ -1,0 +1,305 @@
+"""`gpucheck smoke`: does everything that a training job relies on work here?
+
+A check is a row of CHECKS and a function that returns what it saw, or raises. Whatever else it raises is its finding.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.health import smoke_data, smoke_memory, smoke_numerics, smoke_tensors
+from gpucheck.health.smoke_setting import (
+    Need,
+    Seen,
+    Setting,
+    Unavailable,
+    Wrong,
+    broken,
+    dedicated_memory,
+    first_line,
+    nothing,
+    numpy,
+    unchanged,
+)
+from gpucheck.machine import accel as devices
+from gpucheck.machine import choose, inventory
+from gpucheck.report.events import Emit, Judged, Notice, Progress, Started
+from gpucheck.report.facts import Facts, Host
+from gpucheck.report.finding import Finding, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked. `require` is a kind of REQUIRABLE; `only` and `skip` are prefixes of check ids."""
+
+    device: str = "auto"
+    require: str | None = None
+    min_devices: int | None = None
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: its id, what it claims, the function that proves it, and why it cannot be made somewhere."""
+
+    id: str
+    title: str
+    function: Callable[[Setting], Seen]
+    needs: tuple[Need, ...] = field(default=(nothing,))
+
+
+def _usable(setting: Setting) -> Seen:
+    accel = setting.accel
+    reason = broken(accel)
+    if reason:
+        raise Wrong(f"{accel.id} computes nothing: {reason}")
+    capability = accel.compute_capability
+    evidence = {"name": accel.name, "uuid": accel.uuid, "compute_capability": list(capability) if capability else None}
+    return Seen(f"{accel.name} ({accel.id}), torch {torch.__version__}", evidence)
+
+
+# In the order of a training job: what comes first is what the rest stands on.
+CHECKS: tuple[Check, ...] = (
+    Check("device.usable", "torch can use the device", _usable),
+    Check("tensors.round_trip", "tensors survive the round trip bit for bit", smoke_tensors.round_trip),
+    Check("tensors.layouts", "odd shapes and strides survive the round trip", smoke_tensors.layouts),
+    Check("tensors.to_returns_new", ".to() returns a new tensor and leaves the old", smoke_tensors.to_returns_new),
+    Check("tensors.device_mismatch", "a mismatch of devices raises RuntimeError", smoke_tensors.device_mismatch),
+    Check("tensors.numpy_needs_cpu", "numpy() needs the CPU", smoke_tensors.numpy_needs_cpu, (numpy,)),
+    Check("modules.to", "model.to() moves parameters and buffers", smoke_tensors.module_to),
+    Check("training.gradients_through_to", "gradients flow through .to()", smoke_tensors.gradients),
+    Check("numerics.matmul", "matrix products agree with float64", smoke_numerics.matmul),
+    Check("numerics.convolution", "convolutions agree with float64", smoke_numerics.convolution),
+    Check("numerics.tf32", "TF32 stays within its bound", smoke_numerics.tf32, (smoke_numerics.has_tf32,)),
+    Check("training.step", "a training step agrees with the CPU's and lowers the loss", smoke_numerics.training_step),
+    Check("training.autocast", "autocast computes low, keeps float32 weights", smoke_numerics.autocast),
+    Check("memory.accounting", "memory is counted rightly and comes back", smoke_memory.accounting),
+    Check(
+        "memory.one_pebibyte",
+        "one allocation of 1 PiB raises out-of-memory",
+        smoke_memory.one_pebibyte,
+        (dedicated_memory,),
+    ),
+    Check(
+        "memory.to_the_end",
+        "allocating to the end raises out-of-memory",
+        smoke_memory.to_the_end,
+        (smoke_memory.has_fraction, dedicated_memory),
+    ),
+    Check("copies.pinned", "pinned copies are right after a synchronise", smoke_data.pinned, (smoke_data.can_pin,)),
+    Check("copies.non_blocking", "non-blocking copies are right after a synchronise", smoke_data.non_blocking),
+    Check("streams.wait", "a stream waits for another", smoke_data.streams, (smoke_data.has_streams,)),
+    Check("device.context", "device contexts are obeyed and end", smoke_data.device_context),
+    Check("data.loader", "a DataLoader with workers and pinned memory delivers", smoke_data.data_loader),
+)
+
+# Findings about what was asked for on the command line; they are no checks to select.
+REQUIRED_ID, COUNT_ID, USABLE_ID = "device.required", "device.count", "device.usable"
+REQUIRABLE = ("cuda", "rocm", "mps", "xpu")
+
+
+def command(options: Options, emit: Emit) -> None:
+    """Run the selected checks on one device and judge each.
+
+    Raises UsageError for a prefix that matches nothing and for an unknown requirement, CannotLook where the device that
+    was named is not there.
+    """
+    checks = select(options.only, options.skip)
+    _validate(options)
+    facts = inventory.read()
+    emit(Started(facts))
+    for finding in judge_requirements(options, facts):
+        emit(Judged(finding))
+    accel = _open(options.device, facts, emit)
+    if accel is None:
+        return
+    with accel.as_current():
+        run(checks, Setting(accel, facts.host or Host()), emit)
+
+
+def select(only: Sequence[str], skip: Sequence[str], checks: Sequence[Check] = CHECKS) -> list[Check]:
+    """The checks whose id begins with one of `only` (all where it is empty) and with none of `skip`.
+
+    Raises UsageError for a prefix that matches nothing, and where nothing is left.
+    """
+    ids = [check.id for check in checks]
+    for option, prefixes in (("--only", only), ("--skip", skip)):
+        for prefix in prefixes:
+            if not prefix or not any(name.startswith(prefix) for name in ids):
+                raise UsageError(f"{option} {prefix!r} matches no check", "", f"did you mean {_nearest(prefix, ids)}?")
+    chosen = [
+        check
+        for check in checks
+        if (not only or check.id.startswith(tuple(only))) and not (skip and check.id.startswith(tuple(skip)))
+    ]
+    if not chosen:
+        raise UsageError("--skip leaves no check of --only", "nothing would be checked", "skip fewer")
+    return chosen
+
+
+def _nearest(prefix: str, names: Iterable[str]) -> str:
+    # Groups too: who types `tensor.` means `tensors`.
+    known = list(dict.fromkeys([*names, *(name.partition(".")[0] for name in names)]))
+    return difflib.get_close_matches(prefix, known, n=1, cutoff=0.0)[0]
+
+
+def _validate(options: Options) -> None:
+    if options.require is not None and options.require not in REQUIRABLE:
+        near = difflib.get_close_matches(options.require, REQUIRABLE, n=1, cutoff=0.0)[0]
+        raise UsageError(
+            f"--require {options.require!r} is no kind of device",
+            f"known: {', '.join(REQUIRABLE)}",
+            f"did you mean {near}?",
+        )
+    if options.min_devices is not None and options.min_devices < 1:
+        raise UsageError(f"--min-devices {options.min_devices} is less than 1", "", "leave it out to ask for none")
+
+
+# -- what the command line requires -----------------------------------------------------------------------------------
+
+
+def judge_requirements(options: Options, facts: Facts) -> list[Finding]:
+    """`--require` and `--min-devices` against what torch can use."""
+    kind = devices.default_accelerator()
+    count = devices.device_count(kind) if kind else 0
+    return required(options, kind, count, torch.version.hip is not None, facts)
+
+
+def required(options: Options, kind: str | None, count: int, is_rocm: bool, facts: Facts) -> list[Finding]:
+    """The findings, where torch can use `count` accelerators of `kind` (None: it can use none)."""
+    found: list[Finding] = []
+    # torch calls ROCm's devices cuda; who asks for cuda in CI gets them, who asks for rocm gets nothing else.
+    names = {kind, "rocm"} if kind == "cuda" and is_rocm else {kind}
+    what = f"{count} device{'s' * (count != 1)} of kind {kind}" if kind else "no accelerator"
+    evidence = {"kind": kind, "count": count, "rocm": is_rocm}
+    if options.require is not None:
+        met = options.require in names and count > 0
+        title = f"an accelerator of kind {options.require} is required"
+        why = "" if met or not choose.is_present(facts) else f": {choose.why_unusable(facts)}"
+        found.append(
+            Finding(
+                REQUIRED_ID,
+                "pass" if met else "fail",
+                title,
+                f"torch can use {what}{why}",
+                evidence,
+                None if met else "see `gpucheck devices` for what is there",
+            )
+        )
+    if options.min_devices is not None:
+        met = count >= options.min_devices and (options.require is None or options.require in names)
+        title = f"at least {options.min_devices} device{'s' * (options.min_devices != 1)} required"
+        found.append(
+            Finding(
+                COUNT_ID,
+                "pass" if met else "fail",
+                title,
+                f"torch can use {what}",
+                evidence,
+                None if met else "see `gpucheck devices`, and whether CUDA_VISIBLE_DEVICES hides some",
+            )
+        )
+    return found
+
+
+def _open(requested: str, facts: Facts, emit: Emit) -> devices.Accel | None:
+    """The device to check; None where one is there and torch cannot use it, which is then the failed check."""
+    try:
+        chosen = choose.choose(requested, facts)
+        device_id = choose.resolve(requested, facts)
+    except CannotLook as error:
+        # Asked for by name and not in this machine: that is no finding about the machine (exit 3).
+        if not _present_but_unusable(requested, facts):
+            raise
+        emit(Judged(unusable(error)))
+        return None
+    if chosen.notice:
+        emit(Notice(chosen.notice))
+    try:
+        return choose.open_named(device_id, facts)
+    except CannotLook as error:
+        emit(Judged(unusable(error)))
+        return None
+
+
+def _present_but_unusable(requested: str, facts: Facts) -> bool:
+    if not requested.lower().startswith(("auto", "all", "cuda", "gpu-", "mig-")):
+        return False
+    try:
+        choose.choose("auto", facts)
+    except CannotLook:
+        return True
+    return False
+
+
+def unusable(error: CannotLook) -> Finding:
+    """The failed check `device.usable`: an accelerator is there and torch cannot use it."""
+    fix = error.fix if "--device cpu" in error.fix else "see `gpucheck devices`, or work on the CPU with --device cpu"
+    return Finding(USABLE_ID, "fail", error.what, error.why, fix=fix)
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+def run(checks: Sequence[Check], setting: Setting, emit: Emit) -> None:
+    """Run each check and emit its finding. Once the device answers nothing, the rest is skipped with that reason."""
+    dead: str | None = None
+    for number, check in enumerate(checks):
+        emit(Progress(check.title, number, len(checks)))
+        if dead:
+            emit(Judged(Finding(check.id, "skip", check.title, dead)))
+            continue
+        finding = run_one(check, setting)
+        emit(Judged(finding))
+        if finding.verdict == "fail" and (reason := broken(setting.accel)):
+            dead = f"the device answers nothing since {check.id} failed: {reason}"
+
+
+def run_one(check: Check, setting: Setting) -> Finding:
+    """The finding of one check. Torch's global state is as before, its warnings are kept in the evidence."""
+    reason = next((why for need in check.needs if (why := need(setting))), None)
+    if reason:
+        return Finding(check.id, "skip", check.title, reason)
+    start = time.monotonic()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        verdict, message, evidence, fix = _outcome(check, setting)
+    evidence = {**evidence, "elapsed_s": time.monotonic() - start}
+    if texts := list(dict.fromkeys(first_line(one.message) for one in heard)):
+        evidence["warnings"] = texts
+    return Finding(check.id, verdict, check.title, message, evidence, fix)
+
+
+def _outcome(check: Check, setting: Setting) -> tuple[Verdict, str, dict[str, Any], str | None]:
+    try:
+        with unchanged(setting.accel):
+            seen = check.function(setting)
+            setting.accel.synchronize()  # an error of the device comes up here, not in the next check
+    except Unavailable as unavailable:
+        return "skip", str(unavailable), {}, None
+    except Wrong as wrong:
+        return "fail", str(wrong), wrong.evidence, wrong.fix
+    except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
+        return "fail", *_unexpected(error), None
+    return "warn" if seen.doubt else "pass", seen.message, seen.evidence, seen.fix
+
+
+def _unexpected(error: Exception) -> tuple[str, dict[str, Any]]:
+    """The text of an error that no check foresees, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    evidence = {
+        "type": type(error).__name__,
+        "text": str(error),
+        "raised_at": f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else None,
+    }
+    return f"{type(error).__name__}: {first_line(error)}", evidence

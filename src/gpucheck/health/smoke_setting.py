@@ -1,0 +1,164 @@
+"""What every check of the smoke test is given, how it answers, and what it must leave as it found it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gpucheck.machine.accel import Accel
+from gpucheck.report.facts import Host
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where the checks run: the device under test and the machine around it."""
+
+    accel: Accel
+    host: Host = field(default_factory=Host)
+
+    @property
+    def device(self) -> torch.device:
+        """The device under test."""
+        return self.accel.device
+
+    @property
+    def other(self) -> torch.device:
+        """A second device: the CPU, or `meta` where the CPU itself is under test."""
+        return torch.device("meta" if self.accel.is_cpu else "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A check that passed: what it saw. `doubt` makes it a warning, and `fix` then says what to do."""
+
+    message: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    doubt: bool = False
+    fix: str | None = None
+
+
+class Wrong(Exception):
+    """Something came out otherwise than it must; `evidence` holds both."""
+
+    def __init__(self, message: str, /, fix: str | None = None, **evidence: Any) -> None:
+        super().__init__(message)
+        self.evidence = evidence
+        self.fix = fix
+
+
+class Unavailable(Exception):
+    """The check cannot be made here, for the reason given: a skip."""
+
+
+def expect(holds: bool, message: str, /, **evidence: Any) -> None:
+    """Raise Wrong unless `holds`. (`assert` would be gone under `python -O`.)"""
+    if not holds:
+        raise Wrong(message, **evidence)
+
+
+# -- what a check needs: each is None, or the reason for a skip -------------------------------------------------------
+
+Need = Callable[[Setting], str | None]
+
+
+def nothing(setting: Setting) -> str | None:
+    """Runs everywhere."""
+    return None
+
+
+def dedicated_memory(setting: Setting) -> str | None:
+    """Needs a device whose memory can run out without harm: where the system shares it, everything would suffer."""
+    accel, host = setting.accel, setting.host
+    if accel.is_cpu:
+        return None
+    if host.wsl:
+        return "dangerous under WSL: the driver spills into the host's memory and can take Windows down"
+    if host.system == "Windows":
+        return "dangerous on Windows: the driver spills into the host's memory"
+    if accel.integrated or accel.kind == "mps":
+        return "dangerous on unified memory: the device's memory is the system's"
+    return None
+
+
+def numpy(setting: Setting) -> str | None:
+    """Needs NumPy, and a torch that can use the one installed."""
+    try:
+        torch.zeros(1).numpy()
+    except RuntimeError as error:  # "Numpy is not available": none is installed, or one that this torch cannot use
+        return str(error).strip().splitlines()[0]
+    return None
+
+
+# -- torch's global state ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One piece of torch's global state: how it is read and set."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+
+
+def _flag(owner: Any, name: str) -> Switch | None:
+    if not hasattr(owner, name):
+        return None
+    return Switch(name, lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+
+def _switches(accel: Accel) -> list[Switch]:
+    """What the checks may change, beside what their own context managers put back."""
+    found = [
+        Switch("default dtype", torch.get_default_dtype, torch.set_default_dtype),
+        Switch("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+        Switch("random numbers", torch.get_rng_state, torch.set_rng_state),
+    ]
+    if accel.kind == "mps":
+        found.append(Switch("device random numbers", accel.module.get_rng_state, accel.module.set_rng_state))
+    elif not accel.is_cpu and hasattr(accel.module, "get_rng_state"):
+        found.append(
+            Switch(
+                "device random numbers",
+                lambda: accel.module.get_rng_state(accel.device),
+                lambda state: accel.module.set_rng_state(state, accel.device),
+            )
+        )
+    flags = (
+        (torch.backends.cudnn, "benchmark"),
+        (torch.backends.cudnn, "deterministic"),
+        (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
+        (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
+        (torch.backends.cuda.matmul, "allow_fp16_accumulation"),
+    )
+    return found + [switch for owner, name in flags if (switch := _flag(owner, name)) is not None]
+
+
+@contextlib.contextmanager
+def unchanged(accel: Accel) -> Iterator[None]:
+    """Put torch's global state back to what it was, whatever happens inside."""
+    saved = [(switch, switch.read()) for switch in _switches(accel)]
+    try:
+        yield
+    finally:
+        for switch, value in saved:
+            switch.write(value)
+
+
+def broken(accel: Accel) -> str | None:
+    """Why the device answers nothing any more (a CUDA error is sticky in its process); None while it works."""
+    try:
+        answer = torch.ones(8, device=accel.device).sum().item()
+        accel.synchronize()
+    except RuntimeError as error:
+        return first_line(error)
+    return None if answer == 8 else f"the sum of eight ones is {answer}"
+
+
+def first_line(said: object) -> str:
+    """The first line of what an error or a warning says; its class where it says nothing."""
+    return (str(said).strip().splitlines() or [type(said).__name__])[0]
