@@ -42,7 +42,10 @@ class Ecc:
 
 @dataclass(frozen=True, slots=True)
 class RemappedRows:
-    """Memory rows that were replaced by spares, and whether a replacement is pending or has failed."""
+    """Memory rows that were replaced by spares, and whether a replacement is pending or has failed.
+
+    Some cards that cannot replace rows answer zeros instead of "not supported": zeros prove nothing, `failed` does.
+    """
 
     correctable: int
     uncorrectable: int
@@ -71,18 +74,25 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device. `id` is what torch calls it (`cuda:0`, `cpu`); None where torch cannot name it."""
+    """One device. `id` is what torch calls it (`cuda:0`, `cpu`); None where torch cannot name it.
+
+    `state` says why it is not simply usable: `lost`, `reset required`, hidden, not answering. `parent_uuid` is the card
+    that a MIG instance is a part of. `memory_source` says who counted: NVML's version 1 counts what the driver reserved
+    as used, version 2 apart. `integrated` devices share the host's memory.
+    """
 
     kind: str
     id: str | None = None
     name: str | None = None
     uuid: str | None = None
+    parent_uuid: str | None = None
     pci_address: str | None = None
     cuda_index: int | None = None
     nvml_index: int | None = None
     state: str | None = None
     compute_capability: str | None = None
     multiprocessors: int | None = None
+    integrated: bool | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     memory_free_bytes: int | None = None
@@ -152,11 +162,22 @@ class TorchBuild:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """NVIDIA's driver as NVML and libcuda see it, and how long each took to start."""
+    """NVIDIA's driver as the kernel, NVML and libcuda see it, and how long the two libraries took to start.
+
+    `version` is NVML's word for the driver, else the kernel module's. `cuda_version` is the newest CUDA that the driver
+    serves; `libcuda_version` is what the libcuda that was loaded says of itself. `nvml_code` and `cuinit_code` are the
+    libraries' own answers to their start, 0 for success. `nvml_start_s` is loading NVML and nvmlInit, `cuinit_start_s`
+    loading libcuda and cuInit.
+    """
 
     version: str | None = None
     cuda_version: str | None = None
+    kernel_module_version: str | None = None
+    kernel_module_open: bool | None = None
+    kernel_module_loaded: bool | None = None
     nvml_version: str | None = None
+    nvml_path: str | None = None
+    nvml_code: int | None = None
     nvml_error: str | None = None
     nvml_start_s: float | None = None
     libcuda_path: str | None = None

@@ -1,0 +1,70 @@
+"""`gpucheck devices`: what is there, and what is proven wrong at rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpucheck import units
+from gpucheck.health.devices_at_rest import at_rest
+from gpucheck.health.devices_driver import driver_findings
+from gpucheck.machine import choose
+from gpucheck.machine.inventory import Inventory, only
+from gpucheck.report.events import Emit, Judged, Notice, Progress, Started
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to list: processes too, refreshed every `watch_s` seconds (None: once), and which devices."""
+
+    processes: bool = False
+    watch_s: float | None = None
+    device: str = "all"
+
+
+def command(options: Options, emit: Emit, *, sleep: Callable[[float], object] = time.sleep) -> None:
+    """Read the machine and judge it, once or until interrupted.
+
+    Raises UsageError for a `device` that is no device's name and CannotLook for one that is not there.
+    """
+    with Inventory(with_processes=options.processes) as inventory:
+        restarts = 0
+        while True:
+            begun = time.monotonic()
+            facts = selected(options.device, inventory.read())
+            emit(Started(facts))
+            for finding in judge(facts):
+                emit(Judged(finding))
+            if options.watch_s is None:
+                return
+            if inventory.restarts > restarts:
+                restarts = inventory.restarts
+                emit(Notice("NVML's process was ended and is started anew for the next reading", "warning"))
+            emit(Progress(f"next reading in {units.duration(options.watch_s)}"))
+            sleep(max(0.0, options.watch_s - (time.monotonic() - begun)))
+
+
+def selected(requested: str, facts: Facts) -> Facts:
+    """The facts with the devices that `requested` names; also those that torch cannot use. `all` includes the CPU."""
+    if requested == "all":
+        return facts
+    if not any(_is_named(device, requested) for device in facts.devices):
+        # The one grammar of device names decides what `auto` is and words every refusal.
+        ids = choose.choose(requested, facts).ids
+        return only(facts, lambda device: device.id in ids)
+    return only(facts, lambda device: _is_named(device, requested))
+
+
+def _is_named(device: Device, requested: str) -> bool:
+    if requested in (device.kind, device.id):
+        return True
+    prefix = requested.lower()
+    return prefix.startswith(("gpu-", "mig-")) and (device.uuid or "").lower().startswith(prefix)
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """What is proven at rest: the driver's doors first, then each device. A link and a clock are judged under load."""
+    return [*driver_findings(facts), *(finding for device in facts.devices for finding in at_rest(device, facts))]

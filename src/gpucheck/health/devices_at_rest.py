@@ -1,0 +1,149 @@
+"""What NVML proves about a device at rest: lost, in need of a reset, failed row remaps, uncorrected errors.
+
+Each check is a row: its id, what it is called and a function that returns None where the device does not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A check's verdict on one device."""
+
+    verdict: Verdict
+    title: str
+    message: str = ""
+    fix: str | None = None
+    evidence: dict[str, Any] | None = None
+
+
+# What the driver asks for, and how it is done; nvmlDeviceGpuRecoveryAction_t of nvml.h.
+ACTIONS = {
+    "gpu_reset": ("reset needed", "stop what runs on it, then `sudo nvidia-smi --gpu-reset -i {uuid}`"),
+    "node_reboot": ("reboot needed", "reboot the machine"),
+    "drain_p2p": ("peer-to-peer traffic must stop", "end the jobs that copy between GPUs, then read it again"),
+    "drain_and_reset": (
+        "drain and reset needed",
+        "let running work end, start none, then `sudo nvidia-smi --gpu-reset -i {uuid}`",
+    ),
+    "recover_imex_domain": ("IMEX domain must be recovered", "restart nvidia-imex on the nodes of its NVLink domain"),
+    "bus_reset": ("bus reset needed", "reboot the machine, which resets the bus"),
+    "system_reboot": ("reboot needed", "reboot the machine"),
+}
+
+
+def _answers(device: Device, facts: Facts) -> Said | None:
+    if device.state == "lost":
+        elsewhere = _addresses_not_listed(facts) if device.pci_address is None else []
+        where = f"; by elimination it is at {elsewhere[0]}" if len(elsewhere) == 1 else ""
+        return Said(
+            "fail",
+            "lost",
+            f"the driver lost the card: it fell off the bus or stopped answering{where}",
+            "look for Xid 79 in `sudo dmesg`, then power the machine off and on; if it returns, reseat or replace it",
+            {"pci_addresses_not_listed": elsewhere},
+        )
+    if device.state == "reset required":
+        return Said(
+            "fail",
+            "reset needed",
+            "NVML answers that the card needs a reset before it can be used",
+            ACTIONS["gpu_reset"][1],
+        )
+    if (device.state or "").startswith("not answering"):
+        return Said(
+            "warn",
+            "not answering",
+            (device.state or "").removeprefix("not answering: "),
+            "look for Xid messages in `sudo dmesg`; a card that stays so needs a reset or a reboot",
+        )
+    if device.nvml_index is None or device.uuid is None or device.state == "not read: NVML stopped at another device":
+        return None
+    return Said("pass", "answers NVML")
+
+
+def _recovery(device: Device, facts: Facts) -> Said | None:
+    action = device.recovery_action
+    if action is None:
+        return None
+    evidence = {"recovery_action": action}
+    if action == "none":
+        return Said("pass", "no recovery action asked for", evidence=evidence)
+    title, fix = ACTIONS.get(action, (f"recovery {action}", "look the number up in NVML's list of recovery actions"))
+    return Said("fail", title, f"the driver asks for the recovery action {action}", fix, evidence)
+
+
+def _remaps(device: Device, facts: Facts) -> Said | None:
+    rows = device.remapped_rows
+    if rows is None:
+        return None
+    evidence = {"correctable": rows.correctable, "uncorrectable": rows.uncorrectable, "pending": rows.pending}
+    if rows.failed:
+        return Said(
+            "fail",
+            "row remap failed",
+            "a faulty memory row could not be replaced: its spares are used up or broken",
+            "take the card out of use and have it replaced",
+            evidence,
+        )
+    if rows.pending:
+        return Said(
+            "info",
+            "row remap pending",
+            "a faulty memory row is replaced at the next reset",
+            ACTIONS["gpu_reset"][1],
+            evidence,
+        )
+    return Said("pass", "no row remap failed", evidence=evidence)
+
+
+def _uncorrected(device: Device, facts: Facts) -> Said | None:
+    count = device.ecc.volatile_uncorrected if device.ecc is not None else None
+    if count is None:
+        return None
+    evidence = {"volatile_uncorrected": count}
+    if count:
+        return Said(
+            "fail",
+            f"{count} uncorrected memory error{'s' * (count != 1)}",
+            "counted since the driver was loaded: results computed since then may be wrong",
+            ACTIONS["gpu_reset"][1] + "; if they return, have the card replaced",
+            evidence,
+        )
+    return Said("pass", "no uncorrected memory error", evidence=evidence)
+
+
+CHECKS: tuple[tuple[str, Callable[[Device, Facts], Said | None]], ...] = (
+    ("devices.answers", _answers),
+    ("devices.recovery_action", _recovery),
+    ("devices.remapped_rows", _remaps),
+    ("devices.ecc", _uncorrected),
+)
+
+
+def at_rest(device: Device, facts: Facts) -> list[Finding]:
+    """The findings about one device. What it does not tell is no finding: the reason stands in the facts."""
+    if device.nvml_index is None:
+        return []
+    found = []
+    for check, look in CHECKS:
+        said = look(device, facts)
+        if said is None:
+            continue
+        evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **(said.evidence or {})}
+        fix = said.fix.format(uuid=device.uuid or device.nvml_index) if said.fix else None
+        message = f"{device.id or f'NVML {device.nvml_index}'}: {said.message}" if said.message else ""
+        found.append(Finding(check, said.verdict, said.title, message, evidence, fix))
+    return found
+
+
+def _addresses_not_listed(facts: Facts) -> list[str]:
+    listed = {device.pci_address for device in facts.devices}
+    return [address for address in (facts.host.nvidia_pci_addresses if facts.host else ()) if address not in listed]

@@ -1,0 +1,194 @@
+"""Why there is no GPU, or why its driver does not answer: a plain sentence and what to do, as far as it is known."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
+from gpucheck.report.finding import Finding
+
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+# Values of NVIDIA_VISIBLE_DEVICES by which the container toolkit leaves every GPU outside.
+KEPT_OUT = ("", "void", "none")
+
+# nvmlReturn_t → what it means here, what to do.
+NVML_CODES = {
+    4: ("this user may not open the driver's device nodes", "check the rights of /dev/nvidia*, or join their group"),
+    9: (
+        "NVIDIA's kernel module is not loaded",
+        "`sudo modprobe nvidia`; if that fails, install the driver for the running kernel",
+    ),
+    17: ("the operating system blocks the GPU", "on WSL, update the Windows driver and install none inside Linux"),
+    999: (
+        "NVML gives no reason; in a container it is mostly lost access to the device nodes",
+        "start the container anew; outside one, look at `sudo dmesg`",
+    ),
+}
+# CUresult of cuInit → what it means here, what to do.
+CUDA_CODES = {
+    3: ("the driver's memory module does not start", "reload nvidia_uvm, or set its option uvm_disable_hmm=1"),
+    34: ("the libcuda that was found is a stub for linking", "take its folder out of LD_LIBRARY_PATH"),
+    46: ("the GPU is in exclusive use or prohibited", "end the process on it, or `sudo nvidia-smi -c 0`"),
+    100: ("the driver shows CUDA no device", "if MIG mode is on, make an instance; else look at `sudo dmesg`"),
+    802: (
+        "the system is not ready, mostly for want of its fabric manager",
+        "start nvidia-fabricmanager of this driver",
+    ),
+    803: ("libcuda and the kernel module are of different versions", "reboot, or start the container anew"),
+    804: ("a forward-compatible libcuda that this card does not take", "take it out of LD_LIBRARY_PATH"),
+    805: ("the MPS server cannot be reached", "start nvidia-cuda-mps-control, or unset CUDA_MPS_PIPE_DIRECTORY"),
+    999: ("libcuda gives no reason; mostly /dev/nvidia-uvm is missing", "`sudo nvidia-modprobe -u -c 0`"),
+}
+
+
+def driver_findings(facts: Facts) -> list[Finding]:
+    """What the doors say of the whole machine: nothing where all of them answered."""
+    if not _is_nvidia_present(facts):
+        accelerators = [device for device in facts.devices if device.kind != "cpu"]
+        return [] if accelerators else [_nothing(facts)]
+    found = [_nvml(facts), _libcuda(facts), _all_hidden(facts), _unlisted(facts), _torch_for_the_cpu(facts)]
+    return [finding for finding in found if finding is not None]
+
+
+def _is_nvidia_present(facts: Facts) -> bool:
+    host = facts.host or Host()
+    return bool(host.nvidia_pci_addresses or host.nvidia_device_nodes or _cards(facts))
+
+
+def _cards(facts: Facts) -> list[Device]:
+    return [device for device in facts.devices if device.nvml_index is not None or device.cuda_index is not None]
+
+
+def _nothing(facts: Facts) -> Finding:
+    host, torch = facts.host or Host(), facts.torch or TorchBuild()
+    reasons = []
+    mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    if mask in ("", "-1") and facts.driver is not None and facts.driver.cuinit_code == NO_DEVICE:
+        reasons.append(f"CUDA_VISIBLE_DEVICES={mask} hides every GPU")
+    if host.container and facts.environment.get("NVIDIA_VISIBLE_DEVICES") in KEPT_OUT:
+        reasons.append(f"NVIDIA_VISIBLE_DEVICES={facts.environment['NVIDIA_VISIBLE_DEVICES']} keeps GPUs outside")
+    if host.system == "Linux":
+        reasons.append(
+            "Windows gives this WSL no GPU (/dev/dxg is missing)" if host.wsl else "no NVIDIA device is on the PCI bus"
+        )
+    if facts.driver is not None and facts.driver.nvml_error:
+        reasons.append("NVIDIA's driver is not installed" if facts.driver.nvml_code == 12 else facts.driver.nvml_error)
+    if "/torch_runtime" in facts.unknown:
+        reasons.append(facts.unknown["/torch_runtime"])
+    elif torch.version is None:
+        reasons.append("no torch is installed that could show another accelerator")
+    elif torch.built_for == "cpu" and host.system != "Darwin":
+        reasons.append(f"torch {torch.version} is built for the CPU alone")
+    else:
+        reasons.append(f"torch {torch.version} shows no other accelerator")
+    return Finding("devices.none", "info", "no GPU found", ", ".join(reasons))
+
+
+def _nvml(facts: Facts) -> Finding | None:
+    driver = facts.driver or Driver()
+    if driver.nvml_error is None:
+        return None
+    evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
+    meaning, fix = NVML_CODES.get(driver.nvml_code or 0, (None, None))
+    if driver.nvml_code == 12:
+        meaning, fix = _no_library(facts.host or Host(), "utility")
+    elif driver.nvml_code == 18:
+        meaning, fix, evidence = _mismatch(driver, evidence)
+    elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
+        fix = "install nvidia-ml-py"
+    elif driver.nvml_code in (None, 0):
+        # It hung, or its process died.
+        fix = "look for Xid messages in `sudo dmesg`; a driver that stays so needs a reboot"
+    message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
+    return Finding("devices.nvml", "warn", "NVML does not tell", message, evidence, fix)
+
+
+def _no_library(host: Host, capability: str) -> tuple[str, str]:
+    if host.container:
+        return (
+            "the driver's libraries are not in this container",
+            f"start it with `--gpus all`, and with `{capability}` among NVIDIA_DRIVER_CAPABILITIES",
+        )
+    return "NVIDIA's driver is not installed, or not where the loader looks", "install NVIDIA's driver"
+
+
+def _mismatch(driver: Driver, evidence: dict[str, object]) -> tuple[str, str, dict[str, object]]:
+    """The library was updated and the kernel still runs the old module: both versions, where they are known."""
+    library = PurePath(driver.nvml_path or "").name.partition(".so.")[2]
+    versions = {"library_version": library or None, "kernel_module_version": driver.kernel_module_version}
+    known = f" ({library} and {driver.kernel_module_version})" if library and driver.kernel_module_version else ""
+    return (
+        f"the driver's library and the loaded kernel module are of different versions{known}",
+        "reboot, or unload the nvidia modules and load them anew; in a container, start it anew",
+        {**evidence, **versions},
+    )
+
+
+def _libcuda(facts: Facts) -> Finding | None:
+    driver = facts.driver or Driver()
+    if driver.cuinit_error is None:
+        return None
+    # A mask that hides everything makes cuInit answer so; that is no fault of the driver.
+    if driver.cuinit_code == NO_DEVICE and "CUDA_VISIBLE_DEVICES" in facts.environment:
+        return None
+    evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
+    meaning, fix = CUDA_CODES.get(driver.cuinit_code or 0, (None, None))
+    answer = driver.cuinit_error
+    if driver.cuinit_code:
+        answer = f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error})"
+    elif driver.libcuda_path is None and "cannot be loaded" in driver.cuinit_error:
+        meaning, fix = _no_library(facts.host or Host(), "compute")
+    elif driver.cuinit_code is None:
+        fix = "look for Xid messages in `sudo dmesg`; a driver that stays so needs a reboot"
+    message = answer if meaning is None else f"{answer}: {meaning}"
+    return Finding("devices.libcuda", "warn", "CUDA does not start", message, evidence, fix)
+
+
+def _all_hidden(facts: Facts) -> Finding | None:
+    cards = _cards(facts)
+    mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    honest = facts.driver is not None and facts.driver.cuinit_code in (0, NO_DEVICE)
+    if mask is None or not honest or not cards or any(device.cuda_index is not None for device in cards):
+        return None
+    return Finding(
+        "devices.hidden",
+        "info",
+        "every GPU is hidden",
+        f"CUDA_VISIBLE_DEVICES={mask} shows CUDA, and so torch, none of them",
+        {"CUDA_VISIBLE_DEVICES": mask},
+        "unset CUDA_VISIBLE_DEVICES to use them",
+    )
+
+
+def _unlisted(facts: Facts) -> Finding | None:
+    """Cards on the bus that the driver does not list. In a container the host's others are on the bus too."""
+    host, cards = facts.host or Host(), _cards(facts)
+    if host.container or any(device.pci_address is None for device in cards):
+        return None
+    listed = {device.pci_address for device in cards}
+    others = [address for address in host.nvidia_pci_addresses if address not in listed]
+    started = facts.driver is not None and facts.driver.nvml_code == 0 and facts.driver.nvml_error is None
+    if not others or not started:
+        return None
+    return Finding(
+        "devices.unlisted",
+        "warn",
+        f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus not listed by the driver",
+        f"{', '.join(others)}: bound to another driver (vfio, nouveau), too new or too old for this one, or failed",
+        {"pci_addresses": others},
+        f"see what holds it with `lspci -k -s {others[0]}`, and what the kernel says with `sudo dmesg`",
+    )
+
+
+def _torch_for_the_cpu(facts: Facts) -> Finding | None:
+    torch = facts.torch or TorchBuild()
+    if not _cards(facts) or torch.version is None or torch.built_for != "cpu":
+        return None
+    return Finding(
+        "devices.torch_build",
+        "info",
+        "torch cannot use the GPU",
+        f"torch {torch.version} is built for the CPU alone",
+        {"built_for": torch.built_for, "version": torch.version},
+        "install a torch that is built for CUDA",
+    )

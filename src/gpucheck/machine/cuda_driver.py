@@ -1,0 +1,181 @@
+"""libcuda, CUDA's driver library, read in a child through ctypes: the devices that torch will see, in its order.
+
+CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are obeyed by libcuda itself, not guessed. No context is made. Said are a
+line when the library is loaded, one when cuInit has answered, one for each device, and `{"end": true}`;
+`machine/readings.py` is the parent's side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import time
+from typing import Any
+
+from gpucheck.machine.speaking import claim_stdout, mapped_library
+
+# CUdevice_attribute of cuda.h.
+MULTIPROCESSOR_COUNT, INTEGRATED, MAJOR, MINOR = 16, 18, 75, 76
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+# The words for codes whose text a stub library, or one too old to know them, cannot give; from cuda.h.
+WORDS = {
+    3: "CUDA_ERROR_NOT_INITIALIZED",
+    34: "CUDA_ERROR_STUB_LIBRARY",
+    46: "CUDA_ERROR_DEVICE_UNAVAILABLE",
+    100: "CUDA_ERROR_NO_DEVICE",
+    802: "CUDA_ERROR_SYSTEM_NOT_READY",
+    803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+    804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+    805: "CUDA_ERROR_MPS_CONNECTION_FAILED",
+    999: "CUDA_ERROR_UNKNOWN",
+}
+
+
+class Refused(Exception):
+    """libcuda gave no value; the message says why."""
+
+
+class Driver:
+    """The loaded library: calls by name, refusals as Refused."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def code(self, function: str, *arguments: object) -> int:
+        """The function's CUresult. Raises Refused where this libcuda has no such function."""
+        try:
+            call = getattr(self._library, function)
+        except AttributeError:
+            raise Refused(f"this libcuda has no {function}") from None
+        return int(call(*arguments))
+
+    def check(self, function: str, *arguments: object) -> None:
+        """Call the function. Raises Refused with libcuda's words for anything but success."""
+        code = self.code(function, *arguments)
+        if code:
+            raise Refused(f"{function} answers {code} ({self.words(code)})")
+
+    def words(self, code: int) -> str:
+        """libcuda's name and text for a code."""
+        found = []
+        for function in ("cuGetErrorName", "cuGetErrorString"):
+            text = ctypes.c_char_p()
+            try:
+                if self.code(function, code, ctypes.byref(text)) == 0 and text.value:
+                    found.append(text.value.decode("utf-8", "replace"))
+            except Refused:
+                continue
+        return ": ".join(found) or WORDS.get(code, "unknown error")
+
+    def integer(self, function: str, *arguments: object) -> int:
+        """The int that the function writes through its first argument."""
+        value = ctypes.c_int()
+        self.check(function, ctypes.byref(value), *arguments)
+        return value.value
+
+    def attribute(self, attribute: int, device: int) -> int:
+        """One attribute of a device."""
+        return self.integer("cuDeviceGetAttribute", attribute, device)
+
+    def text(self, function: str, device: int) -> str:
+        """The text of a function that fills (buffer, length, device)."""
+        buffer = ctypes.create_string_buffer(256)
+        self.check(function, buffer, len(buffer), device)
+        return buffer.value.decode("utf-8", "replace")
+
+    def uuid(self, function: str, device: int) -> str:
+        """A UUID as NVML writes it, without its kind in front."""
+        buffer = (ctypes.c_ubyte * 16)()
+        self.check(function, ctypes.byref(buffer), device)
+        digits = bytes(buffer).hex()
+        return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+    def total_memory(self, device: int) -> int:
+        """Bytes of device memory."""
+        size = ctypes.c_size_t()
+        self.check("cuDeviceTotalMem_v2", ctypes.byref(size), device)
+        return size.value
+
+
+def load() -> ctypes.CDLL:
+    """The library that torch would load. Raises OSError with the loader's words."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+def identity(driver: Driver, device: int) -> dict[str, object]:
+    """The UUID, and for a MIG instance the card's as well.
+
+    The first version of the call gives the card's UUID also for an instance, the second the instance's own.
+    """
+    card = instance = None
+    with contextlib.suppress(Refused):
+        card = driver.uuid("cuDeviceGetUuid", device)
+    try:
+        instance = driver.uuid("cuDeviceGetUuid_v2", device)
+    except Refused:
+        if card is None:
+            raise
+    if instance is None or card is None or instance == card:
+        return {"uuid": f"GPU-{instance or card}"}
+    return {"uuid": f"MIG-{instance}", "parent_uuid": f"GPU-{card}"}
+
+
+def read_device(driver: Driver, index: int) -> dict[str, object]:
+    """What libcuda tells of one device without a context; each field is asked for on its own."""
+    told: dict[str, Any] = {"kind": "cuda", "cuda_index": index}
+    unknown: dict[str, str] = {}
+    try:
+        device = driver.integer("cuDeviceGet", index)
+    except Refused as refused:
+        return {"device": told, "unknown": {"uuid": str(refused)}}
+    for name, read in (
+        ("name", lambda: driver.text("cuDeviceGetName", device)),
+        ("identity", lambda: identity(driver, device)),
+        ("pci_address", lambda: driver.text("cuDeviceGetPCIBusId", device).lower()),
+        ("compute_capability", lambda: f"{driver.attribute(MAJOR, device)}.{driver.attribute(MINOR, device)}"),
+        ("multiprocessors", lambda: driver.attribute(MULTIPROCESSOR_COUNT, device)),
+        ("integrated", lambda: bool(driver.attribute(INTEGRATED, device))),
+        ("memory_total_bytes", lambda: driver.total_memory(device)),
+    ):
+        try:
+            value = read()
+        except Refused as refused:
+            unknown["uuid" if name == "identity" else name] = str(refused)
+            continue
+        told |= value if isinstance(value, dict) else {name: value}
+    return {"device": told, "unknown": unknown}
+
+
+def main() -> int:
+    """Say everything that libcuda tells, once."""
+    say = claim_stdout()
+    begun = time.perf_counter()
+    try:
+        driver = Driver(load())
+    except OSError as error:
+        say({"driver": {"error": f"libcuda cannot be loaded ({error})", "start_s": time.perf_counter() - begun}})
+        say({"end": True})
+        return 0
+    load_s = time.perf_counter() - begun
+    loaded: dict[str, object] = {"path": mapped_library("libcuda.so")}
+    try:
+        version = driver.integer("cuDriverGetVersion")
+        loaded["version"] = f"{version // 1000}.{version % 1000 // 10}"
+    except Refused as refused:
+        loaded["unknown"] = {"version": str(refused)}
+    say({"driver": loaded})
+    count = 0
+    try:
+        begun = time.perf_counter()
+        code = driver.code("cuInit", 0)
+        start_s = load_s + time.perf_counter() - begun
+        say({"driver": {"code": code, "error": driver.words(code) if code else None, "start_s": start_s}})
+        if not code:
+            count = driver.integer("cuDeviceGetCount")
+    except Refused as refused:
+        say({"driver": {"error": str(refused)}})
+    for index in range(count):
+        say(read_device(driver, index))
+    say({"end": True})
+    return 0

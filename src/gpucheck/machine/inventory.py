@@ -1,0 +1,359 @@
+"""The inventory: what every door tells, put together to Facts.
+
+A device of NVML and one of libcuda are the same when their UUIDs are, or their PCI addresses where a UUID is missing.
+The list is the union of both: CUDA's devices first, in the order in which torch counts them, then those that CUDA does
+not show, then what torch alone knows, the CPU last.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from gpucheck.machine import host, kernel_driver, processes, torch_build, torch_devices
+from gpucheck.machine.kernel_driver import KernelDriver
+from gpucheck.machine.nvml_fields import MEMORY, NVML_ONLY
+from gpucheck.machine.readings import CudaDoor, CudaReading, DeviceReading, NvmlDoor, NvmlReading
+from gpucheck.machine.torch_devices import TorchDevices
+from gpucheck.report.facts import Device, Driver, Facts, Host, Process, Python, TorchBuild
+
+# The variables that decide what CUDA, torch and a container show of a machine. Fixed: others may hold secrets.
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_TF32_OVERRIDE",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "PYTORCH_ENABLE_MPS_FALLBACK",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
+# cuInit's answers after which an empty list of devices is libcuda's honest answer: success and CUDA_ERROR_NO_DEVICE.
+HONEST = (0, 100)
+NAME_NOT_SEEN = "this system does not see a process with this PID; NVML gives the host's (another container?)"
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What stands around the devices: the machine, its kernel driver, the interpreter and torch."""
+
+    host: Host
+    cpu: Device
+    python: Python
+    torch: TorchBuild
+    kernel: KernelDriver = field(default_factory=KernelDriver)
+    numa_nodes: Mapping[str, int] = field(default_factory=dict)
+
+
+def join(
+    nvml: NvmlReading | None,
+    cuda: CudaReading | None,
+    around: Around,
+    environment: Mapping[str, str],
+    torch_told: TorchDevices | None = None,
+) -> Facts:
+    """One list of devices out of what the doors told. `nvml` and `cuda` are None where there can be no NVIDIA driver.
+
+    Pure: everything outside is in the arguments.
+    """
+    nvml_read, cuda_read = nvml or NvmlReading(), cuda or CudaReading()
+    rows = _paired(nvml_read, cuda_read)
+    rows = [_with_state(row, cuda_read, environment) for row in rows]
+    rows = [_completed(row, around) for row in rows]
+    unknown = {} if nvml is None and cuda is None else _driver_unknown(nvml_read, cuda_read, around.kernel)
+    for place, row in enumerate(rows):
+        unknown |= {f"/devices/{place}/{name}": reason for name, reason in _reasons(row).items()}
+    if torch_told is not None and torch_told.error:
+        unknown["/torch_runtime"] = torch_told.error
+    others = torch_told.devices if torch_told is not None else ()
+    return Facts(
+        host=around.host,
+        python=around.python,
+        torch=around.torch,
+        driver=None if nvml is None and cuda is None else _driver(nvml_read, cuda_read, around.kernel),
+        devices=(*(row.device for row in rows), *others, around.cpu),
+        environment={name: environment[name] for name in VARIABLES if name in environment},
+        unknown=unknown,
+    )
+
+
+def _key(uuid: str | None) -> str | None:
+    """A UUID without its kind (`GPU-`, `MIG-`): both libraries agree on the rest."""
+    return None if uuid is None else uuid.rpartition("GPU-")[2].removeprefix("MIG-").lower()
+
+
+def _is_same(one: Device, other: Device) -> bool:
+    if one.uuid and other.uuid:
+        return _key(one.uuid) == _key(other.uuid)
+    # An instance has its card's PCI address.
+    whole = one.parent_uuid is None and other.parent_uuid is None
+    return whole and one.pci_address is not None and one.pci_address == other.pci_address
+
+
+def _paired(nvml: NvmlReading, cuda: CudaReading) -> list[DeviceReading]:
+    """CUDA's devices in its order, each with what NVML tells of it; then NVML's others, instances after their card."""
+    left = list(nvml.devices)
+    rows = []
+    for seen in cuda.devices:
+        match = next((row for row in left if _is_same(row.device, seen.device)), None)
+        if match is None:
+            rows.append(_without_nvml(seen, nvml))
+        else:
+            left.remove(match)
+            rows.append(_merged(match, seen))
+    cards = {row.device.uuid: row.device.nvml_index for row in nvml.devices if row.device.nvml_index is not None}
+
+    def order(row: DeviceReading) -> tuple[int, bool]:
+        own = row.device.nvml_index
+        index = own if own is not None else cards.get(row.device.parent_uuid)
+        return (sys.maxsize if index is None else index, own is None)
+
+    return rows + [_without_cuda(row, cuda) for row in sorted(left, key=order)]
+
+
+def _merged(row: DeviceReading, seen: DeviceReading) -> DeviceReading:
+    """NVML's row with what libcuda adds; NVML's word counts where both speak."""
+    device = replace(
+        row.device,
+        cuda_index=seen.device.cuda_index,
+        parent_uuid=row.device.parent_uuid or seen.device.parent_uuid,
+        multiprocessors=seen.device.multiprocessors,
+        integrated=seen.device.integrated,
+        name=row.device.name or seen.device.name,
+        uuid=row.device.uuid or seen.device.uuid,
+        pci_address=row.device.pci_address or seen.device.pci_address,
+        compute_capability=row.device.compute_capability or seen.device.compute_capability,
+    )
+    if device.memory_total_bytes is None and seen.device.memory_total_bytes is not None:
+        device = replace(device, memory_total_bytes=seen.device.memory_total_bytes, memory_source="libcuda")
+    return DeviceReading(device, {**seen.unknown, **row.unknown})
+
+
+def _without_nvml(seen: DeviceReading, nvml: NvmlReading) -> DeviceReading:
+    device = replace(seen.device, memory_source="libcuda" if seen.device.memory_total_bytes is not None else None)
+    return DeviceReading(device, {"*": nvml.error or "NVML does not list this device", **seen.unknown})
+
+
+def _without_cuda(row: DeviceReading, cuda: CudaReading) -> DeviceReading:
+    reason = cuda.error or "libcuda does not show this device"
+    told_by_cuda = ("cuda_index", "multiprocessors", "integrated")
+    return DeviceReading(row.device, {**row.unknown, **dict.fromkeys(told_by_cuda, reason)})
+
+
+def _with_state(row: DeviceReading, cuda: CudaReading, environment: Mapping[str, str]) -> DeviceReading:
+    """Why the device is not simply there for CUDA, where it is not."""
+    device = row.device
+    if device.state is None and device.cuda_index is None:
+        return replace(row, device=replace(device, state=_why_not_shown(device, cuda, environment)))
+    return row
+
+
+def _why_not_shown(device: Device, cuda: CudaReading, environment: Mapping[str, str]) -> str | None:
+    if device.mig is not None and device.mig.enabled:
+        return "in MIG mode: its instances are the devices" if device.mig.instances else "in MIG mode without instances"
+    if cuda.code not in HONEST:
+        return None  # libcuda shows nothing at all; its error says why
+    if "CUDA_VISIBLE_DEVICES" in environment:
+        return f"hidden by CUDA_VISIBLE_DEVICES={environment['CUDA_VISIBLE_DEVICES']}"
+    return "not shown by CUDA, which shows one MIG instance" if device.parent_uuid else "not shown by CUDA"
+
+
+def _completed(row: DeviceReading, around: Around) -> DeviceReading:
+    """Torch's name, the NUMA node that sysfs knows, and the host's memory where the device has none of its own."""
+    device = row.device
+    # A torch for ROCm calls its own devices cuda.
+    if device.cuda_index is not None and around.torch.built_for != "rocm":
+        device = replace(device, id=f"cuda:{device.cuda_index}")
+    if device.numa_node is None and device.pci_address is not None:
+        device = replace(device, numa_node=around.numa_nodes.get(device.pci_address))
+    total, available = around.host.memory_total_bytes, around.host.memory_available_bytes
+    if device.integrated and device.memory_used_bytes is None and total is not None and available is not None:
+        device = replace(
+            device,
+            memory_total_bytes=device.memory_total_bytes or total,
+            memory_used_bytes=total - available,
+            memory_free_bytes=available,
+            memory_source="host (shared with the CPU)",
+        )
+    return replace(row, device=device)
+
+
+def _reasons(row: DeviceReading) -> dict[str, str]:
+    """Why each unknown field is unknown. Where a whole group is, its first reason stands for it."""
+    device = row.device
+    found: dict[str, str] = {}
+    for name, reason in row.unknown.items():
+        group, _, member = name.partition("/")
+        if name == "*":
+            absent = [name for name in (*NVML_ONLY, *MEMORY, "numa_node") if getattr(device, name) is None]
+            found |= {name: reason for name in absent if name not in found and name not in row.unknown}
+        elif getattr(device, group) is None:
+            found.setdefault(group, reason)
+        elif member and getattr(getattr(device, group), member, None) in (None, ()):
+            found[name] = reason
+    if device.parent_uuid is not None:
+        for name in (*NVML_ONLY, "numa_node"):
+            if getattr(device, name) is None and name != "processes":
+                found.setdefault(name, "told for the whole card, not for its MIG instances")
+    if device.processes is None:
+        found.setdefault("processes", "not asked for")
+    for place, process in enumerate(device.processes or ()):
+        if process.name is None:
+            found[f"processes/{place}/name"] = NAME_NOT_SEEN
+        if process.used_memory_bytes is None:
+            found[f"processes/{place}/used_memory_bytes"] = "NVML does not tell it here"
+    return found
+
+
+def _driver(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) -> Driver:
+    return Driver(
+        version=nvml.driver_version or kernel.version,
+        cuda_version=nvml.cuda_version or cuda.version,
+        kernel_module_version=kernel.version,
+        kernel_module_open=kernel.is_open,
+        kernel_module_loaded=kernel.loaded,
+        nvml_version=nvml.nvml_version,
+        nvml_path=nvml.path,
+        nvml_code=nvml.code,
+        nvml_error=nvml.error,
+        nvml_start_s=nvml.start_s,
+        libcuda_path=cuda.path,
+        libcuda_version=cuda.version,
+        cuinit_code=cuda.code,
+        cuinit_error=cuda.error,
+        cuinit_start_s=cuda.start_s,
+    )
+
+
+def _driver_unknown(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) -> dict[str, str]:
+    nvml_reason, cuda_reason = nvml.error or "NVML does not tell it", cuda.error or "libcuda does not tell it"
+    kernel_reason = "the kernel shows no NVIDIA module"
+    told: dict[str, tuple[object, str]] = {
+        "version": (nvml.driver_version or kernel.version, nvml.unknown.get("driver_version", nvml_reason)),
+        "cuda_version": (nvml.cuda_version or cuda.version, nvml.unknown.get("cuda_version", nvml_reason)),
+        "kernel_module_version": (kernel.version, kernel_reason),
+        "kernel_module_open": (kernel.is_open, kernel_reason),
+        "kernel_module_loaded": (kernel.loaded, "this system does not tell"),
+        "nvml_version": (nvml.nvml_version, nvml.unknown.get("nvml_version", nvml_reason)),
+        "nvml_path": (nvml.path, nvml_reason),
+        "nvml_code": (nvml.code, nvml_reason),
+        "nvml_start_s": (nvml.start_s, nvml_reason),
+        "libcuda_path": (cuda.path, cuda_reason),
+        "libcuda_version": (cuda.version, cuda.unknown.get("version", cuda_reason)),
+        "cuinit_code": (cuda.code, cuda_reason),
+        "cuinit_start_s": (cuda.start_s, cuda_reason),
+    }
+    return {f"/driver/{name}": reason for name, (value, reason) in told.items() if value is None}
+
+
+class Inventory:
+    """The machine, read as often as asked.
+
+    NVML is read anew each time, in one long-lived child that is replaced when it dies or hangs; libcuda, which answers
+    a process only once, and torch are read the first time. Nothing is started before the first `read`.
+    """
+
+    def __init__(self, *, with_processes: bool = False, name: Callable[[int], str | None] = processes.name_of) -> None:
+        self._with_processes = with_processes
+        self._name = name
+        # There is no NVIDIA driver for macOS.
+        self._nvml = NvmlDoor() if sys.platform != "darwin" else None
+        self._cuda: CudaReading | None = None
+        self._torch: TorchBuild | None = None
+        self._torch_told: TorchDevices | None = None
+        self.restarts = 0
+
+    def read(self) -> Facts:
+        """Everything that the doors tell now."""
+        nvml_read, around = self._ask_doors()
+        seen = bool(nvml_read and nvml_read.devices) or bool(self._cuda and self._cuda.devices)
+        nvidia = seen or bool(around.host.nvidia_pci_addresses)
+        if self._torch_told is None and not nvidia and torch_devices.could_see_another(around.torch):
+            self._torch_told = torch_devices.read()
+        return join(nvml_read, self._cuda, around, os.environ, self._torch_told)
+
+    def _ask_doors(self) -> tuple[NvmlReading | None, Around]:
+        """NVML's answer and what stands around; the children work while the rest is read here."""
+        if self._nvml is not None:
+            self._nvml.ask(processes=self._with_processes)
+        cuda = CudaDoor() if self._nvml is not None and self._cuda is None else None
+        try:
+            if cuda is not None:
+                cuda.ask()
+            if self._torch is None:
+                self._torch = torch_build.read()
+            around = _around(self._torch)
+            nvml_read = self._named(self._nvml.reading()) if self._nvml is not None else None
+            if cuda is not None:
+                self._cuda = cuda.reading()
+        finally:
+            if cuda is not None:
+                cuda.close()
+        if self._nvml is not None:
+            self.restarts = self._nvml.restarts
+        return nvml_read, around
+
+    def _named(self, nvml: NvmlReading) -> NvmlReading:
+        return replace(nvml, devices=tuple(self._with_names(row) for row in nvml.devices))
+
+    def _with_names(self, row: DeviceReading) -> DeviceReading:
+        listed: tuple[Process, ...] | None = row.device.processes
+        if not listed:
+            return row
+        return replace(row, device=replace(row.device, processes=processes.named(listed, self._name)))
+
+    def close(self) -> None:
+        """End the child."""
+        if self._nvml is not None:
+            self._nvml.close()
+
+    def __enter__(self) -> Inventory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _around(torch: TorchBuild) -> Around:
+    machine = host.read()
+    return Around(
+        host=machine,
+        cpu=host.cpu(),
+        python=host.python(),
+        torch=torch,
+        kernel=kernel_driver.read(),
+        numa_nodes=kernel_driver.numa_nodes(machine.nvidia_pci_addresses),
+    )
+
+
+def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
+    """The facts with the devices that `keep` chooses; the reasons follow their devices."""
+    kept = [place for place, device in enumerate(facts.devices) if keep(device)]
+    unknown = {}
+    for pointer, reason in facts.unknown.items():
+        match = re.fullmatch(r"/devices/(\d+)(/.*)", pointer)
+        if match is None:
+            unknown[pointer] = reason
+        elif int(match[1]) in kept:
+            unknown[f"/devices/{kept.index(int(match[1]))}{match[2]}"] = reason
+    return replace(facts, devices=tuple(facts.devices[place] for place in kept), unknown=unknown)
+
+
+def read(processes: bool = False) -> Facts:
+    """The machine's facts, read once; `processes` asks for those on each device as well."""
+    with Inventory(with_processes=processes) as inventory:
+        return inventory.read()

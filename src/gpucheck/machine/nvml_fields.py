@@ -1,0 +1,204 @@
+"""What is asked of NVML about one device: a row for each field, named as in `report.facts.Device`.
+
+A row names functions of nvidia-ml-py (the first that both it and the driver's library have is used), their arguments
+and how the answer becomes SI units. Constants are those of nvml.h, written out so that an older nvidia-ml-py without
+their names serves too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+# nvmlClocksEventReasons of nvml.h. nvmlClocksEventReasonAll leaves 0x200 and 0x400 out; they exist all the same.
+CLOCK_REASONS = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+
+# nvmlDeviceGpuRecoveryAction_t of nvml.h: what the driver asks for.
+RECOVERY_ACTIONS = {
+    0: "none",
+    1: "gpu_reset",
+    2: "node_reboot",
+    3: "drain_p2p",
+    4: "drain_and_reset",
+    5: "recover_imex_domain",
+    6: "bus_reset",
+    7: "system_reboot",
+}
+FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+
+COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+
+TEMPERATURE_GPU = 0
+CLOCK_SM, CLOCK_MEMORY = 1, 2
+CORRECTED, UNCORRECTED = 0, 1
+VOLATILE, AGGREGATE = 0, 1
+AFFINITY_NODE = 0  # NVML_AFFINITY_SCOPE_NODE
+# A mask of 16 × 64 bits holds 1024 NUMA nodes, the most that Linux can be built for.
+NODE_MASK_WORDS = 16
+NOT_SUPPORTED = 3
+
+
+class NotTold(Exception):
+    """NVML answered, but the answer is not a value; the message says why."""
+
+
+class CodeAnswered(Exception):
+    """One of several values asked for in one call was refused with this NVML return code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Call(NamedTuple):
+    """One function of nvidia-ml-py and its arguments after the device's handle."""
+
+    function: str
+    arguments: tuple[object, ...] = ()
+
+
+class Field(NamedTuple):
+    """One field: its path in Device, the calls that tell it, in order of preference, and what to make of the answer."""
+
+    name: str
+    calls: tuple[Call, ...]
+    convert: Callable[[Any], Any]
+
+
+def _one(name: str, function: str, *arguments: object, convert: Callable[[Any], Any] = lambda value: value) -> Field:
+    return Field(name, (Call(function, arguments),), convert)
+
+
+def from_milliwatts(value: int) -> float:
+    """Watts."""
+    return value / 1e3
+
+
+def from_megahertz(value: int) -> float:
+    """Hertz."""
+    return value * 1e6
+
+
+def capability(value: tuple[int, int]) -> str:
+    """`9.0` from (9, 0)."""
+    return f"{value[0]}.{value[1]}"
+
+
+def pci_address(info: Any) -> str:
+    """The address as sysfs writes it (`0000:41:00.0`); NVML's own text has a longer domain, in capitals."""
+    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
+
+
+def clock_reasons(bits: int) -> dict[str, object]:
+    """The bitmask taken apart: known bits by name, unknown ones as numbers."""
+    set_bits = [1 << place for place in range(bits.bit_length()) if bits >> place & 1]
+    return {
+        "bits": bits,
+        "names": [CLOCK_REASONS[bit] for bit in set_bits if bit in CLOCK_REASONS],
+        "unknown_bits": [bit for bit in set_bits if bit not in CLOCK_REASONS],
+    }
+
+
+def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
+    """NVML's four numbers by name."""
+    correctable, uncorrectable, pending, failed = value
+    return {
+        "correctable": correctable,
+        "uncorrectable": uncorrectable,
+        "pending": bool(pending),
+        "failed": bool(failed),
+    }
+
+
+def recovery_action(values: Any) -> str:
+    """The action by name; one that is not known here as `action 9`."""
+    answer = values[0]
+    if answer.nvmlReturn:
+        raise CodeAnswered(answer.nvmlReturn)
+    action = int(answer.value.uiVal)
+    return RECOVERY_ACTIONS.get(action, f"action {action}")
+
+
+def nearest_node(mask: Any) -> int:
+    """The one NUMA node in NVML's mask of the nearest nodes."""
+    nodes = [64 * word + bit for word, bits in enumerate(mask) for bit in range(64) if bits >> bit & 1]
+    if len(nodes) != 1:
+        raise NotTold(f"NVML names {len(nodes)} nearest NUMA nodes")
+    return nodes[0]
+
+
+# What tells devices apart; read first, for all of them.
+IDENTITY: tuple[Field, ...] = (
+    _one("name", "nvmlDeviceGetName"),
+    _one("uuid", "nvmlDeviceGetUUID"),
+    _one("pci_address", "nvmlDeviceGetPciInfo", convert=pci_address),
+)
+
+_ECC = "nvmlDeviceGetTotalEccErrors"
+DETAILS: tuple[Field, ...] = (
+    _one("compute_capability", "nvmlDeviceGetCudaComputeCapability", convert=capability),
+    _one("utilization_percent", "nvmlDeviceGetUtilizationRates", convert=lambda rates: float(rates.gpu)),
+    _one("memory_utilization_percent", "nvmlDeviceGetUtilizationRates", convert=lambda rates: float(rates.memory)),
+    # nvmlDeviceGetTemperature is announced to go with CUDA 14; drivers before R570 know no other.
+    Field(
+        "temperature_celsius",
+        (
+            Call("nvmlDeviceGetTemperatureV", (TEMPERATURE_GPU,)),
+            Call("nvmlDeviceGetTemperature", (TEMPERATURE_GPU,)),
+        ),
+        float,
+    ),
+    _one("power_w", "nvmlDeviceGetPowerUsage", convert=from_milliwatts),
+    _one("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", convert=from_milliwatts),
+    _one("sm_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_SM, convert=from_megahertz),
+    _one("memory_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_MEMORY, convert=from_megahertz),
+    _one("max_sm_clock_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_SM, convert=from_megahertz),
+    _one("max_memory_clock_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, convert=from_megahertz),
+    # Drivers before R535 know only the older name.
+    Field(
+        "clock_reasons",
+        (Call("nvmlDeviceGetCurrentClocksEventReasons"), Call("nvmlDeviceGetCurrentClocksThrottleReasons")),
+        clock_reasons,
+    ),
+    _one("pcie/generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
+    _one("pcie/width", "nvmlDeviceGetCurrPcieLinkWidth"),
+    _one("pcie/max_generation", "nvmlDeviceGetMaxPcieLinkGeneration"),
+    _one("pcie/max_width", "nvmlDeviceGetMaxPcieLinkWidth"),
+    _one("pcie/device_max_generation", "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+    _one("ecc/enabled", "nvmlDeviceGetEccMode", convert=lambda modes: bool(modes[0])),
+    _one("ecc/volatile_corrected", _ECC, CORRECTED, VOLATILE),
+    _one("ecc/volatile_uncorrected", _ECC, UNCORRECTED, VOLATILE),
+    _one("ecc/aggregate_corrected", _ECC, CORRECTED, AGGREGATE),
+    _one("ecc/aggregate_uncorrected", _ECC, UNCORRECTED, AGGREGATE),
+    _one("remapped_rows", "nvmlDeviceGetRemappedRows", convert=remapped_rows),
+    _one("recovery_action", "nvmlDeviceGetFieldValues", (FIELD_RECOVERY_ACTION,), convert=recovery_action),
+    _one(
+        "mig",
+        "nvmlDeviceGetMigMode",
+        convert=lambda modes: {"enabled": bool(modes[0]), "enabled_after_reset": bool(modes[1]), "instances": []},
+    ),
+    _one("numa_node", "nvmlDeviceGetMemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node),
+    _one("persistence_mode", "nvmlDeviceGetPersistenceMode", convert=bool),
+    _one("compute_mode", "nvmlDeviceGetComputeMode", convert=lambda mode: COMPUTE_MODES.get(mode, f"mode {mode}")),
+)
+
+# The fields of Device that NVML alone tells; where there is no NVML they share one reason. Memory is read apart.
+NVML_ONLY = (
+    "nvml_index",
+    *dict.fromkeys(
+        field.name.split("/")[0] for field in DETAILS if field.name not in ("compute_capability", "numa_node")
+    ),
+)
+MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")

@@ -1,0 +1,206 @@
+/* A libnvidia-ml that answers from a script. A handle is the device's number + 1; a MIG instance `slot` of device d has
+ * the number 100 * (d + 1) + slot. Left out on request: WITHOUT_MEMORY_V2, WITHOUT_NEW_NAMES. */
+#include "script.h"
+
+typedef int Code;
+typedef void *Handle;
+#define DEVICE(handle) ((int)(size_t)(handle) - 1)
+#define HANDLE(device) ((Handle)(size_t)((device) + 1))
+
+Code nvmlInitWithFlags(unsigned flags) { unsigned x; (void)flags; return small(-1, "nvml.init", "0", &x); }
+Code nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+Code nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(Code code) { return code == 9 ? "Driver Not Loaded" : "a code of the fake"; }
+
+static Code text(int device, const char *key, const char *fallback, char *into, unsigned room) {
+    return say(device, key, fallback, into, room);
+}
+Code nvmlSystemGetDriverVersion(char *into, unsigned room) { return text(-1, "driver", "580.95.05", into, room); }
+Code nvmlSystemGetNVMLVersion(char *into, unsigned room) { return text(-1, "nvml", "13.580.95.05", into, room); }
+Code nvmlSystemGetCudaDriverVersion_v2(unsigned *version) { return small(-1, "cuda", "13000", version); }
+Code nvmlDeviceGetCount_v2(unsigned *count) { return small(-1, "nvml.count", "2", count); }
+
+Code nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle *handle) {
+    unsigned unused;
+    *handle = HANDLE(index);
+    return small((int)index, "handle", "0", &unused);
+}
+Code nvmlDeviceGetName(Handle handle, char *into, unsigned room) {
+    return text(DEVICE(handle), "name", "NVIDIA Fake 100", into, room);
+}
+Code nvmlDeviceGetUUID(Handle handle, char *into, unsigned room) {
+    char fallback[80];
+    int device = DEVICE(handle);
+    snprintf(fallback, sizeof fallback, "%s-00000000-0000-0000-0000-%012d", device >= 100 ? "MIG" : "GPU", device);
+    return text(device, "uuid", fallback, into, room);
+}
+
+typedef struct {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+} Pci;
+Code nvmlDeviceGetPciInfo_v3(Handle handle, Pci *pci) {
+    char fallback[8];
+    memset(pci, 0, sizeof *pci);
+    snprintf(fallback, sizeof fallback, "%d", 0x10 + DEVICE(handle));
+    snprintf(pci->bus_id, sizeof pci->bus_id, "not read");
+    return small(DEVICE(handle), "bus", fallback, &pci->bus);
+}
+Code nvmlDeviceGetCudaComputeCapability(Handle handle, int *major, int *minor) {
+    unsigned both;
+    Code code = small(DEVICE(handle), "capability", "90", &both);
+    *major = (int)both / 10, *minor = (int)both % 10;
+    return code;
+}
+
+typedef struct { unsigned long long total, free, used; } MemoryV1;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+Code nvmlDeviceGetMemoryInfo(Handle handle, MemoryV1 *memory) {
+    unsigned long long reserved;
+    int device = DEVICE(handle);
+    Code code = number(device, "memory.v1", "0", &reserved);
+    number(device, "memory.total", "1000", &memory->total);
+    number(device, "memory.used", "100", &memory->used);
+    number(device, "memory.reserved", "50", &reserved);
+    memory->used += reserved;
+    memory->free = memory->total - memory->used;
+    return code;
+}
+#ifndef WITHOUT_MEMORY_V2
+Code nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2 *memory) {
+    unsigned long long unused;
+    int device = DEVICE(handle);
+    Code code = number(device, "memory", "0", &unused);
+    if (memory->version != 0x02000028) return 25;
+    number(device, "memory.total", "1000", &memory->total);
+    number(device, "memory.used", "100", &memory->used);
+    number(device, "memory.reserved", "50", &memory->reserved);
+    memory->free = memory->total ? memory->total - memory->used - memory->reserved : 0;
+    return code;
+}
+#endif
+
+typedef struct { unsigned gpu, memory; } Rates;
+Code nvmlDeviceGetUtilizationRates(Handle handle, Rates *rates) {
+    rates->memory = 7;
+    return small(DEVICE(handle), "utilization", "42", &rates->gpu);
+}
+#ifndef WITHOUT_NEW_NAMES
+typedef struct { unsigned version, sensor; int temperature; } Temperature;
+Code nvmlDeviceGetTemperatureV(Handle handle, Temperature *answer) {
+    unsigned value;
+    Code code = small(DEVICE(handle), "temperature", "34", &value);
+    answer->temperature = (int)value;
+    return code;
+}
+Code nvmlDeviceGetCurrentClocksEventReasons(Handle handle, unsigned long long *bits) {
+    return number(DEVICE(handle), "clock_reasons", "1", bits);
+}
+#endif
+Code nvmlDeviceGetTemperature(Handle handle, unsigned sensor, unsigned *value) {
+    return sensor ? 2 : small(DEVICE(handle), "temperature.old", "35", value);
+}
+Code nvmlDeviceGetCurrentClocksThrottleReasons(Handle handle, unsigned long long *bits) {
+    return number(DEVICE(handle), "clock_reasons.old", "4", bits);
+}
+Code nvmlDeviceGetPowerUsage(Handle handle, unsigned *value) {
+    return small(DEVICE(handle), "power", "76500", value);
+}
+Code nvmlDeviceGetEnforcedPowerLimit(Handle handle, unsigned *value) {
+    return small(DEVICE(handle), "power_limit", "700000", value);
+}
+Code nvmlDeviceGetClockInfo(Handle handle, unsigned kind, unsigned *value) {
+    return small(DEVICE(handle), kind == 1 ? "sm_clock" : "memory_clock", kind == 1 ? "345" : "2619", value);
+}
+Code nvmlDeviceGetMaxClockInfo(Handle handle, unsigned kind, unsigned *value) {
+    return small(DEVICE(handle), kind == 1 ? "max_sm_clock" : "max_memory_clock", kind == 1 ? "1980" : "2619", value);
+}
+
+#define NUMBER(function, key, fallback) \
+    Code function(Handle handle, unsigned *value) { return small(DEVICE(handle), key, fallback, value); }
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "pcie.generation", "1")
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "pcie.width", "8")
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "pcie.max_generation", "4")
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "pcie.max_width", "16")
+NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration, "pcie.device_max_generation", "5")
+NUMBER(nvmlDeviceGetPersistenceMode, "persistence", "1")
+NUMBER(nvmlDeviceGetComputeMode, "compute_mode", "0")
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, "mig.slots", "7")
+
+Code nvmlDeviceGetEccMode(Handle handle, unsigned *now, unsigned *pending) {
+    *pending = 0;
+    return small(DEVICE(handle), "ecc", "1", now);
+}
+Code nvmlDeviceGetTotalEccErrors(Handle handle, unsigned kind, unsigned counter, unsigned long long *count) {
+    static const char *keys[2][2] = {{"ecc.volatile_corrected", "ecc.aggregate_corrected"},
+                                     {"ecc.volatile_uncorrected", "ecc.aggregate_uncorrected"}};
+    return kind > 1 || counter > 1 ? 2 : number(DEVICE(handle), keys[kind][counter], "0", count);
+}
+Code nvmlDeviceGetRemappedRows(Handle handle, unsigned *correctable, unsigned *uncorrectable, unsigned *pending,
+                               unsigned *failed) {
+    int device = DEVICE(handle);
+    Code code = small(device, "remap.correctable", "0", correctable);
+    small(device, "remap.uncorrectable", "0", uncorrectable);
+    small(device, "remap.pending", "0", pending);
+    small(device, "remap.failed", "0", failed);
+    return code;
+}
+
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned type;
+    Code code;
+    union { unsigned ui; unsigned long long ull; double d; } value;
+} FieldValue;
+Code nvmlDeviceGetFieldValues(Handle handle, int count, FieldValue *values) {
+    unsigned unused;
+    Code code = small(DEVICE(handle), "fields", "0", &unused);
+    for (int i = 0; i < count; i++)
+        values[i].code =
+            values[i].field == 230 ? small(DEVICE(handle), "recovery_action", "0", &values[i].value.ui) : 3;
+    return code;
+}
+Code nvmlDeviceGetMemoryAffinity(Handle handle, unsigned words, unsigned long long *mask, unsigned scope) {
+    if (scope || !words) return 2;
+    memset(mask, 0, words * sizeof *mask);
+    return number(DEVICE(handle), "node_mask", "!3", mask);
+}
+Code nvmlDeviceGetMigMode(Handle handle, unsigned *now, unsigned *pending) {
+    Code code = small(DEVICE(handle), "mig", "!3", now);
+    *pending = *now;
+    return code;
+}
+Code nvmlDeviceGetMigDeviceHandleByIndex(Handle handle, unsigned slot, Handle *instance) {
+    unsigned used;
+    small(DEVICE(handle), "mig.used", "0", &used);
+    *instance = HANDLE(100 * (DEVICE(handle) + 1) + (int)slot);
+    return used >> slot & 1 ? 0 : 6;
+}
+
+/* `processes=12:5000,13:-`: PID and bytes; `-` is NVML's "not available". */
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process;
+static Code list(Handle handle, const char *key, const char *fallback, unsigned *count, Process *into) {
+    char listed[1024];
+    unsigned found = 0, room = *count;
+    Code code = say(DEVICE(handle), key, fallback, listed, sizeof listed);
+    if (code) return code;
+    for (char *item = strtok(listed, ","); item; item = strtok(NULL, ",")) {
+        char *colon = strchr(item, ':');
+        if (into && found < room) {
+            memset(&into[found], 0, sizeof *into);
+            into[found].pid = (unsigned)strtoull(item, NULL, 0);
+            into[found].used = colon && colon[1] != '-' ? strtoull(colon + 1, NULL, 0) : ~0ULL;
+        }
+        found++;
+    }
+    *count = found;
+    return found > room ? 7 : 0;
+}
+#define LIST(function, key, fallback) \
+    Code function(Handle handle, unsigned *count, Process *into) { return list(handle, key, fallback, count, into); }
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, "processes", "")
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, "processes.v2", "")
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, "graphics", "")
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, "graphics.v2", "")
