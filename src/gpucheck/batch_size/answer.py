@@ -180,8 +180,9 @@ def _nothing_fits(search: Search, context: Context, limited_by: str | None, refu
     fix = "raise --memory-limit, or take a smaller model or input"
     if refused is not None:
         weight = context.parameter_bytes
-        alone = f"the model alone takes {capacity(weight)}" if weight is not None else "there is no room for the model"
-        message = f"{alone}, and the budget is {capacity(budget.bytes)} ({budget.reason}); {refused}"
+        alone = f"the model alone takes {capacity(weight)}" if weight is not None else f"building it failed ({refused})"
+        message = f"{alone}, and the budget is {capacity(budget.bytes)} ({budget.reason})"
+        evidence |= {"reason": refused}
         return Finding("batch_size.fits", "fail", "not even the model fits", message, evidence, fix)
     assert failing is not None
     title = f"not even a batch of {smallest} fits"
