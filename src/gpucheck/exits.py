@@ -28,9 +28,13 @@ TERMINATED = 143
 # 70 is EX_SOFTWARE of sysexits.h; 130, 141 and 143 are 128 + SIGINT, SIGPIPE and SIGTERM, as shells report them.
 TABLE: tuple[Exit, ...] = (
     Exit(OK, "ok", "nothing failed"),
-    Exit(FAILED, "failed", "a check failed, a threshold or requirement was missed, or not even the smallest batch fits"),
+    Exit(
+        FAILED, "failed", "a check failed, a threshold or requirement was missed, or not even the smallest batch fits"
+    ),
     Exit(USAGE, "usage", "wrong usage, or the target given is missing, raises or rejects its input"),
-    Exit(COULD_NOT_LOOK, "could not look", "no such device, no usable torch, nothing was checked, or no room for output"),
+    Exit(
+        COULD_NOT_LOOK, "could not look", "no such device, no usable torch, nothing was checked, or no room for output"
+    ),
     Exit(UNDECIDED, "undecided", "asked but undecided: too noisy, busy, throttled, or out of time"),
     Exit(BUG, "bug", "a bug in gpucheck"),
     Exit(INTERRUPTED, "interrupted", "Ctrl-C; the report so far is printed"),

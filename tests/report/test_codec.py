@@ -68,7 +68,7 @@ def test_numbers_that_are_not_finite_are_null() -> None:
 
 
 def test_only_plain_data_is_written() -> None:
-    with pytest.raises(TypeError, match="not plain data: PosixPath|not plain data: WindowsPath"):
+    with pytest.raises(TypeError, match=r"not plain data: (Posix|Windows)Path"):
         to_json({"path": Path("x")})
 
 

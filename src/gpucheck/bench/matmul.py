@@ -72,7 +72,7 @@ class Case:
     def bytes(self) -> int:
         """What its three matrices take."""
         m, n, k = self.shape
-        return (m * k + k * n + m * n) * self.torch_dtype.itemsize
+        return (m * k + k * n + m * n) * int(self.torch_dtype.itemsize)
 
     @property
     def label(self) -> str:

@@ -37,12 +37,13 @@ class Cell:
 class Column:
     """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first).
 
-    A head may have two lines: the first names a group of columns.
+    A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen.
     """
 
     head: str
     align: Literal["left", "right"] = "right"
     keep: int = 9
+    wraps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

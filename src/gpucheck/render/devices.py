@@ -29,7 +29,7 @@ def blocks(report: Report) -> list[Block]:
     facts = report.facts
     laid_out: list[Block] = []
     if facts.devices:
-        laid_out.append(table(_COLUMNS, [_row(device, report.findings) for device in facts.devices]))
+        laid_out.append(_filled([_row(device, report.findings) for device in facts.devices]))
         laid_out.append(Line())
     if any(device.processes for device in facts.devices):
         laid_out += [_processes(facts), Line()]
@@ -37,6 +37,13 @@ def blocks(report: Report) -> list[Block]:
     laid_out += [finding_line(finding) for finding in report.findings if finding.verdict != "pass"]
     laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix and finding.verdict != "pass"]
     return laid_out
+
+
+def _filled(rows: list[list[str | Cell]]) -> Block:
+    """The table without the columns that no device here fills."""
+    whole = table(_COLUMNS, rows)
+    kept = [index for index in range(len(_COLUMNS)) if any(row[index].text for row in whole.rows)]
+    return table([_COLUMNS[index] for index in kept], [[row[index] for index in kept] for row in whole.rows])
 
 
 def _row(device: Device, findings: tuple[Finding, ...]) -> list[str | Cell]:

@@ -8,14 +8,16 @@ from typing import IO
 
 import rich.box
 import rich.table
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from rich.measure import Measurement
 from rich.text import Text
 
 from gpucheck.render.blocks import Block, Line, Table, ascii_text
 
 # Wide enough for any table: what is no terminal gets every column, and nothing is wrapped.
 NATURAL_WIDTH = 100_000
+# A column that wraps is worth having from this width on.
+LEAST_WRAPPED = 36
 # Below this a table that does not fit turns into `name: value` lines.
 NARROW = 50
 
@@ -69,7 +71,7 @@ def can_encode(out: Console, text: str) -> bool:
 
 def _table_for(out: Console, table: Table) -> Iterator[RenderableType]:
     kept = list(range(len(table.columns)))
-    while not _fits(out, _rich_table(out, table, kept)):
+    while _width(out, table, kept) > out.width:
         droppable = [index for index in kept if table.columns[index].keep < 9]
         if out.width < NARROW or not droppable:
             yield from _records(out, table)
@@ -79,16 +81,24 @@ def _table_for(out: Console, table: Table) -> Iterator[RenderableType]:
     yield _rich_table(out, table, kept)
 
 
-def _fits(out: Console, laid_out: rich.table.Table) -> bool:
-    wanted = Measurement.get(out, out.options.update(width=NATURAL_WIDTH, max_width=NATURAL_WIDTH), laid_out)
-    return wanted.maximum <= out.width
+def _width(out: Console, table: Table, kept: Sequence[int]) -> int:
+    """Characters that these columns take side by side; text that wraps counts as far as it must."""
+    widths = []
+    for index in kept:
+        texts = [*table.columns[index].head.split("\n"), *(row[index].text for row in table.rows)]
+        widest = max(cell_len(_text(out, text)) for text in texts)
+        widths.append(min(widest, LEAST_WRAPPED) if table.columns[index].wraps else widest)
+    # A space on either side of a cell, and one between the columns.
+    return sum(widths) + 2 * len(widths) + (len(widths) - 1)
 
 
 def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.Table:
     laid_out = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=True, header_style="bold")
     for index in kept:
         column = table.columns[index]
-        laid_out.add_column(Text(_text(out, column.head)), justify=column.align, no_wrap=True, vertical="bottom")
+        laid_out.add_column(
+            Text(_text(out, column.head)), justify=column.align, no_wrap=not column.wraps, overflow="fold"
+        )
     for row in table.rows:
         laid_out.add_row(*(Text(_text(out, row[index].text), style=row[index].style) for index in kept))
     return laid_out

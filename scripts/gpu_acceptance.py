@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Run everything that needs a real GPU, and keep what came out.
+
+On a CUDA machine with torch, typer, rich, psutil and nvidia-ml-py, nothing installed and no network:
+
+    PYTHONPATH=src python3 scripts/gpu_acceptance.py [FOLDER]
+
+It runs the tests marked `gpu`, then every command with `--json` and once as a person sees it, and leaves the documents
+and a summary (summary.md) in FOLDER (default: benchmarks/results/<gpu>-<date>). It ends within 8 minutes: each step has
+its own limit, and a step that overruns or fails does not cost the others. Exit status 1 when any step failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TOTAL_LIMIT_S = 8 * 60.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command to run: its arguments, the exit statuses that are right, and its share of the time."""
+
+    name: str
+    arguments: tuple[str, ...]
+    limit_s: float
+    expected: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step came to. `document` is None where it printed none."""
+
+    step: Step
+    code: int | None
+    seconds: float
+    document: dict[str, Any] | None
+    screen: str
+    stderr: str
+
+    @property
+    def passed(self) -> bool:
+        return self.code in self.step.expected and self.document is not None
+
+
+STEPS = (
+    Step("devices", ("devices", "--processes"), 20),
+    Step("memory", ("memory", "--device", "cuda"), 40),
+    Step("smoke", ("smoke", "--require", "cuda", "--min-devices", "1"), 60),
+    Step("bench-transfer", ("bench", "transfer", "--device", "cuda"), 45),
+    Step("bench-matmul", ("bench", "matmul", "--device", "cuda"), 60),
+    # A limit keeps the search short; the whole card is the last step.
+    Step("find-batch-size-8GiB", ("find-batch-size", "--device", "cuda", "--memory-limit", "8GiB"), 60),
+    Step("find-batch-size-mlp", ("find-batch-size", "mlp", "--device", "cuda", "--memory-limit", "8GiB"), 60),
+    Step("find-batch-size-infer", ("find-batch-size", "convnet", "--mode", "infer", "--memory-limit", "8GiB"), 60),
+    # Exit 4 where time runs out before any size passes.
+    Step("find-batch-size-whole-card", ("find-batch-size", "--device", "cuda", "--time-budget", "80s"), 100, (0, 4)),
+)
+
+
+def run(command: list[str], limit_s: float) -> tuple[int | None, str, str]:
+    """The exit status (None when it overran), stdout and stderr."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "110"}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as late:
+        return None, _decoded(late.stdout), _decoded(late.stderr)
+    return done.returncode, done.stdout, done.stderr
+
+
+def _decoded(data: bytes | str | None) -> str:
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else data or ""
+
+
+def perform(step: Step, folder: Path, deadline: float) -> Outcome:
+    """Run one step; its document and its screen are written to `folder`."""
+    limit_s = min(step.limit_s, deadline - time.monotonic())
+    began = time.monotonic()
+    if limit_s <= 1:
+        return Outcome(step, None, 0.0, None, "", "no time left")
+    markdown = folder / f"{step.name}.md"
+    command = [sys.executable, "-m", "gpucheck", *step.arguments, "--json", "--output", str(markdown)]
+    code, out, err = run(command, limit_s)
+    try:
+        document: dict[str, Any] | None = json.loads(out)
+    except ValueError:
+        document = None
+    (folder / f"{step.name}.json").write_text(out, encoding="utf-8")
+    (folder / f"{step.name}.stderr.txt").write_text(err, encoding="utf-8")
+    screen = markdown.read_text(encoding="utf-8") if markdown.exists() else ""
+    return Outcome(step, code, time.monotonic() - began, document, screen, err)
+
+
+def gpu_tests(folder: Path, deadline: float) -> tuple[int | None, str]:
+    """Run the tests marked `gpu`, which fail where there is no GPU."""
+    os.environ["GPUCHECK_REQUIRE_GPU"] = "1"
+    limit_s = min(150.0, deadline - time.monotonic())
+    code, out, err = run([sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-rs", "--durations=10", "tests"], limit_s)
+    (folder / "tests.txt").write_text(out + err, encoding="utf-8")
+    return code, out.strip().splitlines()[-1] if out.strip() else err[-300:]
+
+
+def summary(outcomes: list[Outcome], tests: tuple[int | None, str], name: str) -> str:
+    """The Markdown page: what ran, how it ended, how long it took, and each command's own page."""
+    lines = [f"# GPU acceptance: {name}", "", f"Tests marked `gpu`: exit {tests[0]}, {tests[1]}", ""]
+    lines += ["| step | command | exit | expected | verdict | seconds |", "| :-- | :-- | --: | --: | :-- | --: |"]
+    for outcome in outcomes:
+        expected = "/".join(map(str, outcome.step.expected))
+        verdict = (outcome.document or {}).get("summary", {}).get("verdict", "no document")
+        code = "overran" if outcome.code is None else outcome.code
+        command = f"`gpucheck {' '.join(outcome.step.arguments)}`"
+        lines.append(f"| {outcome.step.name} | {command} | {code} | {expected} | {verdict} | {outcome.seconds:.1f} |")
+    for outcome in outcomes:
+        lines += ["", f"## {outcome.step.name}", "", outcome.screen.partition("\n")[2].strip()]
+        if not outcome.passed:
+            lines += ["", "```", outcome.stderr[-2000:], "```"]
+    return "\n".join(lines) + "\n"
+
+
+def gpu_name() -> str | None:
+    """The first CUDA device that `gpucheck devices` lists, or None."""
+    _, out, _ = run([sys.executable, "-m", "gpucheck", "devices", "--json"], 30)
+    try:
+        devices = json.loads(out)["facts"]["devices"]
+    except (ValueError, KeyError):
+        return None
+    return next((device["name"] for device in devices if device["cuda_index"] is not None), None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path)
+    given = parser.parse_args()
+    deadline = time.monotonic() + TOTAL_LIMIT_S
+    name = gpu_name()
+    if name is None:
+        print("gpu_acceptance: gpucheck devices lists no CUDA device here", file=sys.stderr)
+        return 3
+    today = datetime.date.today().isoformat()
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    folder = given.folder or ROOT / "benchmarks" / "results" / f"{slug}-{today}"
+    folder.mkdir(parents=True, exist_ok=True)
+    tests = gpu_tests(folder, deadline)
+    print(f"tests: exit {tests[0]}: {tests[1]}", flush=True)
+    outcomes = []
+    for step in STEPS:
+        outcome = perform(step, folder, deadline)
+        outcomes.append(outcome)
+        print(f"{step.name}: exit {outcome.code}, {outcome.seconds:.1f} s", flush=True)
+    (folder / "summary.md").write_text(summary(outcomes, tests, f"{name}, {today}"), encoding="utf-8")
+    print(f"written to {folder}")
+    return 0 if tests[0] == 0 and all(outcome.passed for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""The command `gpucheck`: its commands, and what their errors come to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import gpucheck
+from gpucheck import exits
+from gpucheck.cli import bench, devices, find_batch_size, memory, schema, smoke
+from gpucheck.cli.common import exit_codes_epilog
+from gpucheck.cli.session import Terminated, tell
+from gpucheck.errors import CannotLook, GpucheckError
+
+# What typer raises for wrong usage; the class itself has no public name, its subclass has.
+_TyperError: type[Exception] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="gpucheck",
+    help="GPU diagnostics for everyone who uses PyTorch.",
+    epilog=exit_codes_epilog(),
+    # Plain help: it starts in a third of the time, and reads the same in a terminal, a pipe and a CI log.
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and where it is.")] = False,
+) -> int:
+    if version:
+        print(f"gpucheck {gpucheck.__version__} ({Path(gpucheck.__file__).resolve().parent})")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+    return exits.OK
+
+
+devices.add_to(app)
+memory.add_to(app)
+smoke.add_to(app)
+bench.add_to(app)
+find_batch_size.add_to(app)
+schema.add_to(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status. Every error ends here, as one sentence on stderr."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        check_where_loaded()
+        code = app(given, prog_name="gpucheck", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else exits.OK
+    except _TyperError as error:
+        print(f"gpucheck: {_usage_sentence(error, given)}", file=sys.stderr)
+        return exits.USAGE
+    except GpucheckError as error:
+        tell(error, debug=debug)
+        return error.exit_code
+    except BrokenPipeError:
+        _silence_stdout()
+        return exits.CLOSED_STDOUT
+    except OSError as error:
+        return _could_not_print(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return exits.INTERRUPTED
+    except Terminated:
+        return exits.TERMINATED
+    except Exception:  # noqa: BLE001 (the one place that turns a bug into its exit status)
+        return _bug(given)
+
+
+def check_where_loaded() -> None:
+    """See that this package is gpucheck-cli's own: another distribution installs files of the same import name.
+
+    Raises CannotLook where that other one has overwritten ours.
+    """
+    from importlib import metadata
+
+    folder = Path(gpucheck.__file__).resolve().parent
+    try:
+        others = metadata.distribution("gpucheck")
+    except metadata.PackageNotFoundError:
+        return
+    theirs = {Path(str(others.locate_file(file))).resolve() for file in others.files or () if file.suffix == ".py"}
+    if folder / "__init__.py" in theirs:
+        raise CannotLook(
+            "another package named gpucheck has overwritten this one",
+            f"both install {folder}",
+            "uninstall both, then install gpucheck-cli alone",
+        )
+
+
+def _usage_sentence(error: Exception, given: Sequence[str]) -> str:
+    """typer's message in one line, with the nearest command where a command is unknown."""
+    message = " ".join(str(getattr(error, "format_message", lambda: error)()).split())
+    # typer ends its sentence and then asks "Did you mean …?": one sentence reads better here.
+    message = re.sub(r"\. (Did|Possible)", lambda found: f"; {found.group(1).lower()}", message).rstrip(".?")
+    words = [word for word in given if re.fullmatch(r"[a-z][a-z-]*", word)]
+    command = next((word for word in words if word in ("bench", *_command_names())), "")
+    return f"{message}; see `gpucheck {command + ' ' if command else ''}--help`"
+
+
+def _command_names() -> list[str]:
+    return [command.name or "" for command in app.registered_commands]
+
+
+def _silence_stdout() -> None:
+    """Nobody reads stdout: send what is still buffered nowhere, so that Python's own flush at exit is quiet."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+
+
+def _could_not_print(error: OSError) -> int:
+    """An OSError that nothing named: a full disk behind stdout, or a bug."""
+    if error.errno not in (errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EBADF, errno.EDQUOT):
+        return _bug(sys.argv[1:])
+    _silence_stdout()
+    print(f"gpucheck: stdout could not be written; {os.strerror(error.errno)}", file=sys.stderr)
+    return exits.COULD_NOT_LOOK
+
+
+def _bug(given: Sequence[str]) -> int:
+    traceback.print_exc()
+    print(
+        f"gpucheck: this is a bug in gpucheck {gpucheck.__version__} (Python {platform.python_version()}, "
+        f"{platform.system()}); please report it with the lines above, the command `gpucheck {' '.join(given)}` "
+        "and the output of `gpucheck devices`, at the project's issue tracker",
+        file=sys.stderr,
+    )
+    return exits.BUG

@@ -1,0 +1,108 @@
+"""`gpucheck bench …`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpucheck import units
+from gpucheck.cli import session
+from gpucheck.cli.common import (
+    Common,
+    DebugOption,
+    DeviceOption,
+    JsonOption,
+    OutputOption,
+    QuietOption,
+    StrictOption,
+    exit_codes_epilog,
+)
+
+app = typer.Typer(
+    help="How fast: copies between host and device, matrix products.",
+    epilog=exit_codes_epilog(),
+    rich_markup_mode=None,
+)
+
+
+def add_to(parent: typer.Typer) -> None:
+    """Add the group to the application."""
+    parent.add_typer(app, name="bench")
+
+
+@app.callback(invoke_without_command=True)
+def bench(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command("transfer", epilog=exit_codes_epilog())
+def transfer(
+    size: Annotated[
+        list[str] | None, typer.Option("--size", metavar="SIZE", help="Only this size, like 64MiB. Repeatable.")
+    ] = None,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Every power of two from 4 KiB on.")] = False,
+    direction: Annotated[
+        str, typer.Option("--direction", metavar="WAY", help="both, host_to_device (h2d) or device_to_host (d2h).")
+    ] = "both",
+    host_memory: Annotated[
+        str, typer.Option("--host-memory", metavar="KIND", help="both, pageable or pinned.")
+    ] = "both",
+    time_budget: Annotated[
+        str, typer.Option("--time-budget", metavar="TIME", help="For the whole command; default 18s, 25s on a CPU.")
+    ] = "",
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    output: OutputOption = None,
+    strict: StrictOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> int:
+    """How fast copies between host and device run, from pageable and from pinned memory, each verified."""
+    from gpucheck.bench import transfer as work
+
+    options = work.parse(
+        sizes=tuple(size or ()),
+        sweep=sweep,
+        direction=direction,
+        host_memory=host_memory,
+        time_budget_s=units.parse_duration(time_budget) if time_budget else None,
+        device=device,
+    )
+    common = Common("bench transfer", json, tuple(output or ()), strict, quiet, debug)
+    return session.run(common, lambda emit: work.command(options, emit))
+
+
+@app.command("matmul", epilog=exit_codes_epilog())
+def matmul(
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option("--dtype", metavar="DTYPE", help="float32, tf32, float16 or bfloat16; default all. Repeatable."),
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option("--size", metavar="N", help="Square matrices of this side. Repeatable.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option("--shape", metavar="MxNxK", help="(M×K)·(K×N). Repeatable.")
+    ] = None,
+    time_budget: Annotated[str, typer.Option("--time-budget", metavar="TIME", help="For the whole command.")] = "",
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    output: OutputOption = None,
+    strict: StrictOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> int:
+    """How fast matrix products run, with the precision observed and the result checked."""
+    from gpucheck.bench import matmul as work
+
+    options = work.parse(
+        dtypes=tuple(dtype or ()),
+        sizes=tuple(size or ()),
+        shapes=tuple(shape or ()),
+        time_budget_s=units.parse_duration(time_budget) if time_budget else None,
+        device=device,
+    )
+    common = Common("bench matmul", json, tuple(output or ()), strict, quiet, debug)
+    return session.run(common, lambda emit: work.command(options, emit))

@@ -1,0 +1,21 @@
+"""`gpucheck schema`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import resources
+
+import typer
+
+from gpucheck import exits
+from gpucheck.cli.common import exit_codes_epilog
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the application."""
+
+    @app.command("schema", epilog=exit_codes_epilog())
+    def schema() -> int:
+        """The JSON Schema of the documents that `--json` prints."""
+        sys.stdout.write(resources.files("gpucheck.report").joinpath("schema.json").read_text(encoding="utf-8"))
+        return exits.OK

@@ -1,0 +1,195 @@
+"""One command from start to exit status: events in, one report out."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import gpucheck
+from gpucheck import exits
+from gpucheck.cli import outputs
+from gpucheck.cli.common import Common
+from gpucheck.errors import GpucheckError, TargetError, UsageError
+from gpucheck.report.events import Emit, Event, Judged, Notice, Progress, Started
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.report import Collector, Report
+
+if TYPE_CHECKING:  # a help page needs no rich
+    from gpucheck.render.live import LiveView
+
+
+class Terminated(BaseException):
+    """SIGTERM, handled like Ctrl-C."""
+
+
+def run(common: Common, work: Callable[[Emit], None]) -> int:
+    """Do the work, show it, write it, and return the exit status.
+
+    Errors with exit status 2 are raised on for `main`, which prints them; a bug too. Everything else ends in a report,
+    also what a signal cut off.
+    """
+    files = outputs.prepare(common.output)
+    collector, clock = Collector(), _Clock.started_now()
+    view = _live_view(common)
+
+    def emit(event: Event) -> None:
+        collector(event)
+        view(event)
+
+    try:
+        with _terminable():
+            try:
+                code = _outcome(work, emit, common)
+            finally:
+                view.close()
+    except BaseException:
+        outputs.discard(files)
+        raise
+    return finish(_report(collector, common, clock, code), common, files)
+
+
+def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common) -> int | None:
+    """Do the work; the exit status of what cut it off, or None. A user's mistake and a bug are raised on."""
+    try:
+        work(emit)
+    except KeyboardInterrupt:
+        emit(Notice("interrupted: this is the report so far", "warning"))
+        return exits.INTERRUPTED
+    except Terminated:
+        emit(Notice("terminated: this is the report so far", "warning"))
+        return exits.TERMINATED
+    except UsageError:
+        raise
+    except GpucheckError as error:
+        emit(Judged(_as_finding(error)))
+        emit(Notice(str(error), "warning"))
+        if common.debug:
+            traceback.print_exc()
+        return error.exit_code
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """When a command began: for people, and for the time it took."""
+
+    started: datetime.datetime
+    monotonic: float
+
+    @classmethod
+    def started_now(cls) -> _Clock:
+        return cls(datetime.datetime.now(datetime.timezone.utc), time.monotonic())
+
+
+def _report(collector: Collector, common: Common, clock: _Clock, code: int | None) -> Report:
+    return collector.report(
+        version=gpucheck.__version__,
+        command=common.command,
+        argv=tuple(sys.argv[1:]),
+        started=clock.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        elapsed_s=time.monotonic() - clock.monotonic,
+        code=code,
+        complete=code not in (exits.INTERRUPTED, exits.TERMINATED),
+        strict=common.strict,
+    )
+
+
+def finish(report: Report, common: Common, files: list[outputs.Output]) -> int:
+    """Print the report, write the files, and return the exit status."""
+    from gpucheck.render import github
+
+    # stdout first: a full disk must not cost the result.
+    try:
+        if common.json:
+            from gpucheck.render.json import document
+
+            sys.stdout.write(document(report))
+        else:
+            from gpucheck.render import terminal, text
+
+            terminal.show(terminal.console(sys.stdout), text.blocks(report))
+        sys.stdout.flush()
+        github.announce(report, sys.stderr)
+    except BaseException:
+        outputs.discard(files)
+        raise
+    try:
+        outputs.write(files, report)
+    except GpucheckError as error:
+        tell(error)
+        return exits.settle((report.summary.exit, error.exit_code))
+    return report.summary.exit
+
+
+def tell(error: GpucheckError, *, debug: bool = False) -> None:
+    """One sentence on stderr; with `debug` the traceback as well."""
+    if debug:
+        traceback.print_exception(error)
+        if isinstance(error, TargetError) and error.trace:
+            print(error.trace, file=sys.stderr)
+    print(f"gpucheck: {' '.join(str(error).split())}", file=sys.stderr)
+
+
+def _as_finding(error: GpucheckError) -> Finding:
+    verdicts: dict[int, Verdict] = {exits.FAILED: "fail", exits.UNDECIDED: "inconclusive"}
+    return Finding(error.finding, verdicts.get(error.exit_code, "skip"), error.what, error.why, fix=error.fix or None)
+
+
+def _live_view(common: Common) -> LiveView:
+    from gpucheck.render.live import LiveView
+
+    return LiveView(sys.stderr, quiet=common.quiet)
+
+
+def watch(common: Common, work: Callable[[Emit], None]) -> int:
+    """Show what the work reads again and again: each `Started` ends one reading and begins the next.
+
+    It refreshes in place on a terminal and prints one reading after another elsewhere, until a signal ends it.
+    """
+    from gpucheck.render import screen, text
+
+    with screen.Screen(sys.stdout) as shown, _terminable():
+        collector, clock = Collector(), _Clock.started_now()
+
+        def emit(event: Event) -> None:
+            nonlocal collector, clock
+            if isinstance(event, Started):
+                collector, clock = Collector(), _Clock.started_now()
+            collector(event)
+            if isinstance(event, Progress):
+                # The reading is judged; what follows is the wait for the next.
+                shown.show(text.blocks(_report(collector, common, clock, None)))
+
+        try:
+            work(emit)
+        except KeyboardInterrupt:
+            return exits.INTERRUPTED
+        except Terminated:
+            return exits.TERMINATED
+    return exits.OK
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM raise Terminated, as SIGINT raises KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def raise_terminated(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

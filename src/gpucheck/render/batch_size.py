@@ -1,0 +1,103 @@
+"""`gpucheck find-batch-size` as blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucheck import units
+from gpucheck.render.blocks import (
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    Line,
+    advice_line,
+    column_of_numbers,
+    finding_line,
+    table,
+    verdict_cell,
+)
+from gpucheck.report.finding import Verdict
+from gpucheck.report.report import Report
+
+_COLUMNS = (
+    Column("batch"),
+    Column("result", "left"),
+    Column("peak, GiB", keep=7),
+    Column("samples/s", keep=6),
+    Column("run", "left", keep=2),
+    Column("why", "left", keep=0, wraps=True),
+)
+# What ended a trial without a verdict on its size.
+_UNDECIDED = ("timeout", "inconclusive", "suspected")
+
+
+def blocks(report: Report) -> list[Block]:
+    """The trials in the order they ran, the answer, and what limits it."""
+    found = report.results.get("find_batch_size")
+    laid_out: list[Block] = []
+    if found:
+        laid_out += [Line(_subject(found)), Line()]
+        if found["trials"]:
+            laid_out += [_trials(found), Line()]
+        if found["max_batch_size"] is not None:
+            laid_out += [Line(_answer(found)), *_below(found)]
+    laid_out += [finding_line(finding) for finding in report.findings]
+    laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
+    return laid_out
+
+
+def _subject(found: dict[str, Any]) -> str:
+    device = found["device"]
+    mode = "training" if found["mode"] == "train" else "inference"
+    parts = [f"{found['target']}, {mode} on {device.get('name') or device['id']} ({device['id']})"]
+    if found["mode"] == "train" and found["optimizer"]:
+        parts.append(str(found["optimizer"]))
+    if found["dtype"]:
+        parts.append(str(found["dtype"]))
+    parts.append(f"budget {units.capacity(found['budget_bytes'])}")
+    return " · ".join(parts)
+
+
+def _trials(found: dict[str, Any]) -> Block:
+    trials = found["trials"]
+    peaks = column_of_numbers([trial["peak_bytes"] for trial in trials], units.GIB)
+    rates = column_of_numbers([trial["samples_per_s"] for trial in trials])
+    rows = [
+        [str(trial["batch_size"]), _result(trial), peak, rate, trial["purpose"], trial["reason"] or ""]
+        for trial, peak, rate in zip(trials, peaks, rates, strict=True)
+    ]
+    return table(_COLUMNS, rows)
+
+
+def _result(trial: dict[str, Any]) -> Cell:
+    outcome = trial["outcome"]
+    verdict: Verdict = "pass" if outcome == "fits" else "inconclusive" if outcome in _UNDECIDED else "fail"
+    return verdict_cell(verdict, outcome.replace("-", " "))
+
+
+def _answer(found: dict[str, Any]) -> str:
+    largest = "largest that trains" if found["mode"] == "train" else "largest that infers"
+    text = f"{largest}: {found['max_batch_size']}"
+    if found["peak_bytes"] is not None:
+        text += f", peak {units.capacity(found['peak_bytes'])} of {units.capacity(found['budget_bytes'])}"
+    if not found["confirmed"]:
+        return f"{text}, not confirmed"
+    return f"{text}, confirmed in a fresh process"
+
+
+def _below(found: dict[str, Any]) -> list[Block]:
+    lines = []
+    if found["first_failing"] is not None:
+        outcome = str(found["first_failing_outcome"]).replace("-", " ")
+        lines.append(f"first that fails: {found['first_failing']} ({outcome})")
+    if found["limited_by"] == "time":
+        lines.append("limited by time: a longer --time-budget may find more")
+    if found["samples_per_s"] is not None:
+        lines.append(f"{units.significant(found['samples_per_s'])} samples/s in its last step")
+    margin = found["margin_bytes"]
+    reason = found["budget_reason"] or UNKNOWN
+    lines.append(f"budget: {reason}" + (f", {units.capacity(margin)} of it left out as margin" if margin else ""))
+    if found["loss"]:
+        lines.append(f"loss: {found['loss']}")
+    return [Line(line) for line in lines]

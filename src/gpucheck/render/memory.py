@@ -1,0 +1,66 @@
+"""`gpucheck memory` as blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucheck import units
+from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, advice_line, finding_line, table, verdict_cell
+from gpucheck.report.report import Report
+
+# What stands above the table: whose memory it is. The rest is what the sequence came to.
+_ABOVE = ("memory.device", "memory.host", "memory.process", "memory.container", "memory.processes", "memory.allocator")
+
+
+def blocks(report: Report) -> list[Block]:
+    """Whose memory it is, the sequence with every figure beside what must come out, and what it shows."""
+    above = [finding for finding in report.findings if finding.id in _ABOVE]
+    below = [finding for finding in report.findings if finding.id not in _ABOVE]
+    laid_out: list[Block] = [finding_line(finding) for finding in above]
+    steps = report.results.get("memory")
+    if steps:
+        laid_out += [Line(), _steps(steps), Line()]
+        laid_out += [Line(f"{step['step']}: {step['explanation']}") for step in steps]
+        laid_out.append(Line())
+    laid_out += [finding_line(finding) for finding in below]
+    laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
+    return laid_out
+
+
+def _steps(steps: list[dict[str, Any]]) -> Block:
+    """A row for each step: each figure as it was, and what it must be where that differs."""
+    names = list(dict.fromkeys(row["figure"] for step in steps for row in step["figures"]))
+    columns = [Column("step", "left"), Column("what it does", "left", keep=1)]
+    columns += [Column(f"{_title(name)}, MiB", keep=5) for name in names]
+    columns += [Column("verdict", "left")]
+    rows: list[list[str | Cell]] = []
+    for step in steps:
+        figures = {row["figure"]: row for row in step["figures"]}
+        observed = step.get("observed", {})
+        cells: list[str | Cell] = [_figure(figures.get(name), observed.get(name)) for name in names]
+        rows.append([step["step"], step["does"], *cells, _verdict(step)])
+    return table(columns, rows)
+
+
+def _title(figure: str) -> str:
+    return figure.removesuffix("_bytes").replace("_", " ").replace("memory ", "")
+
+
+def _figure(row: dict[str, Any] | None, observed: int | None) -> Cell:
+    seen = row["observed_bytes"] if row else observed
+    if seen is None:
+        return Cell(UNKNOWN)
+    text = _mebibytes(seen)
+    if row is None or row["ok"]:
+        return Cell(text)
+    return Cell(f"{text} (must be {row['relation']} {_mebibytes(row['expected_bytes'])})", "red")
+
+
+def _mebibytes(size: int) -> str:
+    """In MiB, to the last block of 512 bytes where it is no whole number."""
+    whole, rest = divmod(size, units.MIB)
+    return str(whole) if not rest else f"{size / units.MIB:.3f}"
+
+
+def _verdict(step: dict[str, Any]) -> Cell:
+    return verdict_cell(step["verdict"])

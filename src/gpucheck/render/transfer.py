@@ -1,0 +1,113 @@
+"""`gpucheck bench transfer` as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpucheck import units
+from gpucheck.render.blocks import (
+    UNKNOWN,
+    Block,
+    Column,
+    Line,
+    advice_line,
+    column_of_numbers,
+    finding_line,
+    table,
+)
+from gpucheck.report.measurement import Measurement
+from gpucheck.report.report import Report
+
+_WAYS = {"host_to_device": "to device", "device_to_host": "to host", "host_to_host": "host to host"}
+_KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link"))
+
+
+def blocks(report: Report) -> list[Block]:
+    """For each device a table of rates by size and direction, the latency below, then what was found."""
+    laid_out: list[Block] = []
+    answers = {entry["device"]: entry for entry in report.results.get("bench_transfer", ())}
+    for device in dict.fromkeys(measurement.device for measurement in report.measurements):
+        mine = [measurement for measurement in report.measurements if measurement.device == device]
+        answer = answers.get(device.id, {})
+        laid_out += [Line(_head(device.name or device.id, device.id, answer.get("link"))), Line()]
+        laid_out += [_table(mine, answer), Line(), Line(_method(mine)), *_flags(mine), Line()]
+    laid_out += [finding_line(finding) for finding in report.findings]
+    laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
+    return laid_out
+
+
+def _head(name: str, device_id: str, link: dict[str, Any] | None) -> str:
+    if link is None or device_id == "cpu":
+        return f"{name} ({device_id})"
+    if link["limit_bytes_per_s"] is None:
+        return f"{name} ({device_id}) · link unknown: {link['unknown_because'] or 'it was not read under load'}"
+    limit = units.byte_rate(link["limit_bytes_per_s"])
+    return f"{name} ({device_id}) · PCIe {link['generation']} x{link['width']} under load · limit {limit} per direction"
+
+
+def _table(measurements: Sequence[Measurement], answer: dict[str, Any]) -> Block:
+    """Sizes down; for each direction pageable and pinned as called, the gain, and the link by the device's clock."""
+    sizes = sorted({one.case["size_bytes"] for one in measurements})
+    rows = {
+        (one.case["direction"], one.case["host_memory"], one.case["timed"], one.case["size_bytes"]): one
+        for one in measurements
+    }
+    gains = {(gain["direction"], gain["size_bytes"]): gain["gain"] for gain in answer.get("gains", ())}
+    columns, cells = [Column("size", "left")], [[units.capacity(size) for size in sizes] + ["latency"]]
+    for way in dict.fromkeys(one.case["direction"] for one in measurements):
+        head = f"{_WAYS[way]}, GB/s"
+        for memory, timed in _KINDS:
+            found = [rows.get((way, memory, timed, size)) for size in sizes]
+            if not any(found):
+                continue
+            columns.append(Column(f"{head}\n{'link' if timed == 'link' else memory}", keep=6 if timed == "link" else 9))
+            head = ""
+            cells.append([*_rates(found), _latency(answer, way, memory) if timed == "as_called" else ""])
+            if (memory, timed) == ("pinned", "as_called") and any((way, size) in gains for size in sizes):
+                columns.append(Column("\ngain", keep=7))
+                cells.append([_gain(gains.get((way, size))) for size in sizes] + [""])
+    return table(columns, [list(row) for row in zip(*cells, strict=True)])
+
+
+def _rates(found: Sequence[Measurement | None]) -> list[str]:
+    """GB/s; where the call is what takes the time, that time."""
+    texts = column_of_numbers([one.rate.median if one and one.rate else None for one in found], 1e9)
+    return [
+        units.duration(one.time_s.median) if one and one.rate is None and one.time_s else text
+        for one, text in zip(found, texts, strict=True)
+    ]
+
+
+def _gain(gain: float | None) -> str:
+    return UNKNOWN if gain is None else f"{units.significant(gain, 2)}×"
+
+
+def _latency(answer: dict[str, Any], way: str, memory: str) -> str:
+    for entry in answer.get("latencies", ()):
+        if (entry["direction"], entry["host_memory"]) == (way, memory):
+            return units.duration(entry["time_s"])
+    return UNKNOWN
+
+
+def _method(measurements: Sequence[Measurement]) -> str:
+    samples = [one.time_s.n for one in measurements if one.time_s]
+    spread = f"{min(samples)} to {max(samples)} samples each" if samples else "no samples"
+    cold = sum(one.method.cache == "cold" for one in measurements)
+    cache = "caches cold" if cold == len(measurements) else f"caches cold in {cold} of {len(measurements)} rows"
+    return (
+        f"preallocated buffers, {cache}, {spread}; pageable and pinned as called (with the wait for the end)"
+        + (", link by the device's own clock" if any(one.case["timed"] == "link" for one in measurements) else "")
+        + "; latency: the smallest copy"
+    )
+
+
+def _flags(measurements: Sequence[Measurement]) -> list[Line]:
+    """What the rows say of their own worth, a line for each flag."""
+    by_flag: dict[str, list[str]] = {}
+    for one in measurements:
+        case = one.case
+        for flag in one.flags:
+            name = f"{units.capacity(case['size_bytes'])} {case['host_memory']} {_WAYS[case['direction']]}"
+            by_flag.setdefault(flag, []).append(f"{name} (link)" if case["timed"] == "link" else name)
+    return [Line(f"{flag}: {', '.join(names)}", "dim") for flag, names in by_flag.items()]

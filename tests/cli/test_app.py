@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import gpucheck
+from gpucheck import exits
+from gpucheck.cli import app as app_module
+from gpucheck.cli.reference import reference
+
+COMMANDS = {"devices", "memory", "smoke", "bench transfer", "bench matmul", "find-batch-size", "schema"}
+SHARED = {"--device", "--json", "--output", "--strict", "--quiet", "--debug"}
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = app_module.main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("bench",), ("bench", "--help")])
+def test_help_is_no_error(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    assert out.startswith("Usage: gpucheck")
+
+
+def test_the_version_tells_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(gpucheck.__file__).resolve().parent
+    assert run(capsys, "--version") == (0, f"gpucheck {gpucheck.__version__} ({folder})\n", "")
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS - {"schema"}))
+def test_every_command_takes_the_shared_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, *command.split(), "--help")
+    assert {option for option in SHARED if f"{option} " in out} == SHARED
+
+
+def test_every_help_page_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in COMMANDS:
+        _, out, _ = run(capsys, *command.split(), "--help")
+        for row in exits.TABLE:
+            assert f"{row.code:>3}  {row.meaning}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("find-batchsize",), "gpucheck: No such command 'find-batchsize'; did you mean 'find-batch-size'; see "),
+        (("devices", "--jsn"), "gpucheck: No such option: --jsn"),
+        (
+            ("bench", "trasfer"),
+            "gpucheck: No such command 'trasfer'; did you mean 'transfer'; see `gpucheck bench --help`",
+        ),
+        (("smoke", "--min-devices", "two"), "gpucheck: Invalid value for '--min-devices'"),
+        (("devices", "--watch", "soon"), "gpucheck: --watch 'soon' is not understood; write it like 30s, 5m or 250ms"),
+        (("devices", "--watch", "1", "--json"), "gpucheck: --watch refreshes a screen; "),
+        (("devices", "--device", "banana"), "gpucheck: --device 'banana' is no device; "),
+        (("bench", "matmul", "--size", "abc"), "gpucheck: --size 'abc' "),
+        (("bench", "transfer", "--size", "-1"), "gpucheck: --size '-1' "),
+        (("find-batch-size", "--mode", "trian"), "gpucheck: --mode 'trian' is not known; did you mean train?"),
+    ],
+)
+def test_wrong_usage_is_one_plain_sentence(
+    arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (exits.USAGE, "")
+    assert err.startswith(sentence) and err.count("\n") == 1
+
+
+def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "schema")
+    assert code == 0 and json.loads(out)["title"] == "gpucheck.report/1"
+
+
+def test_the_documentation_of_the_commands_is_not_stale() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+    assert page.read_text(encoding="utf-8") == reference(), "stale: run scripts/docs"
+    for command in COMMANDS:
+        assert f"## `gpucheck {command}`" in reference()

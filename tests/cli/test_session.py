@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gpucheck.cli import app as app_module
+from gpucheck.cli import outputs, session
+from gpucheck.cli.common import Common
+from gpucheck.errors import CannotLook, RequirementMissed, TargetError, Undecided, UsageError
+from gpucheck.report.events import Emit, Judged, Notice, Progress, Started
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
+
+FACTS = Facts(devices=(Device(kind="cpu", id="cpu", name="EPYC"),))
+
+
+def passes(emit: Emit) -> None:
+    emit(Started(FACTS))
+    emit(Judged(Finding("a.check", "pass", "it works")))
+
+
+def smoke(**more: object) -> Common:
+    return Common("smoke", **more)  # type: ignore[arg-type]
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_the_document_is_all_that_stands_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(emit: Emit) -> None:
+        passes(emit)
+        emit(Progress("measuring"))
+        emit(Notice("working on the CPU"))
+
+    assert session.run(smoke(json=True), work) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["summary"] == {"verdict": "pass", "exit": 0, "complete": True}
+    assert json.loads(captured.out)["notices"] == ["working on the CPU"]
+    assert captured.err == "measuring\ngpucheck: working on the CPU\n"
+
+
+def test_quiet_keeps_warnings_only(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(emit: Emit) -> None:
+        emit(Progress("measuring"))
+        emit(Notice("by the way"))
+        emit(Notice("look out", "warning"))
+
+    session.run(smoke(json=True, quiet=True), work)
+    assert capsys.readouterr().err == "gpucheck: look out\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "verdict"),
+    [
+        (CannotLook("no GPU", "none here", finding="device.usable"), 3, "skip"),
+        (RequirementMissed("too few devices", finding="device.count"), 1, "fail"),
+        (Undecided("out of time", finding="time"), 4, "inconclusive"),
+    ],
+)
+def test_an_error_ends_in_a_document_too(
+    error: CannotLook, code: int, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(emit: Emit) -> None:
+        raise error
+
+    assert session.run(smoke(json=True), work) == code
+    found = document(capsys)
+    assert found["summary"] == {"verdict": verdict, "exit": code, "complete": True}
+    assert found["findings"][0]["id"] == error.finding  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_gives_the_report_so_far(number: int, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def work(emit: Emit) -> None:
+        passes(emit)
+        signal.raise_signal(number)
+        emit(Judged(Finding("never", "fail", "not reached")))
+
+    assert session.run(smoke(json=True), work) == code
+    found = document(capsys)
+    assert found["summary"] == {"verdict": "fail", "exit": code, "complete": False}
+    assert [finding["id"] for finding in found["findings"]] == ["a.check"]  # type: ignore[index, union-attr]
+
+
+def test_a_users_mistake_and_a_bug_are_raised_on_and_leave_no_file(tmp_path: Path) -> None:
+    for error in (UsageError("bad"), TargetError("worse"), ZeroDivisionError()):
+
+        def work(emit: Emit, error: Exception = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)):
+            session.run(smoke(output=(str(tmp_path / "x.json"),)), work)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_outputs_by_their_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / f"smoke.{suffix}" for suffix in ("json", "md", "csv", "xml")]
+    assert session.run(smoke(output=tuple(map(str, paths))), passes) == 0
+    assert json.loads(paths[0].read_text())["command"] == "smoke"
+    assert paths[1].read_text().startswith("# gpucheck smoke\n")
+    assert "finding,a.check" in paths[2].read_text()
+    assert "<testcase" in paths[3].read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths)
+    assert (paths[0].stat().st_mode & 0o777) == 0o666 & ~outputs._umask()
+
+
+def test_a_bad_path_fails_before_anything_is_done(tmp_path: Path) -> None:
+    def work(emit: Emit) -> None:
+        raise AssertionError("measured before the path was tried")
+
+    for path, why in (
+        (str(tmp_path / "no" / "x.json"), "No such file or directory"),
+        (str(tmp_path / "x.pdf"), "has no known format"),
+        (str(tmp_path / "x"), "has no known format"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            session.run(smoke(output=(path,)), work)
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(UsageError, match="is a folder"):
+        session.run(smoke(output=(str(tmp_path / "folder.json"),)), work)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.json"]
+
+
+def test_a_full_disk_costs_neither_the_result_nor_the_old_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "x.json"
+    target.write_text("old")
+
+    def full(self: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert session.run(smoke(json=True, output=(str(target),)), passes) == 3
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["summary"]["verdict"] == "pass"
+    assert captured.err == (
+        f"gpucheck: --output {str(target)!r} could not be written; No space left on device; "
+        "make room and run it again\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+    assert target.read_text() == "old"
+
+
+def test_watching_shows_one_reading_after_another_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(emit: Emit) -> None:
+        for name in ("first", "second"):
+            emit(Started(Facts(devices=(Device(kind="cpu", id="cpu", name=name),))))
+            emit(Progress("next reading"))
+        raise KeyboardInterrupt
+
+    assert session.watch(Common("devices"), work) == 130
+    out = capsys.readouterr().out
+    assert out.index("first") < out.index("second")
+
+
+# main: what no command handles
+
+
+def broken(error: BaseException) -> object:
+    def run(*_: object, **__: object) -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("bad size"), 2),
+        (CannotLook("nothing there"), 3),
+        (KeyboardInterrupt(), 130),
+        (session.Terminated(), 143),
+        (OSError(errno.ENOSPC, "x"), 3),
+        (OSError(errno.EACCES, "x"), 70),
+        (ZeroDivisionError("oops"), 70),
+    ],
+)
+def test_every_error_has_its_exit_status(
+    error: BaseException, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "app", broken(error))
+    monkeypatch.setattr(app_module, "_silence_stdout", lambda: None)
+    assert app_module.main([]) == code
+    err = capsys.readouterr().err
+    assert ("Traceback" in err) == (code == 70)
+    if code == 70:
+        assert "this is a bug in gpucheck" in err
+
+
+def test_a_mistake_shows_its_traceback_only_when_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "app", broken(TargetError("it raised", trace="File user.py, line 3")))
+    assert app_module.main([]) == 2
+    assert capsys.readouterr().err == "gpucheck: it raised\n"
+    assert app_module.main(["--debug"]) == 2
+    assert "File user.py, line 3" in capsys.readouterr().err
+
+
+def test_nothing_reads_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "app", broken(BrokenPipeError()))
+    monkeypatch.setattr(app_module, "_silence_stdout", lambda: None)
+    assert app_module.main([]) == 141
+
+
+def test_another_package_of_the_same_name_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import metadata
+
+    import gpucheck
+
+    class Other:
+        files = (Path("gpucheck/__init__.py"),)
+
+        def locate_file(self, path: Path) -> Path:
+            return Path(gpucheck.__file__).parents[1] / path
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Other())
+    with pytest.raises(CannotLook, match="another package named gpucheck has overwritten this one"):
+        app_module.check_where_loaded()
+    monkeypatch.setattr(Other, "files", (Path("pytest_gpucheck.py"),))
+    app_module.check_where_loaded()
