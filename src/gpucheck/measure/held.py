@@ -19,6 +19,8 @@ WINDOW_HEADROOM = 1.2
 MOST_CALLS = 500
 # Untimed calls put work between the hold and the first time stamp; where one call is this long, one is enough.
 UNTIMED_CALLS, LONG_CALL_S = 4, 10e-3
+# No hiccup of the host makes a short call look like this one: its length needs no second look.
+SURELY_LONG_S = 0.1
 # A call that takes the device so many times longer than it takes the host to enqueue leaves the host ahead by itself.
 AHEAD_RATIO = 5.0
 # Of an unheld window: the host needed at most the half of the device's time, so the device never waited for it.
@@ -53,7 +55,7 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
     """The cost of a call that takes about `about_s` seconds; both figures are the least of a few tries."""
     calls = 16 if about_s < MIN_WINDOW_S else UNTIMED_CALLS if about_s < LONG_CALL_S else 1
     costs = []
-    for _ in range(3 if about_s < LONG_CALL_S else 1):
+    for _ in range(3 if about_s < SURELY_LONG_S else 1):
         start = timer.record()
         began = timer.host_now()
         for _ in range(calls):

@@ -13,7 +13,15 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 
 from gpucheck import stats
-from gpucheck.measure.held import MIN_WINDOW_S, UNTIMED_CALLS, Launcher, calibrate, calls_for
+from gpucheck.measure.held import (
+    MIN_WINDOW_S,
+    MOST_LENGTHENINGS,
+    SURELY_LONG_S,
+    UNTIMED_CALLS,
+    Launcher,
+    calibrate,
+    calls_for,
+)
 from gpucheck.measure.timer import Timer, Work
 from gpucheck.report.measurement import Run
 
@@ -156,7 +164,7 @@ def _on_host_clock(
 ) -> tuple[int, list[str]]:
     """Each call with a synchronise: what whoever waits for the result waits."""
     empty_s = None if work.empty is None else _empty_call(timer, work.empty)
-    calls = calls_for(about_s, MOST_HOST_CALLS)
+    calls = _calls_on_host(timer, work.call, about_s)
     attempt = 0
     while not samples.enough(timer.host_now()):
         attempt += 1
@@ -167,14 +175,21 @@ def _on_host_clock(
         for _ in range(UNTIMED_CALLS * (calls > 1)):
             work.call()
         timer.synchronize()
-        started, length = _host_window(timer, work.call, calls)
-        if not samples.lengths_s and length < MIN_WINDOW_S and calls < MOST_HOST_CALLS and attempt < 5:
-            calls = max(calls + 1, calls_for(length / calls, MOST_HOST_CALLS))
-            continue
-        samples.add(started, length)
+        samples.add(*_host_window(timer, work.call, calls))
     details |= {"empty_call_s": empty_s, "untimed_calls": UNTIMED_CALLS * (calls > 1)}
     median_s = stats.median(samples.lengths_s) / calls
     return calls, ["call-bound"] if empty_s is not None and empty_s > CALL_BOUND * median_s else []
+
+
+def _calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> int:
+    """How many calls fill a window. A hiccup makes a window longer and never shorter: the shorter of two decides."""
+    calls = calls_for(about_s, MOST_HOST_CALLS)
+    for _ in range(MOST_LENGTHENINGS if about_s < SURELY_LONG_S else 0):
+        length = min(_host_window(timer, call, calls)[1] for _ in range(2))
+        if length >= MIN_WINDOW_S or calls == MOST_HOST_CALLS:
+            break
+        calls = min(MOST_HOST_CALLS, max(calls + 1, calls_for(length / calls, MOST_HOST_CALLS)))
+    return calls
 
 
 def _host_window(timer: Timer, call: Callable[[], object], calls: int) -> tuple[float, float]:

@@ -1,0 +1,200 @@
+"""What a transfer copies: buffers cut into slices, filled with a pattern, and compared after the copies.
+
+Each 8-byte word holds its index xor a number that changes with every refill, so a copy that is missing, stale, wrong or
+in the wrong place shows. The destination is poisoned before: what the pattern never holds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+WORD = 8
+POISON = -1  # no index xor a sample number has all 64 bits set
+# Views are made beforehand: cutting a slice inside a timed call would be timed.
+MOST_SLICES = 32768
+# Where a size is no multiple of a word each slice is compared alone, which takes time.
+MOST_UNEVEN_SLICES = 1024
+# Pages and DMA engines like multiples of this; all usual sizes are.
+ALIGNMENT = 64
+# What is compared at once, 4 MiB: stays in a CPU's cache, and is worth a launch on a device.
+CHUNK_WORDS = 2**19
+
+
+@dataclass(slots=True)
+class Buffer:
+    """Preallocated memory. `number` tells which pattern stands in its first `filled` words, None that none does."""
+
+    words: torch.Tensor
+    number: int | None = None
+    filled: int = 0
+
+    @property
+    def bytes(self) -> torch.Tensor:
+        """The same memory by bytes."""
+        return self.words.view(torch.uint8)
+
+    def fill(self, count: int, number: int) -> None:
+        """Write the pattern with this number into the first `count` words, in place."""
+        part = self.words[:count]
+        if self.number is None or self.filled < count:
+            torch.arange(count, out=part)
+            part.bitwise_xor_(number)
+        else:
+            part.bitwise_xor_(self.number ^ number)
+        self.number, self.filled = number, count
+
+    def poison(self, count: int) -> None:
+        """Overwrite the first `count` words with what no pattern holds."""
+        self.words[:count].fill_(POISON)
+        self.number, self.filled = None, 0
+
+
+def allocate(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
+    """Memory for `size` bytes, every page of it touched. Raises torch's errors where there is none."""
+    buffer = Buffer(torch.empty(-(-size // WORD), dtype=torch.int64, device=device, pin_memory=pinned))
+    buffer.poison(len(buffer.words))
+    return buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the comparisons came to: `slices` in all, after `refills` fillings; `first_wrong` is a byte's offset."""
+
+    refills: int
+    slices: int
+    wrong_bytes: int
+    first_wrong: int | None
+
+
+@dataclass(slots=True)
+class Copies:
+    """Copies of `size` bytes between two buffers, rotating over as many slices as they hold.
+
+    `allowance_s` is what refilling and comparing may take in all; after that the copies go on over the same slices, and
+    `finish` compares what the last of them left. `synchronize` waits for copies that were only enqueued.
+    """
+
+    source: Buffer
+    destination: Buffer
+    size: int
+    non_blocking: bool
+    synchronize: Callable[[], None]
+    allowance_s: float
+    stride: int = 0
+    spent_s: float = 0.0
+    refills: int = 0
+    _cursor: int = 0
+    _cost_s: float = 0.0
+    _slices: int = 0
+    _wrong: int = 0
+    _first_wrong: int | None = None
+    _pairs: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    _nothing: tuple[torch.Tensor, torch.Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stride = -(-self.size // ALIGNMENT) * ALIGNMENT
+        most = MOST_SLICES if self.size == self.stride else MOST_UNEVEN_SLICES
+        capacity = min(len(self.source.words), len(self.destination.words)) * WORD
+        if capacity < self.size:
+            raise ValueError("the buffers are smaller than one copy")
+        count = min(max(1, capacity // self.stride), most)
+        self._pairs = list(zip(self._cut(self.source, count), self._cut(self.destination, count), strict=True))
+        self._nothing = (self._pairs[0][0][:0], self._pairs[0][1][:0])
+
+    def _cut(self, buffer: Buffer, count: int) -> list[torch.Tensor]:
+        if count == 1:
+            return [buffer.bytes[: self.size]]
+        return list(buffer.bytes[: count * self.stride].view(count, self.stride)[:, : self.size].unbind(0))
+
+    @property
+    def count(self) -> int:
+        """How many slices there are."""
+        return len(self._pairs)
+
+    @property
+    def span_bytes(self) -> int:
+        """What the copies rotate over, on either side."""
+        return self.count * self.stride
+
+    def call(self) -> None:
+        """Copy the next slice."""
+        source, destination = self._pairs[self._cursor % len(self._pairs)]
+        self._cursor += 1
+        destination.copy_(source, non_blocking=self.non_blocking)
+
+    def empty(self) -> None:
+        """The same call on 0 bytes."""
+        source, destination = self._nothing
+        destination.copy_(source, non_blocking=self.non_blocking)
+
+    def prepare(self, sample: int, calls: int) -> None:
+        """Before a window: see that its copies go to fresh slices, as long as that is affordable."""
+        fresh = self.refills > 0 and self._cursor + calls <= self.count
+        if fresh or (self.refills > 0 and self.spent_s + self._cost_s > self.allowance_s):
+            return
+        began = time.perf_counter()
+        self._compare()
+        self._refill(sample)
+        self._cost_s = time.perf_counter() - began
+        # The first filling belongs to the setting up.
+        self.spent_s += self._cost_s if self.refills > 1 else 0.0
+
+    def forget(self) -> None:
+        """Calls since the last refill may never have run: nothing of it is compared."""
+        self._cursor = 0
+
+    def finish(self) -> Verified:
+        """Compare what the last copies left, and tell what all comparisons came to."""
+        self._compare()
+        return Verified(self.refills, self._slices, self._wrong, self._first_wrong)
+
+    def _refill(self, sample: int) -> None:
+        words = min(-(-self.span_bytes // WORD), len(self.source.words), len(self.destination.words))
+        self.source.fill(words, sample)
+        self.destination.poison(words)
+        self.refills += 1
+        self._cursor = 0
+
+    def _compare(self) -> None:
+        """Compare every slice that was copied since the last refill; needs the copies to be over."""
+        copied = min(self._cursor, self.count)
+        self._cursor = 0
+        if not copied:
+            return
+        self._slices += copied
+        self.synchronize()
+        for start, size in self._runs(copied):
+            for wrong, at in self._mismatches(start, size):
+                self._wrong += wrong
+                self._first_wrong = at if self._first_wrong is None else self._first_wrong
+
+    def _runs(self, copied: int) -> Iterator[tuple[int, int]]:
+        """Start and length in bytes of what the copies filled without a gap."""
+        if self.size == self.stride:
+            yield 0, copied * self.size
+        else:
+            for place in range(copied):
+                yield place * self.stride, self.size
+
+    def _mismatches(self, start: int, size: int) -> Iterator[tuple[int, int]]:
+        """How many bytes are wrong, and where the first one is, for each piece that has any."""
+        words, number = self.destination.words, self.source.number
+        assert number is not None
+        expected = torch.empty(min(CHUNK_WORDS, -(-size // WORD)), dtype=torch.int64, device=words.device)
+        for offset in range(0, size, CHUNK_WORDS * WORD):
+            left = min(CHUNK_WORDS * WORD, size - offset)
+            first, count = (start + offset) // WORD, -(-left // WORD)
+            part = expected[:count]
+            torch.arange(first, first + count, out=part)
+            part.bitwise_xor_(number)
+            found = words[first : first + count]
+            if left % WORD == 0 and torch.equal(found, part):
+                continue
+            differ = (found.view(torch.uint8) != part.view(torch.uint8))[:left]
+            wrong = int(differ.sum())
+            if wrong:
+                yield wrong, first * WORD + int(differ.to(torch.uint8).argmax())

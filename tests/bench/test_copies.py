@@ -1,0 +1,130 @@
+"""The pattern must show every way in which a copy can go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gpucheck.bench import copies
+from gpucheck.bench.copies import Copies, Verified, allocate
+
+CPU = torch.device("cpu")
+KIB = 1024
+
+
+def made(size: int, capacity: int = 64 * KIB, allowance_s: float = 10.0) -> Copies:
+    return Copies(
+        allocate(capacity, CPU),
+        allocate(capacity, CPU),
+        size,
+        non_blocking=False,
+        synchronize=lambda: None,
+        allowance_s=allowance_s,
+    )
+
+
+def run(made: Copies, calls: int, sample: int = 1) -> None:
+    made.prepare(sample, calls)
+    for _ in range(calls):
+        made.call()
+
+
+def test_sound_copies_are_counted() -> None:
+    sound = made(4 * KIB)
+    assert (sound.count, sound.span_bytes) == (16, 64 * KIB)
+    run(sound, 5)
+    assert sound.finish() == Verified(refills=1, slices=5, wrong_bytes=0, first_wrong=None)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 63, 65, 1000, 4097])
+def test_any_size_is_verified_to_its_last_byte(size: int) -> None:
+    one = made(size)
+    run(one, 3)
+    one.destination.bytes[2 * one.stride + size - 1] ^= 1
+    assert one.finish() == Verified(refills=1, slices=3, wrong_bytes=1, first_wrong=2 * one.stride + size - 1)
+
+
+def test_bytes_between_copies_do_not_count() -> None:
+    one = made(100)
+    run(one, 2)
+    one.destination.bytes[100] ^= 1
+    assert one.finish().wrong_bytes == 0
+
+
+def lost(one: Copies) -> None:
+    """The last call copies nothing."""
+    one._cursor += 1
+
+
+def misplaced(one: Copies) -> None:
+    one.destination.bytes[: one.size].copy_(one.source.bytes[one.stride : one.stride + one.size])
+
+
+def flipped(one: Copies) -> None:
+    one.destination.bytes[5] ^= 0x80
+
+
+@pytest.mark.parametrize(("fault", "least"), [(lost, 4 * KIB - 64), (misplaced, 512), (flipped, 1)])
+def test_faults_are_found(fault: Callable[[Copies], None], least: int) -> None:
+    one = made(4 * KIB)
+    run(one, 4)
+    fault(one)
+    verified = one.finish()
+    assert verified.wrong_bytes >= least
+    assert verified.first_wrong is not None
+
+
+def test_data_of_an_earlier_sample_is_stale() -> None:
+    """The destination still holds what sample 1 brought: the right bytes a moment ago."""
+    one = made(64 * KIB)
+    run(one, 1, sample=1)
+    before = one.destination.words.clone()
+    run(one, 1, sample=2)
+    one.destination.words.copy_(before)
+    assert one.finish().wrong_bytes >= 8 * KIB
+
+
+def test_large_copies_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "CHUNK_WORDS", 100)
+    one = made(10_000)
+    run(one, 2)
+    one.destination.bytes[one.stride + 9_999] ^= 1
+    one.destination.bytes[3] ^= 1
+    assert one.finish() == Verified(refills=1, slices=2, wrong_bytes=2, first_wrong=3)
+
+
+def test_every_window_has_fresh_slices_while_that_is_affordable() -> None:
+    one = made(16 * KIB)  # four slices
+    for sample in range(1, 7):
+        run(one, 2, sample)
+    assert one.finish() == Verified(refills=3, slices=12, wrong_bytes=0, first_wrong=None)
+
+
+def test_without_allowance_the_copies_go_on_and_their_end_is_compared() -> None:
+    one = made(16 * KIB, allowance_s=0.0)
+    for sample in range(1, 7):
+        run(one, 2, sample)
+    assert one.finish() == Verified(refills=1, slices=4, wrong_bytes=0, first_wrong=None)
+
+
+def test_what_was_captured_and_may_not_have_run_is_not_compared() -> None:
+    one = made(16 * KIB)
+    run(one, 2)
+    lost(one)
+    one.forget()
+    assert one.finish() == Verified(refills=1, slices=0, wrong_bytes=0, first_wrong=None)
+
+
+def test_the_same_call_on_nothing_moves_nothing() -> None:
+    one = made(16 * KIB)
+    one.prepare(1, 1)
+    one.empty()
+    assert one.finish().slices == 0
+    assert int(one.destination.words[0]) == copies.POISON
+
+
+def test_a_buffer_smaller_than_a_copy_is_refused() -> None:
+    with pytest.raises(ValueError, match="smaller"):
+        made(64 * KIB + 1)

@@ -1,0 +1,289 @@
+"""The command's cases, its memory, and small real copies; a device's arithmetic on a fake one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.bench import transfer
+from gpucheck.bench.copies import Buffer, allocate
+from gpucheck.bench.transfer import Case, Options, Room
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import accel, choose, inventory
+from gpucheck.report.events import Judged, Measured, Notice, Recorder
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.measurement import DeviceRef, MemoryFigures
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+HOST = torch.device("cpu")
+CPU = accel.open_device("cpu")
+SMALL = Room(host=64 * MIB, device=None, cache=64 * KIB, cache_known=True)
+
+
+@dataclass
+class Fake:
+    """A device with a clock and pinned memory, whose memory is the host's."""
+
+    can_pin: bool = True
+    has_events: bool = True
+    can_hold: bool = True
+    id: str = "cuda:0"
+    is_cpu: bool = False
+    device: torch.device = HOST
+    integrated: bool = False
+    l2_cache_bytes: int | None = None
+
+    @property
+    def ref(self) -> DeviceRef:
+        return DeviceRef(self.id, name="a fake GPU")
+
+    def host_now(self) -> float:
+        return time.perf_counter()
+
+    def synchronize(self) -> None: ...
+
+    def record(self) -> float:
+        return time.perf_counter()
+
+    def done(self, mark: float) -> bool:
+        return False
+
+    def elapsed_s(self, start: float, end: float) -> float:
+        return max(end - start, 1e-9)
+
+    def hold(self, seconds: float) -> bool:
+        return self.can_hold
+
+    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
+        return None
+
+    def memory(self) -> MemoryFigures:
+        return MemoryFigures(1, 2, 3, 4, source="fake")
+
+    def memory_info(self) -> tuple[int, int]:
+        return 10 * MIB, 20 * MIB
+
+    def reset_peak(self) -> None: ...
+
+    def empty_cache(self) -> None: ...
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return "out of memory" in str(error)
+
+    def as_current(self) -> Any:
+        return contextlib.nullcontext()
+
+
+# options
+
+
+def test_defaults() -> None:
+    assert transfer.parse() == Options()
+    assert transfer.parse(direction="h2d", host_memory="pinned", sizes=("1MiB", "64KiB", "1048576")) == Options(
+        sizes=(64 * KIB, MIB), directions=("host_to_device",), memories=("pinned",)
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sizes": ("abc",)},
+        {"sizes": ("0",)},
+        {"sizes": ("-1",)},
+        {"sizes": ("1e18",)},
+        {"sizes": ("1EiB",)},
+        {"direction": "up"},
+        {"host_memory": "warm"},
+        {"sizes": ("1MiB",), "sweep": True},
+    ],
+)
+def test_wrong_usage(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        transfer.parse(**wrong)
+
+
+# cases
+
+
+def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
+    found = transfer.cases(Options(), Fake(), [MIB])  # type: ignore[arg-type]
+    assert [(case.direction, case.memory, case.timed) for case in found] == [
+        ("host_to_device", "pageable", "as_called"),
+        ("host_to_device", "pinned", "link"),
+        ("host_to_device", "pinned", "as_called"),
+        ("device_to_host", "pageable", "as_called"),
+        ("device_to_host", "pinned", "link"),
+        ("device_to_host", "pinned", "as_called"),
+    ]
+
+
+def test_without_a_clock_there_is_no_link_row() -> None:
+    found = transfer.cases(Options(memories=("pinned",)), Fake(has_events=False), [MIB])  # type: ignore[arg-type]
+    assert {case.timed for case in found} == {"as_called"}
+
+
+def test_a_cpu_copies_from_host_to_host() -> None:
+    found = transfer.cases(Options(), CPU, [KIB, MIB])
+    assert [(case.direction, case.memory, case.size) for case in found] == [
+        ("host_to_host", "pageable", KIB),
+        ("host_to_host", "pageable", MIB),
+    ]
+
+
+def test_pinned_alone_cannot_be_had_on_a_cpu() -> None:
+    with pytest.raises(CannotLook) as raised:
+        transfer.cases(Options(memories=("pinned",)), CPU, [MIB])
+    assert str(raised.value).startswith("there is no pinned memory for cpu; ")
+
+
+def test_six_sizes_and_a_sweep() -> None:
+    room = Room(host=64 * GIB, device=64 * GIB, cache=MIB, cache_known=True)
+    assert transfer.fitting(Options(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB], [])
+    swept, left_out = transfer.fitting(Options(sweep=True), room, 2)
+    assert (swept[0], swept[1], swept[-1], len(swept), left_out) == (4 * KIB, 8 * KIB, GIB, 19, [])
+
+
+def test_sizes_are_bounded_by_the_memory_there_is() -> None:
+    room = Room(host=GIB, device=300 * MIB, cache=MIB, cache_known=True)
+    assert transfer.fitting(Options(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB], [512 * MIB, GIB])
+    with pytest.raises(UsageError) as raised:
+        transfer.fitting(Options(sizes=(MIB, 2 * GIB)), room, 2)
+    assert str(raised.value) == (
+        "--size 2 GiB does not fit; it needs 2 × 2 GiB of host memory, which can spare 1 GiB, "
+        "and the device can spare 300 MiB; give at most 300 MiB"
+    )
+
+
+def test_buffers_hold_what_cold_copies_need_where_there_is_room() -> None:
+    roomy = Room(host=GIB, device=GIB, cache=32 * MIB, cache_known=True)
+    assert roomy.capacity(MIB, 2) == 65 * MIB
+    assert roomy.capacity(512 * MIB, 2) == 512 * MIB
+    tight = Room(host=20 * MIB, device=GIB, cache=32 * MIB, cache_known=True)
+    assert tight.capacity(MIB, 2) == 10 * MIB
+    shared = Room(host=30 * MIB, device=None, cache=32 * MIB, cache_known=True)
+    assert shared.most(1) == 15 * MIB
+
+
+# measuring, for real on the CPU
+
+
+def buffers(size: int) -> transfer.Buffers:
+    cpu = torch.device("cpu")
+    return transfer.Buffers(allocate(size, cpu), {"pageable": allocate(size, cpu), "pinned": allocate(size, cpu)})
+
+
+def test_a_copy_is_timed_verified_and_counted() -> None:
+    one = transfer.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(4 * MIB), SMALL, 0.1)
+    assert one.case == {
+        "direction": "host_to_host",
+        "host_memory": "pageable",
+        "size_bytes": MIB,
+        "timed": "as_called",
+    }
+    assert one.work == {"bytes": float(MIB)}
+    assert (one.method.clock, one.method.launch, one.method.cache) == ("host", "host", "cold")
+    assert one.method.details["rotation_bytes"] == 4 * MIB
+    assert one.method.details["verified_slices"] > 0 and one.method.details["wrong_bytes"] == 0
+    assert one.method.details["empty_call_s"] > 0
+    assert one.memory.resident_bytes
+
+
+def test_a_call_bound_copy_has_a_time_and_no_rate() -> None:
+    one = transfer.measure(Case("host_to_host", "pageable", 64, "as_called"), CPU, buffers(MIB), SMALL, 0.05)
+    assert "call-bound" in one.flags
+    assert one.time_s is not None and one.rate is None
+
+
+def test_the_link_is_timed_on_the_devices_clock() -> None:
+    case = Case("device_to_host", "pinned", 256 * KIB, "link")
+    one = transfer.measure(case, Fake(), buffers(MIB), SMALL, 0.1)  # type: ignore[arg-type]
+    assert (one.method.clock, one.method.launch) == ("device events", "held")
+    assert one.method.details["non_blocking"] is True
+    assert one.rate is not None and one.rate.unit == "B/s"
+    assert one.memory.max_memory_reserved_bytes == 4
+    assert one.method.details["wrong_bytes"] == 0
+
+
+def test_a_launch_bound_link_has_no_rate() -> None:
+    case = Case("host_to_device", "pinned", 4 * KIB, "link")
+    one = transfer.measure(case, Fake(can_hold=False), buffers(MIB), SMALL, 0.05)  # type: ignore[arg-type]
+    assert "launch-bound" in one.flags
+    assert one.rate is None
+
+
+def test_a_device_that_copies_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(self: transfer.Copies) -> None:
+        source, destination = self._pairs[self._cursor % len(self._pairs)]
+        self._cursor += 1
+        destination.copy_(source)
+        destination[0] += 1
+
+    monkeypatch.setattr(transfer.Copies, "call", wrong)
+    one = transfer.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(2 * MIB), SMALL, 0.02)
+    assert one.method.details["wrong_bytes"] > 0
+
+
+# the command
+
+
+def run(options: Options, device: Any, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
+    monkeypatch.setattr(inventory, "read", lambda: facts)
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,)))
+    monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
+    recorder = Recorder()
+    transfer.command(options, recorder)
+    return recorder
+
+
+def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
+    return allocate(size, device)
+
+
+def test_the_whole_command_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = run(Options(sizes=(MIB,), time_budget_s=0.2), CPU, monkeypatch)
+    notices = [event.text for event in recorder.events if isinstance(event, Notice)]
+    assert notices == ["on the CPU these are copies from host memory to host memory"]
+    found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    assert found["transfer.corrupt"] == "pass"
+
+
+def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "allocate", unpinned)
+    monkeypatch.setattr(transfer, "LINK_WARM_UP_S", 0.0)
+    recorder = run(Options(sizes=(MIB,), time_budget_s=0.5), Fake(), monkeypatch)
+    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    assert len(rows) == 6
+    found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    assert found["transfer.corrupt"] == "pass"
+    assert found["transfer.pinned_speedup"] == "info"
+
+
+def test_pinned_memory_that_is_refused_costs_the_pinned_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
+        if pinned:
+            raise RuntimeError("CUDA error: out of memory\nmore words")
+        return allocate(size, device)
+
+    monkeypatch.setattr(transfer, "allocate", refuse)
+    monkeypatch.setattr(transfer, "LINK_WARM_UP_S", 0.0)
+    recorder = run(Options(sizes=(MIB,), time_budget_s=0.2), Fake(), monkeypatch)
+    memories = {event.measurement.case["host_memory"] for event in recorder.events if isinstance(event, Measured)}
+    assert memories == {"pageable"}
+    skipped = next(event.finding for event in recorder.events if isinstance(event, Judged))
+    assert (skipped.id, skipped.verdict, skipped.message) == ("transfer.pinned", "skip", "CUDA error: out of memory")
+
+
+def test_a_device_that_is_full_after_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
+        raise RuntimeError("CUDA out of memory. Tried to allocate")
+
+    monkeypatch.setattr(transfer, "allocate", refuse)
+    with pytest.raises(CannotLook, match="no room for buffers of"):
+        run(Options(sizes=(MIB,)), Fake(), monkeypatch)

@@ -1,0 +1,131 @@
+"""What copies measured by hand come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpucheck.bench.transfer_judge import Link, judge, latencies, speedups
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+X16 = Link(5, 16, 16)
+
+
+def row(
+    seconds: float,
+    size: int = GIB,
+    direction: str = "host_to_device",
+    memory: str = "pinned",
+    timed: str = "link",
+    *,
+    bound: bool = False,
+    **details: Any,
+) -> Measurement:
+    return Measurement(
+        name="transfer",
+        device=DeviceRef("cuda:0"),
+        case={"direction": direction, "host_memory": memory, "size_bytes": size, "timed": timed},
+        runs=(Run("", 1, (seconds,), (0.0,)),),
+        time_s=TimeStats(seconds, 20, ci_low=seconds * 0.99, ci_high=seconds * 1.01),
+        work={"bytes": float(size)},
+        rate=None if bound else Rate(size / seconds, "B/s"),
+        memory=MemoryFigures(),
+        method=Method("host", "host", "cold", details={"wrong_bytes": 0, "verified_slices": 4, **details}),
+    )
+
+
+def called(seconds: float, memory: str, size: int = GIB, direction: str = "host_to_device") -> Measurement:
+    return row(seconds, size, direction, memory, "as_called")
+
+
+def by_id(measurements: list[Measurement], link: Link = X16) -> dict[str, Finding]:
+    return {finding.id: finding for finding in judge(measurements, link)}
+
+
+def test_nothing_copied_is_a_skip() -> None:
+    assert [(f.id, f.verdict) for f in judge([], X16)] == [("transfer.copies", "skip")]
+
+
+def test_sound_pinned_copies_reach_the_link() -> None:
+    found = by_id([row(GIB / 55.4e9), row(GIB / 55e9, direction="device_to_host")])["transfer.link"]
+    assert (found.verdict, found.title) == ("pass", "pinned copies reach 87 % of the link")
+    assert found.message == "55.4 GB/s to the device, 55.0 GB/s to the host; PCIe 5 x16 carries 63.0 GB/s"
+    assert found.evidence["share"]["device_to_host"] == pytest.approx(0.873, abs=0.001)
+
+
+def test_the_slower_direction_decides() -> None:
+    found = by_id([row(GIB / 55e9), row(GIB / 20e9, direction="device_to_host")])["transfer.link"]
+    assert (found.verdict, found.title) == ("warn", "pinned copies reach 32 % of the link")
+    assert found.fix is not None and "gpucheck devices" in found.fix
+
+
+def test_faster_than_the_link_means_another_link() -> None:
+    found = by_id([row(GIB / 346e9)])["transfer.link"]
+    assert (found.verdict, found.title) == ("info", "pinned copies reach 346 GB/s to the device")
+    assert (
+        found.message == "link unknown: it was read as PCIe 5 x16, 63.0 GB/s, and copies are faster: it is another link"
+    )
+
+
+def test_an_unknown_link_is_no_judgement() -> None:
+    found = by_id([row(GIB / 10e9)], Link(reason="NVML is not there"))["transfer.link"]
+    assert (found.verdict, found.message) == ("info", "link unknown: NVML is not there")
+
+
+def test_missing_lanes_are_told() -> None:
+    found = by_id([row(GIB / 27e9)], Link(5, 8, 16))
+    assert found["transfer.link"].verdict == "pass"
+    assert found["transfer.link_width"].title == "the link runs with 8 of 16 lanes under load"
+
+
+def test_small_copies_say_nothing_of_the_link() -> None:
+    assert "transfer.link" not in by_id([row(1e-3, 64 * KIB)])
+
+
+def test_gain_compares_as_called_with_as_called() -> None:
+    """The link's own rate, four times better still, plays no part."""
+    rows = [row(1.0), called(4.0, "pinned"), called(18.0, "pageable")]
+    assert speedups(rows) == [{"direction": "host_to_device", "size_bytes": GIB, "gain": 4.5}]
+    found = by_id(rows)["transfer.pinned_speedup"]
+    assert found.title == "pinned memory copies 4.5× faster to the device, as called"
+    assert found.fix == "for buffers that are reused, or a DataLoader with pin_memory=True: copy with non_blocking=True"
+
+
+def test_no_gain_gives_no_advice() -> None:
+    found = by_id([called(4.0, "pinned"), called(4.1, "pageable")])["transfer.pinned_speedup"]
+    assert (found.verdict, found.fix) == ("info", None)
+    assert found.title == "pinned memory gains nothing here: 1.0× to the device, as called"
+
+
+def test_the_size_below_which_latency_rules() -> None:
+    """10 µs to start and 50 GB/s: half the rate at 500 kB."""
+    rows = [called(10e-6 + size / 50e9, "pinned", size) for size in (64 * KIB, GIB)]
+    (found,) = latencies(rows)
+    assert found["time_s"] == pytest.approx(10e-6 + 64 * KIB / 50e9)
+    assert found["half_rate_bytes"] == pytest.approx(500e3, rel=0.01)
+    rows += [called(20e-6 + size / 10e9, "pageable", size) for size in (64 * KIB, GIB)]
+    assert by_id(rows)["transfer.pinned_speedup"].message == "Below 488 KiB latency rules: batch small copies."
+
+
+def test_sizes_too_close_tell_no_latency() -> None:
+    (found,) = latencies([called(1e-3, "pinned", MIB), called(2e-3, "pinned", 2 * MIB)])
+    assert found["half_rate_bytes"] is None
+
+
+def test_a_wrong_byte_fails() -> None:
+    found = by_id([row(1.0), row(1.0, 16 * MIB, wrong_bytes=3, first_wrong_byte=4096)])["transfer.corrupt"]
+    assert (found.verdict, found.title) == ("fail", "copies arrived changed")
+    assert found.message == "3 wrong bytes with pinned memory to the device, 16 MiB, the first at byte 4096"
+
+
+def test_copies_on_the_host_are_told_as_such() -> None:
+    rows = [
+        row(1e-3, 16 * MIB, "host_to_host", "pageable", "as_called"),
+        row(5e-6, 64 * KIB, "host_to_host", "pageable", "as_called", bound=True),
+    ]
+    found = by_id(rows, Link(reason="a CPU has none"))
+    assert set(found) == {"transfer.corrupt", "transfer.host_to_host"}
+    assert found["transfer.host_to_host"].title == "host memory copies at 16.8 GB/s (16 MiB at a time)"
