@@ -52,3 +52,7 @@ class Undecided(GpucheckError):
     """Asked, but it cannot be decided: noise, other processes, time (exit 4)."""
 
     exit_code = exits.UNDECIDED
+
+
+class Terminated(BaseException):
+    """SIGTERM, handled like Ctrl-C."""

@@ -210,19 +210,18 @@ def test_nothing_reads_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert app_module.main([]) == 141
 
 
-def test_another_package_of_the_same_name_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib import metadata
-
+def test_another_package_of_the_same_name_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gpucheck
 
-    class Other:
-        files = (Path("gpucheck/__init__.py"),)
-
-        def locate_file(self, path: Path) -> Path:
-            return Path(gpucheck.__file__).parents[1] / path
-
-    monkeypatch.setattr(metadata, "distribution", lambda name: Other())
+    (tmp_path / "gpucheck").mkdir()
+    (tmp_path / "gpucheck" / "__init__.py").write_text("")
+    other = tmp_path / "gpucheck-0.1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: gpucheck\nVersion: 0.1.0\n")
+    (other / "RECORD").write_text("gpucheck/__init__.py,,\n")
+    monkeypatch.setattr(gpucheck, "__file__", str(tmp_path / "gpucheck" / "__init__.py"))
+    monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(CannotLook, match="another package named gpucheck has overwritten this one"):
         app_module.check_where_loaded()
-    monkeypatch.setattr(Other, "files", (Path("pytest_gpucheck.py"),))
+    (other / "RECORD").write_text("pytest_gpucheck.py,,\n")
     app_module.check_where_loaded()

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
-import re
 import sys
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,9 +13,8 @@ import typer
 import gpucheck
 from gpucheck import exits
 from gpucheck.cli import bench, devices, find_batch_size, memory, schema, smoke
-from gpucheck.cli.common import exit_codes_epilog
-from gpucheck.cli.session import Terminated, tell
-from gpucheck.errors import CannotLook, GpucheckError
+from gpucheck.cli.common import exit_codes_epilog, tell
+from gpucheck.errors import CannotLook, GpucheckError, Terminated
 
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
 _TyperError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -42,7 +37,7 @@ def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and where it is.")] = False,
 ) -> int:
     if version:
-        print(f"gpucheck {gpucheck.__version__} ({Path(gpucheck.__file__).resolve().parent})")
+        print(f"gpucheck {gpucheck.__version__} ({_folder()})")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -90,15 +85,16 @@ def check_where_loaded() -> None:
 
     Raises CannotLook where that other one has overwritten ours.
     """
+    folder = _folder()
+    # Looking at file names is cheap; reading the metadata of what is installed is not.
+    beside = os.listdir(os.path.dirname(folder))
+    if not any(name.startswith("gpucheck-") and name.endswith((".dist-info", ".egg-info")) for name in beside):
+        return
     from importlib import metadata
 
-    folder = Path(gpucheck.__file__).resolve().parent
-    try:
-        others = metadata.distribution("gpucheck")
-    except metadata.PackageNotFoundError:
-        return
-    theirs = {Path(str(others.locate_file(file))).resolve() for file in others.files or () if file.suffix == ".py"}
-    if folder / "__init__.py" in theirs:
+    others = metadata.distribution("gpucheck")
+    theirs = {os.path.realpath(str(others.locate_file(file))) for file in others.files or () if file.suffix == ".py"}
+    if os.path.join(folder, "__init__.py") in theirs:
         raise CannotLook(
             "another package named gpucheck has overwritten this one",
             f"both install {folder}",
@@ -106,8 +102,14 @@ def check_where_loaded() -> None:
         )
 
 
+def _folder() -> str:
+    return os.path.dirname(os.path.realpath(gpucheck.__file__))
+
+
 def _usage_sentence(error: Exception, given: Sequence[str]) -> str:
-    """typer's message in one line, with the nearest command where a command is unknown."""
+    """typer's message in one line, and where to look."""
+    import re
+
     message = " ".join(str(getattr(error, "format_message", lambda: error)()).split())
     # typer ends its sentence and then asks "Did you mean …?": one sentence reads better here.
     message = re.sub(r"\. (Did|Possible)", lambda found: f"; {found.group(1).lower()}", message).rstrip(".?")
@@ -136,6 +138,9 @@ def _could_not_print(error: OSError) -> int:
 
 
 def _bug(given: Sequence[str]) -> int:
+    import platform
+    import traceback
+
     traceback.print_exc()
     print(
         f"gpucheck: this is a bug in gpucheck {gpucheck.__version__} (Python {platform.python_version()}, "

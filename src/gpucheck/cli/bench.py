@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from gpucheck import units
-from gpucheck.cli import session
 from gpucheck.cli.common import (
     Common,
     DebugOption,
@@ -60,7 +58,9 @@ def transfer(
     debug: DebugOption = False,
 ) -> int:
     """How fast copies between host and device run, from pageable and from pinned memory, each verified."""
+    from gpucheck import units
     from gpucheck.bench import transfer as work
+    from gpucheck.cli import session
 
     options = work.parse(
         sizes=tuple(size or ()),
@@ -95,7 +95,9 @@ def matmul(
     debug: DebugOption = False,
 ) -> int:
     """How fast matrix products run, with the precision observed and the result checked."""
+    from gpucheck import units
     from gpucheck.bench import matmul as work
+    from gpucheck.cli import session
 
     options = work.parse(
         dtypes=tuple(dtype or ()),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from gpucheck import exits
+from gpucheck.errors import GpucheckError, TargetError
 
 DeviceOption = Annotated[
     str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID.")
@@ -39,3 +41,14 @@ class Common:
 def exit_codes_epilog() -> str:
     """The exit codes, from the one table, as the foot of every help page."""
     return "\b\nExit codes:\n" + "\n".join(f"  {row.code:>3}  {row.meaning}" for row in exits.TABLE)
+
+
+def tell(error: GpucheckError, *, debug: bool = False) -> None:
+    """One sentence on stderr; with `debug` the traceback as well."""
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+        if isinstance(error, TargetError) and error.trace:
+            print(error.trace, file=sys.stderr)
+    print(f"gpucheck: {' '.join(str(error).split())}", file=sys.stderr)

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from gpucheck import units
-from gpucheck.cli import session
 from gpucheck.cli.common import (
     Common,
     DebugOption,
@@ -36,6 +34,8 @@ def add_to(app: typer.Typer) -> None:
         debug: DebugOption = False,
     ) -> int:
         """What is there: every device with its index for CUDA and for NVML, memory, clocks, power and link."""
+        from gpucheck import units
+        from gpucheck.cli import session
         from gpucheck.health import devices as health
 
         interval = units.parse_duration(watch, "--watch") if watch else None

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from gpucheck import units
-from gpucheck.cli import session
 from gpucheck.cli.common import (
     Common,
     DebugOption,
@@ -73,7 +71,9 @@ def add_to(app: typer.Typer) -> None:
         debug: DebugOption = False,
     ) -> int:
         """The largest batch that really trains: every size is run, in a process of its own, and the answer again."""
+        from gpucheck import units
         from gpucheck.batch_size import command as work
+        from gpucheck.cli import session
 
         options = work.Options(
             target=target,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from gpucheck.cli import session
 from gpucheck.cli.common import (
     Common,
     DebugOption,
@@ -30,6 +29,7 @@ def add_to(app: typer.Typer) -> None:
         debug: DebugOption = False,
     ) -> int:
         """Whose memory: total, free and used, the processes on it, and torch's four figures explained by example."""
+        from gpucheck.cli import session
         from gpucheck.health import memory as health
 
         common = Common("memory", json, tuple(output or ()), strict, quiet, debug)

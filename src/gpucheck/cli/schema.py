@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import resources
 
 import typer
 
@@ -17,5 +16,7 @@ def add_to(app: typer.Typer) -> None:
     @app.command("schema", epilog=exit_codes_epilog())
     def schema() -> int:
         """The JSON Schema of the documents that `--json` prints."""
+        from importlib import resources
+
         sys.stdout.write(resources.files("gpucheck.report").joinpath("schema.json").read_text(encoding="utf-8"))
         return exits.OK

@@ -17,18 +17,14 @@ from typing import TYPE_CHECKING
 import gpucheck
 from gpucheck import exits
 from gpucheck.cli import outputs
-from gpucheck.cli.common import Common
-from gpucheck.errors import GpucheckError, TargetError, UsageError
+from gpucheck.cli.common import Common, tell
+from gpucheck.errors import GpucheckError, Terminated, UsageError
 from gpucheck.report.events import Emit, Event, Judged, Notice, Progress, Started
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Collector, Report
 
 if TYPE_CHECKING:  # a help page needs no rich
     from gpucheck.render.live import LiveView
-
-
-class Terminated(BaseException):
-    """SIGTERM, handled like Ctrl-C."""
 
 
 def run(common: Common, work: Callable[[Emit], None]) -> int:
@@ -128,15 +124,6 @@ def finish(report: Report, common: Common, files: list[outputs.Output]) -> int:
         tell(error)
         return exits.settle((report.summary.exit, error.exit_code))
     return report.summary.exit
-
-
-def tell(error: GpucheckError, *, debug: bool = False) -> None:
-    """One sentence on stderr; with `debug` the traceback as well."""
-    if debug:
-        traceback.print_exception(error)
-        if isinstance(error, TargetError) and error.trace:
-            print(error.trace, file=sys.stderr)
-    print(f"gpucheck: {' '.join(str(error).split())}", file=sys.stderr)
 
 
 def _as_finding(error: GpucheckError) -> Finding:

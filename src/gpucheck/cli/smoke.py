@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli import session
 from gpucheck.cli.common import (
     Common,
     DebugOption,
@@ -45,6 +44,7 @@ def add_to(app: typer.Typer) -> None:
         debug: DebugOption = False,
     ) -> int:
         """Does everything that a training job relies on work here? For CI."""
+        from gpucheck.cli import session
         from gpucheck.health import smoke as health
 
         common = Common("smoke", json, tuple(output or ()), strict, quiet, debug)

@@ -72,6 +72,9 @@ def _trials(found: dict[str, Any]) -> Block:
 
 def _result(trial: dict[str, Any]) -> Cell:
     outcome = trial["outcome"]
+    if trial["purpose"] == "default malloc":
+        # Its peak is told for comparison; the answer does not depend on it.
+        return verdict_cell("info", outcome.replace("-", " "))
     verdict: Verdict = "pass" if outcome == "fits" else "inconclusive" if outcome in _UNDECIDED else "fail"
     return verdict_cell(verdict, outcome.replace("-", " "))
 
