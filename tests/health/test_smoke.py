@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def test_ids_are_unique_dotted_and_apart_from_the_requirements() -> None:
 
 
 def chosen(only: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> list[str]:
-    return [check.id for check in smoke.select(only, skip)]
+    return [check.id for check in smoke.select(only, skip, smoke.CHECKS)]
 
 
 def test_only_and_skip_take_prefixes() -> None:
@@ -107,7 +107,7 @@ def test_a_prefix_that_matches_nothing_names_the_nearest(
     only: tuple[str, ...], skip: tuple[str, ...], text: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        smoke.select(only, skip)
+        smoke.select(only, skip, smoke.CHECKS)
     assert str(raised.value).startswith(text)
 
 
@@ -274,7 +274,7 @@ class DeadAccel:
 def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
     recorder = Recorder()
     planted = [check(lambda setting: Seen(), f"planted.n{number}") for number in range(3)]
-    smoke.run(planted, Setting(DeadAccel()), recorder)  # type: ignore[arg-type]
+    assert smoke.run(planted, Setting(DeadAccel()), recorder)  # type: ignore[arg-type]
     found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
     text = "CUDA error: an illegal memory access was encountered"
     reason = f"the device answers nothing since planted.n0 failed: {text}"
@@ -612,11 +612,27 @@ def test_where_running_out_is_dangerous_it_is_not_tried(
     assert found is None if reason is None else (found or "").startswith(reason)
 
 
-def test_memory_that_is_not_counted_or_does_not_come_back() -> None:
+def test_the_accounting_of_a_card(on_card: Callable[[Card], Setting]) -> None:
+    seen = smoke_memory.accounting(on_card(Card()))
+    assert seen.message == "back at its level: 0 B stay, the workspaces of libraries"
+    assert seen.evidence["during"]["memory_allocated_bytes"] == 28 * MIB
+
+
+def test_a_card_that_keeps_what_was_freed_is_found(on_card: Callable[[Card], Setting]) -> None:
+    card = Card()
+    card.kept = 512
+    with pytest.raises(Wrong, match="512 B stayed allocated after everything was freed"):
+        smoke_memory.accounting(on_card(card))
+
+
+def test_memory_that_is_not_counted_is_found() -> None:
     start = Level(0, 0, 0, 0)
     with pytest.raises(Wrong, match="29360128 B were allocated, and memory_allocated rose by 29360640 B"):
         smoke_memory._agree(start, MemoryFigures(29360640, 29360640, 44 * MIB, 44 * MIB), exact=True)
     smoke_memory._agree(start, MemoryFigures(29360640, 29360640, 44 * MIB, 44 * MIB), exact=False)
+    # Behind 2 MiB of a workspace a rest may be too small to be split off.
+    behind = Level(MIB, MIB, 2 * MIB, 2 * MIB)
+    smoke_memory._agree(behind, MemoryFigures(29360640 + MIB, 29360640 + MIB, 44 * MIB, 44 * MIB), exact=True)
     with pytest.raises(Wrong, match=r"memory_allocated_bytes \(29360128\) is more than memory_reserved_bytes \(1\)"):
         smoke_memory._agree(start, MemoryFigures(29360128, 29360128, 1, 1), exact=True)
 
@@ -677,3 +693,81 @@ def test_shared_memory_that_is_no_folder_is_unknown(tmp_path: Path) -> None:
     assert smoke_data.shared_memory(tmp_path / "none") is None
     total, free = smoke_data.shared_memory(tmp_path) or (0, 0)
     assert 0 < free <= total
+
+
+# -- streams and contexts, on simulated ones --------------------------------------------------------------------------
+
+
+class FakeStream:
+    """A stream that runs everything at once and remembers for whom it waited."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.waited: list[object] = []
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.waited.append(other)
+
+    def wait_event(self, event: object) -> None:
+        self.waited.append(event)
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
+class Streams:
+    """torch's module of a device with streams and a current device."""
+
+    __name__ = "torch.simulated"
+    Stream = FakeStream
+
+    class Event:
+        def record(self, stream: FakeStream) -> None: ...
+
+    def __init__(self, restores: bool = True) -> None:
+        self.current = FakeStream(torch.device("cpu"))
+        self.index, self.restores = 0, restores
+
+    def current_stream(self, device: torch.device) -> FakeStream:
+        return self.current
+
+    @contextlib.contextmanager
+    def stream(self, stream: FakeStream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        if self.restores:
+            self.current = before
+
+    def current_device(self) -> int:
+        return self.index
+
+    def device_count(self) -> int:
+        return 3
+
+    @contextlib.contextmanager
+    def device(self, index: int) -> Iterator[None]:
+        before, self.index = self.index, index
+        yield
+        if self.restores:
+            self.index = before
+
+
+class Busy(Card):
+    """A device with streams; its tensors are the CPU's."""
+
+    def __init__(self, module: Streams) -> None:
+        super().__init__()
+        self.module = module
+
+    def hold(self, seconds: float) -> bool:
+        return seconds > 0
+
+
+def test_streams_are_used_and_left() -> None:
+    setting = Setting(Busy(Streams()))  # type: ignore[arg-type]
+    assert smoke_data.has_streams(setting) is None
+    assert smoke_data.streams(setting).evidence == {"writer_was_held": True}
+    stuck = Setting(Busy(Streams(restores=False)))  # type: ignore[arg-type]
+    with pytest.raises(Wrong, match="the stream context did not end"):
+        smoke_data.streams(stuck)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import platform
 from collections.abc import Callable, Mapping
@@ -58,6 +59,7 @@ def walk(
     read: Callable[[], MemoryFigures], reset_peak: Callable[[], object], allocate: Callable[[int], object]
 ) -> dict[StepName, MemoryFigures]:
     """Run the sequence; the figures after each step. `allocate(bytes)` returns what holds written memory."""
+    gc.collect()  # garbage of before must not go in between
     # Once before: the first call loads code and maps arenas that stay.
     allocate(BLOCK)
     reset_peak()

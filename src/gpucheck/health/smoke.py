@@ -114,7 +114,7 @@ def command(options: Options, emit: Emit) -> None:
     Raises UsageError for a prefix that matches nothing and for an unknown requirement, CannotLook where the device that
     was named is not there.
     """
-    checks = select(options.only, options.skip)
+    checks = select(options.only, options.skip, CHECKS)
     _validate(options)
     facts = inventory.read()
     emit(Started(facts))
@@ -123,11 +123,17 @@ def command(options: Options, emit: Emit) -> None:
     accel = _open(options.device, facts, emit)
     if accel is None:
         return
-    with accel.as_current():
-        run(checks, Setting(accel, facts.host or Host()), emit)
+    died = False
+    try:
+        with accel.as_current():
+            died = run(checks, Setting(accel, facts.host or Host()), emit)
+    except RuntimeError:
+        # Leaving its context asks the device once more; a dead one repeats the error that is told already.
+        if not died:
+            raise
 
 
-def select(only: Sequence[str], skip: Sequence[str], checks: Sequence[Check] = CHECKS) -> list[Check]:
+def select(only: Sequence[str], skip: Sequence[str], checks: Sequence[Check]) -> list[Check]:
     """The checks whose id begins with one of `only` (all where it is empty) and with none of `skip`.
 
     Raises UsageError for a prefix that matches nothing, and where nothing is left.
@@ -251,8 +257,11 @@ def unusable(error: CannotLook) -> Finding:
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-def run(checks: Sequence[Check], setting: Setting, emit: Emit) -> None:
-    """Run each check and emit its finding. Once the device answers nothing, the rest is skipped with that reason."""
+def run(checks: Sequence[Check], setting: Setting, emit: Emit) -> bool:
+    """Run each check and emit its finding; True when the device died on the way.
+
+    Once the device answers nothing, the rest is skipped with that reason.
+    """
     dead: str | None = None
     for number, check in enumerate(checks):
         emit(Progress(check.title, number, len(checks)))
@@ -263,6 +272,7 @@ def run(checks: Sequence[Check], setting: Setting, emit: Emit) -> None:
         emit(Judged(finding))
         if finding.verdict == "fail" and (reason := broken(setting.accel)):
             dead = f"the device answers nothing since {check.id} failed: {reason}"
+    return dead is not None
 
 
 def run_one(check: Check, setting: Setting) -> Finding:

@@ -121,14 +121,18 @@ def device_context(setting: Setting) -> Seen:
     module = setting.accel.module
     if setting.accel.is_cpu or not hasattr(module, "device"):
         return Seen(f"torch.device as a context; {setting.accel.kind} has no current device to set")
-    before, count = module.current_device(), module.device_count()
-    for index in range(count):
+    before, own = module.current_device(), setting.device.index
+    # One other is enough to be sent away to; on more of them contexts would only take memory and time.
+    others = [index for index in range(module.device_count()) if index != own][:1]
+    for index in (*others, own):
         with module.device(index):
             expect(module.current_device() == index, f"under device({index}) the current device is another")
-            made = torch.empty(1, device=setting.accel.kind).device
-            expect(made.index == index, f"under device({index}) a tensor was made on {made}")
+            if index == own:
+                made = torch.empty(1, device=setting.accel.kind).device
+                expect(made.index == index, f"under device({index}) a tensor was made on {made}")
         expect(module.current_device() == before, f"after device({index}) the current device is another")
-    return Seen(f"torch.device, and {module.__name__}.device over {count} device{'s' * (count != 1)}")
+    visited = ", ".join(str(index) for index in (*others, own))
+    return Seen(f"torch.device, and {module.__name__}.device({visited})")
 
 
 # -- DataLoader -------------------------------------------------------------------------------------------------------

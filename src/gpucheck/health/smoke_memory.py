@@ -37,8 +37,7 @@ def _work(device: torch.device) -> None:
 
 def _counted(setting: Setting) -> Seen:
     accel = setting.accel
-    fresh = settled(accel)
-    if fresh.memory_allocated_bytes is None:
+    if settled(accel).memory_allocated_bytes is None:
         raise Unavailable(f"torch keeps no memory figures on {accel.kind}")
     if uncached(accel):
         raise Unavailable("without a caching allocator torch keeps no memory figures")
@@ -55,11 +54,9 @@ def _counted(setting: Setting) -> Seen:
     expect(stayed == 0, f"{stayed} B stayed allocated after everything was freed", **levels)
     grown = (end.memory_reserved_bytes or 0) - start.memory_reserved_bytes
     expect(grown <= 0, f"{capacity(grown)} stayed reserved after empty_cache()", **levels)
-    workspaces = start.memory_allocated_bytes - fresh.memory_allocated_bytes
-    level = capacity(start.memory_allocated_bytes)
     return Seen(
-        f"back at its level of {level}, {capacity(workspaces)} of it library workspaces",
-        {"workspaces_bytes": workspaces, "during": asdict(during), "after": asdict(end)},
+        f"back at its level: {capacity(start.memory_allocated_bytes)} stay, the workspaces of libraries",
+        {"workspaces_bytes": start.memory_allocated_bytes, "during": asdict(during), **levels},
     )
 
 
@@ -67,8 +64,10 @@ def _agree(start: memory_steps.Level, during: MemoryFigures, *, exact: bool) -> 
     """While BLOCKS are held: the figures against what was allocated, and against each other."""
     added = (during.memory_allocated_bytes or 0) - start.memory_allocated_bytes
     wanted = sum(memory_steps.block_size(size) for size in BLOCKS) if exact else sum(BLOCKS)
+    # Behind a workspace a block may find room that is too little to be split: then the rest counts with it.
+    most = wanted + (len(BLOCKS) * memory_steps.SMALL_SIZE if start.memory_reserved_bytes else 0)
     expect(
-        added == wanted if exact else added >= wanted,
+        wanted <= added <= most if exact else added >= wanted,
         f"{sum(BLOCKS)} B were allocated, and memory_allocated rose by {added} B",
         expected_bytes=wanted,
         observed_bytes=added,
@@ -163,10 +162,12 @@ def to_the_end(setting: Setting) -> Seen:
     with memory_fraction(accel, (reserved + ROOM + SLACK) / total):
         fitted, text = _fill(setting)
         exact = accel.allocator().is_default
-        most = ROOM // CHUNK
+        whole = ROOM // CHUNK
+        # What is reserved behind workspaces may hold some more.
+        spare = (reserved - (before.memory_allocated_bytes or 0)) // CHUNK
         # Other allocators may round, or use what they hold already: at least one must fit, and at most twice as many.
-        right = fitted == most if exact else 1 <= fitted <= 2 * most
-        expect(right, f"{fitted} × {capacity(CHUNK)} fitted into {capacity(ROOM)}, not {most}", fitted=fitted)
+        right = whole <= fitted <= whole + spare if exact else 1 <= fitted <= 2 * whole
+        expect(right, f"{fitted} × {capacity(CHUNK)} fitted into {capacity(ROOM)}, not {whole}", fitted=fitted)
     _works_at_level(accel, before)
     return Seen(f"{fitted} × {capacity(CHUNK)} fitted, the next raised out-of-memory", {"error": text})
 

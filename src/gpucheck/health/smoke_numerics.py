@@ -192,7 +192,7 @@ def autocast(setting: Setting) -> Seen:
     expect(grad is not None and grad.dtype == torch.float32, f"the gradient is {None if grad is None else grad.dtype}")
     weight = layer.weight.detach().cpu().T.to(low)
     share = judge(Product("under autocast", inputs.to(low), weight, outputs.detach().cpu()), low)
-    scaled = _scaler(setting) if low == torch.float16 else None
+    scaled = _scaler(setting) if kind in ("cuda", "cpu") else None
     return Seen(f"{str(low).removeprefix('torch.')} products", {"error_over_bound": share, "grad_scaler": scaled})
 
 
