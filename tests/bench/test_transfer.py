@@ -13,16 +13,18 @@ import torch
 
 from gpucheck.bench import transfer
 from gpucheck.bench.copies import Buffer, allocate
-from gpucheck.bench.transfer import Case, Options, Room
+from gpucheck.bench.transfer import Case, Link, Options, Room
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
+from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Device, Facts
-from gpucheck.report.measurement import DeviceRef, MemoryFigures
+from gpucheck.report.measurement import DeviceRef, MemoryFigures, Run
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 HOST = torch.device("cpu")
 CPU = accel.open_device("cpu")
+UNWATCHED = Watch(None)
 SMALL = Room(host=64 * MIB, device=None, cache=64 * KIB, cache_known=True)
 
 
@@ -38,6 +40,7 @@ class Fake:
     device: torch.device = HOST
     integrated: bool = False
     l2_cache_bytes: int | None = None
+    uuid: str | None = None
 
     @property
     def ref(self) -> DeviceRef:
@@ -179,7 +182,9 @@ def buffers(size: int) -> transfer.Buffers:
 
 
 def test_a_copy_is_timed_verified_and_counted() -> None:
-    one = transfer.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(4 * MIB), SMALL, 0.1)
+    one = transfer.measure(
+        Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(4 * MIB), SMALL, 0.1, UNWATCHED
+    )
     assert one.case == {
         "direction": "host_to_host",
         "host_memory": "pageable",
@@ -195,14 +200,14 @@ def test_a_copy_is_timed_verified_and_counted() -> None:
 
 
 def test_a_call_bound_copy_has_a_time_and_no_rate() -> None:
-    one = transfer.measure(Case("host_to_host", "pageable", 64, "as_called"), CPU, buffers(MIB), SMALL, 0.05)
+    one = transfer.measure(Case("host_to_host", "pageable", 64, "as_called"), CPU, buffers(MIB), SMALL, 0.05, UNWATCHED)
     assert "call-bound" in one.flags
     assert one.time_s is not None and one.rate is None
 
 
 def test_the_link_is_timed_on_the_devices_clock() -> None:
     case = Case("device_to_host", "pinned", 256 * KIB, "link")
-    one = transfer.measure(case, Fake(), buffers(MIB), SMALL, 0.1)  # type: ignore[arg-type]
+    one = transfer.measure(case, Fake(), buffers(MIB), SMALL, 0.1, UNWATCHED)  # type: ignore[arg-type]
     assert (one.method.clock, one.method.launch) == ("device events", "held")
     assert one.method.details["non_blocking"] is True
     assert one.rate is not None and one.rate.unit == "B/s"
@@ -212,7 +217,7 @@ def test_the_link_is_timed_on_the_devices_clock() -> None:
 
 def test_a_launch_bound_link_has_no_rate() -> None:
     case = Case("host_to_device", "pinned", 4 * KIB, "link")
-    one = transfer.measure(case, Fake(can_hold=False), buffers(MIB), SMALL, 0.05)  # type: ignore[arg-type]
+    one = transfer.measure(case, Fake(can_hold=False), buffers(MIB), SMALL, 0.05, UNWATCHED)  # type: ignore[arg-type]
     assert "launch-bound" in one.flags
     assert one.rate is None
 
@@ -225,8 +230,43 @@ def test_a_device_that_copies_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) 
         destination[0] += 1
 
     monkeypatch.setattr(transfer.Copies, "call", wrong)
-    one = transfer.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(2 * MIB), SMALL, 0.02)
+    one = transfer.measure(
+        Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(2 * MIB), SMALL, 0.02, UNWATCHED
+    )
     assert one.method.details["wrong_bytes"] > 0
+
+
+def test_without_telemetry_the_reason_stands_in_the_row() -> None:
+    one = transfer.measure(
+        Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(MIB), SMALL, 0.02, UNWATCHED
+    )
+    assert one.telemetry is None
+    assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
+
+
+@dataclass
+class Watched:
+    """Telemetry that always tells the same."""
+
+    told: dict[str, Any]
+
+    def take(self) -> list[Any]:
+        return []
+
+    def during(self, run: Run) -> tuple[dict[str, Any], str]:
+        return self.told, ""
+
+
+def test_the_link_is_read_inside_the_windows_of_pinned_copies() -> None:
+    told = {"clock_reasons": ["hw_slowdown"], "pcie": {"generation": 4, "width": 8, "max_width": 16}}
+    rows = [
+        transfer.measure(case, Fake(), buffers(MIB), SMALL, 0.02, Watched(told))  # type: ignore[arg-type]
+        for case in (Case("host_to_device", memory, KIB, "as_called") for memory in ("pageable", "pinned"))
+    ]
+    assert "throttled" in rows[1].flags
+    assert transfer.link_under_load(Fake(), rows) == Link(4, 8, 16)  # type: ignore[arg-type]
+    assert transfer.link_under_load(Fake(), rows[:1]).reason == "it was not read"  # type: ignore[arg-type]
+    assert transfer.link_under_load(CPU, rows[:1]).reason == "a CPU has none"
 
 
 # the command

@@ -15,10 +15,11 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import caches, choose, host, inventory
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import summary, timing
+from gpucheck.measure.telemetry import Watch
+from gpucheck.measure.telemetry import flags as telemetry_flags
 from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Started
-from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement, MemoryFigures, Method
+from gpucheck.report.measurement import Measurement, Method
 from gpucheck.units import GIB, KIB, MIB
 
 Direction = Literal["host_to_device", "device_to_host", "host_to_host"]
@@ -97,10 +98,15 @@ class Room:
     cache: int
     cache_known: bool
 
+    @property
+    def cold(self) -> int:
+        """What copies must rotate over to be cold."""
+        return COLD_FACTOR * self.cache
+
     def capacity(self, largest: int, host_buffers: int) -> int:
         """How large each buffer is: enough for the largest size and for cold copies, less where there is less room."""
         # One slice more than is needed: sizes that do not divide it leave a rest.
-        wanted = max(largest, COLD_FACTOR * self.cache + min(largest, self.cache))
+        wanted = max(largest, self.cold + min(largest, self.cache))
         return max(largest, min(wanted, self.most(host_buffers)))
 
     def most(self, host_buffers: int) -> int:
@@ -230,9 +236,10 @@ def buffers(accel: Accel, memories: Sequence[HostMemory], capacity: int) -> Buff
     return Buffers(device, made, refused)
 
 
-def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float) -> Measurement:
+def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:
     """Time and verify one row."""
     accel.reset_peak()
+    watch.take()
     source, destination = shared.ends(case)
     sampling_s = budget_s * SAMPLING_SHARE
     copies = Copies(
@@ -249,26 +256,24 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         clock="device events" if case.timed == "link" else "host",
         limits=timing.Limits(sampling_s, 0.0 if accel.is_cpu else min(ROW_WARM_UP_S, budget_s / 10)),
     )
-    verified = copies.finish()
-    return measurement(case, accel, timed, copies, verified, room, accel.memory())
+    seen, why_not = watch.during(timed.run)
+    details = _details(timed, copies, copies.finish(), room)
+    if seen is None:
+        details["no_telemetry_because"] = why_not
+    return _measurement(case, accel, timed, details, seen, "cold" if details["rotation_bytes"] >= room.cold else "warm")
 
 
-def measurement(
-    case: Case, accel: Accel, timed: timing.Timed, copies: Copies, verified: Verified, room: Room, memory: MemoryFigures
-) -> Measurement:
-    """A row from what was timed and compared."""
-    time_s = summary.time_stats((timed.run,))
-    bound = {"call-bound", "launch-bound"} & set(timed.flags)
+def _details(timed: timing.Timed, copies: Copies, verified: Verified, room: Room) -> dict[str, Any]:
+    """How a row's copies were made and what comparing them came to."""
     # A graph replays the slices that it captured.
     slices = min(copies.count, timed.run.calls_per_sample) if timed.launch == "graph" else copies.count
-    rotation = slices * copies.stride
     calls = timed.run.calls_per_sample + int(timed.details["untimed_calls"])
-    details: dict[str, Any] = {
+    return {
         **timed.details,
         "buffers": "preallocated",
         "non_blocking": copies.non_blocking,
         "synchronised": "after each window" if timed.clock == "device events" else "after each copy",
-        "rotation_bytes": rotation,
+        "rotation_bytes": slices * copies.stride,
         "last_level_cache_bytes": room.cache if room.cache_known else None,
         "verified_slices": verified.slices,
         "refills": verified.refills,
@@ -277,6 +282,18 @@ def measurement(
         "wrong_bytes": verified.wrong_bytes,
         "first_wrong_byte": verified.first_wrong,
     }
+
+
+def _measurement(
+    case: Case,
+    accel: Accel,
+    timed: timing.Timed,
+    details: dict[str, Any],
+    seen: dict[str, Any] | None,
+    cache: str,
+) -> Measurement:
+    time_s = summary.time_stats((timed.run,))
+    bound = {"call-bound", "launch-bound"} & set(timed.flags)
     return Measurement(
         name="transfer",
         device=accel.ref,
@@ -291,11 +308,10 @@ def measurement(
         work={"bytes": float(case.size)},
         # What the call costs is a latency, not a rate of the link.
         rate=None if time_s is None or bound else summary.rate(time_s, float(case.size), "B/s"),
-        memory=memory,
-        method=Method(
-            timed.clock, timed.launch, "cold" if rotation >= COLD_FACTOR * room.cache else "warm", details=details
-        ),
-        flags=(*timed.flags, *summary.sample_flags(timed.run.samples_s)),
+        memory=accel.memory(),
+        method=Method(timed.clock, timed.launch, cache, details=details),
+        telemetry=seen,
+        flags=(*timed.flags, *summary.sample_flags(timed.run.samples_s), *telemetry_flags(seen)),
     )
 
 
@@ -319,7 +335,7 @@ def command(options: Options, emit: Emit) -> None:
         with accel.as_current():
             measured = list(_on_device(options, accel, emit, deadline))
         accel.empty_cache()
-        link = link_under_load(facts, accel, measured)
+        link = link_under_load(accel, measured)
         for finding in transfer_judge.judge(measured, link):
             emit(Judged(finding))
         results.append(answer(accel.id, measured, link))
@@ -373,12 +389,13 @@ def _on_device(options: Options, accel: Accel, emit: Emit, deadline: float) -> I
         todo = [case for case in todo if case.memory != "pinned"]
     if not accel.is_cpu:
         _wake(accel, shared)
-    for done, case in enumerate(todo):
-        emit(Progress(case.label, done, len(todo)))
-        share_s = max(deadline - time.monotonic(), 0.0) / (len(todo) - done)
-        row = measure(case, accel, shared, room, min(share_s, LONGEST_ROW_S))
-        emit(Measured(row))
-        yield row
+    with Watch(accel.uuid) as watch:
+        for done, case in enumerate(todo):
+            emit(Progress(case.label, done, len(todo)))
+            share_s = max(deadline - time.monotonic(), 0.0) / (len(todo) - done)
+            row = measure(case, accel, shared, room, min(share_s, LONGEST_ROW_S), watch)
+            emit(Measured(row))
+            yield row
 
 
 def _wake(accel: Accel, shared: Buffers) -> None:
@@ -393,10 +410,14 @@ def _wake(accel: Accel, shared: Buffers) -> None:
         accel.synchronize()
 
 
-def link_under_load(facts: Facts, accel: Accel, measured: Sequence[Measurement]) -> Link:
-    """The link as telemetry saw it while the largest copies ran."""
-    for one in sorted(measured, key=lambda one: -one.case["size_bytes"]):
-        seen = (one.telemetry or {}).get("pcie")
-        if one.case["timed"] == "link" and seen:
-            return Link(seen.get("generation"), seen.get("width"), seen.get("max_width"))
-    return Link(reason="nothing read it while copies ran")
+def link_under_load(accel: Accel, measured: Sequence[Measurement]) -> Link:
+    """The link as telemetry saw it inside the windows of the largest pinned copies."""
+    pinned = [one for one in measured if one.case["host_memory"] == "pinned"]
+    for one in sorted(pinned, key=lambda one: -one.case["size_bytes"]):
+        seen = (one.telemetry or {}).get("pcie") or {}
+        if seen.get("generation") and seen.get("width"):
+            return Link(seen["generation"], seen["width"], seen.get("max_width"))
+    reasons = [one.method.details.get("no_telemetry_because") for one in pinned]
+    return Link(
+        reason="a CPU has none" if accel.is_cpu else reasons[-1] if reasons and reasons[-1] else "it was not read"
+    )

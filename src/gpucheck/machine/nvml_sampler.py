@@ -1,0 +1,99 @@
+"""One device's clocks, temperature, link and energy, sampled by NVML in a child while something runs on the device.
+
+The child samples by itself and keeps what it read: the process that is being measured is not woken. It is started with
+the device's UUID and says one line, `{"sampling": true}` or `{"error": …}`. Each `take` on stdin is answered by a line
+for each sample since the last, and `{"end": true}`. `measure/telemetry.py` is the parent's side.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any
+
+from gpucheck.machine import nvml, nvml_fields
+from gpucheck.machine.speaking import claim_stdout
+
+# NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.
+INTERVAL_S = 0.05
+# Ten minutes of samples; a parent that takes none for so long wants none.
+MOST_KEPT = 12_000
+
+_SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reasons", "pcie/generation", "pcie/width")
+FIELDS = tuple(field for field in nvml_fields.DETAILS if field.name in _SAMPLED)
+ONCE = tuple(field for field in nvml_fields.DETAILS if field.name == "pcie/max_width")
+# In millijoules since the driver was loaded (Volta and later).
+ENERGY = nvml_fields.Field(
+    "energy_j", (nvml_fields.Call("nvmlDeviceGetTotalEnergyConsumption"),), lambda millijoules: millijoules / 1e3
+)
+
+
+class Sampler:
+    """Reads the device again and again in a thread."""
+
+    def __init__(self, pynvml: Any, handle: Any) -> None:
+        self._pynvml, self._handle = pynvml, handle
+        self._lock = threading.Lock()
+        self._kept: list[dict[str, Any]] = []
+        self._once = nvml.Row()
+        self._once.read(pynvml, handle, ONCE)
+
+    def run(self) -> None:
+        """Sample until the process ends."""
+        while True:
+            began = time.perf_counter()
+            sample = self.sample()
+            with self._lock:
+                self._kept.append(sample)
+                del self._kept[:-MOST_KEPT]
+            time.sleep(max(INTERVAL_S - (time.perf_counter() - began), INTERVAL_S / 5))
+
+    def sample(self) -> dict[str, Any]:
+        """One reading; its time is the middle of its taking, on the clock of `Accel.host_now`."""
+        began = time.perf_counter()
+        row = nvml.Row()
+        row.read(self._pynvml, self._handle, (*FIELDS, ENERGY))
+        link = {**row.device.get("pcie", {}), **self._once.device.get("pcie", {})}
+        at_s = (began + time.perf_counter()) / 2
+        return {**row.device, "pcie": link, "at_s": at_s, "unknown": row.unknown}
+
+    def take(self) -> list[dict[str, Any]]:
+        """What was read since the last time."""
+        with self._lock:
+            taken, self._kept = self._kept, []
+        return taken
+
+
+def find(pynvml: Any, uuid: str) -> Any:
+    """The handle of the device with this UUID. Raises nvml.Refused where NVML has none."""
+    handles = [handle for row, handle in nvml.identify(pynvml) if row.device.get("uuid") == uuid]
+    if not handles or handles[0] is None:
+        raise nvml.Refused(f"NVML lists no device {uuid}")
+    return handles[0]
+
+
+def main() -> int:
+    """Sample the device whose UUID is the first argument, until stdin ends."""
+    say = claim_stdout()
+    try:
+        import pynvml
+    except ImportError:
+        say({"error": nvml.NOT_INSTALLED})
+        return 0
+    try:
+        started = nvml.start(pynvml)
+        if started["code"]:
+            raise nvml.Refused(str(started["error"]))
+        sampler = Sampler(pynvml, find(pynvml, sys.argv[1]))
+    except nvml.Refused as refused:
+        say({"error": refused.reason})
+        return 0
+    # A daemon: a call into a wedged driver must not keep the process.
+    threading.Thread(target=sampler.run, daemon=True).start()
+    say({"sampling": True})
+    for _ in sys.stdin:
+        for sample in sampler.take():
+            say(sample)
+        say({"end": True})
+    return 0

@@ -1,0 +1,116 @@
+"""Readings beside a run: which of them count, and a sampling child against a fake libnvidia-ml."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.machine.child import LineChild
+from gpucheck.measure import telemetry
+from gpucheck.measure.telemetry import Watch, flags, summarise
+from gpucheck.report.measurement import Run
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "fakes"))
+
+from fake_driver import fake_driver
+
+__all__ = ["fake_driver"]
+
+UUID = "GPU-00000000-0000-0000-0000-000000000000"
+RUN = Run("", 1, (1.0, 1.0), (10.0, 20.0))
+
+
+def reading(at_s: float, clock_hz: float = 1.98e9, **more: Any) -> dict[str, Any]:
+    return {"at_s": at_s, "sm_clock_hz": clock_hz, "unknown": {}, **more}
+
+
+def test_only_readings_inside_a_window_count() -> None:
+    samples = [reading(9.9, 345e6), reading(10.0), reading(11.0, 1.9e9), reading(15.0, 345e6), reading(20.5)]
+    told, reason = summarise(samples, RUN)
+    assert told is not None and reason == ""
+    assert told["readings"] == 3
+    assert told["sm_clock_hz"] == {"median": 1.98e9, "min": 1.9e9, "max": 1.98e9}
+
+
+def test_none_inside_a_window_is_said() -> None:
+    assert summarise([reading(15.0)], RUN) == (None, "none of 1 readings fell inside a timed window")
+
+
+def test_power_comes_from_the_energy_counter() -> None:
+    samples = [reading(10.0 + i, energy_j=1000.0 + 700 * i) for i in range(12)]
+    told, _ = summarise(samples, RUN)
+    assert told is not None and told["power_w"] == pytest.approx(700.0)
+
+
+def test_no_power_below_two_seconds() -> None:
+    told, _ = summarise([reading(10.0 + i / 10, energy_j=70.0 * i) for i in range(10)], Run("", 1, (1.0,), (10.0,)))
+    assert told is not None and told["power_w"] is None
+    assert told["unknown"]["power_w"] == "the row is shorter than the 2 s over which energy is counted"
+
+
+def test_the_link_is_the_one_seen_most() -> None:
+    links = [{"generation": 1, "width": 16}, {"generation": 5, "width": 16}, {"generation": 5, "width": 16}]
+    told, _ = summarise([reading(10.0 + i / 10, pcie=link) for i, link in enumerate(links)], RUN)
+    assert told is not None and told["pcie"] == {"generation": 5, "width": 16, "max_width": None}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["gpu_idle"], ()),
+        (["sw_power_cap"], ("power-limited",)),
+        (["sw_thermal_slowdown", "sw_power_cap"], ("throttled", "power-limited")),
+        (["hw_power_brake_slowdown"], ("throttled",)),
+        (["applications_clocks_setting", "sync_boost"], ()),
+    ],
+)
+def test_what_holds_the_clock(names: list[str], expected: tuple[str, ...]) -> None:
+    told, _ = summarise([reading(10.5, clock_reasons={"bits": 0, "names": names})], RUN)
+    assert flags(told) == expected
+    assert flags(None) == ()
+
+
+def test_a_device_without_a_uuid_is_not_watched() -> None:
+    with Watch(None) as watch:
+        assert watch.during(RUN) == (None, "NVML is asked by UUID, and this device has none")
+
+
+def test_the_child_samples_by_itself(fake_driver: Callable[..., Path]) -> None:
+    fake_driver("nvml.count=1\n")
+    with Watch(UUID) as watch:
+        assert watch.reason == ""
+        watch.take()
+        began = time.perf_counter()
+        time.sleep(0.3)
+        length = time.perf_counter() - began
+        told, reason = watch.during(Run("", 1, (length,), (began,)))
+    assert told is not None, reason
+    assert told["readings"] >= 2
+    assert told["sm_clock_hz"]["median"] == 345e6
+    assert told["pcie"] == {"generation": 1, "width": 8, "max_width": 16}
+    assert told["clock_reasons"] == ["gpu_idle"]
+
+
+def test_a_device_that_nvml_does_not_list(fake_driver: Callable[..., Path]) -> None:
+    fake_driver("nvml.count=1\n")
+    with Watch("GPU-nobody") as watch:
+        assert watch.during(RUN) == (None, "NVML lists no device GPU-nobody")
+
+
+def test_a_child_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "START_TIMEOUT_S", 0.1)
+    silent = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with Watch(UUID, start=lambda uuid: LineChild(silent)) as watch:
+        assert watch.during(RUN) == (None, "NVML did not answer within 0.1 s")
+
+
+def test_a_child_that_dies_is_given_up() -> None:
+    dying = [sys.executable, "-c", "print('{\"sampling\": true}', flush=True); input()"]
+    with Watch(UUID, start=lambda uuid: LineChild(dying)) as watch:
+        assert watch.reason == ""
+        assert watch.during(RUN) == (None, "the process that samples NVML ended early")
