@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GpucheckError as error:
         tell(error, debug=debug)
         return error.exit_code
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):
+        # typer turns a closed stdout into SystemExit, and nothing else, when it is not in standalone mode.
         _silence_stdout()
         return exits.CLOSED_STDOUT
     except OSError as error:

@@ -1,0 +1,153 @@
+"""Every command for real on the CPU, small, through the door that users use."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gpucheck.cli import app as app_module
+from gpucheck.report import schema
+from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.report import Report
+
+COMMANDS = {
+    "devices": ("devices", "--processes"),
+    "memory": ("memory", "--device", "cpu"),
+    "smoke": ("smoke", "--device", "cpu", "--skip", "data."),
+    "bench transfer": ("bench", "transfer", "--device", "cpu", "--size", "64KiB", "--time-budget", "0.3s"),
+    "bench matmul": ("bench", "matmul", "--device", "cpu", "--size", "64", "--dtype", "float32", "--time-budget", "1s"),
+    "find-batch-size": ("find-batch-size", "mlp", "--device", "cpu", "--max-batch-size", "2", "--memory-limit", "1GiB"),
+}
+COMMAND = [sys.executable, "-m", "gpucheck"]
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema.schema())
+
+
+def facts_of(document: Mapping[str, Any]) -> list[str]:
+    return [device["kind"] for device in document["facts"]["devices"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_document_of_every_command_is_one_and_valid(
+    command: str, validator: jsonschema.Draft202012Validator, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    assert app_module.main([*COMMANDS[command], "--json", "--output", str(page)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    validator.validate(document)
+    assert document["command"] == command
+    assert document["summary"]["exit"] == 0 and document["summary"]["complete"] is True
+    assert facts_of(document)[-1] == "cpu"
+    assert to_json(from_json(Report, document)) == document
+    assert page.read_text(encoding="utf-8").startswith(f"# gpucheck {command}\n\n")
+    for measurement in document["measurements"]:
+        assert measurement["memory"]["source"], "every measurement carries the memory figures"
+        assert measurement["method"]["clock"] == "host"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "verdict"),
+    [
+        (("memory", "--device", "cuda:97"), 3, "skip"),
+        (("bench", "matmul", "--device", "GPU-0000"), 3, "skip"),
+        (("bench", "transfer", "--device", "mps:7"), 3, "skip"),
+        (("find-batch-size", "--device", "xpu:9"), 3, "skip"),
+        (("smoke", "--device", "cpu", "--min-devices", "99", "--only", "device"), 1, "fail"),
+    ],
+)
+def test_what_could_not_be_looked_at_is_in_the_document_too(
+    arguments: tuple[str, ...],
+    code: int,
+    verdict: str,
+    validator: jsonschema.Draft202012Validator,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert app_module.main([*arguments, "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    validator.validate(document)
+    assert (document["summary"]["exit"], document["summary"]["verdict"]) == (code, verdict)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("bench", "transfer", "--size", "64parsec"), "unknown unit 'parsec'"),
+        (("bench", "transfer", "--size", "1000TiB"), "too large"),
+        (("bench", "transfer", "--direction", "sideways"), "--direction 'sideways' is not known"),
+        (("bench", "matmul", "--device", "cpu", "--size", "9000000"), "does not fit; its matrices take "),
+        (("bench", "matmul", "--dtype", "float33"), "--dtype 'float33' is not known"),
+        (("smoke", "--only", "tensor_"), "matches no check; did you mean "),
+        (("smoke", "--require", "cud"), "did you mean cuda"),
+        (("find-batch-size", "nowhere.py:make"), "the target's file nowhere.py is not there"),
+        (("find-batch-size", "mlp", "--input", "x"), "--input 'x' is not understood"),
+        (("find-batch-size", "mlp", "--max-batch-size", "-3"), "--max-batch-size -3 is no batch size"),
+        (("find-batch-size", "mlp", "--memory-limit", "lots"), "--memory-limit 'lots' is not understood"),
+        (("devices", "--output", "/no/such/folder/x.json"), "No such file or directory"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app_module.main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    last = captured.err.splitlines()[-1]
+    assert last.startswith("gpucheck: ") and words in last, captured.err
+    assert captured.out == "" and "Traceback" not in captured.err
+
+
+def started(*arguments: str, **more: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, **more)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGPIPE is POSIX's")
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    process = started("schema", stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_stdout_is_one_sentence() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        process = started("devices", "--json", stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert err.splitlines()[-1] == "gpucheck: stdout could not be written; No space left on device"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_watch_and_says_how(number: int, code: int) -> None:
+    process = started("devices", "--watch", "0.2s", stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    while "Python" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code and "Traceback" not in err
+
+
+def test_the_width_of_the_screen_is_obeyed() -> None:
+    for columns in ("40", "80"):
+        done = subprocess.run(
+            [*COMMAND, "devices"],
+            env={**os.environ, "COLUMNS": columns},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert max(map(len, done.stdout.splitlines())) <= int(columns)
+        assert "\x1b" not in done.stdout
