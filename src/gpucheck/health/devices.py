@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpucheck import units
 from gpucheck.health.devices_at_rest import at_rest
 from gpucheck.health.devices_driver import driver_findings
 from gpucheck.machine import choose
@@ -43,7 +42,7 @@ def command(options: Options, emit: Emit, *, sleep: Callable[[float], object] = 
             if inventory.restarts > restarts:
                 restarts = inventory.restarts
                 emit(Notice("NVML's process was ended and is started anew for the next reading", "warning"))
-            emit(Progress(f"next reading in {units.duration(options.watch_s)}"))
+            emit(Progress(f"next reading in {options.watch_s:g} s"))
             sleep(max(0.0, options.watch_s - (time.monotonic() - begun)))
 
 

@@ -8,6 +8,7 @@ from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+WSL_NODE = "/dev/dxg"
 # Values of NVIDIA_VISIBLE_DEVICES by which the container toolkit leaves every GPU outside.
 KEPT_OUT = ("", "void", "none")
 
@@ -52,7 +53,9 @@ def driver_findings(facts: Facts) -> list[Finding]:
 
 def _is_nvidia_present(facts: Facts) -> bool:
     host = facts.host or Host()
-    return bool(host.nvidia_pci_addresses or host.nvidia_device_nodes or _cards(facts))
+    # Every WSL with a GPU of any maker has /dev/dxg.
+    nodes = [node for node in host.nvidia_device_nodes if node != WSL_NODE]
+    return bool(host.nvidia_pci_addresses or nodes or _cards(facts))
 
 
 def _cards(facts: Facts) -> list[Device]:
@@ -68,9 +71,7 @@ def _nothing(facts: Facts) -> Finding:
     if host.container and facts.environment.get("NVIDIA_VISIBLE_DEVICES") in KEPT_OUT:
         reasons.append(f"NVIDIA_VISIBLE_DEVICES={facts.environment['NVIDIA_VISIBLE_DEVICES']} keeps GPUs outside")
     if host.system == "Linux":
-        reasons.append(
-            "Windows gives this WSL no GPU (/dev/dxg is missing)" if host.wsl else "no NVIDIA device is on the PCI bus"
-        )
+        reasons.append(_where_linux_looks(host))
     if facts.driver is not None and facts.driver.nvml_error:
         reasons.append("NVIDIA's driver is not installed" if facts.driver.nvml_code == 12 else facts.driver.nvml_error)
     if "/torch_runtime" in facts.unknown:
@@ -82,6 +83,14 @@ def _nothing(facts: Facts) -> Finding:
     else:
         reasons.append(f"torch {torch.version} shows no other accelerator")
     return Finding("devices.none", "info", "no GPU found", ", ".join(reasons))
+
+
+def _where_linux_looks(host: Host) -> str:
+    if not host.wsl:
+        return "no NVIDIA device is on the PCI bus"
+    if WSL_NODE in host.nvidia_device_nodes:
+        return "Windows lends this WSL a GPU, but NVIDIA's Windows driver does not show in it"
+    return f"Windows lends this WSL no GPU ({WSL_NODE} is missing)"
 
 
 def _nvml(facts: Facts) -> Finding | None:

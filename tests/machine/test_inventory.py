@@ -1,0 +1,460 @@
+"""The doors put together: by hand-made readings, and once through both compiled libraries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpucheck.machine import child, inventory, kernel_driver, processes, torch_devices
+from gpucheck.machine.inventory import Around, Inventory, join, only
+from gpucheck.machine.kernel_driver import KernelDriver
+from gpucheck.machine.readings import (
+    CudaReading,
+    DeviceReading,
+    Heard,
+    NvmlReading,
+    cuda_reading,
+    hear,
+    nvml_reading,
+)
+from gpucheck.machine.torch_devices import TorchDevices
+from gpucheck.report.facts import Device, Facts, Host, Mig, Process, Python, TorchBuild
+
+Fake = Callable[..., Path]
+
+CPU = Device(kind="cpu", id="cpu", name="a CPU")
+AROUND = Around(
+    host=Host(system="Linux", memory_total_bytes=64_000, memory_available_bytes=48_000),
+    cpu=CPU,
+    python=Python("3.12.3", "CPython", "/usr/bin/python3", "/src/gpucheck"),
+    torch=TorchBuild(version="2.13.0", built_for="cuda"),
+)
+NVML = NvmlReading(
+    code=0, start_s=0.1, path="/lib/nvml", driver_version="580.95.05", nvml_version="13.580", cuda_version="13.0"
+)
+CUDA = CudaReading(code=0, start_s=0.2, path="/lib/libcuda", version="13.0")
+
+
+def by_nvml(index: int, **fields: object) -> DeviceReading:
+    told = {
+        "uuid": f"GPU-{index}",
+        "name": "H200",
+        "memory_total_bytes": 1000,
+        "memory_used_bytes": 10,
+        "memory_source": "nvml v2",
+        **fields,
+    }
+    return DeviceReading(Device(kind="cuda", nvml_index=index, **told))  # type: ignore[arg-type]
+
+
+def by_cuda(index: int, uuid: str | None, **fields: object) -> DeviceReading:
+    told = {"name": "from CUDA", "memory_total_bytes": 990, "multiprocessors": 132, "integrated": False, **fields}
+    return DeviceReading(Device(kind="cuda", cuda_index=index, uuid=uuid, **told))  # type: ignore[arg-type]
+
+
+def joined(
+    nvml: list[DeviceReading], cuda: list[DeviceReading], environment: dict[str, str] | None = None, code: int = 0
+) -> Facts:
+    return join(
+        NvmlReading(code=0, driver_version="580.95.05", devices=tuple(nvml)),
+        CudaReading(code=code, error=None if code in (0, 100) else "words", devices=tuple(cuda)),
+        AROUND,
+        environment or {},
+    )
+
+
+def order(facts: Facts) -> list[tuple[str | None, int | None, int | None, str | None]]:
+    return [(device.id, device.cuda_index, device.nvml_index, device.state) for device in facts.devices]
+
+
+# --- joining ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_stand_in_cudas_order_with_nvmls_index_beside_and_the_cpu_last() -> None:
+    facts = joined(
+        [by_nvml(0), by_nvml(1), by_nvml(2)], [by_cuda(0, "GPU-2"), by_cuda(1, "GPU-0"), by_cuda(2, "GPU-1")]
+    )
+    assert order(facts) == [
+        ("cuda:0", 0, 2, None),
+        ("cuda:1", 1, 0, None),
+        ("cuda:2", 2, 1, None),
+        ("cpu", None, None, None),
+    ]
+
+
+def test_nvmls_word_counts_and_libcuda_fills_what_it_lacks() -> None:
+    facts = joined([by_nvml(0, name=None, memory_total_bytes=None, memory_source=None)], [by_cuda(0, "GPU-0")])
+    device = facts.devices[0]
+    assert (device.name, device.multiprocessors, device.memory_total_bytes) == ("from CUDA", 132, 990)
+    assert device.memory_source == "libcuda"
+    whole = joined([by_nvml(0)], [by_cuda(0, "GPU-0")]).devices[0]
+    assert (whole.name, whole.memory_total_bytes, whole.memory_source) == ("H200", 1000, "nvml v2")
+
+
+def test_a_device_that_the_mask_hides_stays_with_its_reason() -> None:
+    facts = joined([by_nvml(0), by_nvml(1)], [by_cuda(0, "GPU-1")], {"CUDA_VISIBLE_DEVICES": "1", "SECRET": "x"})
+    assert order(facts)[1] == (None, None, 0, "hidden by CUDA_VISIBLE_DEVICES=1")
+    assert facts.unknown["/devices/1/cuda_index"] == "libcuda does not show this device"
+    assert facts.environment == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_an_empty_mask_is_named_though_cuinit_then_answers_100() -> None:
+    facts = joined([by_nvml(0)], [], {"CUDA_VISIBLE_DEVICES": ""}, code=100)
+    assert facts.devices[0].state == "hidden by CUDA_VISIBLE_DEVICES="
+
+
+def test_a_failing_cuinit_hides_nothing() -> None:
+    facts = joined([by_nvml(0)], [], {"CUDA_VISIBLE_DEVICES": "0"}, code=802)
+    assert facts.devices[0].state is None
+    assert facts.unknown["/devices/0/cuda_index"] == "words"
+    assert facts.driver is not None
+    assert (facts.driver.cuinit_code, facts.driver.cuinit_error) == (802, "words")
+
+
+def test_without_a_mask_a_device_that_cuda_lacks_is_just_not_shown() -> None:
+    assert joined([by_nvml(0)], []).devices[0].state == "not shown by CUDA"
+
+
+def test_a_state_that_nvml_told_is_kept() -> None:
+    facts = joined([by_nvml(0, state="lost")], [], {"CUDA_VISIBLE_DEVICES": "1"})
+    assert facts.devices[0].state == "lost"
+
+
+def test_libcuda_alone_gives_name_memory_and_capability_and_nvmls_reason_for_the_rest() -> None:
+    facts = join(
+        NvmlReading(code=18, error="mismatch"),
+        CudaReading(code=0, version="13.0", devices=(by_cuda(0, "GPU-0", compute_capability="9.0"),)),
+        AROUND,
+        {},
+    )
+    device = facts.devices[0]
+    assert (device.id, device.name, device.memory_total_bytes) == ("cuda:0", "from CUDA", 990)
+    assert (device.compute_capability, device.memory_source) == ("9.0", "libcuda")
+    for name in ("nvml_index", "power_w", "pcie", "ecc", "clock_reasons", "memory_used_bytes"):
+        assert facts.unknown[f"/devices/0/{name}"] == "mismatch"
+    assert "/devices/0/memory_total_bytes" not in facts.unknown
+    assert facts.driver is not None
+    assert (facts.driver.version, facts.driver.cuda_version, facts.driver.nvml_code) == (None, "13.0", 18)
+    assert facts.unknown["/driver/version"] == "mismatch"
+
+
+def test_without_uuids_the_pci_address_joins() -> None:
+    facts = joined(
+        [by_nvml(0, uuid=None, pci_address="0000:41:00.0"), by_nvml(1, uuid=None, pci_address="0000:81:00.0")],
+        [by_cuda(0, "GPU-b", pci_address="0000:81:00.0")],
+    )
+    assert [(device.cuda_index, device.nvml_index, device.uuid) for device in facts.devices[:2]] == [
+        (0, 1, "GPU-b"),
+        (None, 0, None),
+    ]
+
+
+def test_a_mig_instance_joins_by_its_own_uuid_and_its_card_says_where_to_look() -> None:
+    card = by_nvml(0, mig=Mig(True, True, ("MIG-a", "MIG-b")), pci_address="0000:41:00.0")
+    parts = [
+        DeviceReading(Device(kind="cuda", uuid=uuid, parent_uuid="GPU-0", pci_address="0000:41:00.0"))
+        for uuid in ("MIG-a", "MIG-b")
+    ]
+    facts = joined([card, *parts], [by_cuda(0, "MIG-b", parent_uuid="GPU-0", pci_address="0000:41:00.0")])
+    assert [(device.uuid, device.cuda_index, device.state) for device in facts.devices[:3]] == [
+        ("MIG-b", 0, None),
+        ("GPU-0", None, "in MIG mode: its instances are the devices"),
+        ("MIG-a", None, "not shown by CUDA, which shows one MIG instance"),
+    ]
+    assert facts.unknown["/devices/0/power_w"] == "told for the whole card, not for its MIG instances"
+
+
+def test_a_card_in_mig_mode_without_instances_says_so() -> None:
+    facts = joined([by_nvml(0, mig=Mig(True, True))], [], code=100)
+    assert facts.devices[0].state == "in MIG mode without instances"
+
+
+def test_an_integrated_gpu_without_memory_of_its_own_has_the_hosts() -> None:
+    nothing = {"memory_total_bytes": None, "memory_used_bytes": None, "memory_source": None}
+    facts = joined([by_nvml(0, **nothing)], [by_cuda(0, "GPU-0", integrated=True)])
+    device = facts.devices[0]
+    assert (device.memory_total_bytes, device.memory_used_bytes, device.memory_free_bytes) == (990, 16_000, 48_000)
+    assert device.memory_source == "host (shared with the CPU)"
+    discrete = joined([by_nvml(0, **nothing)], [by_cuda(0, "GPU-0")]).devices[0]
+    assert discrete.memory_used_bytes is None
+
+
+def test_torch_for_rocm_names_no_cuda_device_of_nvidia() -> None:
+    around = Around(AROUND.host, CPU, AROUND.python, TorchBuild(version="2.13.0", built_for="rocm"))
+    facts = join(NVML, CudaReading(code=0, devices=(by_cuda(0, "GPU-0"),)), around, {})
+    assert (facts.devices[0].id, facts.devices[0].cuda_index) == (None, 0)
+
+
+def test_the_numa_node_comes_from_sysfs_where_nvml_has_none() -> None:
+    around = Around(AROUND.host, CPU, AROUND.python, AROUND.torch, numa_nodes={"0000:41:00.0": 1, "0000:81:00.0": 0})
+    nvml = NvmlReading(
+        code=0,
+        devices=(
+            DeviceReading(
+                Device(kind="cuda", nvml_index=0, uuid="GPU-0", pci_address="0000:41:00.0"),
+                {"numa_node": "no permission"},
+            ),
+            by_nvml(1, pci_address="0000:81:00.0", numa_node=3),
+        ),
+    )
+    facts = join(nvml, CUDA, around, {})
+    assert [device.numa_node for device in facts.devices[:2]] == [1, 3]
+    assert "/devices/0/numa_node" not in facts.unknown
+
+
+def test_a_group_of_which_nothing_is_known_has_one_reason() -> None:
+    row = DeviceReading(
+        Device(kind="cuda", nvml_index=0, uuid="GPU-0"),
+        {"ecc/enabled": "not supported", "ecc/volatile_corrected": "no permission"},
+    )
+    facts = join(NvmlReading(code=0, devices=(row,)), CUDA, AROUND, {})
+    reasons = {pointer: reason for pointer, reason in facts.unknown.items() if "ecc" in pointer}
+    assert reasons == {"/devices/0/ecc": "not supported"}
+
+
+def test_the_kernel_module_tells_the_version_when_nvml_does_not() -> None:
+    around = Around(AROUND.host, CPU, AROUND.python, AROUND.torch, KernelDriver("580.95.05", True, True))
+    driver = join(NvmlReading(code=18, error="mismatch"), CUDA, around, {}).driver
+    assert driver is not None
+    assert (driver.version, driver.kernel_module_version, driver.kernel_module_open) == ("580.95.05", "580.95.05", True)
+
+
+def test_where_nvidia_has_no_driver_there_is_no_driver_in_the_facts() -> None:
+    phone = Device(kind="mps", id="mps", name="Apple GPU")
+    facts = join(None, None, AROUND, {}, TorchDevices((phone,)))
+    assert facts.driver is None
+    assert facts.devices == (phone, CPU)
+    assert facts.unknown == {}
+
+
+def test_a_torch_that_could_not_be_asked_leaves_its_reason() -> None:
+    facts = join(None, None, AROUND, {}, TorchDevices(error="torch did not answer within 60 s"))
+    assert facts.unknown == {"/torch_runtime": "torch did not answer within 60 s"}
+
+
+def test_every_unknown_figure_of_a_process_has_a_reason() -> None:
+    facts = joined([by_nvml(0, processes=(Process(7, "compute", "python", 5), Process(8, "compute")))], [])
+    reasons = {pointer: reason for pointer, reason in facts.unknown.items() if "processes" in pointer}
+    assert reasons == {
+        "/devices/0/processes/1/name": inventory.NAME_NOT_SEEN,
+        "/devices/0/processes/1/used_memory_bytes": "NVML does not tell it here",
+    }
+
+
+def test_choosing_devices_moves_their_reasons_along() -> None:
+    facts = Facts(
+        devices=(Device(kind="cuda", cuda_index=0), Device(kind="cuda", cuda_index=1), CPU),
+        unknown={
+            "/driver/version": "a",
+            "/devices/0/power_w": "b",
+            "/devices/1/power_w": "c",
+            "/devices/1/pcie/width": "d",
+        },
+    )
+    kept = only(facts, lambda device: device.cuda_index == 1)
+    assert kept.devices == (facts.devices[1],)
+    assert kept.unknown == {"/driver/version": "a", "/devices/0/power_w": "c", "/devices/0/pcie/width": "d"}
+
+
+# --- both doors at once -----------------------------------------------------------------------------------------------
+
+
+def test_both_libraries_are_read_and_joined(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_driver(f"nvml.count=3\ncuda.order=2,0,1\nprocesses=\n2.processes={os.getpid()}:5\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with Inventory(with_processes=True, name=lambda pid: f"process {pid}") as opened:
+        facts = opened.read()
+        again = opened.read()
+    assert [(device.cuda_index, device.nvml_index, device.state) for device in facts.devices[:-1]] == [
+        (0, 2, None),
+        (1, 0, None),
+        (None, 1, "hidden by CUDA_VISIBLE_DEVICES=0,1"),
+    ]
+    assert facts.devices[0].processes == (Process(os.getpid(), "compute", f"process {os.getpid()}", 5),)
+    assert facts.devices[-1].kind == "cpu"
+    assert [device.uuid for device in again.devices] == [device.uuid for device in facts.devices]
+    assert facts.driver is not None
+    assert facts.driver.nvml_start_s is not None
+    assert facts.driver.cuinit_start_s is not None
+
+
+def test_a_wedged_nvml_leaves_what_libcuda_tells(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_driver("nvml.init=hang\ncuda.order=0\n")
+    monkeypatch.setattr(inventory, "NvmlDoor", lambda: inventory_door(0.5))
+    facts = inventory.read()
+    assert [(device.name, device.memory_total_bytes) for device in facts.devices[:-1]] == [("NVIDIA Fake 100", 1000)]
+    assert facts.driver is not None
+    assert facts.driver.nvml_error == "NVML did not answer within 0.5 s"
+
+
+def inventory_door(timeout_s: float) -> object:
+    from gpucheck.machine.readings import NvmlDoor
+
+    return NvmlDoor(timeout_s)
+
+
+# --- the parent's side of the lines -----------------------------------------------------------------------------------
+
+
+def spoken(*lines: str, then: str = "") -> child.LineChild:
+    text = "".join(f"{line}\n" for line in lines)
+    return child.LineChild(["sh", "-c", f"printf '%s' '{text}'; {then or 'sleep 60'}"])
+
+
+def test_a_line_that_is_cut_off_is_left_out() -> None:
+    with spoken('{"driver": {"code": 0}}', '{"dev', then="exit 3") as speaking:
+        heard = hear(speaking, _now(), 30.0, "libcuda")
+    assert heard == Heard(({"driver": {"code": 0}},), "the process that asks libcuda ended early (exit 3)")
+
+
+def test_the_last_words_of_a_child_that_failed_are_kept() -> None:
+    with spoken(then="echo trouble >&2; exit 1") as speaking:
+        heard = hear(speaking, _now(), 30.0, "NVML")
+    assert heard.broken == "the process that asks NVML ended early (exit 1: trouble)"
+
+
+def _now() -> float:
+    import time
+
+    return time.monotonic()
+
+
+def test_no_lines_at_all_are_a_reading_with_its_reason() -> None:
+    assert nvml_reading(Heard((), "late")) == NvmlReading(error="late")
+    assert cuda_reading(Heard((), "late")) == CudaReading(error="late")
+
+
+# --- the small doors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\nGCC version: 12\n",
+            KernelDriver("580.95.05", True, True),
+        ),
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n",
+            KernelDriver("535.183.01", False, True),
+        ),
+        ("something else\n", KernelDriver(None, False, True)),
+    ],
+)
+def test_the_kernel_modules_own_version(tmp_path: Path, text: str, told: KernelDriver) -> None:
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text(text)
+    assert kernel_driver.read(tmp_path) == told
+
+
+def test_a_module_that_is_loaded_or_not_or_not_to_be_known(tmp_path: Path) -> None:
+    assert kernel_driver.read(tmp_path) == KernelDriver()
+    (tmp_path / "sys/module").mkdir(parents=True)
+    assert kernel_driver.read(tmp_path) == KernelDriver(loaded=False)
+    (tmp_path / "sys/module/nvidia").mkdir()
+    assert kernel_driver.read(tmp_path) == KernelDriver(loaded=True)
+
+
+def test_numa_nodes_of_sysfs(tmp_path: Path) -> None:
+    for address, text in (("a", "1\n"), ("b", "-1\n"), ("c", "nonsense\n")):
+        (tmp_path / f"sys/bus/pci/devices/{address}").mkdir(parents=True)
+        (tmp_path / f"sys/bus/pci/devices/{address}/numa_node").write_text(text)
+    assert kernel_driver.numa_nodes(("a", "b", "c", "d"), tmp_path) == {"a": 1}
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/ns"), reason="needs Linux' /proc")
+def test_a_pid_is_named_only_where_it_is_the_same_process(tmp_path: Path) -> None:
+    (tmp_path / "proc/self/ns").mkdir(parents=True)
+    own = os.getpid()
+    (tmp_path / f"proc/{own}").mkdir()
+    maps = tmp_path / f"proc/{own}/maps"
+    inside = tmp_path / "proc/self/ns/pid"
+    # In another PID namespace the number may be anyone's, …
+    inside.symlink_to("pid:[4026532000]")
+    maps.write_text("7f00 r-xp 0 0 0 /usr/lib/libc.so.6\n")
+    assert processes.name_of(own, tmp_path) is None
+    # … unless that process uses the driver.
+    maps.write_text("7f00 rw-s 0 0 0 /dev/nvidia0\n")
+    assert processes.name_of(own, tmp_path) is not None
+    # On the machine itself every PID is the one that NVML means.
+    maps.unlink()
+    inside.unlink()
+    inside.symlink_to(processes.MACHINE_NAMESPACE)
+    assert processes.name_of(own, tmp_path) is not None
+    assert processes.name_of(2**22, tmp_path) is None
+
+
+# --- other accelerators -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "platform", "could"),
+    [
+        (TorchBuild("2.13.0", built_for="rocm"), "linux", True),
+        (TorchBuild("2.13.0", built_for="xpu"), "linux", True),
+        (TorchBuild("2.13.0", built_for="cuda"), "linux", False),
+        (TorchBuild("2.13.0", built_for="cpu"), "linux", False),
+        (TorchBuild("2.13.0", built_for="cpu"), "darwin", True),
+        (TorchBuild(), "darwin", False),
+    ],
+)
+def test_torch_is_asked_only_where_its_build_could_see_something(build: TorchBuild, platform: str, could: bool) -> None:
+    assert torch_devices.could_see_another(build, platform) is could
+
+
+def fake_torch(kind: str, available: bool = True, **more: object) -> SimpleNamespace:
+    properties = SimpleNamespace(name="MI300X", total_memory=192, multi_processor_count=304)
+    module = SimpleNamespace(device_count=lambda: 2, get_device_properties=lambda index: properties)
+    accelerator = SimpleNamespace(
+        is_available=lambda: available, current_accelerator=lambda: SimpleNamespace(type=kind)
+    )
+    return SimpleNamespace(accelerator=accelerator, get_device_module=lambda name: module, **more)
+
+
+def test_what_torch_lists_of_rocm() -> None:
+    rows = torch_devices.listed(fake_torch("cuda"))
+    assert [(row["id"], row["name"], row["memory_total_bytes"]) for row in rows] == [
+        ("cuda:0", "MI300X", 192),
+        ("cuda:1", "MI300X", 192),
+    ]
+
+
+def test_what_torch_lists_of_mps() -> None:
+    with_figure = fake_torch("mps", mps=SimpleNamespace(recommended_max_memory=lambda: 12))
+    (row,) = torch_devices.listed(with_figure)
+    assert (row["kind"], row["id"], row["memory_total_bytes"], row["integrated"]) == ("mps", "mps", 12, True)
+    (row,) = torch_devices.listed(fake_torch("mps", mps=SimpleNamespace()))
+    assert row["memory_total_bytes"] is None
+
+
+def test_a_torch_that_can_use_nothing_lists_nothing() -> None:
+    assert torch_devices.listed(fake_torch("cuda", available=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (
+            child.ChildResult(0, '{"devices": [{"kind": "xpu", "id": "xpu:0"}]}\n', "", False, False, 1.0),
+            TorchDevices((Device(kind="xpu", id="xpu:0"),)),
+        ),
+        (
+            child.ChildResult(1, "", "Traceback\nImportError: no libze\n", False, False, 1.0),
+            TorchDevices(error="torch cannot be asked for its devices: ImportError: no libze"),
+        ),
+        (
+            child.ChildResult(-11, "", "", False, False, 1.0),
+            TorchDevices(error="torch cannot be asked for its devices: exit -11"),
+        ),
+        (child.ChildResult(-9, "", "", True, False, 60.0), TorchDevices(error="torch did not answer within 60 s")),
+    ],
+)
+def test_how_torch_answers_from_its_child(
+    monkeypatch: pytest.MonkeyPatch, result: child.ChildResult, told: TorchDevices
+) -> None:
+    monkeypatch.setattr(child, "run", lambda argv, timeout_s: result)
+    assert torch_devices.read() == told

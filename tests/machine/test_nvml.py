@@ -1,0 +1,382 @@
+"""NVML through its child, against a compiled libnvidia-ml that answers from a script."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpucheck.machine import child, nvml, nvml_fields
+from gpucheck.machine.readings import NvmlDoor, NvmlReading
+from gpucheck.report.facts import ClockReasons, Device, Ecc, Link, Mig, Process, RemappedRows
+
+Fake = Callable[..., Path]
+HANG_S = 2.0  # long enough for the child to start and read what comes before the hang
+
+FIRST = "GPU-00000000-0000-0000-0000-000000000000"
+SECOND = "GPU-00000000-0000-0000-0000-000000000001"
+HEALTHY = Device(
+    kind="cuda",
+    name="NVIDIA Fake 100",
+    uuid=FIRST,
+    pci_address="0000:10:00.0",
+    nvml_index=0,
+    compute_capability="9.0",
+    memory_total_bytes=1000,
+    memory_used_bytes=100,
+    memory_free_bytes=850,
+    memory_reserved_bytes=50,
+    memory_source="nvml v2",
+    utilization_percent=42.0,
+    memory_utilization_percent=7.0,
+    temperature_celsius=34.0,
+    power_w=76.5,
+    power_limit_w=700.0,
+    sm_clock_hz=345e6,
+    memory_clock_hz=2619e6,
+    max_sm_clock_hz=1980e6,
+    max_memory_clock_hz=2619e6,
+    clock_reasons=ClockReasons(1, ("gpu_idle",)),
+    pcie=Link(generation=1, width=8, max_generation=4, max_width=16, device_max_generation=5),
+    ecc=Ecc(True, 0, 0, 0, 0),
+    remapped_rows=RemappedRows(0, 0, False, False),
+    recovery_action="none",
+    persistence_mode=True,
+    compute_mode="default",
+)
+NOT_SUPPORTED = "not supported by this device or driver"
+# What the fake refuses unless its script says otherwise.
+USUAL = {"mig": NOT_SUPPORTED, "numa_node": NOT_SUPPORTED}
+
+
+def read(*, processes: bool = False, timeout_s: float = 30.0) -> NvmlReading:
+    with NvmlDoor(timeout_s) as door:
+        door.ask(processes=processes)
+        return door.reading()
+
+
+def test_every_field_of_the_table_is_a_field_of_the_facts() -> None:
+    hints = typing.get_type_hints(Device)
+    for field in (*nvml_fields.IDENTITY, *nvml_fields.DETAILS):
+        name, _, member = field.name.partition("/")
+        assert name in hints
+        if member:
+            (group,) = (kind for kind in typing.get_args(hints[name]) if dataclasses.is_dataclass(kind))
+            assert member in {one.name for one in dataclasses.fields(group)}
+    assert set(nvml_fields.NVML_ONLY) <= set(hints)
+
+
+def test_a_healthy_card_is_read_whole(fake_driver: Fake) -> None:
+    script = fake_driver("nvml.count=1\n")
+    reading = read()
+    assert (reading.code, reading.error, reading.driver_version) == (0, None, "580.95.05")
+    assert (reading.nvml_version, reading.cuda_version) == ("13.580.95.05", "13.0")
+    assert reading.path == str(script.parent / "libnvidia-ml.so.1")
+    assert reading.start_s is not None
+    (row,) = reading.devices
+    assert row.device == HEALTHY
+    assert row.unknown == USUAL
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (2, "NVML does not take this question for this device (invalid argument)"),
+        (3, NOT_SUPPORTED),
+        (4, "no permission"),
+        (13, "the driver's NVML has no such function"),
+        (999, "NVML answers: unknown error"),
+        (20, "NVML answers: Insufficient Memory"),
+    ],
+)
+def test_a_field_that_is_refused_costs_nothing_else(fake_driver: Fake, code: int, reason: str) -> None:
+    fake_driver(f"nvml.count=1\npower=!{code}\n")
+    (row,) = read().devices
+    assert row.device == dataclasses.replace(HEALTHY, power_w=None)
+    assert row.unknown == {**USUAL, "power_w": reason}
+
+
+def test_members_of_a_group_are_refused_one_by_one(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\necc.aggregate_corrected=!3\necc.volatile_uncorrected=2\npcie.width=!4\n")
+    (row,) = read().devices
+    assert row.device.ecc == Ecc(True, 0, 2, None, 0)
+    assert row.device.pcie == Link(1, None, 4, 16, 5)
+    assert row.unknown == {**USUAL, "ecc/aggregate_corrected": NOT_SUPPORTED, "pcie/width": "no permission"}
+
+
+def test_a_card_that_gives_no_handle_stays_a_row_and_costs_the_other_nothing(fake_driver: Fake) -> None:
+    fake_driver("1.handle=!15\n")
+    first, second = read().devices
+    assert first.device == HEALTHY
+    assert second.device == Device(kind="cuda", nvml_index=1, state="lost")
+    assert second.unknown == {"uuid": "the device is lost"}
+
+
+def test_a_card_that_the_container_keeps_away_says_so(fake_driver: Fake) -> None:
+    fake_driver("0.handle=!4\n")
+    first, second = read().devices
+    assert (first.device.state, first.device.uuid) == ("not accessible here (no permission)", None)
+    assert second.device.uuid == SECOND
+
+
+def test_a_card_lost_while_it_is_read_keeps_what_it_told(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\npower=!15\ntemperature=!16\n")
+    (row,) = read().devices
+    assert row.device == dataclasses.replace(HEALTHY, power_w=None, temperature_celsius=None, state="lost")
+    assert row.unknown["power_w"] == "the device is lost"
+    assert row.unknown["temperature_celsius"] == "the device needs a reset"
+
+
+def test_a_card_in_need_of_a_reset(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nutilization=!16\n")
+    (row,) = read().devices
+    assert row.device.state == "reset required"
+    assert row.device.temperature_celsius == 34.0
+
+
+def test_memory_falls_back_to_the_first_call_and_says_so(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\n", without=("MEMORY_V2",))
+    (row,) = read().devices
+    assert row.device == dataclasses.replace(
+        HEALTHY, memory_used_bytes=150, memory_reserved_bytes=None, memory_source="nvml v1"
+    )
+    assert row.unknown["memory_reserved_bytes"] == "NVML's first memory call counts what is reserved as used"
+
+
+def test_memory_that_neither_call_tells_has_the_reason_of_the_second(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nmemory=!3\nmemory.v1=!999\n")
+    (row,) = read().devices
+    assert (row.device.memory_total_bytes, row.device.memory_source) == (None, None)
+    assert {row.unknown[name] for name in nvml_fields.MEMORY} == {NOT_SUPPORTED}
+
+
+def test_a_total_of_zero_is_no_memory_size(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nmemory.total=0\n")
+    (row,) = read().devices
+    assert (row.device.memory_total_bytes, row.device.memory_used_bytes) == (None, None)
+    assert row.unknown["memory_total_bytes"] == "NVML answers 0 bytes"
+
+
+def test_an_older_driver_is_asked_by_the_older_names(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\n", without=("NEW_NAMES",))
+    (row,) = read().devices
+    assert row.device == dataclasses.replace(
+        HEALTHY, temperature_celsius=35.0, clock_reasons=ClockReasons(4, ("sw_power_cap",))
+    )
+
+
+def test_clock_reasons_are_named_and_unknown_bits_left_as_they_are(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nclock_reasons=0x8000000000001648\n")
+    (row,) = read().devices
+    assert row.device.clock_reasons == ClockReasons(
+        0x8000000000001648,
+        ("hw_slowdown", "hw_thermal_slowdown", "board_limit", "reliability"),
+        (0x1000, 0x8000000000000000),
+    )
+
+
+@pytest.mark.parametrize(("value", "told"), [("1", "gpu_reset"), ("7", "system_reboot"), ("9", "action 9")])
+def test_recovery_actions(fake_driver: Fake, value: str, told: str) -> None:
+    fake_driver(f"nvml.count=1\nrecovery_action={value}\n")
+    (row,) = read().devices
+    assert row.device.recovery_action == told
+
+
+@pytest.mark.parametrize("refusal", ["recovery_action=!3", "fields=!3"])
+def test_a_driver_that_knows_no_recovery_action(fake_driver: Fake, refusal: str) -> None:
+    fake_driver(f"nvml.count=1\n{refusal}\n")
+    (row,) = read().devices
+    assert row.device == dataclasses.replace(HEALTHY, recovery_action=None)
+    assert row.unknown["recovery_action"] == NOT_SUPPORTED
+
+
+def test_remapped_rows_numa_node_and_modes(fake_driver: Fake) -> None:
+    fake_driver(
+        "nvml.count=1\nremap.correctable=1\nremap.uncorrectable=2\nremap.failed=1\n"
+        "node_mask=0x2\ncompute_mode=3\npersistence=0\n"
+    )
+    (row,) = read().devices
+    assert row.device.remapped_rows == RemappedRows(1, 2, pending=False, failed=True)
+    assert (row.device.numa_node, row.device.compute_mode) == (1, "exclusive_process")
+    assert row.device.persistence_mode is False
+
+
+def test_a_card_near_several_numa_nodes_has_none(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nnode_mask=0x3\n")
+    (row,) = read().devices
+    assert row.device.numa_node is None
+    assert row.unknown["numa_node"] == "NVML names 2 nearest NUMA nodes"
+
+
+def test_processes_of_both_kinds(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nprocesses=12:500,13:-\ngraphics=12:500,14:7\n")
+    (row,) = read(processes=True).devices
+    assert row.device.processes == (
+        Process(12, "compute+graphics", None, 500),
+        Process(13, "compute", None, None),
+        Process(14, "graphics", None, 7),
+    )
+
+
+def test_processes_are_read_only_when_asked_for(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nprocesses=12:500\n")
+    (row,) = read().devices
+    assert row.device.processes is None
+
+
+@pytest.mark.parametrize("garbage", ["0:500", "4294967295:500", "12:99999999"])
+def test_a_scrambled_list_is_read_by_the_older_call(fake_driver: Fake, garbage: str) -> None:
+    fake_driver(f"nvml.count=1\nprocesses={garbage}\nprocesses.v2=12:500\n")
+    (row,) = read(processes=True).devices
+    assert row.device.processes == (Process(12, "compute", None, 500),)
+
+
+def test_a_list_scrambled_in_both_calls_is_no_list(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nprocesses=4294967295:5\nprocesses.v2=0:5\n")
+    (row,) = read(processes=True).devices
+    assert row.device.processes is None
+    assert row.unknown["processes"] == "NVML's list of processes is garbled (it holds PID 0)"
+
+
+def test_graphics_that_are_not_supported_leave_the_compute_processes(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nprocesses=12:500\ngraphics=!3\n")
+    (row,) = read(processes=True).devices
+    assert row.device.processes == (Process(12, "compute", None, 500),)
+
+
+def test_mig_instances_are_rows_of_their_own(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nmig=1\n0.mig.used=0x5\n102.name=NVIDIA Fake 100 MIG 1g\n102.memory.total=200\n")
+    card, first, second = read().devices
+    names = ("MIG-00000000-0000-0000-0000-000000000100", "MIG-00000000-0000-0000-0000-000000000102")
+    assert card.device.mig == Mig(True, True, names)
+    assert (first.device.uuid, second.device.uuid) == names
+    assert (second.device.name, second.device.memory_total_bytes) == ("NVIDIA Fake 100 MIG 1g", 200)
+    assert (second.device.parent_uuid, second.device.nvml_index) == (FIRST, None)
+
+
+def test_mig_mode_without_instances(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nmig=1\n")
+    (card,) = read().devices
+    assert card.device.mig == Mig(True, True, ())
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (9, "Driver Not Loaded"),
+        (12, "NVML cannot be loaded (unknown reason)"),
+        (18, "RM has detected an NVML/RM version mismatch"),
+        (999, "Unknown Error"),
+    ],
+)
+def test_a_start_that_fails_tells_its_code_in_nvmls_words(fake_driver: Fake, code: int, words: str) -> None:
+    fake_driver(f"nvml.init=!{code}\n")
+    reading = read()
+    assert (reading.code, reading.error, reading.devices) == (code, words, ())
+
+
+def test_a_library_that_cannot_be_loaded_is_told_in_the_loaders_words(fake_driver: Fake) -> None:
+    script = fake_driver(nvml=False)
+    reading = read()
+    library = script.parent / "libnvidia-ml.so.1"
+    assert (reading.code, reading.error) == (12, f"NVML cannot be loaded ({library}: file too short)")
+
+
+def test_an_nvml_that_counts_no_devices_says_why(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=!999\n")
+    reading = read()
+    assert reading.error == "NVML cannot count its devices: NVML answers: unknown error"
+    assert (reading.driver_version, reading.devices) == ("580.95.05", ())
+
+
+def test_a_start_that_hangs_is_bounded(fake_driver: Fake) -> None:
+    fake_driver("nvml.init=hang\n")
+    reading = read(timeout_s=0.5)
+    assert reading == NvmlReading(error="NVML did not answer within 0.5 s")
+
+
+def test_a_card_that_hangs_costs_neither_the_first_nor_its_own_identity(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=3\n1.power=hang\n")
+    reading = read(timeout_s=HANG_S)
+    first, second, third = (row.device for row in reading.devices)
+    late = "NVML did not answer within 2 s"
+    assert reading.error == late
+    assert first == HEALTHY
+    assert (second.uuid, second.state) == (SECOND, f"not answering: {late}")
+    assert third.state == "not read: NVML stopped at another device"
+    assert reading.devices[2].unknown == {"*": late}
+
+
+def test_a_crash_inside_nvml_is_told_by_its_signal(fake_driver: Fake) -> None:
+    fake_driver("1.power=crash\n")
+    reading = read()
+    assert reading.error == "the process that asks NVML ended early (SIGSEGV)"
+    assert reading.devices[0].device == HEALTHY
+    assert reading.devices[1].device.uuid == SECOND
+
+
+def test_a_child_that_hung_is_replaced_at_the_next_question(fake_driver: Fake) -> None:
+    script = fake_driver("nvml.count=1\npower=hang\n")
+    with NvmlDoor(HANG_S) as door:
+        door.ask()
+        assert door.reading().error == "NVML did not answer within 2 s"
+        assert door.restarts == 1
+        script.write_text("nvml.count=1\npower=100000\n")
+        door.ask()
+        (row,) = door.reading().devices
+    assert row.device == dataclasses.replace(HEALTHY, power_w=100.0)
+
+
+def test_one_child_answers_again_and_starts_nvml_anew_after_a_failed_start(fake_driver: Fake) -> None:
+    script = fake_driver("nvml.init=!9\n")
+    with NvmlDoor(30.0) as door:
+        door.ask()
+        assert door.reading().code == 9
+        script.write_text("nvml.count=1\n")
+        door.ask()
+        assert [row.device for row in door.reading().devices] == [HEALTHY]
+        script.write_text("nvml.count=1\ntemperature=50\n")
+        door.ask()
+        assert door.reading().devices[0].device.temperature_celsius == 50.0
+        assert door.restarts == 0
+
+
+def test_a_child_that_cannot_be_started_is_a_reason() -> None:
+    def start() -> child.LineChild:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with NvmlDoor(1.0, start=start) as door:
+        door.ask()
+        reading = door.reading()
+    assert reading.error == "the process that asks NVML cannot be started (Resource temporarily unavailable)"
+
+
+def test_without_nvidia_ml_py_the_reason_is_that(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said: list[dict[str, object]] = []
+    monkeypatch.setattr(nvml, "claim_stdout", lambda: said.append)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(sys, "stdin", iter(["read\n"]))
+    assert nvml.main() == 0
+    assert said == [
+        {"driver": {"code": None, "error": "nvidia-ml-py is not installed"}, "devices": []},
+        {"end": True},
+    ]
+
+
+def test_an_older_nvidia_ml_py_lacks_a_function_and_no_more() -> None:
+    class NVMLError(Exception):
+        pass
+
+    old = types.SimpleNamespace(NVMLError=NVMLError, nvmlDeviceGetPowerUsage=lambda handle: 1500)
+    row = nvml.Row()
+    power, limit = (field for field in nvml_fields.DETAILS if field.name.startswith("power"))
+    row.read(old, object(), (power, limit))
+    assert row.device == {"kind": "cuda", "power_w": 1.5}
+    assert row.unknown == {"power_limit_w": "this nvidia-ml-py has no nvmlDeviceGetEnforcedPowerLimit"}
