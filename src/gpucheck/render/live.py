@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import IO
-
-from rich.status import Status
+from functools import cached_property
+from typing import IO, TYPE_CHECKING
 
 from gpucheck import units
-from gpucheck.render import terminal
 from gpucheck.render.blocks import Line, verdict_cell
 from gpucheck.render.trials import trial_text
 from gpucheck.report.events import Event, Judged, Measured, Notice, Progress, Trial
+
+if TYPE_CHECKING:  # rich is loaded when there is something to say
+    from rich.console import Console
+    from rich.status import Status
 
 
 class LiveView:
@@ -21,11 +23,20 @@ class LiveView:
     """
 
     def __init__(self, stream: IO[str], *, quiet: bool = False) -> None:
-        self._console = terminal.console(stream)
-        self._moves = stream.isatty() and not self._console.is_dumb_terminal
+        self._stream = stream
         self._quiet = quiet
         self._started = time.monotonic()
         self._status: Status | None = None
+
+    @cached_property
+    def _console(self) -> Console:
+        from gpucheck.render import terminal
+
+        return terminal.console(self._stream)
+
+    @property
+    def _moves(self) -> bool:
+        return self._stream.isatty() and not self._console.is_dumb_terminal
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -44,6 +55,8 @@ class LiveView:
                 self._say(f"{verdict_cell(finding.verdict).text} {finding.title}")
 
     def _say(self, text: str) -> None:
+        from gpucheck.render import terminal
+
         terminal.show(self._console, [Line(text)])
 
     def _step(self, event: Progress) -> None:
