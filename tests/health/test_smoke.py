@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -687,6 +688,15 @@ def test_a_worker_that_is_killed_is_a_failure_and_no_hang(monkeypatch: pytest.Mo
     found = smoke.run_one(check(smoke_data.data_loader), HERE)
     assert found.verdict == "fail"
     assert found.message.startswith("RuntimeError: DataLoader worker (pid")
+
+
+def test_a_signal_while_workers_start_is_delivered_afterwards() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), smoke_data.signals_held_back():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("the end")
+    assert reached == ["the end"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_shared_memory_that_is_no_folder_is_unknown(tmp_path: Path) -> None:

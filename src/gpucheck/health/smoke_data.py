@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,10 +201,35 @@ def data_loader(setting: Setting, folder: Path = SHM) -> Seen:
     return Seen(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
 
 
+@contextlib.contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Deliver SIGINT and SIGTERM afterwards: Python drops what a handler raises in the middle of a fork.
+
+    A signal mask would not do: any thread may take the signal, and the handler runs in the main one all the same.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, frame: arrived.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # None: a handler that C set, which Python can neither name nor set again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for late in dict.fromkeys(arrived):
+            signal.raise_signal(late)
+
+
 def _batches(setting: Setting, pin: bool) -> Iterator[dict[str, list[int]]]:
     """Every batch, its values compared on the device."""
     loader = DataLoader(Numbered(), BATCH, num_workers=WORKERS, pin_memory=pin, timeout=LOADER_TIMEOUT_S)
-    for batch in loader:
+    with signals_held_back():
+        batches = iter(loader)
+    for batch in batches:
         values = batch["values"]
         expect(not pin or values.is_pinned(), "pin_memory=True gave a batch that is not pinned")
         moved = values.to(setting.device, non_blocking=True)
