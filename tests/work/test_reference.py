@@ -40,6 +40,32 @@ def test_one_wrong_element_is_found_and_named(dtype: torch.dtype) -> None:
     assert check.smallest_detectable < 0.5
 
 
+def test_columns_are_compared_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "_COLUMNS_AT_ONCE", 32)
+    a, b, result = product(torch.float32)
+    assert reference.check_product(a, b, result).passed
+    result[0, 79] += 0.5
+    result[95, 40] += 0.25
+    check = reference.check_product(a, b, result)
+    assert not check.passed
+    assert (check.row, check.column) == (0, 79)
+
+
+def truncated(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The product as a tensor core makes it: four products at once, the sum cut off to 24 bits, towards zero."""
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
+    for first in range(0, a.shape[1], 4):
+        total += a[:, first : first + 4].double() @ b[first : first + 4].double()
+        fraction, exponent = torch.frexp(total)
+        total = torch.ldexp((fraction * 2.0**24).trunc(), exponent - 24)
+    return total
+
+
+def test_truncation_that_adds_up_over_long_sums_is_no_fault() -> None:
+    a, b, _ = product(torch.float16, m=64, k=16384, n=64)
+    assert reference.check_product(a, b, truncated(a, b).to(torch.float16)).passed
+
+
 def test_float32_computed_in_tf32_fails_as_float32_and_passes_as_tf32() -> None:
     a, b, _ = product(torch.float32)
     rounded = ((a * 2**10).round() / 2**10) @ ((b * 2**10).round() / 2**10)
