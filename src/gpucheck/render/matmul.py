@@ -19,17 +19,19 @@ from gpucheck.render.blocks import (
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 
-_COLUMNS = (
-    Column("dtype", "left"),
-    Column("M×N×K", "left"),
-    Column("TFLOP/s"),
-    Column("p05", keep=3),
-    Column("p95", keep=3),
-    Column("time", keep=5),
-    Column("computed in", "left", keep=6),
-    Column("samples", keep=1),
-    Column("notes", "left", keep=7),
-)
+
+def _columns(unit: str) -> tuple[Column, ...]:
+    return (
+        Column("dtype", "left"),
+        Column("M×N×K", "left"),
+        Column(unit),
+        Column("p05", keep=3),
+        Column("p95", keep=3),
+        Column("time", keep=5),
+        Column("computed in", "left", keep=6),
+        Column("samples", keep=1),
+        Column("notes", "left", keep=7),
+    )
 
 
 def blocks(report: Report) -> list[Block]:
@@ -45,7 +47,9 @@ def blocks(report: Report) -> list[Block]:
 
 
 def _table(measurements: Sequence[Measurement]) -> Block:
-    scale = 1e12
+    fastest = max((one.rate.median for one in measurements if one.rate), default=0.0)
+    # A CPU reaches a hundredth of what a GPU does: one unit for both would be all zeros.
+    scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
     medians = column_of_numbers([one.rate.median if one.rate else None for one in measurements], scale)
     slow = column_of_numbers([one.rate.p05 if one.rate else None for one in measurements], scale)
     fast = column_of_numbers([one.rate.p95 if one.rate else None for one in measurements], scale)
@@ -66,7 +70,7 @@ def _table(measurements: Sequence[Measurement]) -> Block:
                 ", ".join(one.flags),
             ]
         )
-    return table(_COLUMNS, rows)
+    return table(_columns(unit), rows)
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
