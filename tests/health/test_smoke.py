@@ -17,9 +17,10 @@ from torch import nn
 from torch.nn import functional
 
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.health import smoke, smoke_data, smoke_memory, smoke_numerics, smoke_tensors
+from gpucheck.health import smoke, smoke_data, smoke_memory, smoke_numerics, smoke_required, smoke_tensors
 from gpucheck.health.memory_steps import Level
 from gpucheck.health.smoke import Check
+from gpucheck.health.smoke_required import Usable
 from gpucheck.health.smoke_setting import Seen, Setting, Unavailable, Wrong, dedicated_memory, unchanged
 from gpucheck.machine import accel as devices
 from gpucheck.machine import inventory
@@ -72,7 +73,7 @@ def test_ids_are_unique_dotted_and_apart_from_the_requirements() -> None:
     ids = [check.id for check in smoke.CHECKS]
     assert len(set(ids)) == len(ids)
     assert all(len(name.split(".")) == 2 and name == name.lower() for name in ids)
-    assert {smoke.REQUIRED_ID, smoke.COUNT_ID}.isdisjoint(ids)
+    assert {smoke_required.REQUIRED_ID, smoke_required.COUNT_ID}.isdisjoint(ids)
     assert smoke.USABLE_ID in ids
 
 
@@ -134,13 +135,13 @@ def test_a_prefix_that_matches_nothing_names_the_nearest(
 def test_requirements(
     require: str | None, least: int | None, kind: str | None, count: int, rocm: bool, verdicts: list[str]
 ) -> None:
-    found = smoke.required(smoke.Options(require=require, min_devices=least), kind, count, rocm, FACTS)
+    found = smoke_required.judge_seen(require, least, Usable(kind, count, rocm), FACTS)
     assert [finding.verdict for finding in found] == verdicts
 
 
 def test_a_missed_requirement_says_what_torch_can_use_and_why() -> None:
     facts = dataclasses.replace(FACTS, host=Host(nvidia_pci_addresses=("0000:17:00.0",)))
-    (found,) = smoke.required(smoke.Options(require="cuda"), None, 0, False, facts)
+    (found,) = smoke_required.judge_seen("cuda", None, Usable(None, 0), facts)
     assert found == Finding(
         "device.required",
         "fail",
@@ -149,7 +150,7 @@ def test_a_missed_requirement_says_what_torch_can_use_and_why() -> None:
         {"kind": None, "count": 0, "rocm": False},
         "see `gpucheck devices` for what is there",
     )
-    (found,) = smoke.required(smoke.Options(min_devices=2), "cuda", 1, False, FACTS)
+    (found,) = smoke_required.judge_seen(None, 2, Usable("cuda", 1), FACTS)
     assert (found.id, found.title, found.message) == (
         "device.count",
         "at least 2 devices required",
@@ -395,6 +396,18 @@ def half_the_products(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch, "mm", mm)
 
 
+def approximate(patch: pytest.MonkeyPatch) -> None:
+    """An activation that is a little another one in float32: its gradient is off by some thousandths."""
+    real = nn.GELU.forward
+
+    def forward(self: nn.GELU, inputs: torch.Tensor) -> torch.Tensor:
+        if inputs.dtype == torch.float64:
+            return real(self, inputs)
+        return functional.gelu(inputs, approximate="tanh")
+
+    patch.setattr(nn.GELU, "forward", forward)
+
+
 def never_learn(patch: pytest.MonkeyPatch) -> None:
     real = torch.optim.SGD.step
 
@@ -446,6 +459,7 @@ PLANTED: tuple[tuple[Callable[[Setting], Seen], Plant, str], ...] = (
     (smoke_numerics.matmul, lambda p: bend(p, torch.Tensor, "__matmul__", 1e-4), "float32 128×256×192: element (0, 5)"),
     (smoke_numerics.matmul, half_the_products, "float32 products were asked for in IEEE precision and are bfloat16"),
     (smoke_numerics.convolution, lambda p: bend(p, functional, "conv2d", 1e-3), "float32 3×3 convolution: element "),
+    (smoke_numerics.training_step, approximate, "the gradient of 0.weight is off by "),
     (smoke_numerics.training_step, never_learn, "0.weight after the step is off by "),
     (smoke_numerics.autocast, stay_in_float32, "a product under autocast is torch.float32, not torch.bfloat16"),
     (smoke_memory.one_pebibyte, raise_another, "raised RuntimeError, which does not say that memory ran out"),

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.health import smoke_data, smoke_memory, smoke_numerics, smoke_tensors
+from gpucheck.health import smoke_data, smoke_memory, smoke_numerics, smoke_required, smoke_tensors
 from gpucheck.health.smoke_setting import (
     Need,
     Seen,
@@ -39,7 +39,7 @@ from gpucheck.report.finding import Finding, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked. `require` is a kind of REQUIRABLE; `only` and `skip` are prefixes of check ids."""
+    """What was asked. `require` is one of smoke_required.KINDS; `only` and `skip` are prefixes of check ids."""
 
     device: str = "auto"
     require: str | None = None
@@ -103,9 +103,7 @@ CHECKS: tuple[Check, ...] = (
     Check("data.loader", "a DataLoader with workers and pinned memory delivers", smoke_data.data_loader),
 )
 
-# Findings about what was asked for on the command line; they are no checks to select.
-REQUIRED_ID, COUNT_ID, USABLE_ID = "device.required", "device.count", "device.usable"
-REQUIRABLE = ("cuda", "rocm", "mps", "xpu")
+USABLE_ID = "device.usable"
 
 
 def command(options: Options, emit: Emit) -> None:
@@ -115,10 +113,10 @@ def command(options: Options, emit: Emit) -> None:
     was named is not there.
     """
     checks = select(options.only, options.skip, CHECKS)
-    _validate(options)
+    smoke_required.validate(options.require, options.min_devices)
     facts = inventory.read()
     emit(Started(facts))
-    for finding in judge_requirements(options, facts):
+    for finding in smoke_required.judge(options.require, options.min_devices, facts):
         emit(Judged(finding))
     accel = _open(options.device, facts, emit)
     if accel is None:
@@ -159,63 +157,7 @@ def _nearest(prefix: str, names: Iterable[str]) -> str:
     return difflib.get_close_matches(prefix, known, n=1, cutoff=0.0)[0]
 
 
-def _validate(options: Options) -> None:
-    if options.require is not None and options.require not in REQUIRABLE:
-        near = difflib.get_close_matches(options.require, REQUIRABLE, n=1, cutoff=0.0)[0]
-        raise UsageError(
-            f"--require {options.require!r} is no kind of device",
-            f"known: {', '.join(REQUIRABLE)}",
-            f"did you mean {near}?",
-        )
-    if options.min_devices is not None and options.min_devices < 1:
-        raise UsageError(f"--min-devices {options.min_devices} is less than 1", "", "leave it out to ask for none")
-
-
-# -- what the command line requires -----------------------------------------------------------------------------------
-
-
-def judge_requirements(options: Options, facts: Facts) -> list[Finding]:
-    """`--require` and `--min-devices` against what torch can use."""
-    kind = devices.default_accelerator()
-    count = devices.device_count(kind) if kind else 0
-    return required(options, kind, count, torch.version.hip is not None, facts)
-
-
-def required(options: Options, kind: str | None, count: int, is_rocm: bool, facts: Facts) -> list[Finding]:
-    """The findings, where torch can use `count` accelerators of `kind` (None: it can use none)."""
-    found: list[Finding] = []
-    # torch calls ROCm's devices cuda; who asks for cuda in CI gets them, who asks for rocm gets nothing else.
-    names = {kind, "rocm"} if kind == "cuda" and is_rocm else {kind}
-    what = f"{count} device{'s' * (count != 1)} of kind {kind}" if kind else "no accelerator"
-    evidence = {"kind": kind, "count": count, "rocm": is_rocm}
-    if options.require is not None:
-        met = options.require in names and count > 0
-        title = f"an accelerator of kind {options.require} is required"
-        why = "" if met or not choose.is_present(facts) else f": {choose.why_unusable(facts)}"
-        found.append(
-            Finding(
-                REQUIRED_ID,
-                "pass" if met else "fail",
-                title,
-                f"torch can use {what}{why}",
-                evidence,
-                None if met else "see `gpucheck devices` for what is there",
-            )
-        )
-    if options.min_devices is not None:
-        met = count >= options.min_devices and (options.require is None or options.require in names)
-        title = f"at least {options.min_devices} device{'s' * (options.min_devices != 1)} required"
-        found.append(
-            Finding(
-                COUNT_ID,
-                "pass" if met else "fail",
-                title,
-                f"torch can use {what}",
-                evidence,
-                None if met else "see `gpucheck devices`, and whether CUDA_VISIBLE_DEVICES hides some",
-            )
-        )
-    return found
+# -- the device -------------------------------------------------------------------------------------------------------
 
 
 def _open(requested: str, facts: Facts, emit: Emit) -> devices.Accel | None:

@@ -107,7 +107,7 @@ def _in_every_dtype(
             try:
                 shares[name] = max(judge(product, dtype) for product in made)
             except Wrong as wrong:
-                raise Wrong(str(wrong), hint, **wrong.evidence) from None
+                raise Wrong(str(wrong), hint if setting.accel.kind == "cuda" else None, **wrong.evidence) from None
     message = "within the bound of " + ", ".join(shares)
     if not_taken:
         message += f"; not on this device: {', '.join(not_taken)}"
@@ -131,7 +131,8 @@ def matmul(setting: Setting) -> Seen:
     if real != "float32":
         fix = _override_hint()
         raise Wrong(f"float32 products were asked for in IEEE precision and are {real}", fix, precision_observed=real)
-    seen = _in_every_dtype(setting, matrix_products, "run it again under compute-sanitizer, then suspect the device")
+    hint = "run it again; where it stays, suspect the card: see `gpucheck devices`"
+    seen = _in_every_dtype(setting, matrix_products, hint)
     return Seen(seen.message, seen.evidence | {"precision_observed": real})
 
 
@@ -201,6 +202,7 @@ def _scaler(setting: Setting) -> str:
     weight = nn.Parameter(torch.ones(4, device=setting.device))
     optimizer = torch.optim.SGD([weight], lr=0.5)
     scaler = torch.amp.GradScaler(setting.accel.kind, init_scale=1024.0)
+    # GradScaler halves its scale after gradients that are not finite (backoff_factor, 0.5 by default).
     for factor, wanted_weight, wanted_scale in ((1.0, 0.5, 1024.0), (math.inf, 0.5, 512.0)):
         optimizer.zero_grad()
         scaler.scale((weight * factor).sum()).backward()
@@ -213,6 +215,8 @@ def _scaler(setting: Setting) -> str:
 
 
 SAMPLES, CLASSES = 16, 10
+# Small enough for the loss to fall for certain, large enough for the step to show in every weight.
+LEARNING_RATE = 0.05
 # The longest sum of the step: the first layer's weight gradient adds over samples and pixels.
 TERMS = SAMPLES * 6 * 6
 # float32 against float64, as products are judged (work/reference.py), with the room of fast convolutions.
@@ -245,7 +249,7 @@ def one_step(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Step
     model = copy.deepcopy(model).to(device, dtype)
     inputs = random((SAMPLES, 3, 8, 8), 3).float().to(device, dtype)
     labels = (torch.arange(SAMPLES) % CLASSES).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
 
     def loss() -> torch.Tensor:
         return functional.cross_entropy(model(inputs), labels)
@@ -275,7 +279,7 @@ def training_step(setting: Setting) -> Seen:
         expect(shares[name] <= 1, f"the gradient of {name} is off by {shares[name]:.3g} times the bound", **shares)
         # The update carries the gradient's error, and the new weight is rounded once more.
         weight = wanted.weights[name]
-        room = 0.05 * STEP_BOUND * float(gradient.abs().max()) + 2.0**-23 * float(weight.abs().max())
+        room = LEARNING_RATE * STEP_BOUND * float(gradient.abs().max()) + 2.0**-23 * float(weight.abs().max())
         moved = float((got.weights[name] - weight).abs().max())
         expect(moved <= room, f"{name} after the step is off by {moved:.3g}, more than {room:.3g}")
     off = abs(got.before - wanted.before)
