@@ -139,7 +139,8 @@ def test_a_card_that_does_not_answer_warns_and_one_never_reached_is_not_judged()
     late = "NVML did not answer within 5 s"
     asked = replace(CARD, state=f"not answering: {late}", ecc=None, remapped_rows=None, recovery_action=None)
     after = replace(asked, uuid="GPU-b", nvml_index=2, state="not read: NVML stopped at another device")
-    findings = judge(replace(HEALTHY, devices=(asked, after, CPU)))
+    facts = with_driver(nvml_error=late)
+    findings = judge(replace(facts, devices=(asked, after, CPU)))
     assert [(one.verdict, one.title, one.message, one.evidence["uuid"]) for one in findings] == [
         ("warn", "not answering", f"cuda:0: {late}", "GPU-a")
     ]

@@ -22,6 +22,7 @@ from gpucheck.machine.readings import (
     nvml_reading,
 )
 from gpucheck.machine.torch_devices import TorchDevices
+from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, Mig, Process, Python, TorchBuild
 
 Fake = Callable[..., Path]
@@ -458,3 +459,46 @@ def test_how_torch_answers_from_its_child(
 ) -> None:
     monkeypatch.setattr(child, "run", lambda argv, timeout_s: result)
     assert torch_devices.read() == told
+
+
+# --- the reasons as a whole -------------------------------------------------------------------------------------------
+
+# What a GPU need not have: not unknown, just not so.
+NOT_OF_A_GPU = {"state", "parent_uuid", "memory_source", "cores_physical", "cores_allowed", "load_1min", "id"}
+
+
+@pytest.mark.parametrize(
+    ("script", "libraries"),
+    [
+        ("", {}),
+        ("1.handle=!15\n0.power=!3\n0.pcie.width=!4\n", {}),
+        ("nvml.init=!9\n", {}),
+        ("cuda.init=!999\n1.memory=!3\n1.memory.v1=!3\n", {}),
+        ("nvml.count=1\nmig=1\n0.mig.used=0x3\n0.ecc=!3\n", {}),
+        ("1.power=crash\nprocesses=7:-\n", {}),
+        ("driver=!999\ncuda=!3\nlibcuda=!3\nuuid=!2\nbus=!3\nname=!3\n", {"without": ("MEMORY_V2", "UUID_V2")}),
+        ("", {"cuda": False}),
+        ("", {"nvml": False, "cuda": False}),
+    ],
+)
+def test_every_unknown_has_a_reason_and_every_reason_an_unknown(
+    fake_driver: Fake, script: str, libraries: dict[str, object]
+) -> None:
+    fake_driver(script, **libraries)
+    facts = to_json(inventory.read(processes=True))
+    for pointer in facts["unknown"]:
+        found = facts
+        for step in pointer.split("/")[1:]:
+            found = found[int(step)] if isinstance(found, list) else found[step]
+        assert found in (None, []), f"{pointer} is {found}"
+    for place, device in enumerate(facts["devices"]):
+        if device["kind"] == "cpu":
+            continue
+        missing = {name for name, value in device.items() if value is None} - NOT_OF_A_GPU
+        assert {name for name in missing if f"/devices/{place}/{name}" not in facts["unknown"]} == set()
+    unexplained = {
+        name
+        for name, value in facts["driver"].items()
+        if value is None and not name.endswith("_error") and f"/driver/{name}" not in facts["unknown"]
+    }
+    assert unexplained == set()

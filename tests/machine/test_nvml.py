@@ -114,7 +114,7 @@ def test_a_card_that_gives_no_handle_stays_a_row_and_costs_the_other_nothing(fak
     first, second = read().devices
     assert first.device == HEALTHY
     assert second.device == Device(kind="cuda", nvml_index=1, state="lost")
-    assert second.unknown == {"uuid": "the device is lost"}
+    assert second.unknown == {"*": "the device is lost"}
 
 
 def test_a_card_that_the_container_keeps_away_says_so(fake_driver: Fake) -> None:

@@ -95,7 +95,9 @@ def _where_linux_looks(host: Host) -> str:
 
 def _nvml(facts: Facts) -> Finding | None:
     driver = facts.driver or Driver()
-    if driver.nvml_error is None:
+    # Where one device stopped NVML, that device's finding says so.
+    stopped = any((device.state or "").startswith("not answering") for device in facts.devices)
+    if driver.nvml_error is None or stopped:
         return None
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
     meaning, fix = NVML_CODES.get(driver.nvml_code or 0, (None, None))

@@ -44,6 +44,8 @@ VARIABLES = (
 )
 # cuInit's answers after which an empty list of devices is libcuda's honest answer: success and CUDA_ERROR_NO_DEVICE.
 HONEST = (0, 100)
+# Fields that NVML is not alone to tell.
+TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node")
 NAME_NOT_SEEN = "this system does not see a process with this PID; NVML gives the host's (another container?)"
 
 
@@ -199,14 +201,14 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
     for name, reason in row.unknown.items():
         group, _, member = name.partition("/")
         if name == "*":
-            absent = [name for name in (*NVML_ONLY, *MEMORY, "numa_node") if getattr(device, name) is None]
+            absent = [name for name in (*NVML_ONLY, *MEMORY, *TOLD_BY_BOTH) if getattr(device, name) is None]
             found |= {name: reason for name in absent if name not in found and name not in row.unknown}
         elif getattr(device, group) is None:
             found.setdefault(group, reason)
         elif member and getattr(getattr(device, group), member, None) in (None, ()):
             found[name] = reason
     if device.parent_uuid is not None:
-        for name in (*NVML_ONLY, "numa_node"):
+        for name in (*NVML_ONLY, *TOLD_BY_BOTH):
             if getattr(device, name) is None and name != "processes":
                 found.setdefault(name, "told for the whole card, not for its MIG instances")
     if device.processes is None:

@@ -162,7 +162,7 @@ def identify(pynvml: Any) -> list[tuple[Row, Any]]:
         try:
             handle = _call(pynvml, "nvmlDeviceGetHandleByIndex", index)
         except Refused as refused:
-            row.refuse("uuid", refused)
+            row.refuse("*", refused)
             if refused.code == NO_PERMISSION:
                 # NVML counts devices that the container or the scheduler keeps from us.
                 row.device["state"] = "not accessible here (no permission)"
@@ -274,7 +274,7 @@ def answer(pynvml: Any, started: dict[str, Any], with_processes: bool, say: Say)
     try:
         rows = identify(pynvml)
     except Refused as refused:
-        driver |= {"code": refused.code, "error": f"NVML cannot count its devices: {refused.reason}"}
+        driver["error"] = f"NVML cannot count its devices: {refused.reason}"
         rows = []
     known = [{"device": row.device, "unknown": row.unknown, "more": handle is not None} for row, handle in rows]
     say({"driver": driver, "devices": known})

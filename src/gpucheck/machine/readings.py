@@ -19,7 +19,7 @@ DOOR_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading:
-    """One device as one door sees it. `unknown` maps a field, or `group/field`, to why it is not told."""
+    """One device as one door sees it. `unknown` maps a field, `group/field` or `*` (all else) to why it is not told."""
 
     device: Device
     unknown: dict[str, str] = field(default_factory=dict)
