@@ -8,8 +8,11 @@ import torch
 
 from gpucheck.bench import matmul
 from gpucheck.bench.matmul import Case, Options, Support
-from gpucheck.errors import UsageError
-from gpucheck.machine import accel, host
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import accel, choose, host, inventory
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.events import Judged, Recorder
+from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 
 GIB = 2**30
@@ -125,9 +128,9 @@ def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
 
 
 def test_a_product_is_timed_checked_and_counted() -> None:
-    result = matmul.measure(Case("float32", (64, 48, 32), NATIVE), CPU, budget_s=0.05)
+    result = matmul.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
     one = result.measurement
-    assert one.work == {"flop": 2.0 * 64 * 48 * 32}
+    assert one.work == {"flop": 2.0 * 512 * 384 * 256}
     assert one.time_s is not None and one.rate is not None
     assert one.rate.median == pytest.approx(one.work["flop"] / one.time_s.median)
     assert (one.method.precision_requested, one.method.precision_observed) == ("float32", "float32")
@@ -136,17 +139,24 @@ def test_a_product_is_timed_checked_and_counted() -> None:
     assert verdicts(one) == {"matmul.precision": "pass", "matmul.result": "pass", "matmul.speed": "info"}
 
 
+def test_a_product_whose_call_is_most_of_it_has_a_time_and_no_rate() -> None:
+    one = matmul.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.02, watch=Watch(None)).measurement
+    assert "call-bound" in one.flags
+    assert one.time_s is not None and one.rate is None
+    assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
+
+
 def test_a_device_that_computes_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.mm
 
     def wrong(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
         real(a, b, out=out)
-        if float(a[0, 0]) != float(a[0, 1]):  # only with real data: the precision is seen as it is
+        if a.numel() and float(a[0, 0]) != float(a[0, 1]):  # only with real data: the precision is seen as it is
             out[5, 7] += 1.0
         return out
 
     monkeypatch.setattr(torch, "mm", wrong)
-    result = matmul.measure(Case("float32", (32, 32, 32), NATIVE), CPU, budget_s=0.02)
+    result = matmul.measure(Case("float32", (32, 32, 32), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
     assert not result.check.passed
     assert (result.check.row, result.check.column) == (5, 7)
     assert verdicts(result.measurement)["matmul.result"] == "fail"
@@ -183,3 +193,35 @@ def test_the_gain_of_tf32_is_told_where_there_is_one() -> None:
 
 def test_a_row_without_a_rate_is_no_fastest() -> None:
     assert "matmul.speed" not in verdicts(replace(measured(), rate=None))
+
+
+# the command
+
+
+def run(options: Options, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    monkeypatch.setattr(inventory, "read", lambda: Facts())
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
+    recorder = Recorder()
+    matmul.command(options, recorder)
+    return recorder
+
+
+def failing(message: str) -> Any:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError(message)
+
+    return fail
+
+
+def test_a_dtype_that_torch_does_not_have_there_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "measure", failing("\"addmm_impl_cpu_\" not implemented for 'Half'\nmore"))
+    recorder = run(Options(dtypes=("float16",), shapes=((8, 8, 8),)), monkeypatch)
+    found = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    assert [(one.id, one.verdict) for one in found] == [("matmul.dtype", "skip"), ("matmul.speed", "skip")]
+    assert found[0].message == "\"addmm_impl_cpu_\" not implemented for 'Half'"
+
+
+def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "measure", failing("CUDA out of memory. Tried to allocate"))
+    with pytest.raises(CannotLook, match="memory ran out at float32 8x8x8"):
+        run(Options(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 
 from gpucheck import units
-from gpucheck.errors import UsageError
+from gpucheck.bench import busy
+from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import choose, host, inventory
 from gpucheck.machine.accel import Accel
-from gpucheck.measure import summary, timing
+from gpucheck.measure import row, timing
+from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Emit, Judged, Measured, Notice, Progress, Started
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement, MemoryFigures, Method
+from gpucheck.report.measurement import Measurement
 from gpucheck.work import precision
 from gpucheck.work.reference import Check, check_product
 
@@ -32,6 +34,8 @@ DEFAULT_BUDGET_S = 30.0
 LONGEST_ROW_S = 3.0
 # The clock settles within about a second under load; a cold chip scores too high.
 WARM_UP_SHARE = 0.25
+# Of the memory that is free: the matrices leave room for the library's workspace and for the check.
+MEMORY_SHARE = 0.8
 # No dimension of a tensor that fits any machine is larger.
 LARGEST_SIDE = 2**24
 
@@ -205,75 +209,56 @@ def _buffers(case: Case, accel: Accel) -> _Buffers:
     return _Buffers(empty(m, k), empty(k, n), empty(m, n))
 
 
-def measure(case: Case, accel: Accel, budget_s: float) -> Result:
-    """Time one case: observe its precision, warm up, time, check the last result."""
+def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Result:
+    """Time one case: observe its precision, warm up, time, check the last result. Raises what torch raises."""
     wanted: precision.Precision = "tf32" if case.dtype == "tf32" else "ieee"
     accel.reset_peak()
     buffers = _buffers(case, accel)
+    a, b, out = buffers.a, buffers.b, buffers.out
+    nothing = a[:0, :0], b[:0, :0], out[:0, :0]
     with precision.precision(wanted):
         settings = precision.state()
-        observed = precision.observed(buffers.a, buffers.b, buffers.out)
+        observed = precision.observed(a, b, out)
         # Random data: zeros and ones draw less power and run faster.
         generator = torch.Generator(accel.device).manual_seed(0)
-        buffers.a.normal_(generator=generator)
-        buffers.b.normal_(generator=generator)
-        timed = timing.measure(
-            accel,
-            timing.Work(lambda: torch.mm(buffers.a, buffers.b, out=buffers.out)),
-            clock="device events" if accel.has_events else "host",
-            limits=timing.Limits(budget_s=budget_s * (1 - WARM_UP_SHARE), warmup_s=budget_s * WARM_UP_SHARE),
+        a.normal_(generator=generator)
+        b.normal_(generator=generator)
+        work = timing.Work(
+            lambda: torch.mm(a, b, out=out), empty=lambda: torch.mm(nothing[0], nothing[1], out=nothing[2])
+        )
+        limits = timing.Limits(budget_s=budget_s * (1 - WARM_UP_SHARE), warmup_s=budget_s * WARM_UP_SHARE)
+        clock: timing.Clock = "device events" if accel.has_events else "host"
+        timed, beside = row.watched(
+            watch, torch.get_num_threads(), lambda: timing.measure(accel, work, clock=clock, limits=limits)
         )
     memory = accel.memory()
-    check = check_product(buffers.a, buffers.b, buffers.out, observed if case.dtype == "tf32" else None)
-    return Result(_measurement(case, accel, timed, observed, settings, memory, check), check)
-
-
-def _measurement(
-    case: Case,
-    accel: Accel,
-    timed: timing.Timed,
-    observed: str,
-    settings: dict[str, Any],
-    memory: MemoryFigures,
-    check: Check,
-) -> Measurement:
+    check = check_product(a, b, out, observed if case.dtype == "tf32" else None)
     m, n, k = case.shape
-    # A product and a sum for each of the m·n·k terms, as the field counts them.
-    flop = 2.0 * m * n * k
-    time_s = summary.time_stats((timed.run,))
-    call_bound = {"call-bound", "launch-bound"} & set(timed.flags)
-    details = {
-        **timed.details,
-        "data": "normal, mean 0, variance 1",
-        "output": "preallocated",
-        "precision_state": settings,
-        "support": case.support.reason or case.support.kind,
-        "checked_rows": check.rows,
-        "worst_error_of_bound": check.worst,
-        "not_finite": check.not_finite,
-        "smallest_detectable_error": check.smallest_detectable,
-    }
-    emulated = ("emulated",) if case.support.kind == "emulated" else ()
-    return Measurement(
-        name="matmul",
-        device=accel.ref,
+    measured = row.measurement(
+        "matmul",
+        accel.ref,
+        timed,
+        beside,
         case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
-        runs=(timed.run,),
-        time_s=time_s,
-        work={"flop": flop},
-        # What the host takes to launch is a latency, not a rate of the device.
-        rate=None if time_s is None or call_bound else summary.rate(time_s, flop, "FLOP/s"),
+        # A product and a sum for each of the m·n·k terms, as the field counts them.
+        work=("flop", 2.0 * m * n * k, "FLOP/s"),
         memory=memory,
-        method=Method(
-            timed.clock,
-            timed.launch,
-            "warm",
-            precision_requested=case.dtype,
-            precision_observed=observed,
-            details=details,
-        ),
-        flags=(*timed.flags, *summary.sample_flags(timed.run.samples_s), *emulated),
+        cache="warm",
+        precision_requested=case.dtype,
+        precision_observed=observed,
+        details={
+            "data": "normal, mean 0, variance 1",
+            "output": "preallocated",
+            "precision_state": settings,
+            "support": case.support.reason or case.support.kind,
+            "checked_rows": check.rows,
+            "worst_error_of_bound": check.worst,
+            "not_finite": check.not_finite,
+            "smallest_detectable_error": check.smallest_detectable,
+        },
+        flags=("emulated",) if case.support.kind == "emulated" else (),
     )
+    return Result(measured, check)
 
 
 # -- judging ---------------------------------------------------------------------------------------------------------
@@ -283,7 +268,12 @@ def judge(measurements: Sequence[Measurement]) -> list[Finding]:
     """What the measurements say: wrong precision or a wrong result fails, whatever the speed."""
     if not measurements:
         return [Finding("matmul.speed", "skip", "nothing was timed", "this device has none of the dtypes asked for")]
-    return [_precision(measurements), _result(measurements), *_fastest(measurements)]
+    return [
+        _precision(measurements),
+        _result(measurements),
+        *_fastest(measurements),
+        *busy.judge("matmul.cpu_busy", measurements),
+    ]
 
 
 def _label(measurement: Measurement) -> str:
@@ -382,14 +372,27 @@ def _on_device(options: Options, accel: Accel, emit: Emit, devices: int) -> Iter
     for case in wanted:
         if case.support.kind == "none":
             emit(Notice(f"{case.dtype} is left out: {case.support.reason}", "warning"))
-    info = accel.memory_info()
-    room = info[0] if info else host.memory().usable
+    room = int((info[0] if (info := accel.memory_info()) else host.memory().usable) * MEMORY_SHARE)
     todo = list(fitting([case for case in wanted if case.support.kind != "none"], options, room))
     budget_s = (options.time_budget_s or DEFAULT_BUDGET_S) / devices
-    with accel.as_current():
+    with accel.as_current(), Watch(accel.uuid) as watch:
         for done, case in enumerate(todo):
             emit(Progress(f"matmul {case.label} on {accel.id}", done, len(todo)))
-            result = measure(case, accel, min(budget_s / len(todo), LONGEST_ROW_S))
+            try:
+                result = measure(case, accel, min(budget_s / len(todo), LONGEST_ROW_S), watch)
+            except (RuntimeError, MemoryError) as error:
+                if "not implemented for" in str(error):
+                    reason = str(error).strip().splitlines()[0]
+                    emit(Judged(Finding("matmul.dtype", "skip", f"{accel.id} has no product in {case.dtype}", reason)))
+                    continue
+                if not accel.is_out_of_memory(error):
+                    raise
+                raise CannotLook(
+                    f"memory ran out at {case.label}",
+                    f"its matrices take {units.capacity(case.bytes)}, and something else took what was free",
+                    "give a smaller --size, or end what else uses this memory",
+                    finding="matmul.memory",
+                ) from error
             accel.empty_cache()
             emit(Measured(result.measurement))
             yield result.measurement

@@ -5,45 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
+
+import torch
 
 from gpucheck import units
 from gpucheck.bench import transfer_judge
 from gpucheck.bench.copies import Buffer, Copies, Verified, allocate
+from gpucheck.bench.transfer_cases import Case, HostMemory, Options, Room, cases, fitting, parse
 from gpucheck.bench.transfer_judge import Link
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import CannotLook
 from gpucheck.machine import caches, choose, host, inventory
 from gpucheck.machine.accel import Accel
-from gpucheck.measure import summary, timing
+from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.telemetry import flags as telemetry_flags
 from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Started
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement, Method
-from gpucheck.units import GIB, KIB, MIB
+from gpucheck.report.measurement import Measurement
+from gpucheck.units import MIB
 
-Direction = Literal["host_to_device", "device_to_host", "host_to_host"]
-HostMemory = Literal["pageable", "pinned"]
-# `link`: on the device's clock; `as_called`: on the host's, with the wait for its end.
-Timed = Literal["link", "as_called"]
-
-DIRECTIONS: dict[str, tuple[Direction, ...]] = {
-    "both": ("host_to_device", "device_to_host"),
-    "host_to_device": ("host_to_device",),
-    "h2d": ("host_to_device",),
-    "device_to_host": ("device_to_host",),
-    "d2h": ("device_to_host",),
-}
-MEMORIES: dict[str, tuple[HostMemory, ...]] = {
-    "both": ("pageable", "pinned"),
-    "pageable": ("pageable",),
-    "pinned": ("pinned",),
-}
-# A batch of token ids, of feature rows and of images; then what fills a link: 128 MiB, nvbandwidth's 512 MiB, and twice
-# that, where some machines fall off.
-SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
-SWEEP = tuple(2**power for power in range(12, 31))
-LARGEST_SIZE = 2**45
+__all__ = ["Case", "Options", "Room", "cases", "command", "fitting", "parse"]
 
 # The command ends within 20 s on a device and 30 s on a CPU, starting torch included.
 DEFAULT_BUDGET_S = {"device": 16.0, "cpu": 18.0, "sweep": 60.0}
@@ -53,144 +34,10 @@ LONGEST_ROW_S = 2.0
 SAMPLING_SHARE, VERIFYING_SHARE = 0.6, 0.3
 # An idle link sleeps at a lower generation, and wakes within milliseconds.
 LINK_WARM_UP_S, ROW_WARM_UP_S = 0.2, 0.02
-# A cold copy's slices rotate over so many times the last-level cache.
-COLD_FACTOR = 2
 # Where the system does not tell its cache: more than most have.
 ASSUMED_CACHE_BYTES = 64 * MIB
 # What buffers may take of the memory that is left, so that the machine keeps working.
 HOST_SHARE, DEVICE_SHARE = 0.5, 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for; no sizes means the six of the documentation, or the sweep."""
-
-    sizes: tuple[int, ...] = ()
-    sweep: bool = False
-    directions: tuple[Direction, ...] = DIRECTIONS["both"]
-    memories: tuple[HostMemory, ...] = MEMORIES["both"]
-    time_budget_s: float | None = None
-    device: str = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One row: which way, from which memory, how much, and on whose clock."""
-
-    direction: Direction
-    memory: HostMemory
-    size: int
-    timed: Timed
-
-    @property
-    def label(self) -> str:
-        """The row in words."""
-        by = ", the link alone" if self.timed == "link" else ""
-        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}{by}"
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What the buffers may take, in bytes; `device` is None where host and device share their memory or are one."""
-
-    host: int
-    device: int | None
-    cache: int
-    cache_known: bool
-
-    @property
-    def cold(self) -> int:
-        """What copies must rotate over to be cold."""
-        return COLD_FACTOR * self.cache
-
-    def capacity(self, largest: int, host_buffers: int) -> int:
-        """How large each buffer is: enough for the largest size and for cold copies, less where there is less room."""
-        # One slice more than is needed: sizes that do not divide it leave a rest.
-        wanted = max(largest, self.cold + min(largest, self.cache))
-        return max(largest, min(wanted, self.most(host_buffers)))
-
-    def most(self, host_buffers: int) -> int:
-        """The largest buffer that fits so many times on the host and once on the device."""
-        # Where the device takes its memory from the host's, its buffer is one of the host's.
-        shares = host_buffers + (1 if self.device is None else 0)
-        on_host = self.host // shares
-        return on_host if self.device is None else min(on_host, self.device)
-
-
-# -- options ----------------------------------------------------------------------------------------------------------
-
-
-def parse(
-    *,
-    sizes: Sequence[str] = (),
-    sweep: bool = False,
-    direction: str = "both",
-    host_memory: str = "both",
-    time_budget_s: float | None = None,
-    device: str = "auto",
-) -> Options:
-    """Options from what was typed. Raises UsageError."""
-    if sizes and sweep:
-        raise UsageError("--size and --sweep exclude each other", "", "give one of them")
-    if direction not in DIRECTIONS:
-        raise UsageError(f"--direction {direction!r} is not known", "", f"give {', '.join(DIRECTIONS)}")
-    if host_memory not in MEMORIES:
-        raise UsageError(f"--host-memory {host_memory!r} is not known", "", f"give {', '.join(MEMORIES)}")
-    parsed = {units.parse_size(text) for text in sizes}
-    if parsed and max(parsed) > LARGEST_SIZE:
-        raise UsageError(f"--size {max(parsed)} is too large", "no machine holds two buffers of 32 TiB")
-    return Options(
-        sizes=tuple(sorted(parsed)),
-        sweep=sweep,
-        directions=DIRECTIONS[direction],
-        memories=MEMORIES[host_memory],
-        time_budget_s=time_budget_s,
-        device=device,
-    )
-
-
-def cases(options: Options, accel: Accel, sizes: Sequence[int]) -> list[Case]:
-    """The rows to time, in order. Pinned copies are timed twice where the device has a clock.
-
-    Raises CannotLook where pinned memory alone was asked for and there is nothing to pin it for.
-    """
-    if not accel.can_pin and options.memories == ("pinned",):
-        raise CannotLook(
-            f"there is no pinned memory for {accel.id}",
-            "pinned memory is for copies to a CUDA or XPU device",
-            "leave --host-memory out",
-            finding="transfer.pinned",
-        )
-    directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
-    memories = [memory for memory in options.memories if accel.can_pin or memory == "pageable"]
-    found = []
-    for direction in directions:
-        for memory in memories:
-            clocks: tuple[Timed, ...] = ("as_called",)
-            if memory == "pinned" and accel.has_events:
-                clocks = ("link", "as_called")
-            found += [Case(direction, memory, size, timed) for timed in clocks for size in sizes]
-    return found
-
-
-def fitting(options: Options, room: Room, host_buffers: int) -> tuple[list[int], list[int]]:
-    """The sizes that fit, and those that do not. Raises UsageError for one that the user named."""
-    wanted = options.sizes or (SWEEP if options.sweep else SIZES)
-    most = room.most(host_buffers)
-    fits = [size for size in wanted if size <= most]
-    if options.sizes and len(fits) < len(wanted):
-        size = max(wanted)
-        where = "" if room.device is None else f", and the device can spare {units.capacity(room.device)}"
-        raise UsageError(
-            f"--size {units.capacity(size)} does not fit",
-            f"it needs {host_buffers} × {units.capacity(size)} of host memory, which can spare "
-            f"{units.capacity(room.host)}{where}",
-            f"give at most {units.capacity(most)}",
-        )
-    return fits, [size for size in wanted if size > most]
-
-
-# -- measuring --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -239,7 +86,6 @@ def buffers(accel: Accel, memories: Sequence[HostMemory], capacity: int) -> Buff
 def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:
     """Time and verify one row."""
     accel.reset_peak()
-    watch.take()
     source, destination = shared.ends(case)
     sampling_s = budget_s * SAMPLING_SHARE
     copies = Copies(
@@ -250,17 +96,34 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         synchronize=accel.synchronize,
         allowance_s=sampling_s * VERIFYING_SHARE,
     )
-    timed = timing.measure(
-        accel,
-        timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare, forget=copies.forget),
-        clock="device events" if case.timed == "link" else "host",
-        limits=timing.Limits(sampling_s, 0.0 if accel.is_cpu else min(ROW_WARM_UP_S, budget_s / 10)),
-    )
-    seen, why_not = watch.during(timed.run)
+
+    def take() -> timing.Timed:
+        return timing.measure(
+            accel,
+            timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare, forget=copies.forget),
+            clock="device events" if case.timed == "link" else "host",
+            limits=timing.Limits(sampling_s, 0.0 if accel.is_cpu else min(ROW_WARM_UP_S, budget_s / 10)),
+        )
+
+    # Copies to or from a device keep one core busy, those on the host torch's threads.
+    timed, beside = row.watched(watch, torch.get_num_threads() if accel.is_cpu else 1, take)
     details = _details(timed, copies, copies.finish(), room)
-    if seen is None:
-        details["no_telemetry_because"] = why_not
-    return _measurement(case, accel, timed, details, seen, "cold" if details["rotation_bytes"] >= room.cold else "warm")
+    return row.measurement(
+        "transfer",
+        accel.ref,
+        timed,
+        beside,
+        case={
+            "direction": case.direction,
+            "host_memory": case.memory,
+            "size_bytes": case.size,
+            "timed": case.timed,
+        },
+        work=("bytes", float(case.size), "B/s"),
+        memory=accel.memory(),
+        cache="cold" if details["rotation_bytes"] >= room.cold else "warm",
+        details=details,
+    )
 
 
 def _details(timed: timing.Timed, copies: Copies, verified: Verified, room: Room) -> dict[str, Any]:
@@ -269,7 +132,6 @@ def _details(timed: timing.Timed, copies: Copies, verified: Verified, room: Room
     slices = min(copies.count, timed.run.calls_per_sample) if timed.launch == "graph" else copies.count
     calls = timed.run.calls_per_sample + int(timed.details["untimed_calls"])
     return {
-        **timed.details,
         "buffers": "preallocated",
         "non_blocking": copies.non_blocking,
         "synchronised": "after each window" if timed.clock == "device events" else "after each copy",
@@ -282,37 +144,6 @@ def _details(timed: timing.Timed, copies: Copies, verified: Verified, room: Room
         "wrong_bytes": verified.wrong_bytes,
         "first_wrong_byte": verified.first_wrong,
     }
-
-
-def _measurement(
-    case: Case,
-    accel: Accel,
-    timed: timing.Timed,
-    details: dict[str, Any],
-    seen: dict[str, Any] | None,
-    cache: str,
-) -> Measurement:
-    time_s = summary.time_stats((timed.run,))
-    bound = {"call-bound", "launch-bound"} & set(timed.flags)
-    return Measurement(
-        name="transfer",
-        device=accel.ref,
-        case={
-            "direction": case.direction,
-            "host_memory": case.memory,
-            "size_bytes": case.size,
-            "timed": case.timed,
-        },
-        runs=(timed.run,),
-        time_s=time_s,
-        work={"bytes": float(case.size)},
-        # What the call costs is a latency, not a rate of the link.
-        rate=None if time_s is None or bound else summary.rate(time_s, float(case.size), "B/s"),
-        memory=accel.memory(),
-        method=Method(timed.clock, timed.launch, cache, details=details),
-        telemetry=seen,
-        flags=(*timed.flags, *summary.sample_flags(timed.run.samples_s), *telemetry_flags(seen)),
-    )
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
@@ -393,9 +224,9 @@ def _on_device(options: Options, accel: Accel, emit: Emit, deadline: float) -> I
         for done, case in enumerate(todo):
             emit(Progress(case.label, done, len(todo)))
             share_s = max(deadline - time.monotonic(), 0.0) / (len(todo) - done)
-            row = measure(case, accel, shared, room, min(share_s, LONGEST_ROW_S), watch)
-            emit(Measured(row))
-            yield row
+            measured = measure(case, accel, shared, room, min(share_s, LONGEST_ROW_S), watch)
+            emit(Measured(measured))
+            yield measured
 
 
 def _wake(accel: Accel, shared: Buffers) -> None:

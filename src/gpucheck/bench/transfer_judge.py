@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import links, units
+from gpucheck.bench import busy
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
@@ -48,7 +49,13 @@ def judge(measurements: Sequence[Measurement], link: Link) -> list[Finding]:
     """Every finding of one device's rows, the most important first."""
     if not measurements:
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits into the memory there is")]
-    return [corrupt(measurements), *_link(measurements, link), *_speedup(measurements), *_on_host(measurements)]
+    return [
+        corrupt(measurements),
+        *_link(measurements, link),
+        *_speedup(measurements),
+        *_on_host(measurements),
+        *busy.judge("transfer.cpu_busy", measurements),
+    ]
 
 
 def corrupt(measurements: Sequence[Measurement]) -> Finding:

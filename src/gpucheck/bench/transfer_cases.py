@@ -1,0 +1,167 @@
+"""What `bench transfer` copies: the options, the rows that they mean, and the memory that these may take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpucheck import units
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine.accel import Accel
+from gpucheck.units import GIB, KIB, MIB
+
+Direction = Literal["host_to_device", "device_to_host", "host_to_host"]
+HostMemory = Literal["pageable", "pinned"]
+# `link`: on the device's clock; `as_called`: on the host's, with the wait for its end.
+Timed = Literal["link", "as_called"]
+
+DIRECTIONS: dict[str, tuple[Direction, ...]] = {
+    "both": ("host_to_device", "device_to_host"),
+    "host_to_device": ("host_to_device",),
+    "h2d": ("host_to_device",),
+    "device_to_host": ("device_to_host",),
+    "d2h": ("device_to_host",),
+}
+MEMORIES: dict[str, tuple[HostMemory, ...]] = {
+    "both": ("pageable", "pinned"),
+    "pageable": ("pageable",),
+    "pinned": ("pinned",),
+}
+# A batch of token ids, of feature rows and of images; then what fills a link: 128 MiB, nvbandwidth's 512 MiB, and twice
+# that, where some machines fall off.
+SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
+SWEEP = tuple(2**power for power in range(12, 31))
+LARGEST_SIZE = 2**45
+
+# A cold copy's slices rotate over so many times the last-level cache.
+COLD_FACTOR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for; no sizes means the six of the documentation, or the sweep."""
+
+    sizes: tuple[int, ...] = ()
+    sweep: bool = False
+    directions: tuple[Direction, ...] = DIRECTIONS["both"]
+    memories: tuple[HostMemory, ...] = MEMORIES["both"]
+    time_budget_s: float | None = None
+    device: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row: which way, from which memory, how much, and on whose clock."""
+
+    direction: Direction
+    memory: HostMemory
+    size: int
+    timed: Timed
+
+    @property
+    def label(self) -> str:
+        """The row in words."""
+        by = ", the link alone" if self.timed == "link" else ""
+        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}{by}"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the buffers may take, in bytes; `device` is None where host and device share their memory or are one."""
+
+    host: int
+    device: int | None
+    cache: int
+    cache_known: bool
+
+    @property
+    def cold(self) -> int:
+        """What copies must rotate over to be cold."""
+        return COLD_FACTOR * self.cache
+
+    def capacity(self, largest: int, host_buffers: int) -> int:
+        """How large each buffer is: enough for the largest size and for cold copies, less where there is less room."""
+        # One slice more than is needed: sizes that do not divide it leave a rest.
+        wanted = max(largest, self.cold + min(largest, self.cache))
+        return max(largest, min(wanted, self.most(host_buffers)))
+
+    def most(self, host_buffers: int) -> int:
+        """The largest buffer that fits so many times on the host and once on the device."""
+        # Where the device takes its memory from the host's, its buffer is one of the host's.
+        shares = host_buffers + (1 if self.device is None else 0)
+        on_host = self.host // shares
+        return on_host if self.device is None else min(on_host, self.device)
+
+
+# -- options ----------------------------------------------------------------------------------------------------------
+
+
+def parse(
+    *,
+    sizes: Sequence[str] = (),
+    sweep: bool = False,
+    direction: str = "both",
+    host_memory: str = "both",
+    time_budget_s: float | None = None,
+    device: str = "auto",
+) -> Options:
+    """Options from what was typed. Raises UsageError."""
+    if sizes and sweep:
+        raise UsageError("--size and --sweep exclude each other", "", "give one of them")
+    if direction not in DIRECTIONS:
+        raise UsageError(f"--direction {direction!r} is not known", "", f"give {', '.join(DIRECTIONS)}")
+    if host_memory not in MEMORIES:
+        raise UsageError(f"--host-memory {host_memory!r} is not known", "", f"give {', '.join(MEMORIES)}")
+    parsed = {units.parse_size(text) for text in sizes}
+    if parsed and max(parsed) > LARGEST_SIZE:
+        raise UsageError(f"--size {max(parsed)} is too large", "no machine holds two buffers of 32 TiB")
+    return Options(
+        sizes=tuple(sorted(parsed)),
+        sweep=sweep,
+        directions=DIRECTIONS[direction],
+        memories=MEMORIES[host_memory],
+        time_budget_s=time_budget_s,
+        device=device,
+    )
+
+
+def cases(options: Options, accel: Accel, sizes: Sequence[int]) -> list[Case]:
+    """The rows to time, in order. Pinned copies are timed twice where the device has a clock.
+
+    Raises CannotLook where pinned memory alone was asked for and there is nothing to pin it for.
+    """
+    if not accel.can_pin and options.memories == ("pinned",):
+        raise CannotLook(
+            f"there is no pinned memory for {accel.id}",
+            "pinned memory is for copies to a CUDA or XPU device",
+            "leave --host-memory out",
+            finding="transfer.pinned",
+        )
+    directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
+    memories = [memory for memory in options.memories if accel.can_pin or memory == "pageable"]
+    found = []
+    for direction in directions:
+        for memory in memories:
+            clocks: tuple[Timed, ...] = ("as_called",)
+            if memory == "pinned" and accel.has_events:
+                clocks = ("link", "as_called")
+            found += [Case(direction, memory, size, timed) for timed in clocks for size in sizes]
+    return found
+
+
+def fitting(options: Options, room: Room, host_buffers: int) -> tuple[list[int], list[int]]:
+    """The sizes that fit, and those that do not. Raises UsageError for one that the user named."""
+    wanted = options.sizes or (SWEEP if options.sweep else SIZES)
+    most = room.most(host_buffers)
+    fits = [size for size in wanted if size <= most]
+    if options.sizes and len(fits) < len(wanted):
+        size = max(wanted)
+        where = "" if room.device is None else f", and the device can spare {units.capacity(room.device)}"
+        raise UsageError(
+            f"--size {units.capacity(size)} does not fit",
+            f"it needs {host_buffers} × {units.capacity(size)} of host memory, which can spare "
+            f"{units.capacity(room.host)}{where}",
+            f"give at most {units.capacity(most)}",
+        )
+    return fits, [size for size in wanted if size > most]

@@ -1,0 +1,46 @@
+"""How much of the CPU other processes use while something is measured: they make every time on the host longer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import psutil
+
+# The tick of the kernel's accounting is 10 ms: over a tenth of a second it is right within a few percent.
+SHORTEST_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Seconds of processor time so far: of the whole machine, and of this process with its ended children."""
+
+    at_s: float
+    machine_s: float
+    own_s: float
+
+
+def read() -> Reading:
+    """The counters now."""
+    machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    waiting = machine.idle + getattr(machine, "iowait", 0.0)
+    # The kernel counts a guest's time in user and nice as well.
+    guests = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
+    return Reading(
+        time.monotonic(),
+        sum(machine) - waiting - guests,
+        own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0),
+    )
+
+
+def cores_used(before: Reading, after: Reading) -> float | None:
+    """Cores that others kept busy in between, on average; None where it was too short to tell."""
+    span_s = after.at_s - before.at_s
+    if span_s < SHORTEST_S:
+        return None
+    return max(0.0, (after.machine_s - before.machine_s) - (after.own_s - before.own_s)) / span_s
+
+
+def is_busy(used: float | None, threads: int, cores: int | None) -> bool:
+    """Whether others left fewer cores than this process has threads, by more than a tenth of a core."""
+    return used is not None and cores is not None and used > max(cores - threads, 0) + 0.1

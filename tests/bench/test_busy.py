@@ -1,0 +1,25 @@
+"""Others on the CPU, told once for all rows."""
+
+from __future__ import annotations
+
+from gpucheck.bench import busy
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
+
+
+def row(used: float | None, *flags: str) -> Measurement:
+    method = Method("host", "host", "warm", details={"cores_used_by_others": used})
+    runs = (Run("", 1, (1.0,), (0.0,)),)
+    return Measurement(
+        "matmul", DeviceRef("cpu"), {"size": 1}, runs, None, {}, None, MemoryFigures(), method, flags=flags
+    )
+
+
+def test_the_busiest_row_is_named() -> None:
+    (found,) = busy.judge("matmul.cpu_busy", [row(1.25, "cpu-busy"), row(0.5, "noisy", "cpu-busy"), row(None)])
+    assert (found.id, found.verdict) == ("matmul.cpu_busy", "warn")
+    assert found.title == "other processes kept up to 1.2 cores busy"
+    assert found.message == "2 of 3 rows are timed on the host's clock and come out too slow"
+
+
+def test_an_idle_machine_is_no_finding() -> None:
+    assert busy.judge("matmul.cpu_busy", [row(0.0), row(None)]) == []
