@@ -356,9 +356,7 @@ def test_a_child_that_cannot_be_started_is_a_reason() -> None:
     assert reading.error == "the process that asks NVML cannot be started (Resource temporarily unavailable)"
 
 
-def test_without_nvidia_ml_py_the_reason_is_that(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_without_nvidia_ml_py_the_reason_is_that(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[dict[str, object]] = []
     monkeypatch.setattr(nvml, "claim_stdout", lambda: said.append)
     monkeypatch.setitem(sys.modules, "pynvml", None)

@@ -17,7 +17,6 @@ from gpucheck.machine.speaking import claim_stdout, mapped_library
 
 # CUdevice_attribute of cuda.h.
 MULTIPROCESSOR_COUNT, INTEGRATED, MAJOR, MINOR = 16, 18, 75, 76
-NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 # The words for codes whose text a stub library, or one too old to know them, cannot give; from cuda.h.
 WORDS = {
     3: "CUDA_ERROR_NOT_INITIALIZED",
