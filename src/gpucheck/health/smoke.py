@@ -10,7 +10,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +26,6 @@ from gpucheck.health.smoke_setting import (
     broken,
     dedicated_memory,
     first_line,
-    nothing,
     numpy,
     unchanged,
 )
@@ -55,7 +54,7 @@ class Check:
     id: str
     title: str
     function: Callable[[Setting], Seen]
-    needs: tuple[Need, ...] = field(default=(nothing,))
+    needs: tuple[Need, ...] = ()
 
 
 def _usable(setting: Setting) -> Seen:

@@ -65,11 +65,6 @@ def expect(holds: bool, message: str, /, **evidence: Any) -> None:
 Need = Callable[[Setting], str | None]
 
 
-def nothing(setting: Setting) -> str | None:
-    """Runs everywhere."""
-    return None
-
-
 def dedicated_memory(setting: Setting) -> str | None:
     """Needs a device whose memory can run out without harm: where the system shares it, everything would suffer."""
     accel, host = setting.accel, setting.host
