@@ -98,8 +98,8 @@ def uncached(accel: Accel) -> bool:
 def _resident(setting: Setting) -> Seen:
     """On the CPU: the resident set, with the tolerances of memory_resident.py."""
     host = setting.host
-    left = host.container_available_bytes if host.container_available_bytes is not None else host.memory_available_bytes
-    cannot, keeps = memory_resident.why_not(left if left is not None else memory_resident.NEEDED)
+    known = [left for left in (host.container_available_bytes, host.memory_available_bytes) if left is not None]
+    cannot, keeps = memory_resident.why_not(min(known, default=memory_resident.NEEDED))
     if cannot or keeps:
         raise Unavailable(cannot or keeps or "")
     seen = memory_resident.walk(setting.accel.memory, setting.accel.reset_peak, memory_resident.written_tensor)
@@ -142,7 +142,7 @@ def memory_fraction(accel: Accel, fraction: float) -> Iterator[None]:
     limit = accel.set_memory_fraction
     if limit is None:
         raise Unavailable(f"torch cannot limit its memory on {accel.kind}")
-    # Came with torch 2.7; before it nothing but this process's own code could have set another limit than none.
+    # Older versions do not tell it; the limit is then none, unless this process's own code has set one.
     told = getattr(getattr(accel.module, "memory", None), "get_per_process_memory_fraction", None)
     before = float(told(accel.device)) if told else 1.0
     limit(fraction)
