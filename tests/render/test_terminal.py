@@ -69,7 +69,7 @@ def test_a_row_of_another_length_is_refused() -> None:
 
 
 def test_numbers_keep_the_same_precision_down_a_column() -> None:
-    assert column_of_numbers([3.14159, 12.2, None, 55.44]) == ["3.1", "12.2", "–", "55.4"]
+    assert column_of_numbers([3.14159, 12.2, None, 55.44]) == ["3.14", "12.20", "–", "55.44"]
     assert column_of_numbers([5.5e10, 0.0, 1e6], scale=1e9) == ["55.0", "0.0", "0.001"]
     assert column_of_numbers([None, 0.0]) == ["–", "0"]
 

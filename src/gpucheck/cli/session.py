@@ -143,6 +143,7 @@ def watch(common: Common, work: Callable[[Emit], None]) -> int:
     It refreshes in place on a terminal and prints one reading after another elsewhere, until a signal ends it.
     """
     from gpucheck.render import screen, text
+    from gpucheck.render.blocks import Line
 
     with screen.Screen(sys.stdout) as shown, _terminable():
         collector, clock = Collector(), _Clock.started_now()
@@ -154,7 +155,8 @@ def watch(common: Common, work: Callable[[Emit], None]) -> int:
             collector(event)
             if isinstance(event, Progress):
                 # The reading is judged; what follows is the wait for the next.
-                shown.show(text.blocks(_report(collector, common, clock, None)))
+                notices = [Line(f"! {notice}", "yellow") for notice in collector.notices]
+                shown.show([*text.blocks(_report(collector, common, clock, None)), *notices])
 
         try:
             work(emit)

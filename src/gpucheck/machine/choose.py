@@ -77,7 +77,9 @@ def open_named(device_id: str, facts: Facts) -> Accel:
 def is_present(facts: Facts) -> bool:
     """Whether an accelerator is in this machine, as PCI, NVML, libcuda, torch or /dev show it."""
     host = facts.host
-    on_bus = host is not None and bool(host.nvidia_pci_addresses or host.nvidia_device_nodes)
+    # WSL's /dev/dxg is there with any maker's GPU, and with none that CUDA can use.
+    nodes = [] if host is None else [node for node in host.nvidia_device_nodes if node != "/dev/dxg"]
+    on_bus = bool(nodes or (host is not None and host.nvidia_pci_addresses))
     return on_bus or any(device.kind != "cpu" for device in facts.devices)
 
 

@@ -115,15 +115,15 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits: int = 3) -> list[str]:
-    """Numbers with the same precision down a column: the median one has `digits` significant digits.
+    """Numbers with the same precision down a column: the lower quartile has `digits` significant digits.
 
     A number too small for that precision keeps one significant digit of its own.
     """
     known = sorted(abs(value / scale) for value in values if value)
     if not known:
         return [UNKNOWN if value is None else "0" for value in values]
-    middle = units.significant(known[len(known) // 2], digits)
-    places = len(middle.partition(".")[2])
+    typical = units.significant(known[len(known) // 4], digits)
+    places = len(typical.partition(".")[2])
     texts = []
     for value in values:
         if value is None:

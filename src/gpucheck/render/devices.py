@@ -77,7 +77,11 @@ def _memory(device: Device) -> str:
     used, total = device.memory_used_bytes, device.memory_total_bytes
     if total is None:
         return UNKNOWN
-    whole = units.significant(total / units.GIB)
+    # NVML's first call counts what the driver reserves as used; a device without memory shows the host's.
+    mark = {"nvml v1": " (with reserved)", "host (shared with the CPU)": " (shared)"}.get(
+        device.memory_source or "", ""
+    )
+    whole = units.significant(total / units.GIB) + mark
     return f"{UNKNOWN if used is None else units.significant(used / units.GIB, 2)} / {whole}"
 
 
@@ -98,14 +102,23 @@ def link(pcie: Link | None) -> str:
 
 
 def _at_rest(device: Device, findings: tuple[Finding, ...]) -> Cell:
-    if device.state:
-        return Cell(device.state, "yellow")
-    mine = [finding for finding in findings if finding.evidence.get("uuid") == device.uuid and device.uuid]
+    """The worst that is proven of this device, else its state."""
+    mine = [finding for finding in findings if _is_about(finding, device)]
     for worst in ("fail", "warn"):
         for finding in mine:
             if finding.verdict == worst:
                 return verdict_cell(finding.verdict, finding.title)
+    if device.state:
+        return Cell(device.state, "yellow")
     return Cell("no fault seen" if device.nvml_index is not None else UNKNOWN)
+
+
+def _is_about(finding: Finding, device: Device) -> bool:
+    """A card that is lost may not even tell its UUID."""
+    uuid, index = finding.evidence.get("uuid"), finding.evidence.get("nvml_index")
+    if device.uuid and uuid:
+        return bool(uuid == device.uuid)
+    return device.nvml_index is not None and bool(index == device.nvml_index)
 
 
 def _processes(facts: Facts) -> Block:
@@ -113,16 +126,23 @@ def _processes(facts: Facts) -> Block:
     for device in facts.devices:
         for process in device.processes or ():
             rows.append(
-                [_index(device), str(process.pid), process.kind, _process_memory(process), _process_name(process)]
+                [_name(device), str(process.pid), process.kind, _process_memory(process), _process_name(process)]
             )
     columns = (
-        Column("CUDA", "left"),
+        Column("device", "left"),
         Column("PID"),
         Column("kind", "left", keep=1),
         Column("memory"),
         Column("process", "left"),
     )
     return table(columns, rows)
+
+
+def _name(device: Device) -> str:
+    """What tells this device from the others: CUDA's index, else NVML's, else the UUID."""
+    if device.cuda_index is None and device.id is None:
+        return f"NVML {device.nvml_index}" if device.nvml_index is not None else device.uuid or UNKNOWN
+    return _index(device)
 
 
 def _process_memory(process: Process) -> str:

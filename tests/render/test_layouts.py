@@ -1,0 +1,273 @@
+"""Each command's layout, from data made by hand, as it stands in a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+
+from gpucheck.render import csv, terminal, text
+from gpucheck.report.facts import Device, Driver, Facts, Link, Process, Python, TorchBuild
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.report import Report, Summary
+
+GIB, MIB, KIB = 2**30, 2**20, 2**10
+H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
+
+
+def report(command: str, **parts: Any) -> Report:
+    empty: dict[str, Any] = {"facts": Facts(), "measurements": (), "findings": (), "results": {}, "notices": ()}
+    summary = parts.pop("summary", Summary("pass", 0, True))
+    return Report("gpucheck.report/1", "0.1.0", command, (), "", 1.0, summary=summary, **{**empty, **parts})
+
+
+def shown(made: Report, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    stream = io.StringIO()
+    terminal.show(terminal.console(stream), text.blocks(made))
+    # A head's rule is as wide as its table, which the other lines show.
+    return re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE)
+
+
+def measured(name: str, case: dict[str, Any], time_s: float, work: float, unit: str, **more: Any) -> Measurement:
+    method = more.pop("method", Method("device events", "held", "cold"))
+    flags = more.pop("flags", ())
+    rate = None if "call-bound" in flags else Rate(work / time_s, unit, work / time_s * 0.99, work / time_s * 1.01)
+    return Measurement(
+        name=name,
+        device=more.pop("device", H200),
+        case=case,
+        runs=(Run("", 1, (time_s,), (0.0,)),),
+        time_s=TimeStats(time_s, 30),
+        work={"work": work},
+        rate=rate,
+        memory=MemoryFigures(),
+        method=method,
+        flags=flags,
+    )
+
+
+def test_devices_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = Facts(
+        python=Python("3.12.3", "CPython", "python3", "/x"),
+        torch=TorchBuild("2.11.0+cu130", None, "cuda", "13.0"),
+        driver=Driver(version="580.159.04", cuda_version="13.0"),
+        devices=(
+            Device(
+                kind="cuda",
+                id="cuda:0",
+                name="NVIDIA H200",
+                uuid="GPU-1",
+                pci_address="0000:17:00.0",
+                cuda_index=0,
+                nvml_index=2,
+                memory_total_bytes=141 * GIB,
+                memory_used_bytes=GIB // 2,
+                utilization_percent=0.0,
+                temperature_celsius=34.0,
+                power_w=118.4,
+                power_limit_w=700.0,
+                sm_clock_hz=1.98e9,
+                pcie=Link(1, 8, 5, 16),
+                processes=(Process(4711, "compute", "python3", 3 * MIB), Process(99, "compute")),
+            ),
+            Device(
+                kind="cuda", name="NVIDIA H200", uuid="GPU-2", nvml_index=1, state="hidden by CUDA_VISIBLE_DEVICES=0"
+            ),
+            Device(kind="cpu", id="cpu", name="EPYC", cores_allowed=16, memory_total_bytes=128 * GIB, load_1min=0.4),
+        ),
+    )
+    finding = Finding(
+        "devices.recovery", "fail", "reset needed", "the driver asks for it", {"uuid": "GPU-1"}, fix="nvidia-smi -r"
+    )
+    assert shown(report("devices", facts=facts, findings=(finding,)), monkeypatch).splitlines() == [
+        " CUDA   NVML   device        memory used, GiB   util       clock         power    temp   link, idle          "
+        "PCI address    UUID    at rest",
+        "─",
+        " 0      2      NVIDIA H200         0.50 / 141    0 %    1980 MHz   118 / 700 W   34 °C   PCIe 1 x8 (5 x16)   "
+        "0000:17:00.0   GPU-1   ✗ reset needed",
+        " –      1      NVIDIA H200                  –      –           –             –       –   –                   "
+        "–              GPU-2   hidden by CUDA_VISIBLE_DEVICES=0",
+        " cpu           EPYC (16)              – / 128          load 0.40",
+        "",
+        " device    PID   kind      memory   process",
+        "─",
+        " 0        4711   compute    3 MiB   python3",
+        " 0          99   compute        –   not visible here (another container?)",
+        "",
+        "driver 580.159.04 (CUDA 13.0) · torch 2.11.0+cu130 built for CUDA 13.0 · Python 3.12.3",
+        "✗ reset needed: the driver asks for it",
+        "→ nvidia-smi -r",
+    ]
+
+
+def copies() -> tuple[Measurement, ...]:
+    rows = []
+    for size, times in ((64 * KIB, (2e-5, 7e-6, 1e-6)), (512 * MIB, (0.044, 0.0101, 0.0098))):
+        for kind, timed, time_s in zip(
+            ("pageable", "pinned", "pinned"), ("as_called", "as_called", "link"), times, strict=True
+        ):
+            case = {"direction": "host_to_device", "host_memory": kind, "size_bytes": size, "timed": timed}
+            flags = ("call-bound",) if size == 64 * KIB and timed == "as_called" else ()
+            rows.append(measured("transfer", case, time_s, float(size), "B/s", flags=flags))
+    return tuple(rows)
+
+
+def test_transfers_by_size_and_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {
+        "device": "cuda:0",
+        "link": {"generation": 5, "width": 16, "max_width": 16, "limit_bytes_per_s": 6.3e10, "unknown_because": None},
+        "gains": [{"direction": "host_to_device", "size_bytes": 512 * MIB, "gain": 4.36}],
+        "latencies": [
+            {"direction": "host_to_device", "host_memory": "pageable", "size_bytes": 64 * KIB, "time_s": 2e-5},
+            {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": 64 * KIB, "time_s": 7e-6},
+        ],
+    }
+    made = report("bench transfer", measurements=copies(), results={"bench_transfer": [answer]})
+    lines = shown(made, monkeypatch).splitlines()
+    assert lines[0] == "NVIDIA H200 (cuda:0) · PCIe 5 x16 under load · limit 63.0 GB/s per direction"
+    assert lines[2:8] == [
+        "           to device, GB/s",
+        " size             pageable    pinned   gain   link",
+        "─",
+        " 64 KiB            20.0 µs   7.00 µs      –   65.5",
+        " 512 MiB              12.2      53.2   4.4×   54.8",
+        " latency           20.0 µs   7.00 µs",
+    ]
+    assert "call-bound: 64 KiB pageable to device, 64 KiB pinned to device" in lines
+
+
+def test_a_product_in_another_precision_stands_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = {"dtype": "float32", "m": 8192, "n": 8192, "k": 8192, "support": "native"}
+    method = Method("device events", "held", "warm", "float32", "tf32")
+    made = report("bench matmul", measurements=(measured("matmul", case, 2e-3, 1.1e12, "FLOP/s", method=method),))
+    lines = shown(made, monkeypatch).splitlines()
+    assert lines[2].split() == ["dtype", "M×N×K", "TFLOP/s", "p05", "p95", "time", "computed", "in", "samples", "notes"]
+    assert lines[4].split()[:3] == ["float32", "8192×8192×8192", "550"]
+    assert "tf32" in lines[4]
+
+
+def trial(size: int, outcome: str, peak: float, **more: Any) -> dict[str, Any]:
+    base = {"batch_size": size, "outcome": outcome, "reason": None, "purpose": "search", "samples_per_s": 238.0}
+    return {**base, "peak_bytes": int(peak * GIB), **more}
+
+
+def test_a_search_with_its_answer_first_below_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {
+        "target": "models.py:make_gpt",
+        "mode": "train",
+        "optimizer": "torch.optim.AdamW",
+        "dtype": None,
+        "device": {"id": "cuda:0", "name": "NVIDIA H200", "uuid": None},
+        "budget_bytes": 138 * GIB,
+        "budget_reason": "what is free",
+        "margin_bytes": 4 * GIB,
+        "max_batch_size": 116,
+        "confirmed": True,
+        "first_failing": 118,
+        "first_failing_outcome": "out-of-memory",
+        "limited_by": "memory",
+        "peak_bytes": int(135.6 * GIB),
+        "samples_per_s": 238.4,
+        "loss": "cross-entropy against random classes",
+        "trials": [
+            trial(16, "fits", 19.3),
+            trial(118, "out-of-memory", 137.9, reason="CUDA out of memory", samples_per_s=None),
+            trial(116, "fits", 135.6, purpose="confirm"),
+        ],
+    }
+    findings = (Finding("batch_size.fits", "pass", "a batch of 116 fits"),)
+    made = report("find-batch-size", results={"find_batch_size": found}, findings=findings)
+    assert shown(made, monkeypatch).splitlines() == [
+        "models.py:make_gpt, training on NVIDIA H200 (cuda:0) · torch.optim.AdamW · budget 138 GiB",
+        "",
+        " batch   result            peak, GiB   samples/s   run       why",
+        "─",
+        "    16   ✓ fits                 19.3         238   search",
+        "   118   ✗ out of memory       137.9           –   search    CUDA out of memory",
+        "   116   ✓ fits                135.6         238   confirm",
+        "",
+        "largest that trains: 116, peak 136 GiB of 138 GiB, confirmed in a fresh process",
+        "first that fails: 118 (out of memory)",
+        "238 samples/s in its last step",
+        "budget: what is free, 4 GiB of it left out as margin",
+        "loss: cross-entropy against random classes",
+        "✓ a batch of 116 fits",
+    ]
+
+
+def test_memory_shows_what_a_figure_must_be_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(figure: str, seen: int, want: int, ok: bool) -> dict[str, Any]:
+        return {"figure": figure, "relation": "=", "expected_bytes": want, "observed_bytes": seen, "ok": ok}
+
+    step = {
+        "step": "allocate",
+        "does": "allocate three tensors",
+        "explanation": "allocated counts tensors",
+        "verdict": "fail",
+        "figures": [
+            row("memory_allocated_bytes", 68 * MIB + 1024, 68 * MIB + 1024, True),
+            row("memory_reserved_bytes", 84 * MIB, 86 * MIB, False),
+        ],
+    }
+    made = report(
+        "memory",
+        results={"memory": [step]},
+        findings=(
+            Finding("memory.device", "info", "device memory", "1 GiB of 141 GiB used"),
+            Finding("memory.accounting", "fail", "torch's memory figures", "reserved is wrong"),
+        ),
+    )
+    assert shown(made, monkeypatch).splitlines() == [
+        "· device memory: 1 GiB of 141 GiB used",
+        "",
+        " step       what it does             allocated, MiB       reserved, MiB   verdict",
+        "─",
+        " allocate   allocate three tensors           68.001   84 (must be = 86)   ✗ fail",
+        "",
+        "allocate: allocated counts tensors",
+        "",
+        "✗ torch's memory figures: reserved is wrong",
+    ]
+
+
+def test_smoke_counts_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = report(
+        "smoke",
+        findings=(
+            Finding("tensors.round_trip", "pass", "tensors survive", "27 dtypes", {"elapsed_s": 0.002}),
+            Finding("copies.pinned", "fail", "pinned copies are right", "wrong bytes", fix="gpucheck bench transfer"),
+            Finding("numerics.tf32", "skip", "TF32 stays within its bound", "no TF32 here"),
+        ),
+        summary=Summary("fail", 1, False),
+    )
+    assert shown(made, monkeypatch).splitlines() == [
+        " verdict   check                what                             time   detail",
+        "─",
+        " ✓ pass    tensors.round_trip   tensors survive               2.00 ms   27 dtypes",
+        " ✗ fail    copies.pinned        pinned copies are right             –   wrong bytes",
+        " – skip    numerics.tf32        TF32 stays within its bound         –   no TF32 here",
+        "",
+        "1 pass, 1 fail, 1 skip",
+        "✗ copies.pinned: wrong bytes",
+        "→ gpucheck bench transfer",
+        "no NVIDIA driver · no torch",
+        "not complete: the command was cut off",
+    ]
+
+
+def test_csv_has_a_row_for_each_measurement_and_finding() -> None:
+    made = report(
+        "bench transfer",
+        measurements=copies()[:1],
+        findings=(Finding("transfer.corrupt", "pass", "t", "two\nlines, and a comma"),),
+    )
+    assert csv.rows(made).splitlines() == [
+        ",".join(csv.COLUMNS),
+        'measurement,transfer,cuda:0,"{""direction"": ""host_to_device"", ""host_memory"": ""pageable"", '
+        '""size_bytes"": 65536, ""timed"": ""as_called""}",,,2e-05,,,,,call-bound',
+        'finding,transfer.corrupt,,,pass,"two lines, and a comma",,,,,,',
+    ]
