@@ -122,7 +122,9 @@ def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits
     known = sorted(abs(value / scale) for value in values if value)
     if not known:
         return [UNKNOWN if value is None else "0" for value in values]
-    typical = units.significant(known[len(known) // 4], digits)
+    # What is a hundred times smaller than the largest must not add digits to the whole column.
+    large = [value for value in known if value >= known[-1] / 100]
+    typical = units.significant(large[len(large) // 4], digits)
     places = len(typical.partition(".")[2])
     texts = []
     for value in values:
