@@ -27,7 +27,7 @@ from gpucheck.units import MIB
 __all__ = ["Case", "Options", "Room", "cases", "command", "fitting", "parse"]
 
 # The command ends within 20 s on a device and 30 s on a CPU, starting torch included.
-DEFAULT_BUDGET_S = {"device": 16.0, "cpu": 18.0, "sweep": 60.0}
+DEFAULT_BUDGET_S = {"device": 14.0, "cpu": 18.0, "sweep": 60.0}
 # A row that is not precise by then has told what it can.
 LONGEST_ROW_S = 2.0
 # Of a row's time: for windows with their refills and comparisons, and of that for the latter.

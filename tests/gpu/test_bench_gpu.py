@@ -1,0 +1,66 @@
+"""Both benchmarks for real on a CUDA device, short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.bench import matmul, transfer
+from gpucheck.machine import accel
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.events import Judged, Measured, Recorder
+from gpucheck.report.measurement import Measurement
+
+pytestmark = pytest.mark.gpu
+
+MIB = 2**20
+
+
+def run(command: Any, options: Any) -> tuple[list[Measurement], dict[str, str]]:
+    recorder = Recorder()
+    command(options, recorder)
+    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    return rows, {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+
+
+def test_copies_are_timed_and_verified() -> None:
+    rows, found = run(transfer.command, transfer.parse(sizes=("64KiB", "64MiB"), device="cuda:0", time_budget_s=4.0))
+    assert len(rows) == 12
+    assert found["transfer.corrupt"] == "pass"
+    for row in rows:
+        assert row.method.details["verified_slices"] > 0
+        assert row.memory.max_memory_reserved_bytes
+        assert "launch-bound" not in row.flags
+    link = {one.case["size_bytes"]: one for one in rows if one.case["timed"] == "link"}
+    assert link[64 * MIB].method.clock == "device events"
+    # No link is slower than PCIe 3 x1, and none yet carries a terabyte in a second.
+    assert link[64 * MIB].rate is not None and 0.5e9 < link[64 * MIB].rate.median < 1e12
+
+
+def test_products_have_the_precision_asked_for() -> None:
+    rows, found = run(matmul.command, matmul.parse(sizes=("1024",), device="cuda:0", time_budget_s=4.0))
+    assert found["matmul.precision"] == found["matmul.result"] == "pass"
+    observed = {row.case["dtype"]: row.method.precision_observed for row in rows}
+    assert observed == {dtype: dtype for dtype in observed}
+    assert "float32" in observed
+    assert all("launch-bound" not in row.flags for row in rows)
+
+
+def test_tf32_behind_the_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = accel.open_device("cuda:0")
+    if (device.compute_capability or (0, 0)) < (8, 0):
+        pytest.skip("this device has no TF32")
+    real = torch.mm
+
+    def secretly(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        with matmul.precision.precision("tf32"):
+            return real(a, b, out=out)
+
+    monkeypatch.setattr(torch, "mm", secretly)
+    case = matmul.Case("float32", (512, 512, 512), matmul.Support("native"))
+    with Watch(None) as watch:
+        one = matmul.measure(case, device, 0.2, watch).measurement
+    assert one.method.precision_observed == "tf32"
+    assert {finding.id: finding.verdict for finding in matmul.judge([one])}["matmul.precision"] == "fail"
