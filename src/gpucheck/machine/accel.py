@@ -209,7 +209,12 @@ class Accel:
 
     def allocator(self) -> Allocator:
         """The allocator behind torch's tensors on this device."""
-        names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+        names = (
+            "PYTORCH_ALLOC_CONF",
+            "PYTORCH_CUDA_ALLOC_CONF",
+            "PYTORCH_HIP_ALLOC_CONF",
+            "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        )
         settings = ", ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
         get = getattr(self.module, "get_allocator_backend", None) or getattr(
             getattr(self.module, "memory", None), "get_allocator_backend", None

@@ -32,7 +32,7 @@ def _steps(steps: list[dict[str, Any]]) -> Block:
     names = list(dict.fromkeys(row["figure"] for step in steps for row in step["figures"]))
     columns = [Column("step", "left"), Column("what it does", "left", keep=1)]
     columns += [Column(f"{_title(name)}, MiB", keep=5) for name in names]
-    columns += [Column("verdict", "left")]
+    columns += [Column("verdict", "left", wraps=True)]
     rows: list[list[str | Cell]] = []
     for step in steps:
         figures = {row["figure"]: row for row in step["figures"]}
@@ -63,4 +63,5 @@ def _mebibytes(size: int) -> str:
 
 
 def _verdict(step: dict[str, Any]) -> Cell:
-    return verdict_cell(step["verdict"])
+    reason = step.get("reason")
+    return verdict_cell(step["verdict"], f"{step['verdict']}: {reason}" if reason else None)

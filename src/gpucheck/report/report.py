@@ -49,7 +49,13 @@ def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
     """The summary's verdict: the worst of the findings, and never better than the exit status says."""
     seen: list[Verdict] = [finding.verdict for finding in findings]
     worst: Verdict = min(seen, key=_WORST.index, default="pass")
-    floor: dict[int, Verdict] = {exits.OK: "pass", exits.UNDECIDED: "inconclusive", exits.COULD_NOT_LOOK: "skip"}
+    floor: dict[int, Verdict] = {
+        exits.UNDECIDED: "inconclusive",
+        exits.COULD_NOT_LOOK: "skip",
+        # What was cut off has not failed; it is not known.
+        exits.INTERRUPTED: "inconclusive",
+        exits.TERMINATED: "inconclusive",
+    }
     if code == exits.OK:
         # A skipped check among others that passed, or a mere remark, leaves the whole a pass.
         return "pass" if worst in ("skip", "info") else worst
