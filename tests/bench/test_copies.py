@@ -19,6 +19,7 @@ def made(size: int, capacity: int = 64 * KIB, allowance_s: float = 10.0) -> Copi
         allocate(capacity, CPU),
         allocate(capacity, CPU),
         size,
+        span=capacity,
         non_blocking=False,
         synchronize=lambda: None,
         allowance_s=allowance_s,
@@ -123,6 +124,15 @@ def test_the_same_call_on_nothing_moves_nothing() -> None:
     one.empty()
     assert one.finish().slices == 0
     assert int(one.destination.words[0]) == copies.POISON
+
+
+def test_only_the_span_is_rotated_over_and_filled() -> None:
+    buffers = allocate(64 * KIB, CPU), allocate(64 * KIB, CPU)
+    one = Copies(*buffers, 4 * KIB, span=10 * KIB, non_blocking=False, synchronize=lambda: None, allowance_s=0.0)
+    assert one.count == 3
+    run(one, 5)
+    assert one.finish() == Verified(refills=1, slices=3, wrong_bytes=0, first_wrong=None)
+    assert int(buffers[0].words[12 * KIB // 8]) == copies.POISON
 
 
 def test_a_buffer_smaller_than_a_copy_is_refused() -> None:

@@ -136,7 +136,9 @@ def test_a_product_is_timed_checked_and_counted() -> None:
     assert (one.method.precision_requested, one.method.precision_observed) == ("float32", "float32")
     assert one.method.details["checked_rows"] == 64 and result.check.passed
     assert one.memory.resident_bytes
-    assert verdicts(one) == {"matmul.precision": "pass", "matmul.result": "pass", "matmul.speed": "info"}
+    # Whether others are busy here is not this test's to say.
+    found = {name: verdict for name, verdict in verdicts(one).items() if name != "matmul.cpu_busy"}
+    assert found == {"matmul.precision": "pass", "matmul.result": "pass", "matmul.speed": "info"}
 
 
 def test_a_product_whose_call_is_most_of_it_has_a_time_and_no_rate() -> None:

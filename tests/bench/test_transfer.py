@@ -165,7 +165,8 @@ def test_sizes_are_bounded_by_the_memory_there_is() -> None:
 
 def test_buffers_hold_what_cold_copies_need_where_there_is_room() -> None:
     roomy = Room(host=GIB, device=GIB, cache=32 * MIB, cache_known=True)
-    assert roomy.capacity(MIB, 2) == 65 * MIB
+    assert roomy.capacity(MIB, 2) == 256 * MIB
+    assert Room(GIB, GIB, 256 * MIB, True).capacity(MIB, 2) == 512 * MIB  # all the room there is
     assert roomy.capacity(512 * MIB, 2) == 512 * MIB
     tight = Room(host=20 * MIB, device=GIB, cache=32 * MIB, cache_known=True)
     assert tight.capacity(MIB, 2) == 10 * MIB
@@ -197,6 +198,12 @@ def test_a_copy_is_timed_verified_and_counted() -> None:
     assert one.method.details["verified_slices"] > 0 and one.method.details["wrong_bytes"] == 0
     assert one.method.details["empty_call_s"] > 0
     assert one.memory.resident_bytes
+
+
+def test_copies_rotate_over_twice_the_cache_and_a_window_at_least() -> None:
+    assert SMALL.span(64 * KIB) == 256 * MIB
+    assert SMALL.span(128 * MIB) == GIB
+    assert Room(GIB, GIB, 256 * MIB, True).span(64 * KIB) == 512 * MIB
 
 
 def test_a_call_bound_copy_has_a_time_and_no_rate() -> None:
@@ -272,12 +279,12 @@ def test_the_link_is_read_inside_the_windows_of_pinned_copies() -> None:
 # the command
 
 
-def run(options: Options, device: Any, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+def run(options: Options, device: Any, monkeypatch: pytest.MonkeyPatch, recorder: Recorder | None = None) -> Recorder:
     facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
     monkeypatch.setattr(inventory, "read", lambda: facts)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,)))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
-    recorder = Recorder()
+    recorder = recorder or Recorder()
     transfer.command(options, recorder)
     return recorder
 
@@ -303,6 +310,22 @@ def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
     assert found["transfer.corrupt"] == "pass"
     assert found["transfer.pinned_speedup"] == "info"
+
+
+def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = transfer.measure
+
+    def interrupted(case: Case, *rest: Any) -> Any:
+        if case.size > MIB:
+            raise KeyboardInterrupt
+        return real(case, *rest)
+
+    monkeypatch.setattr(transfer, "measure", interrupted)
+    monkeypatch.setattr(transfer.caches, "last_level_bytes", lambda: MIB)
+    recorder = Recorder()
+    with pytest.raises(KeyboardInterrupt):
+        run(Options(sizes=(MIB, 2 * MIB), time_budget_s=0.1), CPU, monkeypatch, recorder)
+    assert next(event.finding.id for event in recorder.events if isinstance(event, Judged)) == "transfer.corrupt"
 
 
 def test_pinned_memory_that_is_refused_costs_the_pinned_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ class Verified:
 
 @dataclass(slots=True)
 class Copies:
-    """Copies of `size` bytes between two buffers, rotating over as many slices as they hold.
+    """Copies of `size` bytes between two buffers, rotating over as many slices as make up `span` bytes.
 
     `allowance_s` is what refilling and comparing may take in all; after that the copies go on over the same slices, and
     `finish` compares what the last of them left. `synchronize` waits for copies that were only enqueued.
@@ -81,6 +81,7 @@ class Copies:
     source: Buffer
     destination: Buffer
     size: int
+    span: int
     non_blocking: bool
     synchronize: Callable[[], None]
     allowance_s: float
@@ -101,7 +102,7 @@ class Copies:
         capacity = min(len(self.source.words), len(self.destination.words)) * WORD
         if capacity < self.size:
             raise ValueError("the buffers are smaller than one copy")
-        count = min(max(1, capacity // self.stride), most)
+        count = min(max(1, min(capacity // self.stride, -(-self.span // self.stride))), most)
         self._pairs = list(zip(self._cut(self.source, count), self._cut(self.destination, count), strict=True))
         self._nothing = (self._pairs[0][0][:0], self._pairs[0][1][:0])
 

@@ -11,7 +11,7 @@ import torch
 
 from gpucheck import units
 from gpucheck.bench import busy
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import choose, host, inventory
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
@@ -362,7 +362,15 @@ def command(options: Options, emit: Emit) -> None:
         emit(Notice(chosen.notice))
     for device_id in chosen.ids:
         accel = choose.open_named(device_id, facts)
-        measured = list(_on_device(options, accel, emit, len(chosen.ids)))
+        measured: list[Measurement] = []
+        try:
+            for measurement in _on_device(options, accel, emit, len(chosen.ids)):
+                measured.append(measurement)
+        except (KeyboardInterrupt, Terminated):
+            # The report so far is judged so far.
+            for finding in judge(measured) if measured else ():
+                emit(Judged(finding))
+            raise
         for finding in judge(measured):
             emit(Judged(finding))
 

@@ -14,7 +14,7 @@ from gpucheck.bench import transfer_judge
 from gpucheck.bench.copies import Buffer, Copies, Verified, allocate
 from gpucheck.bench.transfer_cases import Case, HostMemory, Options, Room, cases, fitting, parse
 from gpucheck.bench.transfer_judge import Link
-from gpucheck.errors import CannotLook
+from gpucheck.errors import CannotLook, Terminated
 from gpucheck.machine import caches, choose, host, inventory
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
@@ -92,6 +92,7 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         source,
         destination,
         case.size,
+        span=room.span(case.size),
         non_blocking=case.memory == "pinned",
         synchronize=accel.synchronize,
         allowance_s=sampling_s * VERIFYING_SHARE,
@@ -157,20 +158,32 @@ def command(options: Options, emit: Emit) -> None:
     chosen = choose.choose(options.device, facts)
     if chosen.notice:
         emit(Notice(chosen.notice))
-    results = []
+    results: list[dict[str, Any]] = []
     for place, device_id in enumerate(chosen.ids):
         accel = choose.open_named(device_id, facts)
         default = DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"]
         left_s = (options.time_budget_s or default * len(chosen.ids)) - (time.monotonic() - began)
         deadline = time.monotonic() + max(left_s, 0.0) / (len(chosen.ids) - place)
-        with accel.as_current():
-            measured = list(_on_device(options, accel, emit, deadline))
+        measured: list[Measurement] = []
+        try:
+            with accel.as_current():
+                for measurement in _on_device(options, accel, emit, deadline):
+                    measured.append(measurement)
+        except (KeyboardInterrupt, Terminated):
+            if measured:
+                _conclude(accel, measured, results, emit)
+            raise
         accel.empty_cache()
-        link = link_under_load(accel, measured)
-        for finding in transfer_judge.judge(measured, link):
-            emit(Judged(finding))
-        results.append(answer(accel.id, measured, link))
-        emit(Answered("bench_transfer", results))
+        _conclude(accel, measured, results, emit)
+
+
+def _conclude(accel: Accel, measured: Sequence[Measurement], results: list[dict[str, Any]], emit: Emit) -> None:
+    """Judge what was measured so far."""
+    link = link_under_load(accel, measured)
+    for finding in transfer_judge.judge(measured, link):
+        emit(Judged(finding))
+    results.append(answer(accel.id, measured, link))
+    emit(Answered("bench_transfer", results))
 
 
 def answer(device_id: str, measured: Sequence[Measurement], link: Link) -> dict[str, Any]:

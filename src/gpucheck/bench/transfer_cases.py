@@ -36,6 +36,9 @@ LARGEST_SIZE = 2**45
 
 # A cold copy's slices rotate over so many times the last-level cache.
 COLD_FACTOR = 2
+# A window's copies each have their own slice where these hold them: a few windows of a millisecond at 60 GB/s, or the
+# four untimed copies and some more.
+ROTATED_BYTES, ROTATED_SLICES = 256 * MIB, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,12 @@ class Room:
     def capacity(self, largest: int, host_buffers: int) -> int:
         """How large each buffer is: enough for the largest size and for cold copies, less where there is less room."""
         # One slice more than is needed: sizes that do not divide it leave a rest.
-        wanted = max(largest, self.cold + min(largest, self.cache))
+        wanted = max(largest, self.cold + min(largest, self.cache), ROTATED_BYTES)
         return max(largest, min(wanted, self.most(host_buffers)))
+
+    def span(self, size: int) -> int:
+        """What copies of this size should rotate over."""
+        return max(self.cold, ROTATED_BYTES, ROTATED_SLICES * size)
 
     def most(self, host_buffers: int) -> int:
         """The largest buffer that fits so many times on the host and once on the device."""
