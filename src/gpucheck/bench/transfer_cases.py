@@ -167,7 +167,7 @@ def fitting(options: Options, room: Room, host_buffers: int) -> tuple[list[int],
         where = "" if room.device is None else f", and the device can spare {units.capacity(room.device)}"
         raise UsageError(
             f"--size {units.capacity(size)} does not fit",
-            f"it needs {host_buffers} × {units.capacity(size)} of host memory, which can spare "
+            f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host memory, which can spare "
             f"{units.capacity(room.host)}{where}",
             f"give at most {units.capacity(most)}",
         )
