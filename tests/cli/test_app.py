@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,10 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_documentation_of_the_commands_is_not_stale() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+    root = Path(__file__).resolve().parents[2]
+    if f"typer=={metadata.version('typer')}\n" not in (root / "constraints.txt").read_text(encoding="utf-8"):
+        pytest.skip("the page is made with the pinned typer: others word their help differently")
+    page = root / "docs" / "cli.md"
     assert page.read_text(encoding="utf-8") == reference(), "stale: run scripts/docs"
     for command in COMMANDS:
         assert f"## `gpucheck {command}`" in reference()

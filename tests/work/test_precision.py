@@ -13,12 +13,15 @@ def buffers(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Ten
 
 def test_the_settings_are_put_back_also_after_an_error() -> None:
     before = precision.state()
+    new_names = "cuda.matmul.fp32_precision" in before
     with precision.precision("tf32"):
-        assert precision.state()["cuda.matmul.fp32_precision"] == "tf32"
+        name, value = ("cuda.matmul.fp32_precision", "tf32") if new_names else ("cuda.matmul.allow_tf32", True)
+        assert precision.state()[name] == value
     assert precision.state() == before
     with pytest.raises(ZeroDivisionError), precision.precision("ieee"):
-        assert precision.state()["cudnn.conv.fp32_precision"] == "ieee"
-        assert precision.state()["cuda.matmul.allow_fp16_accumulation"] is False
+        name, value = ("cudnn.conv.fp32_precision", "ieee") if new_names else ("cudnn.allow_tf32", False)
+        assert precision.state()[name] == value
+        assert precision.state()["cuda.matmul.allow_bf16_reduced_precision_reduction"] is False
         raise ZeroDivisionError
     assert precision.state() == before
 

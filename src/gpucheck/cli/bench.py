@@ -48,7 +48,10 @@ def transfer(
         str, typer.Option("--host-memory", metavar="KIND", help="both, pageable or pinned.")
     ] = "both",
     time_budget: Annotated[
-        str, typer.Option("--time-budget", metavar="TIME", help="For the whole command; default 18s, 25s on a CPU.")
+        str,
+        typer.Option(
+            "--time-budget", metavar="TIME", help="For the whole command; default 14s, 18s on a CPU, 60s with --sweep."
+        ),
     ] = "",
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -86,7 +89,9 @@ def matmul(
     shape: Annotated[
         list[str] | None, typer.Option("--shape", metavar="MxNxK", help="(M×K)·(K×N). Repeatable.")
     ] = None,
-    time_budget: Annotated[str, typer.Option("--time-budget", metavar="TIME", help="For the whole command.")] = "",
+    time_budget: Annotated[
+        str, typer.Option("--time-budget", metavar="TIME", help="For the whole command; default 30s.")
+    ] = "",
     device: DeviceOption = "auto",
     json: JsonOption = False,
     output: OutputOption = None,

@@ -26,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
         target: Annotated[
             str | None,
             typer.Argument(
-                metavar="[TARGET]",
+                metavar="TARGET",
                 help="package.module:factory, path/to/file.py:factory, mlp, convnet or transformer (the default).",
             ),
         ] = None,
