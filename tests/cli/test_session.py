@@ -75,6 +75,14 @@ def test_an_error_ends_in_a_document_too(
     assert found["findings"][0]["id"] == error.finding  # type: ignore[index]
 
 
+def test_an_error_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(emit: Emit) -> None:
+        raise CannotLook("no GPU", "none here", "get one", finding="device.usable")
+
+    assert session.run(smoke(), work) == 3
+    assert tuple(capsys.readouterr()) == ("", "gpucheck: no GPU; none here; get one\n")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_gives_the_report_so_far(number: int, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     def work(emit: Emit) -> None:

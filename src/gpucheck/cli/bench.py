@@ -50,7 +50,7 @@ def transfer(
     time_budget: Annotated[
         str,
         typer.Option(
-            "--time-budget", metavar="TIME", help="For the whole command; default 14s, 18s on a CPU, 60s with --sweep."
+            "--time-budget", metavar="TIME", help="For the whole command; default 14s, a CPU 18s, --sweep 60s."
         ),
     ] = "",
     device: DeviceOption = "auto",
@@ -89,9 +89,7 @@ def matmul(
     shape: Annotated[
         list[str] | None, typer.Option("--shape", metavar="MxNxK", help="(M×K)·(K×N). Repeatable.")
     ] = None,
-    time_budget: Annotated[
-        str, typer.Option("--time-budget", metavar="TIME", help="For the whole command; default 30s.")
-    ] = "",
+    time_budget: Annotated[str, typer.Option("--time-budget", metavar="TIME", help="For all of it; default 30s.")] = "",
     device: DeviceOption = "auto",
     json: JsonOption = False,
     output: OutputOption = None,

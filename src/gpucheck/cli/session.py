@@ -109,7 +109,7 @@ def finish(report: Report, common: Common, files: list[outputs.Output]) -> int:
             from gpucheck.render.json import document
 
             sys.stdout.write(document(report))
-        else:
+        elif not _is_only_an_error(report):
             from gpucheck.render import terminal, text
 
             terminal.show(terminal.console(sys.stdout), text.blocks(report))
@@ -124,6 +124,12 @@ def finish(report: Report, common: Common, files: list[outputs.Output]) -> int:
         tell(error)
         return exits.settle((report.summary.exit, error.exit_code))
     return report.summary.exit
+
+
+def _is_only_an_error(report: Report) -> bool:
+    """Whether nothing was read off: the sentence on stderr has then said it all."""
+    looked = report.measurements or report.results or len(report.findings) != 1
+    return report.summary.exit == exits.COULD_NOT_LOOK and not looked
 
 
 def _as_finding(error: GpucheckError) -> Finding:
