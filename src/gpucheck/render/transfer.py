@@ -96,10 +96,14 @@ def _method(measurements: Sequence[Measurement]) -> str:
     cold = sum(one.method.cache == "cold" for one in measurements)
     cache = "caches cold" if cold == len(measurements) else f"caches cold in {cold} of {len(measurements)} rows"
     return (
-        f"preallocated buffers, {cache}, {spread}; pageable and pinned as called (with the wait for the end)"
+        f"preallocated buffers, {cache}, {spread}; {_memories(measurements)} as called (with the wait for the end)"
         + (", link by the device's own clock" if any(one.case["timed"] == "link" for one in measurements) else "")
         + "; latency: the smallest copy"
     )
+
+
+def _memories(measurements: Sequence[Measurement]) -> str:
+    return " and ".join(dict.fromkeys(str(one.case["host_memory"]) for one in measurements))
 
 
 def _flags(measurements: Sequence[Measurement]) -> list[Line]:
