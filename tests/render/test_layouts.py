@@ -190,7 +190,7 @@ def test_a_search_with_its_answer_first_below_the_trials(monkeypatch: pytest.Mon
         "   118   ✗ out of memory       137.9           –   search    CUDA out of memory",
         "   116   ✓ fits                135.6         238   confirm",
         "",
-        "largest that trains: 116, peak 136 GiB of 138 GiB, confirmed in a fresh process",
+        "largest that trains: 116, peak 136 of 138 GiB, confirmed in a fresh process",
         "first that fails: 118 (out of memory)",
         "238 samples/s in its last step",
         "budget: what is free, 4 GiB of it left out as margin",

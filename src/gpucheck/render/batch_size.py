@@ -83,7 +83,10 @@ def _answer(found: dict[str, Any]) -> str:
     largest = "largest that trains" if found["mode"] == "train" else "largest that infers"
     text = f"{largest}: {found['max_batch_size']}"
     if found["peak_bytes"] is not None:
-        text += f", peak {units.capacity(found['peak_bytes'])} of {units.capacity(found['budget_bytes'])}"
+        peak, budget = found["peak_bytes"], found["budget_bytes"]
+        # One unit for both: "1010 MiB of 1 GiB" makes a reader reckon.
+        scale, unit = (units.GIB, "GiB") if budget >= units.GIB else (units.MIB, "MiB")
+        text += f", peak {units.significant(peak / scale)} of {units.significant(budget / scale)} {unit}"
     if not found["confirmed"]:
         return f"{text}, not confirmed"
     return f"{text}, confirmed in a fresh process"

@@ -44,12 +44,13 @@ def console(stream: IO[str]) -> Console:
 def show(out: Console, blocks: Sequence[Block]) -> None:
     """Print the blocks. A long sentence wraps at words on a terminal; in a pipe it stays one line."""
     for renderable in renderables(out, blocks):
-        if out.is_terminal or isinstance(renderable, Text):
-            out.print(renderable, soft_wrap=out.width >= NATURAL_WIDTH and isinstance(renderable, Text))
+        soft_wrap = out.width >= NATURAL_WIDTH and isinstance(renderable, Text)
+        if out.is_terminal:
+            out.print(renderable, soft_wrap=soft_wrap)
         else:
             # What is kept in a file or pasted somewhere needs no spaces at the ends of lines.
             with out.capture() as capture:
-                out.print(renderable)
+                out.print(renderable, soft_wrap=soft_wrap)
             out.file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
