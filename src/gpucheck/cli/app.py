@@ -13,7 +13,7 @@ import typer
 import gpucheck
 from gpucheck import exits
 from gpucheck.cli import bench, devices, find_batch_size, memory, schema, smoke
-from gpucheck.cli.common import exit_codes_epilog, tell
+from gpucheck.cli.common import add, exit_codes_epilog, tell
 from gpucheck.errors import CannotLook, GpucheckError, Terminated
 
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
@@ -44,12 +44,12 @@ def root(
     return exits.OK
 
 
-devices.add_to(app)
-memory.add_to(app)
-smoke.add_to(app)
-bench.add_to(app)
-find_batch_size.add_to(app)
-schema.add_to(app)
+add(app, "devices", devices.devices, device="all")
+add(app, "memory", memory.memory)
+add(app, "smoke", smoke.smoke)
+app.add_typer(bench.app, name="bench")
+add(app, "find-batch-size", find_batch_size.find_batch_size)
+app.command("schema", epilog=exit_codes_epilog())(schema.schema)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,16 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli.common import (
-    Common,
-    DebugOption,
-    DeviceOption,
-    JsonOption,
-    OutputOption,
-    QuietOption,
-    StrictOption,
-    exit_codes_epilog,
-)
+from gpucheck.cli.common import Common, add, exit_codes_epilog
 
 app = typer.Typer(
     help="How fast: copies between host and device, matrix products.",
@@ -24,19 +15,14 @@ app = typer.Typer(
 )
 
 
-def add_to(parent: typer.Typer) -> None:
-    """Add the group to the application."""
-    parent.add_typer(app, name="bench")
-
-
 @app.callback(invoke_without_command=True)
 def bench(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
-@app.command("transfer", epilog=exit_codes_epilog())
 def transfer(
+    common: Common,
     size: Annotated[
         list[str] | None, typer.Option("--size", metavar="SIZE", help="Only this size, like 64MiB. Repeatable.")
     ] = None,
@@ -53,12 +39,6 @@ def transfer(
             "--time-budget", metavar="TIME", help="For the whole command; default 14s, a CPU 18s, --sweep 60s."
         ),
     ] = "",
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    output: OutputOption = None,
-    strict: StrictOption = False,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
 ) -> int:
     """How fast copies between host and device run, from pageable and from pinned memory, each verified."""
     from gpucheck import units
@@ -71,14 +51,13 @@ def transfer(
         direction=direction,
         host_memory=host_memory,
         time_budget_s=units.parse_duration(time_budget) if time_budget else None,
-        device=device,
+        device=common.device,
     )
-    common = Common("bench transfer", json, tuple(output or ()), strict, quiet, debug)
     return session.run(common, lambda emit: work.command(options, emit))
 
 
-@app.command("matmul", epilog=exit_codes_epilog())
 def matmul(
+    common: Common,
     dtype: Annotated[
         list[str] | None,
         typer.Option("--dtype", metavar="DTYPE", help="float32, tf32, float16 or bfloat16; default all. Repeatable."),
@@ -90,12 +69,6 @@ def matmul(
         list[str] | None, typer.Option("--shape", metavar="MxNxK", help="(M×K)·(K×N). Repeatable.")
     ] = None,
     time_budget: Annotated[str, typer.Option("--time-budget", metavar="TIME", help="For all of it; default 30s.")] = "",
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    output: OutputOption = None,
-    strict: StrictOption = False,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
 ) -> int:
     """How fast matrix products run, with the precision observed and the result checked."""
     from gpucheck import units
@@ -107,7 +80,10 @@ def matmul(
         sizes=tuple(size or ()),
         shapes=tuple(shape or ()),
         time_budget_s=units.parse_duration(time_budget) if time_budget else None,
-        device=device,
+        device=common.device,
     )
-    common = Common("bench matmul", json, tuple(output or ()), strict, quiet, debug)
     return session.run(common, lambda emit: work.command(options, emit))
+
+
+add(app, "transfer", transfer, group="bench")
+add(app, "matmul", matmul, group="bench")

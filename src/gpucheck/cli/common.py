@@ -1,41 +1,93 @@
-"""The options that every command takes, and the help's shared words."""
+"""What every command has: the shared options, the foot of its help, and how an error is told."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+import typing
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gpucheck import exits
 from gpucheck.errors import GpucheckError, TargetError
 
-DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on stdout.")]
-OutputOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--output", metavar="FILE", help="Also write the result here: .json, .xml (JUnit), .md or .csv. Repeatable."
-    ),
-]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Count warnings as failures.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The options that every command takes, with the command's name."""
+    """The options that every command takes, with the command's whole name."""
 
     command: str
+    device: str = "auto"
     json: bool = False
     output: tuple[str, ...] = ()
     strict: bool = False
     quiet: bool = False
     debug: bool = False
+
+
+# In the order of the help page. Texts that need parsing arrive as text: gpucheck's own grammar reads them.
+_SHARED: tuple[tuple[str, Any, Any], ...] = (
+    (
+        "device",
+        Annotated[
+            str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID.")
+        ],
+        "auto",
+    ),
+    (
+        "json",
+        Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on stdout.")],
+        False,
+    ),
+    (
+        "output",
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "--output",
+                metavar="FILE",
+                help="Also write the result here: .json, .xml (JUnit), .md or .csv. Repeatable.",
+            ),
+        ],
+        None,
+    ),
+    ("strict", Annotated[bool, typer.Option("--strict", help="Count warnings as failures.")], False),
+    ("quiet", Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")], False),
+    ("debug", Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")], False),
+)
+
+
+def add(app: typer.Typer, name: str, function: Callable[..., int], *, group: str = "", device: str = "auto") -> None:
+    """Add `function(common, …its own options)` to `app` as a command that takes the shared options too.
+
+    `group` is the name before its own (`bench`), `device` the default of `--device`.
+    """
+    own = list(inspect.signature(function).parameters.values())[1:]
+    shared = [
+        inspect.Parameter(
+            option, inspect.Parameter.KEYWORD_ONLY, default=device if option == "device" else default, annotation=hint
+        )
+        for option, hint, default in _SHARED
+    ]
+
+    @functools.wraps(function)
+    def run(**given: Any) -> int:
+        values = {option: given.pop(option) for option, _, _ in _SHARED}
+        values["output"] = tuple(values["output"] or ())
+        return function(Common(f"{group} {name}".strip(), **values), **given)
+
+    # What typer reads: the function's own options, then the shared ones.
+    hints = typing.get_type_hints(function, include_extras=True)
+    mine = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]) for parameter in own
+    ]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*mine, *shared]} | {"return": int}
+    run.__signature__ = inspect.Signature([*mine, *shared])  # type: ignore[attr-defined]
+    app.command(name, epilog=exit_codes_epilog())(run)
 
 
 def exit_codes_epilog() -> str:

@@ -6,86 +6,65 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli.common import (
-    Common,
-    DebugOption,
-    DeviceOption,
-    JsonOption,
-    OutputOption,
-    QuietOption,
-    StrictOption,
-    exit_codes_epilog,
-)
+from gpucheck.cli.common import Common
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command to the application."""
+def find_batch_size(
+    common: Common,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="package.module:factory, path/to/file.py:factory, mlp, convnet or transformer (the default).",
+        ),
+    ] = None,
+    mode: Annotated[str, typer.Option("--mode", metavar="MODE", help="train or infer.")] = "train",
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", metavar="NAME", help="sgd, adam or adamw; a target's own wins.")
+    ] = "adamw",
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="DTYPE", help="float32, float16, bfloat16 or float64.")
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="SPEC",
+            help="NAME:SHAPE:DTYPE[:LOW..HIGH], the shape without the batch, like image:3x224x224:float32 "
+            "or ids:1024:int64:0..50256. Repeatable.",
+        ),
+    ] = None,
+    max_batch_size: Annotated[int, typer.Option("--max-batch-size", metavar="N", help="Search no further.")] = 65536,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--memory-limit",
+            metavar="LIMIT",
+            help="24GiB, 80% or leave:2GiB. Default: what is free; on a CPU the smaller of 2 GiB and half of it.",
+        ),
+    ] = None,
+    time_budget: Annotated[
+        str, typer.Option("--time-budget", metavar="TIME", help="For the whole command; default 5m, 60s on a CPU.")
+    ] = "",
+    trial_timeout: Annotated[
+        str, typer.Option("--trial-timeout", metavar="TIME", help="For one trial; default from the trials before.")
+    ] = "",
+) -> int:
+    """The largest batch that really trains: every size is run, in a process of its own, and the answer again."""
+    from gpucheck import units
+    from gpucheck.batch_size import command as work
+    from gpucheck.cli import session
 
-    @app.command("find-batch-size", epilog=exit_codes_epilog())
-    def find_batch_size(
-        target: Annotated[
-            str | None,
-            typer.Argument(
-                metavar="TARGET",
-                help="package.module:factory, path/to/file.py:factory, mlp, convnet or transformer (the default).",
-            ),
-        ] = None,
-        mode: Annotated[str, typer.Option("--mode", metavar="MODE", help="train or infer.")] = "train",
-        optimizer: Annotated[
-            str, typer.Option("--optimizer", metavar="NAME", help="sgd, adam or adamw; a target's own wins.")
-        ] = "adamw",
-        dtype: Annotated[
-            str | None, typer.Option("--dtype", metavar="DTYPE", help="float32, float16, bfloat16 or float64.")
-        ] = None,
-        inputs: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--input",
-                metavar="SPEC",
-                help="NAME:SHAPE:DTYPE[:LOW..HIGH], the shape without the batch, like image:3x224x224:float32 "
-                "or ids:1024:int64:0..50256. Repeatable.",
-            ),
-        ] = None,
-        max_batch_size: Annotated[
-            int, typer.Option("--max-batch-size", metavar="N", help="Search no further.")
-        ] = 65536,
-        memory_limit: Annotated[
-            str | None,
-            typer.Option(
-                "--memory-limit",
-                metavar="LIMIT",
-                help="24GiB, 80% or leave:2GiB. Default: what is free; on a CPU the smaller of 2 GiB and half of it.",
-            ),
-        ] = None,
-        time_budget: Annotated[
-            str, typer.Option("--time-budget", metavar="TIME", help="For the whole command; default 5m, 60s on a CPU.")
-        ] = "",
-        trial_timeout: Annotated[
-            str, typer.Option("--trial-timeout", metavar="TIME", help="For one trial; default from the trials before.")
-        ] = "",
-        device: DeviceOption = "auto",
-        json: JsonOption = False,
-        output: OutputOption = None,
-        strict: StrictOption = False,
-        quiet: QuietOption = False,
-        debug: DebugOption = False,
-    ) -> int:
-        """The largest batch that really trains: every size is run, in a process of its own, and the answer again."""
-        from gpucheck import units
-        from gpucheck.batch_size import command as work
-        from gpucheck.cli import session
-
-        options = work.Options(
-            target=target,
-            mode=mode,
-            optimizer=optimizer,
-            dtype=dtype,
-            inputs=tuple(inputs or ()),
-            max_batch_size=max_batch_size,
-            memory_limit=memory_limit,
-            time_budget_s=units.parse_duration(time_budget) if time_budget else None,
-            trial_timeout_s=units.parse_duration(trial_timeout, "--trial-timeout") if trial_timeout else None,
-            device=device,
-        )
-        common = Common("find-batch-size", json, tuple(output or ()), strict, quiet, debug)
-        return session.run(common, lambda emit: work.command(options, emit))
+    options = work.Options(
+        target=target,
+        mode=mode,
+        optimizer=optimizer,
+        dtype=dtype,
+        inputs=tuple(inputs or ()),
+        max_batch_size=max_batch_size,
+        memory_limit=memory_limit,
+        time_budget_s=units.parse_duration(time_budget) if time_budget else None,
+        trial_timeout_s=units.parse_duration(trial_timeout, "--trial-timeout") if trial_timeout else None,
+        device=common.device,
+    )
+    return session.run(common, lambda emit: work.command(options, emit))
