@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -60,6 +62,27 @@ def test_the_cpus_memory_is_this_processs_resident_set() -> None:
     assert taken.max_resident_bytes >= taken.resident_bytes
     if sys.platform == "linux":
         assert after.max_resident_bytes and after.max_resident_bytes < taken.max_resident_bytes
+
+
+def test_a_device_without_kernels_for_it_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_kernel(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nmore")
+
+    monkeypatch.setattr(torch, "ones", no_kernel)
+    with pytest.raises(CannotLook, match="torch cannot use cuda:0; CUDA error: no kernel image is available for exec"):
+        accel.open_device("cuda:0")
+
+
+@pytest.mark.parametrize("kind", [AssertionError, torch.cuda.DeferredCudaCallError])
+def test_what_fails_while_cuda_starts_is_a_device_that_cannot_be_used(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise kind("CUDA call failed lazily at initialization")
+
+    monkeypatch.setattr(torch, "ones", fail)
+    with pytest.raises(CannotLook, match="torch cannot use cuda:0; CUDA call failed lazily"):
+        accel.open_device("cuda:0")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this one can")
@@ -148,11 +171,89 @@ def test_a_hold_counts_cycles_at_the_highest_clock() -> None:
     assert not device(FakeModule()).hold(0.001)
 
 
+class FakeGraphs:
+    """torch.cuda's streams and graphs, as far as a capture uses them: a capture that fails keeps its stream current."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.current = "ours"
+        self.captured: list[object] = []
+        self.ended: list[object] = []
+        accel._capture_stream.cache_clear()
+        for name in ("graph", "stream", "CUDAGraph", "Stream"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *told: self.ended.append(told), raising=False)
+
+    def CUDAGraph(self) -> types.SimpleNamespace:
+        return types.SimpleNamespace(replay=lambda: self.captured.append("replayed"))
+
+    def Stream(self, device: torch.device) -> str:
+        return f"side of {device}"
+
+    @contextlib.contextmanager
+    def stream(self, stream: str) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextlib.contextmanager
+    def graph(self, graph: object, *, pool: object, stream: str) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+
+def test_a_capture_takes_a_stream_of_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = FakeGraphs(monkeypatch)
+    second = Accel(torch.device("cuda:1"), FakeModule(), "x")
+    replay = second.capture(lambda: graphs.captured.append(graphs.current), 2)
+    assert replay is not None
+    replay()
+    assert graphs.captured == ["side of cuda:1", "side of cuda:1", "replayed"]
+    assert (graphs.current, graphs.ended) == ("ours", [])
+    accel._capture_stream.cache_clear()
+
+
+def test_a_capture_that_fails_leaves_stream_and_allocator_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = FakeGraphs(monkeypatch)
+
+    def synchronises() -> None:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    module = FakeModule(synchronize=lambda device: None)
+    assert Accel(torch.device("cuda:1"), module, "x").capture(synchronises, 2) is None
+    assert (graphs.current, graphs.ended) == ("ours", [(1, (0, 1))])
+    accel._capture_stream.cache_clear()
+
+
+def test_a_driver_that_does_not_tell_its_free_memory() -> None:
+    def refuses(_: object) -> tuple[int, int]:
+        raise RuntimeError("The device doesn't support querying the available free memory.")
+
+    assert device(FakeModule(mem_get_info=refuses), "xpu").memory_info() is None
+    with pytest.raises(RuntimeError):  # on CUDA that is no want of support
+        device(FakeModule(mem_get_info=refuses)).memory_info()
+    assert device(FakeModule(mem_get_info=lambda _: (3, 4))).memory_info() == (3, 4)
+
+
+def test_a_process_may_keep_to_one_device() -> None:
+    current: list[torch.device] = []
+    device(FakeModule(set_device=current.append)).make_current()
+    device(FakeModule(), "mps").make_current()
+    accel.open_device("cpu").make_current()
+    assert current == [torch.device("cuda:0")]
+
+
 def test_device_properties_are_asked_for_one_by_one() -> None:
     properties = types.SimpleNamespace(name="NVIDIA H200", major=9, minor=0, uuid="ab-cd", clock_rate=1_980_000)
     made = accel._described(torch.device("cuda:0"), FakeModule(), properties, None)
     assert (made.name, made.uuid, made.compute_capability) == ("NVIDIA H200", "GPU-ab-cd", (9, 0))
     assert (made.max_clock_hz, made.multiprocessors, made.integrated) == (1.98e9, None, False)
+    instance = accel._described(torch.device("cuda:0"), FakeModule(), properties, None, "MIG-ef")
+    assert instance.uuid == "MIG-ef"  # the driver's word goes before torch's
     bare = accel._described(torch.device("xpu:0"), FakeModule(), None, "Arc")
     assert (bare.name, bare.uuid, bare.compute_capability) == ("Arc", None, None)
 

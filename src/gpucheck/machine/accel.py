@@ -7,6 +7,7 @@ device cannot do is None (or False), and the command says so. Importing this mod
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,9 @@ NEWER_APIS = {
 CUDA_OUT_OF_MEMORY = 2
 # The highest clock that a current part reaches is near 3 GHz; a hold computed with it is at least as long as asked.
 FALLBACK_CLOCK_HZ = 3e9
+# What torch raises for a device that it cannot use: AssertionError where it was built without the backend
+# ("Torch not compiled with CUDA enabled"), its own class for what fails while CUDA is started.
+UNUSABLE: tuple[type[Exception], ...] = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
 
 
 def feature(path: str) -> Any:
@@ -122,9 +126,9 @@ class Accel:
         return float(start.elapsed_time(end)) / 1e3
 
     def hold(self, seconds: float) -> bool:
-        """Make the stream wait at least so long before what is enqueued next; False where the device cannot.
+        """Make the stream wait about so long before what is enqueued next; False where the device cannot.
 
-        It counts cycles at the highest clock that the part can have, so a slower clock holds longer.
+        It counts cycles at the clock that the part is rated for: a slower one holds longer, and some boost higher.
         """
         sleep = getattr(self.module, "_sleep", None)
         if sleep is None or self.kind != "cuda":
@@ -133,19 +137,37 @@ class Accel:
         return True
 
     def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
-        """`calls` calls as one launch (a CUDA graph); None where the device has none or the call cannot be captured."""
+        """`calls` calls as one launch (a CUDA graph); None where the device has none or the call cannot be captured.
+
+        The launch goes to the stream that is current when it is asked for.
+        """
         if self.kind != "cuda" or not hasattr(torch.cuda, "CUDAGraph"):
             return None
-        graph = torch.cuda.CUDAGraph()
+        pool = None
         try:
-            with torch.cuda.graph(graph):
-                for _ in range(calls):
-                    call()
+            # torch captures on a stream of its own, of whichever device was current first: each device needs its own.
+            # A capture that fails to end leaves that stream current; the outer context puts ours back.
+            with self.as_current(), torch.cuda.stream(torch.cuda.current_stream(self.device)):
+                graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+                with torch.cuda.graph(graph, pool=pool, stream=_capture_stream(self.device)):
+                    for _ in range(calls):
+                        call()
         except RuntimeError:  # what cannot be captured raises it, with cudaErrorStreamCapture… as its text
-            self.synchronize()
+            self._end_failed_capture(pool)
             return None
         replay: Callable[[], None] = graph.replay
         return replay
+
+    def _end_failed_capture(self, pool: Any) -> None:
+        """Tell the allocator that a capture is over: torch does not where it failed, and empty_cache() then raises.
+
+        The function is private to torch; one without it keeps its cache.
+        """
+        end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+        if pool is not None and end is not None:
+            with contextlib.suppress(RuntimeError):  # it had ended after all, or never begun
+                end(self.device.index, pool)
+        self.synchronize()
 
     # -- memory -------------------------------------------------------------------------------------------------
 
@@ -159,7 +181,12 @@ class Accel:
         get = getattr(self.module, "mem_get_info", None)
         if get is None or self.is_cpu:
             return None
-        free, total = get(self.device)
+        try:
+            free, total = get(self.device)
+        except RuntimeError:
+            if self.kind == "cuda":  # there it means that the device is broken
+                raise
+            return None  # XPU: "doesn't support querying the available free memory"
         return int(free), int(total)
 
     def memory(self) -> MemoryFigures:
@@ -244,6 +271,17 @@ class Accel:
         with self.module.device(self.device):
             yield
 
+    def make_current(self) -> None:
+        """Make this torch's current device for good: for a process that uses no other."""
+        if not self.is_cpu and hasattr(self.module, "set_device"):
+            self.module.set_device(self.device)
+
+
+@functools.cache
+def _capture_stream(device: torch.device) -> Any:
+    """One stream of each device to capture on: libraries keep a workspace for every stream that they have seen."""
+    return torch.cuda.Stream(device)
+
 
 def resident() -> MemoryFigures:
     """This process's resident set and its peak, in bytes."""
@@ -290,10 +328,11 @@ def device_count(kind: str) -> int:
         return 0
 
 
-def open_device(device: str, *, name: str | None = None) -> Accel:
+def open_device(device: str, *, name: str | None = None, uuid: str | None = None) -> Accel:
     """The device that torch calls `device` (`cuda:1`, `cpu`). Raises CannotLook when torch cannot use it.
 
-    On an accelerator this makes the process's device context.
+    On an accelerator this makes the process's device context and runs a kernel. `uuid` is the driver's word, where the
+    caller has it: torch has no prefix to tell a MIG instance by.
     """
     chosen = torch.device(device)
     if chosen.type == "cpu":
@@ -302,15 +341,18 @@ def open_device(device: str, *, name: str | None = None) -> Accel:
         chosen = torch.device(chosen.type, 0)
     try:
         module = torch.get_device_module(chosen.type)
-        torch.empty(1, device=chosen)
-    except (RuntimeError, AssertionError) as error:  # AssertionError: "Torch not compiled with CUDA enabled"
+        # Memory alone can be had from a device for which this torch has no kernels.
+        torch.ones(1, device=chosen).item()
+    except UNUSABLE as error:
         reason = str(error).strip().splitlines()[0]
         raise CannotLook(f"torch cannot use {chosen}", reason, "try --device cpu", finding="device.usable") from error
     properties = module.get_device_properties(chosen) if hasattr(module, "get_device_properties") else None
-    return _described(chosen, module, properties, name)
+    return _described(chosen, module, properties, name, uuid)
 
 
-def _described(device: torch.device, module: ModuleType, properties: Any, name: str | None) -> Accel:
+def _described(
+    device: torch.device, module: ModuleType, properties: Any, name: str | None, known_uuid: str | None = None
+) -> Accel:
     """An Accel with what torch's device properties tell; each attribute is missing somewhere, so each is asked for."""
 
     def told(attribute: str) -> Any:
@@ -322,7 +364,7 @@ def _described(device: torch.device, module: ModuleType, properties: Any, name: 
         device=device,
         module=module,
         name=told("name") or name or str(device),
-        uuid=None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}",
+        uuid=known_uuid or (None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"),
         compute_capability=None if major is None or device.type != "cuda" else (major, minor),
         multiprocessors=told("multi_processor_count"),
         memory_total_bytes=told("total_memory"),

@@ -71,7 +71,7 @@ def open_named(device_id: str, facts: Facts) -> Accel:
     from gpucheck.machine import accel
 
     device = next((device for device in facts.devices if device.id == device_id), None)
-    return accel.open_device(device_id, name=device.name if device else None)
+    return accel.open_device(device_id, name=device.name if device else None, uuid=device.uuid if device else None)
 
 
 def is_present(facts: Facts) -> bool:
