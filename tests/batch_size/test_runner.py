@@ -98,6 +98,17 @@ def test_memory_that_another_process_moved_decides_nothing(scenario: Scenario) -
     assert (result.outcome, result.reason) == ("inconclusive", "another process moved 30 MiB of the device's memory")
 
 
+def test_where_memory_does_not_come_back_nothing_is_tried(scenario: Scenario) -> None:
+    log = scenario(per_sample=1, ready={"settled": False})
+    with Runner(replace(SETUP, device="cuda:0")) as runner:
+        result = run(runner, 4)
+    assert (result.outcome, result.reason) == (
+        "inconclusive",
+        "memory of the device that was free before the first trial is not: another process took it",
+    )
+    assert "trial" not in log.read_text()
+
+
 RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from gpucheck.batch_size import trial_gauge
+from gpucheck.batch_size import trial, trial_gauge
 from gpucheck.batch_size.trial import Session, _settled
 from gpucheck.batch_size.trial_gauge import (
     CpuGauge,
@@ -188,6 +188,16 @@ def test_an_ended_childs_memory_is_waited_for() -> None:
     del device
     assert _settled(cast(Accel, Settling()), 10 * GIB) == (10 * GIB - 60 * MIB, TOTAL)
     assert next(looks, None) is None
+
+
+def test_memory_that_does_not_come_back_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "SETTLE_S", 0.0)
+    setup = {"budget_bytes": 0, "shared": False, "free_before": 11 * GIB}
+    told = [
+        trial._gauge(cast(Accel, Device(free=10 * GIB)), {**setup, "free_expected": expected})[1]["settled"]
+        for expected in (None, 10 * GIB + 60 * MIB, 10 * GIB + 70 * MIB)
+    ]
+    assert told == [True, True, False]
 
 
 def test_a_cpus_gauge_counts_what_comes_on_top_of_the_baseline() -> None:

@@ -179,6 +179,10 @@ class Runner:
             self.start()
         assert self._watch is not None
         fresh, self._fresh = self._fresh, False
+        if self.ready.get("settled") is False:
+            self.close()
+            why = "memory of the device that was free before the first trial is not: another process took it"
+            return Result(attempt.size, attempt.purpose, fresh, "inconclusive", reason=why)
         started = time.monotonic()
         self._watch.begin()
         until = min(started + limit_s, deadline)

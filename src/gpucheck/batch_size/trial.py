@@ -99,6 +99,7 @@ def _prepared(setup: Json) -> tuple[Json, Session | None]:
     stage = "device"
     try:
         accel = open_device(setup["device"], name=setup.get("device_name"))
+        accel.make_current()  # the user's own `.cuda()` then means this device
         gauge, facts = _gauge(accel, setup)
         stage = "build"
         gauge.begin()
@@ -129,7 +130,8 @@ def _gauge(accel: Accel, setup: Json) -> tuple[Gauge, Json]:
     if accel.is_cpu:
         gauge = open_cpu_gauge(accel, setup["guard_bytes"])
         return gauge, {"baseline_bytes": gauge.baseline}
-    info = _settled(accel, setup.get("free_expected"))
+    expected = setup.get("free_expected")
+    info = _settled(accel, expected)
     if info is None:
         return DeviceGauge(accel, Ledger(0, 0, False), budget), {}
     free_at_open, total = info
@@ -142,6 +144,7 @@ def _gauge(accel: Accel, setup: Json) -> tuple[Gauge, Json]:
         "budget": asdict(budget_found),
         "context_counted": device_gauge.ledger.context_counted,
         "free_at_open": free_at_open,
+        "settled": _is_settled(free_at_open, expected),
     }
 
 
@@ -149,12 +152,16 @@ def _settled(accel: Accel, expected: int | None) -> tuple[int, int] | None:
     """Free and total memory, once what an ended child held is given back, or after ten seconds as they are."""
     info = accel.memory_info()
     deadline = time.monotonic() + SETTLE_S
-    while info is not None and expected is not None and info[0] < expected - SETTLED_BYTES:
+    while info is not None and not _is_settled(info[0], expected):
         if time.monotonic() > deadline:
             break
         time.sleep(0.1)
         info = accel.memory_info()
     return info
+
+
+def _is_settled(free: int, expected: int | None) -> bool:
+    return expected is None or free >= expected - SETTLED_BYTES
 
 
 def _load(setup: Json, device: torch.device) -> Workload:
