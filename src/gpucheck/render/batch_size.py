@@ -17,7 +17,7 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
-from gpucheck.report.finding import Verdict
+from gpucheck.render.trials import verdict_of
 from gpucheck.report.report import Report
 
 _COLUMNS = (
@@ -28,8 +28,6 @@ _COLUMNS = (
     Column("run", "left", keep=2),
     Column("why", "left", keep=0, wraps=True),
 )
-# What ended a trial without a verdict on its size.
-_UNDECIDED = ("timeout", "inconclusive", "suspected")
 
 
 def blocks(report: Report) -> list[Block]:
@@ -75,8 +73,7 @@ def _result(trial: dict[str, Any]) -> Cell:
     if trial["purpose"] == "default malloc":
         # Its peak is told for comparison; the answer does not depend on it.
         return verdict_cell("info", outcome.replace("-", " "))
-    verdict: Verdict = "pass" if outcome == "fits" else "inconclusive" if outcome in _UNDECIDED else "fail"
-    return verdict_cell(verdict, outcome.replace("-", " "))
+    return verdict_cell(verdict_of(outcome), outcome.replace("-", " "))
 
 
 def _answer(found: dict[str, Any]) -> str:

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import IO, TYPE_CHECKING
 
 from gpucheck import units
+from gpucheck.render import trials
 from gpucheck.render.blocks import Line, verdict_cell
-from gpucheck.render.trials import trial_text
 from gpucheck.report.events import Event, Judged, Measured, Notice, Progress, Trial
 
 if TYPE_CHECKING:  # rich is loaded when there is something to say
@@ -48,7 +48,9 @@ class LiveView:
             case Progress():
                 self._step(event)
             case Trial():
-                self._say(trial_text(event))
+                if event.number == 1:
+                    self._say(trials.head())
+                self._say(trials.line(event))
             case Measured() | Judged() if not self._moves:
                 pass
             case Judged(finding) if finding.verdict in ("fail", "inconclusive"):

@@ -1,21 +1,35 @@
-"""A trial of a search as one line."""
+"""The trials of a search as they end: a table that grows by a line each time."""
 
 from __future__ import annotations
 
 from gpucheck import units
+from gpucheck.render.blocks import SIGNS, UNKNOWN
 from gpucheck.report.events import Trial
+from gpucheck.report.finding import Verdict
+
+# What ended a trial without a word on its size.
+UNDECIDED = ("timeout", "inconclusive", "suspected")
+# Wide enough for a batch of 65 536 and the longest outcome; a line that is known only later cannot move earlier ones.
+_HEAD = f"{'trial':>6}{'batch':>9}   {'result':<22}{'peak':>10}{'samples/s':>12}   run"
 
 
-def trial_text(trial: Trial) -> str:
-    """The trial in one line: its number, the size tried, what came out, the peak and the speed."""
+def head() -> str:
+    """The table's head, to be shown before the first trial."""
+    return _HEAD
+
+
+def verdict_of(outcome: str) -> Verdict:
+    """How a trial's outcome is shown."""
+    return "pass" if outcome == "fits" else "inconclusive" if outcome in UNDECIDED else "fail"
+
+
+def line(trial: Trial) -> str:
+    """One trial: its number, the size tried, what came out, the peak, the speed and what it was for."""
     result = trial.result
-    parts = [
-        f"trial {trial.number}: batch {result.get('batch_size')}",
-        str(result.get("outcome", "")).replace("_", " "),
-    ]
+    outcome = str(result.get("outcome", ""))
+    shown = f"{SIGNS[verdict_of(outcome)][0]} {outcome.replace('-', ' ')}"
     peak, rate = result.get("peak_bytes"), result.get("samples_per_s")
-    if peak is not None:
-        parts.append(f"peak {units.capacity(peak)}")
-    if rate is not None:
-        parts.append(f"{units.significant(rate)} samples/s")
-    return ", ".join(part for part in parts if part)
+    peak_text = UNKNOWN if peak is None else units.capacity(peak)
+    rate_text = UNKNOWN if rate is None else units.significant(rate)
+    size, purpose = result.get("batch_size"), result.get("purpose", "")
+    return f"{trial.number:>6}{size:>9}   {shown:<22}{peak_text:>10}{rate_text:>12}   {purpose}".rstrip()

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from gpucheck.render.live import LiveView
+from gpucheck.report.events import Answered, Event, Judged, Notice, Progress, Trial
+from gpucheck.report.finding import Finding
+
+EVENTS: tuple[Event, ...] = (
+    Notice("working on the CPU"),
+    Progress("batch 16", done=0, total=None),
+    Trial(1, {"batch_size": 16, "outcome": "fits", "peak_bytes": 2**30, "samples_per_s": 212.4, "purpose": "search"}),
+    Progress("batch 118", done=1, best="batch 16 fits"),
+    Trial(2, {"batch_size": 118, "outcome": "out-of-memory", "peak_bytes": None, "purpose": "search"}),
+    Judged(Finding("batch_size.fits", "pass", "a batch of 16 fits")),
+    Answered("find_batch_size", {}),
+    Notice("another process is on this device", "warning"),
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(stream: io.StringIO, *, quiet: bool = False) -> str:
+    view = LiveView(stream, quiet=quiet)
+    for event in EVENTS:
+        view(event)
+    view.close()
+    return stream.getvalue()
+
+
+def test_a_pipe_gets_a_plain_line_for_each_step() -> None:
+    assert shown(io.StringIO()).splitlines() == [
+        "gpucheck: working on the CPU",
+        "batch 16",
+        " trial    batch   result                      peak   samples/s   run",
+        "     1       16   ✓ fits                     1 GiB         212   search",
+        "batch 118 · best so far batch 16 fits",
+        "     2      118   ✗ out of memory                –           –   search",
+        "gpucheck: another process is on this device",
+    ]
+
+
+def test_quiet_leaves_the_warnings() -> None:
+    assert shown(io.StringIO(), quiet=True) == "gpucheck: another process is on this device\n"
+
+
+def test_a_terminal_refreshes_one_line_and_keeps_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "90")
+    text = shown(Terminal())
+    assert "✗ out of memory" in text and "best so far batch 16 fits" in text
+    # The refreshing line is taken away at the end: what is left above it are the trials.
+    assert text.rstrip().endswith("another process is on this device") or "\x1b[2K" in text
