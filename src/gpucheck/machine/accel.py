@@ -143,7 +143,7 @@ class Accel:
         """
         if self.kind != "cuda" or not hasattr(torch.cuda, "CUDAGraph"):
             return None
-        pool = None
+        graph = pool = None
         try:
             # torch captures on a stream of its own, of whichever device was current first: each device needs its own.
             # A capture that fails to end leaves that stream current; the outer context puts ours back.
@@ -153,16 +153,18 @@ class Accel:
                     for _ in range(calls):
                         call()
         except RuntimeError:  # what cannot be captured raises it, with cudaErrorStreamCapture… as its text
-            self._end_failed_capture(pool)
+            self._end_failed_capture(graph, pool)
             return None
         replay: Callable[[], None] = graph.replay
         return replay
 
-    def _end_failed_capture(self, pool: Any) -> None:
+    def _end_failed_capture(self, graph: Any, pool: Any) -> None:
         """Tell the allocator that a capture is over: torch does not where it failed, and empty_cache() then raises.
 
         The function is private to torch; one without it keeps its cache.
         """
+        # The allocator of pinned memory goes on asking the graph: it must not go.
+        _FAILED_GRAPHS.append(graph)
         end = getattr(torch._C, "_cuda_endAllocateToPool", None)
         if pool is not None and end is not None:
             with contextlib.suppress(RuntimeError):  # it had ended after all, or never begun
@@ -275,6 +277,9 @@ class Accel:
         """Make this torch's current device for good: for a process that uses no other."""
         if not self.is_cpu and hasattr(self.module, "set_device"):
             self.module.set_device(self.device)
+
+
+_FAILED_GRAPHS: list[Any] = []
 
 
 @functools.cache
