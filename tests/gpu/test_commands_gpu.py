@@ -133,7 +133,7 @@ def test_a_wrong_element_of_a_product_is_found(monkeypatch: pytest.MonkeyPatch) 
 
     def spoiled(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
         made = real(a, b, out=out)
-        if next(calls):  # the first observes the precision
+        if next(calls) and len(out):  # the first observes the precision
             out[0, 3].add_(1000.0)
         return made
 
@@ -149,7 +149,8 @@ def test_two_searches_agree_and_their_parent_makes_no_context() -> None:
     second = document(*SEARCH[:-1], "2048MiB")["results"]["find_batch_size"]
     for found in (first, second):
         assert found["confirmed"] and found["peak_bytes"] <= found["budget_bytes"] == 2 * 2**30
-        assert found["first_failing"] > found["max_batch_size"] > 1
+        assert found["max_batch_size"] > 1
+        assert found["first_failing"] is None or found["first_failing"] > found["max_batch_size"]
         assert found["method"]["context_counted"]
         assert found["trial_count"] <= 2 * torch.tensor(float(found["max_batch_size"])).log2().item() + 4
     # Each is within 2 % of the true one from below; libraries' own memory differs a little from process to process.
