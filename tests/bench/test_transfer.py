@@ -350,3 +350,9 @@ def test_a_device_that_is_full_after_all_is_one_sentence(monkeypatch: pytest.Mon
     monkeypatch.setattr(transfer, "allocate", refuse)
     with pytest.raises(CannotLook, match="no room for buffers of"):
         run(Options(sizes=(MIB,)), Fake(), monkeypatch)
+
+
+def test_a_virtual_machine_that_shows_a_cache_for_each_cpu_does_not_make_buffers_huge() -> None:
+    room = Room(host=64 * GIB, device=128 * GIB, cache=16 * 105 * MIB, cache_known=True)
+    assert room.capacity(GIB, host_buffers=2) == 2 * GIB
+    assert room.capacity(4 * GIB, host_buffers=2) == 4 * GIB

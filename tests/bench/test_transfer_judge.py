@@ -49,6 +49,14 @@ def test_nothing_copied_is_a_skip() -> None:
     assert [(f.id, f.verdict) for f in judge([], X16)] == [("transfer.copies", "skip")]
 
 
+def test_a_row_of_which_nothing_was_compared_is_no_pass() -> None:
+    found = by_id([row(1.0), row(1.0, 16 * MIB, verified_slices=0)])["transfer.corrupt"]
+    assert found.verdict == "inconclusive"
+    assert found.message == "nothing was compared with pinned memory to the device, 16 MiB"
+    wrong = by_id([row(1.0, verified_slices=0), row(1.0, wrong_bytes=3, first_wrong_byte=0)])["transfer.corrupt"]
+    assert wrong.verdict == "fail"
+
+
 def test_sound_pinned_copies_reach_the_link() -> None:
     found = by_id([row(GIB / 55.4e9), row(GIB / 55e9, direction="device_to_host")])["transfer.link"]
     assert (found.verdict, found.title) == ("pass", "pinned copies reach 87 % of the link")

@@ -12,6 +12,7 @@ from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Judged, Measured, Recorder
 from gpucheck.report.measurement import Measurement
+from gpucheck.work import precision
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +37,8 @@ def test_copies_are_timed_and_verified() -> None:
     link = {one.case["size_bytes"]: one for one in rows if one.case["timed"] == "link"}
     assert link[64 * MIB].method.clock == "device events"
     # No link is slower than PCIe 3 x1, and none yet carries a terabyte in a second.
-    assert link[64 * MIB].rate is not None and 0.5e9 < link[64 * MIB].rate.median < 1e12
+    rate = link[64 * MIB].rate
+    assert rate is not None and 0.5e9 < rate.median < 1e12
 
 
 def test_products_have_the_precision_asked_for() -> None:
@@ -55,7 +57,7 @@ def test_tf32_behind_the_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.mm
 
     def secretly(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-        with matmul.precision.precision("tf32"):
+        with precision.precision("tf32"):
             return real(a, b, out=out)
 
     monkeypatch.setattr(torch, "mm", secretly)

@@ -39,6 +39,8 @@ COLD_FACTOR = 2
 # A window's copies each have their own slice where these hold them: a few windows of a millisecond at 60 GB/s, or the
 # four untimed copies and some more.
 ROTATED_BYTES, ROTATED_SLICES = 256 * MIB, 8
+# No more than this to rotate over; a row that then stays in the cache is labelled warm.
+MOST_BYTES = 2 * GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class Room:
         """How large each buffer is: enough for the largest size and for cold copies, less where there is less room."""
         # One slice more than is needed: sizes that do not divide it leave a rest.
         wanted = max(largest, self.cold + min(largest, self.cache), ROTATED_BYTES)
+        # A virtual machine may show a last-level cache for each of its CPUs, and pinning takes a second for some GiB.
+        wanted = min(wanted, max(largest, MOST_BYTES))
         return max(largest, min(wanted, self.most(host_buffers)))
 
     def span(self, size: int) -> int:

@@ -62,6 +62,10 @@ def corrupt(measurements: Sequence[Measurement]) -> Finding:
     """Whether every copy that was compared arrived as it was sent."""
     wrong = [one for one in measurements if one.method.details["wrong_bytes"]]
     slices = sum(one.method.details["verified_slices"] for one in measurements)
+    unseen = [label(one) for one in measurements if not one.method.details["verified_slices"]]
+    if not wrong and unseen:
+        told = f"nothing was compared {'; '.join(unseen)}"
+        return Finding("transfer.corrupt", "inconclusive", "not every row was compared", told, {"copies": slices})
     if not wrong:
         return Finding(
             "transfer.corrupt",

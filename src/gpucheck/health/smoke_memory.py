@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -85,6 +86,8 @@ def _agree(start: memory_steps.Level, during: MemoryFigures, *, exact: bool) -> 
 
 def settled(accel: Accel) -> MemoryFigures:
     """The figures once the device is idle and the cache is empty."""
+    # What an earlier check left in a cycle must not go between two readings.
+    gc.collect()
     accel.synchronize()
     accel.empty_cache()
     return accel.memory()
