@@ -1,7 +1,7 @@
 """What a part can do at most: dense operations and memory bandwidth, from its data sheet or, labelled so, estimated.
 
-The table is `peaks.toml` beside this file, each row with its source. A part is matched by its exact name, never a piece of
-it, its compute capability, number of multiprocessors and, where that is known, the width of its memory bus.
+The table is `peaks.toml` beside this file, each row with its source. A part is matched by its whole name, its
+compute capability, number of multiprocessors and, where that is known, the width of its memory bus.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from gpucheck.bench.matmul import Case, Options, Support
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
+from gpucheck.peaks import Unknown, lookup
 from gpucheck.report.events import Judged, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
@@ -195,6 +196,49 @@ def test_the_gain_of_tf32_is_told_where_there_is_one() -> None:
 
 def test_a_row_without_a_rate_is_no_fastest() -> None:
     assert "matmul.speed" not in verdicts(replace(measured(), rate=None))
+
+
+H200 = lookup("NVIDIA H200", (9, 0), 132, 6144)
+
+
+def test_the_share_of_the_peak_names_its_source_and_accumulator_and_is_not_clamped() -> None:
+    rows = [measured("bfloat16", 791.52e12), measured("bfloat16", 1e12), measured("float32", 73.7e12)]
+    finding = next(one for one in matmul.judge(rows, H200) if one.id == "matmul.share_of_peak")
+    assert (finding.verdict, finding.title) == ("info", "share of the data sheet's dense peak")
+    assert finding.message == (
+        "bfloat16 80 % of 989 TFLOP/s, float32 110 % of 67.0 TFLOP/s "
+        "(float32 accumulator; NVIDIA H200 Tensor Core GPU data sheet, 2024-11)"
+    )
+    assert finding.evidence["share"] == {"bfloat16": pytest.approx(0.8), "float32": pytest.approx(1.1)}
+    assert finding.evidence["peaks"]["bfloat16"] == {
+        "flop_per_s": 989.4e12,
+        "accumulator": "float32",
+        "clock_hz": 1.83e9,
+        "flop_per_clock_per_sm": 4096,
+    }
+    assert (finding.evidence["kind"], finding.evidence["date"]) == ("data sheet", "2024-11")
+
+
+def test_an_estimated_peak_says_so_and_an_unknown_one_says_why() -> None:
+    part = lookup("NVIDIA H200 MIG 1g.18gb", (9, 0), 16, clock_hz=1.98e9)
+    finding = next(one for one in matmul.judge([measured("bfloat16", 100e12)], part) if "share" in one.id)
+    assert finding.title == "share of the estimated dense peak"
+    assert finding.message == (
+        "bfloat16 77 % of 130 TFLOP/s (float32 accumulator; an estimate: NVIDIA H200 MIG 1g.18gb is not in the table "
+        "of parts; from 16 SMs of compute capability 9.0 and the highest clocks)"
+    )
+    assert finding.evidence["kind"] == "estimate"
+    finding = next(one for one in matmul.judge([measured()], Unknown("no clock")) if "share" in one.id)
+    assert (finding.title, finding.message) == ("the part's peak is unknown", "no clock")
+    t4 = lookup("Tesla T4", (7, 5), 40)
+    finding = next(one for one in matmul.judge([measured("bfloat16")], t4) if "share" in one.id)
+    assert finding.message == "NVIDIA T4 Tensor Core GPU data sheet gives none for bfloat16"
+
+
+def test_what_was_computed_otherwise_has_no_share_and_a_cpu_has_none() -> None:
+    assert "matmul.share_of_peak" not in verdicts(measured())
+    for wrong in (measured(observed="tf32"), replace(measured(), rate=None)):
+        assert all("share" not in one.id for one in matmul.judge([wrong], H200))
 
 
 # the command

@@ -10,12 +10,13 @@ from typing import Literal, get_args
 import torch
 
 from gpucheck import units
-from gpucheck.bench import busy
+from gpucheck.bench import busy, share
 from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import choose, host, inventory
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
+from gpucheck.peaks import Part, Unknown
 from gpucheck.report.events import Emit, Judged, Measured, Notice, Progress, Started
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -264,14 +265,18 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Result:
 # -- judging ---------------------------------------------------------------------------------------------------------
 
 
-def judge(measurements: Sequence[Measurement]) -> list[Finding]:
-    """What the measurements say: wrong precision or a wrong result fails, whatever the speed."""
+def judge(measurements: Sequence[Measurement], part: Part | Unknown | None = None) -> list[Finding]:
+    """What one device's measurements say: wrong precision or a wrong result fails, whatever the speed.
+
+    `part` is what the device can do at most; None for a CPU.
+    """
     if not measurements:
         return [Finding("matmul.speed", "skip", "nothing was timed", "this device has none of the dtypes asked for")]
     return [
         _precision(measurements),
         _result(measurements),
         *_fastest(measurements),
+        *share.of_products(measurements, part),
         *busy.judge("matmul.cpu_busy", measurements),
     ]
 
@@ -362,16 +367,17 @@ def command(options: Options, emit: Emit) -> None:
         emit(Notice(chosen.notice))
     for device_id in chosen.ids:
         accel = choose.open_named(device_id, facts)
+        part = share.part_of(accel, facts)
         measured: list[Measurement] = []
         try:
             for measurement in _on_device(options, accel, emit, len(chosen.ids)):
                 measured.append(measurement)
         except (KeyboardInterrupt, Terminated):
             # The report so far is judged so far.
-            for finding in judge(measured) if measured else ():
+            for finding in judge(measured, part) if measured else ():
                 emit(Judged(finding))
             raise
-        for finding in judge(measured):
+        for finding in judge(measured, part):
             emit(Judged(finding))
 
 

@@ -1,0 +1,115 @@
+"""What share of its part's peak a device reaches. Shares are told as they are, above 100 % too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpucheck import peaks, units
+from gpucheck.machine.accel import Accel
+from gpucheck.peaks import Part, Peak, Unknown
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement
+
+
+def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
+    """The part that this device is, as torch and NVML describe it; None for a CPU, which has no data sheet here."""
+    if accel.is_cpu:
+        return None
+    device = next((one for one in facts.devices if one.id == accel.id), Device(accel.kind))
+    # torch tells these from some version on; a memory clock of NVML's is the same one.
+    get = getattr(accel.module, "get_device_properties", None)
+    properties = get(accel.device) if get is not None else None
+    memory_khz = getattr(properties, "memory_clock_rate", None)
+    memory_hz = device.max_memory_clock_hz or (memory_khz * 1e3 if memory_khz else None)
+    # A MIG instance has some of its card's memory slices, and the card's clock.
+    sliced = (accel.uuid or "").startswith("MIG-")
+    return peaks.lookup(
+        accel.name,
+        accel.compute_capability,
+        accel.multiprocessors,
+        getattr(properties, "memory_bus_width", None) or None,
+        clock_hz=device.max_sm_clock_hz or accel.max_clock_hz,
+        memory_clock_hz=None if sliced else memory_hz,
+    )
+
+
+def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
+    """The fastest product of each dtype as a share of the dense peak. Nothing for a CPU or without a rate."""
+    best: dict[str, Measurement] = {}
+    for one in measurements:
+        # What was computed in another precision than asked for, or emulated, has another peak or none.
+        if one.method.precision_observed != one.method.precision_requested or one.case["support"] == "emulated":
+            continue
+        dtype = str(one.case["dtype"])
+        if one.rate and (dtype not in best or one.rate.median > _rate(best[dtype])):
+            best[dtype] = one
+    if part is None or not best:
+        return []
+    if isinstance(part, Unknown):
+        return [_unknown("matmul.share_of_peak", part.reason)]
+    known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
+    if not known:
+        return [_unknown("matmul.share_of_peak", f"{part.source} gives none for {', '.join(best)}")]
+    shares = {dtype: _rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
+    told = ", ".join(
+        f"{dtype} {units.percent(shares[dtype])} of {units.flop_rate(peak.flop_per_s)}" for dtype, peak in known.items()
+    )
+    accumulators = " and ".join(dict.fromkeys(peak.accumulator for peak in known.values()))
+    evidence = {
+        "share": shares,
+        "peaks": {dtype: _peak(peak) for dtype, peak in known.items()},
+        "without_peak": [dtype for dtype in best if dtype not in known],
+        **_provenance(part),
+    }
+    message = f"{told} ({accumulators} accumulator; {part.label})"
+    return [Finding("matmul.share_of_peak", "info", f"share of the {_kind(part)} dense peak", message, evidence)]
+
+
+def of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
+    """Bytes per second of each operation as a share of the memory's peak. Nothing for a CPU or without a rate."""
+    if part is None or not rates:
+        return []
+    if isinstance(part, Unknown):
+        return [_unknown("bandwidth.share_of_peak", part.reason)]
+    peak = part.memory_bytes_per_s
+    if peak is None:
+        return [_unknown("bandwidth.share_of_peak", "the device does not tell the width and clock of its own memory")]
+    shares = {operation: rate / peak for operation, rate in rates.items()}
+    told = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
+    evidence = {
+        "share": shares,
+        "peak_bytes_per_s": peak,
+        "bus_width_bits": part.bus_width_bits,
+        "memory_clock_hz": part.memory_clock_hz,
+        **_provenance(part),
+    }
+    title = f"share of the {_kind(part)} memory peak"
+    message = f"{told} of {units.byte_rate(peak)} ({part.label})"
+    return [Finding("bandwidth.share_of_peak", "info", title, message, evidence)]
+
+
+def _rate(one: Measurement) -> float:
+    return one.rate.median if one.rate else 0.0
+
+
+def _kind(part: Part) -> str:
+    return "estimated" if part.kind == "estimate" else "data sheet's"
+
+
+def _peak(peak: Peak) -> dict[str, Any]:
+    return {
+        "flop_per_s": peak.flop_per_s,
+        "accumulator": peak.accumulator,
+        "clock_hz": peak.clock_hz,
+        "flop_per_clock_per_sm": peak.per_clock_per_sm,
+    }
+
+
+def _provenance(part: Part) -> dict[str, Any]:
+    return {"kind": part.kind, "source": part.source, "date": part.date, "because": part.because or None}
+
+
+def _unknown(finding_id: str, reason: str) -> Finding:
+    return Finding(finding_id, "info", "the part's peak is unknown", reason, {"share": None})
