@@ -44,6 +44,7 @@ COMMANDS = (
     "app memory",
     "app smoke",
     "app find-batch-size",
+    "app compare",
     "app schema",
     "bench transfer",
     "bench matmul",

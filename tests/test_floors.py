@@ -20,6 +20,7 @@ FLOORS = {
     "exits": 0,
     "units": 0,
     "stats": 0,
+    "tdist": 0,
     "config": 0,
     "links": 0,
     "peaks": 0,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from gpucheck.report.codec import to_json
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
+from gpucheck.report.report import Collector, Report
 
 # Python imports this by itself as it starts, in children too: it notes who imports torch.
 WATCH = """
@@ -47,6 +52,7 @@ def start(folder: Path, *command: str) -> tuple[subprocess.CompletedProcess[str]
         ["bench", "--help"],
         ["find-batch-size", "--help"],
         ["smoke", "--help"],
+        ["compare", "--help"],
         ["--version"],
         ["schema"],
         pytest.param(
@@ -62,6 +68,30 @@ def test_loads_no_torch(tmp_path: Path, arguments: list[str]) -> None:
     ended, importers = start(tmp_path, "-m", "gpucheck", *arguments)
     assert (ended.returncode, importers) == (0, ""), ended.stderr
     assert ended.stdout
+
+
+def test_a_comparison_loads_no_torch(tmp_path: Path) -> None:
+    document = tmp_path / "document.json"
+    document.write_text(json.dumps(to_json(report())), encoding="utf-8")
+    ended, importers = start(tmp_path, "-m", "gpucheck", "compare", str(document), str(document))
+    assert (ended.returncode, importers) == (0, ""), ended.stderr
+    assert "matmul 64" in ended.stdout
+
+
+def report() -> Report:
+    run = Run("", 1, (1.0,), (0.0,))
+    one = Measurement(
+        "matmul",
+        DeviceRef("cpu"),
+        {"m": 64},
+        (run,),
+        TimeStats(1.0, 1),
+        {"flop": 1.0},
+        None,
+        MemoryFigures(),
+        Method("host", "host", "warm"),
+    )
+    return Collector(measurements=[one]).report(version="0", command="bench matmul", argv=(), started="", elapsed_s=1.0)
 
 
 def test_the_watch_sees_an_import_in_a_child(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ COMMANDS = {
     "bench matmul": ("bench", "matmul", "--device", "cpu", "--size", "64", "--dtype", "float32", "--time-budget", "1s"),
     "find-batch-size": ("find-batch-size", "mlp", "--device", "cpu", "--max-batch-size", "2", "--memory-limit", "1GiB"),
 }
+# What needs a document of an earlier run is given one of this command.
+WITH_DOCUMENTS = {"compare": ("compare", "{document}", "{document}")}
 COMMAND = [sys.executable, "-m", "gpucheck"]
 
 
@@ -39,17 +41,32 @@ def facts_of(document: Mapping[str, Any]) -> list[str]:
     return [device["kind"] for device in document["facts"]["devices"]]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A document of an earlier run."""
+    path = tmp_path_factory.mktemp("earlier") / "document.json"
+    assert app_module.main([*COMMANDS["bench matmul"], "--output", str(path)]) == 0
+    return path
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *WITH_DOCUMENTS])
 def test_the_document_of_every_command_is_one_and_valid(
-    command: str, validator: jsonschema.Draft202012Validator, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    command: str,
+    earlier: Path,
+    validator: jsonschema.Draft202012Validator,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     page = tmp_path / "page.md"
-    assert app_module.main([*COMMANDS[command], "--json", "--output", str(page)]) == 0
+    arguments = [part.format(document=earlier) for part in {**COMMANDS, **WITH_DOCUMENTS}[command]]
+    capsys.readouterr()
+    assert app_module.main([*arguments, "--json", "--output", str(page)]) == 0
     document = json.loads(capsys.readouterr().out)
     validator.validate(document)
     assert document["command"] == command
     assert document["summary"]["exit"] == 0 and document["summary"]["complete"] is True
-    assert facts_of(document)[-1] == "cpu"
+    # A comparison looks at documents, not at this machine.
+    assert (facts_of(document) or ["cpu"])[-1] == "cpu" and (facts_of(document) or command == "compare")
     assert to_json(from_json(Report, document)) == document
     assert page.read_text(encoding="utf-8").startswith(f"# gpucheck {command}\n\n")
     for measurement in document["measurements"]:

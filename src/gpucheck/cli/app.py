@@ -12,7 +12,7 @@ import typer
 
 import gpucheck
 from gpucheck import exits
-from gpucheck.cli import bench, devices, find_batch_size, memory, schema, smoke
+from gpucheck.cli import bench, compare, devices, find_batch_size, memory, schema, smoke
 from gpucheck.cli.common import add, exit_codes_epilog, tell
 from gpucheck.errors import CannotLook, GpucheckError, Terminated
 
@@ -49,6 +49,7 @@ add(app, "memory", memory.memory)
 add(app, "smoke", smoke.smoke)
 app.add_typer(bench.app, name="bench")
 add(app, "find-batch-size", find_batch_size.find_batch_size)
+add(app, "compare", compare.compare)
 app.command("schema", epilog=exit_codes_epilog())(schema.schema)
 
 

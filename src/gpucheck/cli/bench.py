@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gpucheck.cli.common import Common, add, exit_codes_epilog
+from gpucheck.cli.compare import BASELINE, FAIL_IF_SLOWER, RUNS, run_again, wants_runs
 
 app = typer.Typer(
     help="How fast: copies between host and device, matrix products.",
@@ -39,8 +40,12 @@ def transfer(
             "--time-budget", metavar="TIME", help="For the whole command; default 14s, a CPU 18s, --sweep 60s."
         ),
     ] = "",
+    runs: Annotated[str, RUNS] = "",
+    baseline: Annotated[str, BASELINE] = "",
+    fail_if_slower: Annotated[str, FAIL_IF_SLOWER] = "",
 ) -> int:
     """How fast copies between host and device run, from pageable and from pinned memory, each verified."""
+    given = dict(locals())  # before anything else is named: what a run in a fresh process is given too
     from gpucheck import units
     from gpucheck.bench import transfer as work
     from gpucheck.cli import session
@@ -53,6 +58,8 @@ def transfer(
         time_budget_s=units.parse_duration(time_budget) if time_budget else None,
         device=common.device,
     )
+    if wants_runs(runs, baseline, fail_if_slower):
+        return run_again(common, given, options.time_budget_s)
     return session.run(common, lambda emit: work.command(options, emit))
 
 
@@ -69,8 +76,12 @@ def matmul(
         list[str] | None, typer.Option("--shape", metavar="MxNxK", help="(M×K)·(K×N). Repeatable.")
     ] = None,
     time_budget: Annotated[str, typer.Option("--time-budget", metavar="TIME", help="For all of it; default 30s.")] = "",
+    runs: Annotated[str, RUNS] = "",
+    baseline: Annotated[str, BASELINE] = "",
+    fail_if_slower: Annotated[str, FAIL_IF_SLOWER] = "",
 ) -> int:
     """How fast matrix products run, with the precision observed and the result checked."""
+    given = dict(locals())  # before anything else is named: what a run in a fresh process is given too
     from gpucheck import units
     from gpucheck.bench import matmul as work
     from gpucheck.cli import session
@@ -82,6 +93,8 @@ def matmul(
         time_budget_s=units.parse_duration(time_budget) if time_budget else None,
         device=common.device,
     )
+    if wants_runs(runs, baseline, fail_if_slower):
+        return run_again(common, given, options.time_budget_s)
     return session.run(common, lambda emit: work.command(options, emit))
 
 

@@ -76,8 +76,10 @@ def _table(measurements: Sequence[Measurement]) -> Block:
 def _method(measurements: Sequence[Measurement]) -> str:
     """How the numbers came about, in one line."""
     clocks = " and ".join(dict.fromkeys(one.method.clock for one in measurements))
+    runs = max(len(one.runs) for one in measurements)
+    covers = "this process, not this machine" if runs == 1 else f"{runs} processes on this machine"
     seconds = sum(sum(run.samples_s) for one in measurements for run in one.runs)
     return (
         f"timed by {clocks} for {units.duration(seconds)}, after a warm-up by time, caches warm, on random data; "
-        "the spread covers this process, not this machine"
+        f"the spread covers {covers}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpucheck.render import batch_size, devices, matmul, memory, smoke, transfer
+from gpucheck.render import batch_size, compare, devices, matmul, memory, smoke, transfer
 from gpucheck.render.blocks import Block, Line
 from gpucheck.render.markdown import markdown
 from gpucheck.report.report import Report
@@ -16,12 +16,16 @@ LAYOUTS: dict[str, Callable[[Report], list[Block]]] = {
     "bench transfer": transfer.blocks,
     "bench matmul": matmul.blocks,
     "find-batch-size": batch_size.blocks,
+    "compare": compare.blocks,
 }
 
 
 def blocks(report: Report) -> list[Block]:
     """The report as its command lays it out; a last line says so where it is not complete."""
     laid_out = LAYOUTS[report.command](report)
+    if report.command != "compare" and "compare" in report.results:
+        # Measured and compared in one go: what was measured, then what changed.
+        laid_out += [Line(), *compare.comparison(report)]
     if not report.summary.complete:
         laid_out.append(Line("not complete: the command was cut off", "yellow"))
     return laid_out

@@ -1,0 +1,90 @@
+"""`--runs N`: the same command again and again, each time in a fresh process, and one document of all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpucheck import exits
+from gpucheck.bench import transfer_judge
+from gpucheck.errors import CannotLook, Terminated, UsageError
+from gpucheck.machine import child
+from gpucheck.machine.child import ChildResult
+from gpucheck.measure import runs
+from gpucheck.report.codec import from_json
+from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Started
+from gpucheck.report.report import Report
+
+# A benchmark ends by its own time budget, which is minutes at most by default: what is still at work after an hour
+# hangs. A longer budget of the user's is added.
+LONGEST_RUN_S = 3600.0
+
+RunChild = Callable[[Sequence[str], float], ChildResult]
+
+
+def command(
+    arguments: Sequence[str], count: int, emit: Emit, *, budget_s: float = 0.0, run_child: RunChild = child.run
+) -> Report:
+    """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return what they come to together.
+
+    A run that fails ends it, with its finding, after what was measured so far. Raises UsageError as the child does, and
+    CannotLook for a child without a document. Ctrl-C emits what there is and is raised on.
+    """
+    reports: list[Report] = []
+    argv = child.python_argv("gpucheck.cli.app", *arguments, "--json", "--quiet")
+    try:
+        for number in range(1, count + 1):
+            emit(Progress(f"run {number} of {count} in a fresh process", number - 1, count))
+            report = _document(run_child(argv, LONGEST_RUN_S + budget_s), number)
+            reports.append(report)
+            if report.summary.exit in (exits.FAILED, exits.COULD_NOT_LOOK):
+                if number < count:
+                    emit(Notice(f"run {number} of {count} failed: no more are started", "warning"))
+                break
+    except (KeyboardInterrupt, Terminated, CannotLook):
+        if reports:
+            _tell(merged(reports), emit)
+        raise
+    whole = merged(reports)
+    _tell(whole, emit)
+    return whole
+
+
+def merged(reports: Sequence[Report]) -> Report:
+    """The documents as one; what is derived from the rows is derived from all runs."""
+    whole = runs.merge(reports)
+    results: dict[str, Any] = dict(whole.results)
+    if "bench_transfer" in results:
+        results["bench_transfer"] = [_copies(entry, whole) for entry in results["bench_transfer"]]
+    return replace(whole, results=results)
+
+
+def _copies(entry: dict[str, Any], whole: Report) -> dict[str, Any]:
+    mine = [one for one in whole.measurements if one.device.id == entry["device"]]
+    return {**entry, "gains": transfer_judge.speedups(mine), "latencies": transfer_judge.latencies(mine)}
+
+
+def _document(ended: ChildResult, number: int) -> Report:
+    """The child's document. Raises UsageError with the child's own sentence, CannotLook where there is none."""
+    last = (ended.stderr.strip().splitlines() or [""])[-1].removeprefix("gpucheck: ")
+    if ended.returncode == exits.USAGE:
+        raise UsageError(last or "wrong usage")
+    try:
+        return from_json(Report, json.loads(ended.stdout))
+    except (ValueError, KeyError, TypeError) as error:
+        how = "did not end in time" if ended.timed_out else f"ended with {ended.returncode} and no document"
+        raise CannotLook(f"run {number} {how}", last, "run it without --runs", finding="runs.child") from error
+
+
+def _tell(whole: Report, emit: Emit) -> None:
+    emit(Started(whole.facts))
+    for notice in whole.notices:
+        emit(Notice(notice))
+    for measurement in whole.measurements:
+        emit(Measured(measurement))
+    for name, value in whole.results.items():
+        emit(Answered(name, value))
+    for finding in whole.findings:
+        emit(Judged(finding))

@@ -1,0 +1,98 @@
+"""Several documents of the same command, each from a process of its own, as one. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from gpucheck.measure import summary
+from gpucheck.report.codec import to_json
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.measurement import Measurement, MemoryFigures
+from gpucheck.report.report import Report
+
+# What is wrong in one run is wrong; what only remarks comes last.
+_WORST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
+
+
+def merge(reports: Sequence[Report]) -> Report:
+    """One report whose measurements carry the runs of all. Facts and results are the first one's.
+
+    Raises ValueError for no reports.
+    """
+    if not reports:
+        raise ValueError("nothing to merge")
+    return replace(
+        reports[0],
+        measurements=merged_measurements(reports),
+        findings=merged_findings(reports),
+        notices=tuple(dict.fromkeys(notice for one in reports for notice in one.notices)),
+    )
+
+
+def merged_measurements(reports: Sequence[Report]) -> tuple[Measurement, ...]:
+    """Every case once, in the order it was first seen. A case that was measured in two ways stays two rows."""
+    groups: dict[str, list[Measurement]] = {}
+    for report in reports:
+        for one in report.measurements:
+            groups.setdefault(_key(one), []).append(one)
+    return tuple(_merged(group) for group in groups.values())
+
+
+def _key(one: Measurement) -> str:
+    """What must agree for runs to be one measurement."""
+    method = replace(one.method, details={})
+    return json.dumps(to_json([one.name, one.device, one.case, one.work, method]), sort_keys=True)
+
+
+def _merged(group: Sequence[Measurement]) -> Measurement:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    runs = tuple(run for one in group for run in one.runs)
+    time_s = summary.time_stats(runs)
+    kept = time_s is not None and all(one.rate is not None for one in group)
+    amount = next(iter(first.work.values()), 0.0)
+    # What differs from process to process is kept for each: where buffers lay, clocks, who else worked.
+    each = [{"flags": one.flags, "telemetry": one.telemetry, "details": one.method.details} for one in group]
+    return replace(
+        first,
+        runs=runs,
+        time_s=time_s,
+        rate=summary.rate(time_s, amount, first.rate.unit) if kept and time_s and first.rate else None,
+        memory=_largest([one.memory for one in group]),
+        method=replace(first.method, details={**first.method.details, "each_run": each}),
+        telemetry=None,
+        flags=tuple(dict.fromkeys(flag for one in group for flag in one.flags)),
+    )
+
+
+def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:
+    """The largest of each figure over the runs; None where no run knows it."""
+    found = {}
+    for field in fields(MemoryFigures):
+        known = [value for one in figures if (value := getattr(one, field.name)) is not None]
+        found[field.name] = known[0] if field.name == "source" and known else max(known, default=None)
+    return MemoryFigures(**found)
+
+
+def merged_findings(reports: Sequence[Report]) -> tuple[Finding, ...]:
+    """For each id the findings of the run with the worst verdict, and in how many runs it was so.
+
+    What one run says in numbers is that run's: a remark names it.
+    """
+    found: list[Finding] = []
+    for name in dict.fromkeys(finding.id for report in reports for finding in report.findings):
+        runs = [[finding for finding in report.findings if finding.id == name] for report in reports]
+        ranks = [min((_WORST.index(one.verdict) for one in run), default=len(_WORST)) for run in runs]
+        worst = min(ranks)
+        where = [place for place, rank in enumerate(ranks) if rank == worst]
+        for one in runs[where[0]]:
+            told = "" if len(reports) == 1 else f" (run {where[0] + 1} of {len(reports)})"
+            if len(where) == len(reports) and one.verdict in ("pass", "skip"):
+                told = ""
+            elif len(where) < len(reports) and one.verdict not in ("pass", "info"):
+                told = f" (in {len(where)} of {len(reports)} runs)"
+            found.append(replace(one, message=f"{one.message}{told}".strip()))
+    return tuple(found)

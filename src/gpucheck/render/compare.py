@@ -1,0 +1,81 @@
+"""`gpucheck compare` as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpucheck import units
+from gpucheck.compare import FEWEST_RUNS, Change, Comparison, Row
+from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, advice_line, finding_line, table
+from gpucheck.report.codec import from_json
+from gpucheck.report.report import Report
+
+_COLUMNS = (
+    Column("row", "left"),
+    Column("old", keep=7),
+    Column("new", keep=7),
+    Column("time\nnew / old"),
+    Column("interval", "left", keep=6),
+    Column("runs", keep=3),
+    Column("verdict", "left"),
+    Column("notes", "left", keep=2, wraps=True),
+)
+_STYLES: dict[Change, str] = {"slower": "yellow", "faster": "green", "same": "", "cannot tell": "dim"}
+
+
+def blocks(report: Report) -> list[Block]:
+    """The rows of both, then what was found."""
+    return [
+        *comparison(report),
+        *(finding_line(finding) for finding in report.findings),
+        *(advice_line(finding.fix) for finding in report.findings if finding.fix),
+    ]
+
+
+def comparison(report: Report) -> list[Block]:
+    """The table of `results.compare` and how it came about; nothing where nothing was compared."""
+    if "compare" not in report.results:
+        return []
+    compared = from_json(Comparison, report.results["compare"])
+    if not compared.rows:
+        return []
+    rows = [_cells(row) for row in compared.rows]
+    return [table(_COLUMNS, rows), Line(), Line(_method(compared)), Line()]
+
+
+def _cells(row: Row) -> Sequence[str | Cell]:
+    interval = UNKNOWN if row.ci_low is None or row.ci_high is None else f"{row.ci_low:.3f} to {row.ci_high:.3f}"
+    notes = [*row.differences, *row.flags]
+    # That there are too few runs stands below, once.
+    if row.why and min(row.old_runs, row.new_runs) >= FEWEST_RUNS:
+        notes.insert(0, row.why)
+    return [
+        _label(row),
+        _figure(row.old_rate, row.old_s, row.rate_unit),
+        _figure(row.new_rate, row.new_s, row.rate_unit),
+        f"{row.ratio:.3f}",
+        interval,
+        str(row.old_runs) if row.old_runs == row.new_runs else f"{row.old_runs}, {row.new_runs}",
+        Cell(row.change, _STYLES[row.change]),
+        ", ".join(notes),
+    ]
+
+
+def _label(row: Row) -> str:
+    parts = [units.capacity(value) if name.endswith("_bytes") else str(value) for name, value in row.case.items()]
+    return f"{row.name} {' '.join(parts)} ({row.new_device})"
+
+
+def _figure(rate: float | None, time_s: float, unit: str | None) -> str:
+    if rate is None or unit is None:
+        return units.duration(time_s)
+    texts = {"B/s": units.byte_rate, "FLOP/s": units.flop_rate}
+    return texts[unit](rate) if unit in texts else f"{units.significant(rate)} {unit}"
+
+
+def _method(compared: Comparison) -> str:
+    alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
+    return (
+        "below 1 is faster; Welch's t on the logarithms of the runs' medians, "
+        f"{alpha} for the whole table (Holm); same: within ±{within}"
+    )

@@ -1,0 +1,130 @@
+"""The same command in fresh processes, behind a child made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpucheck.bench import runs
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine.child import ChildResult
+from gpucheck.report.codec import to_json
+from gpucheck.report.events import Judged, Measured, Notice, Progress, Recorder, Started
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
+from gpucheck.report.report import Report, Summary
+
+GOOD = Finding("copies", "pass", "every copy arrived")
+BAD = Finding("copies", "fail", "a copy is wrong")
+
+
+def report(time_s: float, *, code: int = 0, finding: Finding = GOOD, **more: Any) -> Report:
+    one = Measurement(
+        "transfer",
+        DeviceRef("cpu"),
+        {"direction": "host_to_host", "host_memory": "pageable", "timed": "as_called", "size_bytes": 4096},
+        (Run("", 1, (time_s,), (0.0,)),),
+        TimeStats(time_s, 1),
+        {"bytes": 4096.0},
+        None,
+        MemoryFigures(),
+        Method("host", "host", "cold"),
+    )
+    results: dict[str, Any] = {"bench_transfer": [{"device": "cpu", "link": None, "gains": [], "latencies": []}]}
+    summary = Summary(finding.verdict, code, True)
+    parts = ("gpucheck.report/1", "0.1.0", "bench transfer", (), "", 1.0, Facts(), (one,), (finding,), results, ())
+    return replace(Report(*parts, summary), **more)
+
+
+def ended(document: Report | None, *, code: int = 0, stderr: str = "", timed_out: bool = False) -> ChildResult:
+    return ChildResult(code, json.dumps(to_json(document)) if document else "", stderr, timed_out, False, 1.0)
+
+
+def playing(*children: ChildResult | BaseException) -> tuple[Callable[[Sequence[str], float], ChildResult], list[Any]]:
+    """A child that ends so, one after another, and how each was started."""
+    left, starts = list(children), []
+
+    def run_child(argv: Sequence[str], timeout_s: float) -> ChildResult:
+        starts.append((list(argv), timeout_s))
+        child = left.pop(0)
+        if isinstance(child, BaseException):
+            raise child
+        return child
+
+    return run_child, starts
+
+
+def told(recorder: Recorder, kind: type) -> list[Any]:
+    return [event for event in recorder.events if isinstance(event, kind)]
+
+
+def test_each_run_is_a_fresh_process_with_the_same_command_line() -> None:
+    recorder, (run_child, starts) = Recorder(), playing(*(ended(report(time_s)) for time_s in (1.0, 2.0, 4.0)))
+    whole = runs.command(["bench", "transfer", "--size", "4KiB"], 3, recorder, budget_s=7.0, run_child=run_child)
+    assert [argv[3:] for argv, _ in starts] == [["bench", "transfer", "--size", "4KiB", "--json", "--quiet"]] * 3
+    assert {timeout_s for _, timeout_s in starts} == {runs.LONGEST_RUN_S + 7.0}
+    assert [(event.done, event.total) for event in told(recorder, Progress)] == [(0, 3), (1, 3), (2, 3)]
+    (measured,) = told(recorder, Measured)
+    assert measured.measurement == whole.measurements[0]
+    assert [run.samples_s for run in whole.measurements[0].runs] == [(1.0,), (2.0,), (4.0,)]
+    assert [event.finding for event in told(recorder, Judged)] == [GOOD]
+    assert len(told(recorder, Started)) == 1
+
+
+def test_latencies_are_derived_from_all_runs() -> None:
+    run_child, _ = playing(*(ended(report(time_s)) for time_s in (1.0, 2.0, 4.0)))
+    whole = runs.command([], 3, Recorder(), run_child=run_child)
+    (latency,) = whole.results["bench_transfer"][0]["latencies"]
+    assert latency["time_s"] == 2.0
+
+
+def test_a_run_that_fails_ends_it_with_its_finding() -> None:
+    failed = ended(report(2.0, code=1, finding=BAD), code=1)
+    recorder, (run_child, starts) = Recorder(), playing(ended(report(1.0)), failed, ended(report(3.0)))
+    runs.command([], 3, recorder, run_child=run_child)
+    assert len(starts) == 2
+    (judged,) = told(recorder, Judged)
+    assert (judged.finding.verdict, judged.finding.message) == ("fail", "(in 1 of 2 runs)")
+    assert [event.text for event in told(recorder, Notice)] == ["run 2 of 3 failed: no more are started"]
+
+
+def test_an_undecided_run_is_no_reason_to_stop() -> None:
+    run_child, starts = playing(*(ended(report(1.0, code=4), code=4) for _ in range(2)))
+    runs.command([], 2, Recorder(), run_child=run_child)
+    assert len(starts) == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, CannotLook])
+def test_what_was_measured_before_the_end_is_told(error: type[BaseException]) -> None:
+    last = KeyboardInterrupt() if error is KeyboardInterrupt else ended(None, code=-9, stderr="Killed\n")
+    recorder, (run_child, _) = Recorder(), playing(ended(report(1.0)), ended(report(2.0)), last)
+    with pytest.raises(error):
+        runs.command([], 7, recorder, run_child=run_child)
+    (measured,) = told(recorder, Measured)
+    assert len(measured.measurement.runs) == 2
+
+
+def test_an_end_before_anything_tells_nothing() -> None:
+    recorder, (run_child, _) = Recorder(), playing(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        runs.command([], 7, recorder, run_child=run_child)
+    assert told(recorder, Started) == []
+
+
+@pytest.mark.parametrize(
+    ("child", "kind", "sentence"),
+    [
+        (ended(None, code=-9, stderr="x\nKilled"), CannotLook, "run 1 ended with -9 and no document; Killed; "),
+        (ended(None, code=-9, timed_out=True), CannotLook, "run 1 did not end in time; "),
+        (ended(None, code=2, stderr="gpucheck: --size 9 is odd\n"), UsageError, "--size 9 is odd"),
+    ],
+)
+def test_a_child_without_a_document(child: ChildResult, kind: type[Exception], sentence: str) -> None:
+    with pytest.raises(kind) as raised:
+        runs.command([], 2, Recorder(), run_child=playing(child)[0])
+    assert str(raised.value).startswith(sentence)

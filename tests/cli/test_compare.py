@@ -1,0 +1,160 @@
+"""`gpucheck compare`, `--runs` and `--baseline` through the door that users use."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.cli import app as app_module
+from gpucheck.cli import bench, compare
+from gpucheck.cli.common import Common
+from gpucheck.report.codec import to_json
+from gpucheck.report.facts import Facts
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
+from gpucheck.report.report import Report, Summary
+
+STEADY = (0.99, 0.995, 1.0, 1.0, 1.0, 1.005, 1.01)
+
+
+def document(factor: float = 1.0, runs: int = 7, **more: Any) -> dict[str, Any]:
+    one = Measurement(
+        "matmul",
+        DeviceRef("cpu", None, more.pop("machine", "EPYC")),
+        {"m": 64},
+        tuple(Run("", 1, (factor * median,), (0.0,)) for median in STEADY[:runs]),
+        TimeStats(1.0, 1),
+        {"flop": 1.0},
+        None,
+        MemoryFigures(),
+        Method("host", "host", "warm"),
+    )
+    summary = Summary("pass", 0, True)
+    parts = ("gpucheck.report/1", "0.1.0", "bench matmul", (), "", 1.0, Facts(), (one,), (), {}, (), summary)
+    return {**to_json(Report(*parts)), **more}
+
+
+def written(folder: Path, name: str, content: dict[str, Any]) -> str:
+    path = folder / name
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = app_module.main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("factor", "runs", "gate", "code"),
+    [
+        (1.2, 7, (), 0),
+        (1.2, 7, ("--fail-if-slower", "5%"), 1),
+        (1.05, 7, ("--fail-if-slower", "5%"), 4),
+        (1.2, 1, ("--fail-if-slower", "5%"), 4),
+        (1.0, 7, ("--fail-if-slower", "5%"), 0),
+        (1.2, 7, ("--strict",), 1),
+    ],
+)
+def test_the_exit_status(
+    factor: float, runs: int, gate: tuple[str, ...], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = written(tmp_path, "old.json", document()), written(tmp_path, "new.json", document(factor, runs))
+    assert run(capsys, "compare", old, new, *gate)[0] == code
+
+
+def test_another_machine_is_told_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = written(tmp_path, "old.json", document())
+    new = written(tmp_path, "new.json", document(machine="Xeon"))
+    code, out, err = run(capsys, "compare", old, new, "--json")
+    assert (code, err) == (0, "gpucheck: the machines differ: cpu is EPYC → Xeon\n")
+    (row,) = json.loads(out)["results"]["compare"]["rows"]
+    assert (row["change"], row["ratio"]) == ("same", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read; No such file or directory; "),
+        ("{", "is no JSON document; "),
+        (b"\xff\xfe", "is no JSON document; "),
+        ("[]", "is no document of gpucheck; "),
+        ('{"schema": "else/1"}', "is no document of gpucheck; "),
+        ('{"schema": "gpucheck.report/2"}', "has schema gpucheck.report/2; this gpucheck reads gpucheck.report/1; "),
+        ('{"schema": "gpucheck.report/1"}', "is not whole; "),
+        ('{"schema": "gpucheck.report/1", "measurements": [1]}', "is not whole; "),
+    ],
+)
+def test_a_file_that_is_no_document(
+    content: str | bytes | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    good = written(tmp_path, "good.json", document())
+    for pair in ((str(path), good), (good, str(path))):
+        code, out, err = run(capsys, "compare", *pair)
+        assert (code, out) == (2, "") and words in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--runs", "none"), "--runs 'none' is no number of runs"),
+        (("--runs", "0"), "--runs '0' is no number of runs"),
+        (("--runs", "²"), "--runs '²' is no number of runs"),
+        (("--fail-if-slower", "5%"), "--fail-if-slower needs something to compare with; give --baseline FILE"),
+        (("--baseline", "/no/such.json"), "'/no/such.json' cannot be read"),
+    ],
+)
+def test_wrong_runs(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "bench", "matmul", "--device", "cpu", *arguments)
+    assert (code, out) == (2, "") and words in err
+
+
+def test_a_run_is_given_what_the_command_was_given() -> None:
+    given = {"common": 0, "size": ["64KiB", "1MiB"], "sweep": True, "shape": None, "direction": "h2d", "runs": "7"}
+    given |= {"time_budget": "", "baseline": "x.json", "fail_if_slower": "5%", "other": False}
+    assert compare.arguments_of(Common("bench transfer", device="cuda:1"), given) == (
+        [
+            "bench",
+            "transfer",
+            "--device",
+            "cuda:1",
+            "--size",
+            "64KiB",
+            "--size",
+            "1MiB",
+            "--sweep",
+            "--direction",
+            "h2d",
+        ]
+    )
+
+
+def test_the_names_of_parameters_are_those_of_their_options() -> None:
+    for function in (bench.transfer, bench.matmul):
+        for name, parameter in list(inspect.signature(function, eval_str=True).parameters.items())[1:]:
+            (option,) = parameter.annotation.__metadata__
+            # Within Annotated, typer keeps an option's first name where its default would stand.
+            assert f"--{name.replace('_', '-')}" in (option.default, *option.param_decls)
+
+
+def test_two_runs_in_fresh_processes_and_a_baseline_in_one_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("bench", "matmul", "--device", "cpu", "--size", "64", "--dtype", "float32", "--time-budget", "0.1s")
+    old = tmp_path / "old.json"
+    assert run(capsys, *command, "--runs", "2", "--quiet", "--output", str(old))[0] == 0
+    (measurement,) = json.loads(old.read_text(encoding="utf-8"))["measurements"]
+    assert len(measurement["runs"]) == 2
+    # The same file as the baseline and as the output: it is read before it is written.
+    code, out, _ = run(capsys, *command, "--runs", "2", "--baseline", str(old), "--fail-if-slower", "5%", "--json")
+    found = json.loads(out)
+    assert (code, found["command"]) == (4, "bench matmul")
+    assert found["results"]["compare"]["rows"][0]["why"] == "2 and 2 runs; at least 3 a side are needed"
+    assert len(found["measurements"][0]["runs"]) == 2

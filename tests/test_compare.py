@@ -1,0 +1,248 @@
+"""What two reports say of each other, from documents made by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpucheck import compare
+from gpucheck.compare import Comparison
+from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.report import Report, Summary
+
+FACTS = Facts(
+    torch=TorchBuild("2.13.0"),
+    driver=Driver(version="580.1"),
+    devices=(Device(kind="cuda", id="cuda:0"), Device(kind="cpu", id="cpu", name="EPYC", cores_allowed=16)),
+)
+H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
+EVENTS = Method("device events", "held", "warm", "float32", "float32")
+# Seven processes around 1 s, 1 % apart.
+STEADY = (0.990, 0.995, 1.000, 1.000, 1.000, 1.005, 1.010)
+
+
+def row(medians: Sequence[float], **more: Any) -> Measurement:
+    """A row of one run for each median; two calls in each sample."""
+    return Measurement(
+        name=more.pop("name", "matmul"),
+        device=more.pop("device", H200),
+        case=more.pop("case", {"dtype": "float32", "m": 64}),
+        runs=tuple(Run("", 2, (2 * median, 1.9 * median, 2.3 * median), (0.0, 1.0, 2.0)) for median in medians),
+        time_s=TimeStats(1.0, 3),
+        work=more.pop("work", {"flop": 1e9}),
+        rate=more.pop("rate", Rate(1e9, "FLOP/s")),
+        memory=MemoryFigures(),
+        method=more.pop("method", EVENTS),
+        flags=more.pop("flags", ()),
+    )
+
+
+def report(*rows: Measurement, facts: Facts = FACTS) -> Report:
+    return Report(
+        "gpucheck.report/1", "0.1.0", "bench matmul", (), "", 1.0, facts, rows, (), {}, (), Summary("pass", 0, True)
+    )
+
+
+def scaled(factor: float) -> list[float]:
+    return [factor * median for median in STEADY]
+
+
+def changes(comparison: Comparison) -> list[str]:
+    return [row.change for row in comparison.rows]
+
+
+def finding(findings: Sequence[Finding], name: str) -> Finding:
+    return next(one for one in findings if one.id == name)
+
+
+def test_welch_is_the_textbook_s() -> None:
+    # Welch's own formulas on a set worked by hand: variances 0.01 and 0.04, three and four values.
+    old = [math.exp(value) for value in (0.9, 1.0, 1.1)]
+    new = [math.exp(value) for value in (1.8, 2.0, 2.0, 2.2)]
+    test = compare.welch(old, new)
+    of_old, of_new = 0.01 / 3, (0.08 / 3) / 4
+    assert test.difference == pytest.approx(1.0)
+    assert test.error == pytest.approx(math.sqrt(of_old + of_new))
+    assert test.df == pytest.approx((of_old + of_new) ** 2 / (of_old**2 / 2 + of_new**2 / 3))
+    low, high = test.interval(0.95)
+    assert math.sqrt(low * high) == pytest.approx(math.e)
+    # The interval at 1 - p touches 1.
+    assert test.interval(1 - test.p)[0] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_values_that_do_not_vary_are_certain() -> None:
+    assert compare.welch([2.0] * 3, [2.0] * 3).p == 1.0
+    test = compare.welch([1.0] * 3, [2.0] * 3)
+    assert (test.p, test.interval(0.99)) == (0.0, pytest.approx((2.0, 2.0)))
+
+
+def test_holm_holds_the_smallest_p_against_the_smallest_share() -> None:
+    # 0.002 < 0.01/4; 0.003 < 0.01/3; 0.006 is not below 0.01/2, so it and 0.0061 stand against 0.01/2.
+    levels = compare.holm_levels([0.0061, 0.002, 0.006, 0.003])
+    assert [round(1 - level, 6) for level in levels] == [0.005, 0.0025, 0.005, 0.003333]
+    # Bonferroni would not have rejected 0.003; without any rejection all stand against alpha/m.
+    assert [round(1 - level, 6) for level in compare.holm_levels([0.5, 0.9])] == [0.005, 0.005]
+    assert compare.holm_levels([]) == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "change"),
+    [
+        (1.001, 1.2, "slower"),
+        (0.8, 0.999, "faster"),
+        (0.95, 1.05, "same"),
+        (0.94, 1.01, "cannot tell"),
+        (0.99, 1.06, "cannot tell"),
+        (1.0, 1.0, "same"),
+    ],
+)
+def test_what_an_interval_says(low: float, high: float, change: str) -> None:
+    assert compare.change(low, high) == change
+
+
+@pytest.mark.parametrize(("factor", "change"), [(1.1, "slower"), (0.9, "faster"), (1.0, "same")])
+def test_a_change_of_ten_percent_is_found(factor: float, change: str) -> None:
+    comparison = compare.compare(report(row(STEADY)), report(row(scaled(factor))))
+    (one,) = comparison.rows
+    assert one.change == change
+    assert one.ratio == pytest.approx(factor)
+    assert one.ci_low is not None and one.ci_high is not None and one.ci_low < factor < one.ci_high
+    assert (one.old_s, one.new_s) == (1.0, pytest.approx(factor))
+    # Rates come from the work and the times, and the ratio stays that of the times.
+    assert (one.old_rate, one.new_rate) == (1e9, pytest.approx(1e9 / factor))
+
+
+def test_the_unit_is_the_run_and_not_the_sample() -> None:
+    # A thousand samples agree within each process; the processes do not.
+    def of(medians: Sequence[float]) -> Measurement:
+        runs = tuple(Run("", 1, (median,) * 1000, (0.0,) * 1000) for median in medians)
+        return replace(row(()), runs=runs)
+
+    comparison = compare.compare(report(of((1.0, 1.2, 1.4))), report(of((1.1, 1.3, 1.5))))
+    assert changes(comparison) == ["cannot tell"]
+    assert comparison.rows[0].why == "the runs differ too much"
+
+
+@pytest.mark.parametrize(("old", "new"), [(2, 7), (7, 2), (1, 1)])
+def test_with_fewer_than_three_runs_nothing_can_be_told(old: int, new: int) -> None:
+    comparison = compare.compare(report(row([1.0] * old)), report(row([9.0] * new)))
+    (one,) = comparison.rows
+    assert (one.change, one.ci_low, one.ratio) == ("cannot tell", None, 9.0)
+    assert one.why == f"{old} and {new} runs; at least 3 a side are needed"
+    assert "use --runs 7" in (finding(compare.judge(comparison), "compare.changes").fix or "")
+
+
+def test_rows_without_enough_runs_cost_the_others_no_certainty() -> None:
+    few = [row([1.0], case={"m": size}) for size in range(50)]
+    comparison = compare.compare(report(row(STEADY), *few), report(row(STEADY), *few))
+    assert comparison.rows[0].ci_level == pytest.approx(0.99)
+
+
+def test_chance_alone_calls_few_changes() -> None:
+    random.seed(11)
+
+    def drawn() -> Report:
+        rows = [[math.exp(random.gauss(0, 0.1)) for _ in range(7)] for _ in range(5)]
+        return report(*(row(medians, case={"m": place}) for place, medians in enumerate(rows)))
+
+    documents = 300
+    alarms = sum(bool({"slower", "faster"} & set(changes(compare.compare(drawn(), drawn())))) for _ in range(documents))
+    # One in a hundred is promised for a document; ten of 300 would be three standard deviations above it.
+    assert alarms < 10
+
+
+def test_rows_are_matched_by_case_whatever_their_order() -> None:
+    small, large = {"m": 64}, {"m": 128}
+    old = report(row([1.0], case=small), row([2.0], case=large))
+    new = report(row([2.0], case=large), row([1.0], case=small), row([3.0], case={"m": 256}))
+    comparison = compare.compare(old, new)
+    assert [one.ratio for one in comparison.rows] == [1.0, 1.0]
+    assert (comparison.only_old, comparison.only_new) == ((), ("matmul 256 on cuda:0",))
+
+
+def test_a_row_meets_the_same_method_first_and_another_only_after_saying_so() -> None:
+    tf32 = replace(EVENTS, precision_observed="tf32")
+    both = compare.compare(report(row([1.0]), row([2.0], method=tf32)), report(row([2.0], method=tf32), row([1.0])))
+    assert [(one.ratio, one.differences) for one in both.rows] == [(1.0, ()), (1.0, ())]
+    other = compare.compare(report(row([1.0])), report(row([2.0], method=tf32)))
+    assert other.rows[0].differences == ("precision_observed float32 → tf32",)
+    assert compare.warnings(other) == ["the methods differ: precision_observed float32 → tf32"]
+    assert finding(compare.judge(other), "compare.method").verdict == "warn"
+
+
+def test_cards_meet_themselves_first_and_a_cpu_never_meets_a_card() -> None:
+    second = DeviceRef("cuda:1", "GPU-2", "NVIDIA H200")
+    cpu = DeviceRef("cpu", None, "EPYC")
+    comparison = compare.compare(report(row([1.0]), row([2.0], device=second)), report(row([2.0], device=second)))
+    assert (comparison.rows[0].ratio, comparison.only_old) == (1.0, ("matmul float32, 64 on cuda:0",))
+    assert compare.compare(report(row([1.0])), report(row([1.0], device=cpu))).rows == ()
+
+
+def test_rows_without_a_time_are_listed() -> None:
+    comparison = compare.compare(report(row([])), report(row([1.0])))
+    assert comparison.rows == ()
+    assert comparison.only_old == comparison.only_new == ("matmul float32, 64 on cuda:0",)
+    findings = compare.judge(comparison)
+    assert finding(findings, "compare.changes").verdict == "inconclusive"
+    assert finding(findings, "compare.only_old").message == "matmul float32, 64 on cuda:0"
+
+
+def test_other_work_is_never_compared_by_its_time() -> None:
+    comparison = compare.compare(report(row(STEADY)), report(row(scaled(9), work={"flop": 9e9})))
+    assert changes(comparison) == ["cannot tell"]
+    assert comparison.rows[0].differences == ("work per call 1e+09 flop → 9e+09 flop",)
+
+
+def test_another_machine_and_other_software_are_told() -> None:
+    facts = replace(FACTS, torch=TorchBuild("2.14.0"), devices=(Device(kind="cpu", id="cpu", cores_allowed=8),))
+    other = row([1.0], device=DeviceRef("cuda:0", "GPU-9", "NVIDIA H200"))
+    comparison = compare.compare(report(row([1.0])), report(other, facts=facts))
+    assert comparison.machine == (
+        "cuda:0 UUID GPU-1 → GPU-9",
+        "processor EPYC → unknown",
+        "cores allowed 16 → 8",
+    )
+    assert comparison.software == ("torch 2.13.0 → 2.14.0",)
+    verdicts = {one.id: one.verdict for one in compare.judge(comparison)}
+    assert (verdicts["compare.machine"], verdicts["compare.software"]) == ("warn", "info")
+    assert compare.compare(report(row([1.0])), report(row([1.0]))).machine == ()
+
+
+@pytest.mark.parametrize(
+    ("factor", "limit", "verdict"),
+    [
+        (1.20, 0.05, "fail"),
+        (1.05, 0.05, "inconclusive"),
+        (1.00, 0.05, "pass"),
+        (0.50, 0.05, "pass"),
+        # Slower for certain, and within what is allowed.
+        (1.10, 0.20, "pass"),
+        (1.10, 0.0, "fail"),
+    ],
+)
+def test_the_gate(factor: float, limit: float, verdict: str) -> None:
+    comparison = compare.compare(report(row(STEADY)), report(row(scaled(factor))))
+    assert finding(compare.judge(comparison, limit), "compare.slower").verdict == verdict
+
+
+def test_the_gate_fails_for_one_row_and_is_undecided_for_too_few_runs() -> None:
+    one, two = {"m": 1}, {"m": 2}
+    old = report(row(STEADY, case=one), row([1.0], case=two))
+    slow = compare.compare(old, report(row(scaled(2), case=one), row([1.0], case=two)))
+    gate = finding(compare.judge(slow, 0.05), "compare.slower")
+    assert (gate.verdict, gate.evidence["slower"], gate.evidence["undecided"]) == ("fail", ["matmul 1"], ["matmul 2"])
+    same = compare.compare(old, old)
+    assert finding(compare.judge(same, 0.05), "compare.slower").verdict == "inconclusive"
+
+
+def test_a_row_that_escapes_the_gate_is_a_warning() -> None:
+    comparison = compare.compare(report(row(STEADY), row(STEADY, case={"m": 1})), report(row(STEADY)))
+    assert finding(compare.judge(comparison, 0.05), "compare.only_old").verdict == "warn"
+    assert finding(compare.judge(comparison), "compare.only_old").verdict == "info"
