@@ -26,7 +26,8 @@ ALPHA = 0.01
 SAME_WITHIN = 0.05
 # With two runs a side the interval is so wide (t of two degrees of freedom) that it could only mislead.
 FEWEST_RUNS = 3
-# Finds a slowdown of 10 % where processes differ by 2.5 % (simulated power 1.00; 0.59 with 3 runs).
+# Where processes differ by 2.5 %, seven a side find a slowdown of 10 % as good as always, and three less than half the
+# time (benchmarks/compare_power.py --simulate 2.5%).
 USUAL_RUNS = 7
 
 Change = Literal["slower", "faster", "same", "cannot tell"]

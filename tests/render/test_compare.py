@@ -1,0 +1,112 @@
+"""The layout of a comparison, from data made by hand, as it stands in a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+
+from gpucheck.compare import Change, Comparison, Row
+from gpucheck.render import terminal, text
+from gpucheck.report.codec import to_json
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.report import Report, Summary
+
+
+def row(change: Change, **more: Any) -> Row:
+    fields: dict[str, Any] = {
+        "name": "transfer",
+        "case": {"direction": "host_to_device", "size_bytes": 2**20},
+        "old_device": "cuda:0",
+        "new_device": "cuda:0",
+        "old_runs": 7,
+        "new_runs": 7,
+        "old_s": 1e-3,
+        "new_s": 1.1e-3,
+        "old_rate": 55e9,
+        "new_rate": 50e9,
+        "rate_unit": "B/s",
+        "ratio": 1.1,
+        "ci_low": 1.05,
+        "ci_high": 1.15234,
+        "ci_level": 0.99,
+    }
+    return Row(change=change, **{**fields, **more})
+
+
+def shown(command: str, comparison: Comparison, *findings: Finding) -> str:
+    made = Report(
+        "gpucheck.report/1",
+        "0.1.0",
+        command,
+        (),
+        "",
+        1.0,
+        Facts(),
+        (),
+        findings,
+        {"compare": to_json(comparison)},
+        (),
+        Summary("pass", 0, True),
+    )
+    stream = io.StringIO()
+    terminal.show(terminal.console(stream), text.blocks(made))
+    return re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def test_each_row_with_its_interval_and_verdict() -> None:
+    rows = (
+        row("slower", flags=("noisy",)),
+        row(
+            "cannot tell",
+            name="matmul",
+            case={"dtype": "bfloat16", "m": 64},
+            old_rate=None,
+            new_rate=None,
+            rate_unit=None,
+            new_runs=1,
+            ci_low=None,
+            ci_high=None,
+            ci_level=None,
+            why="7 and 1 runs; at least 3 a side are needed",
+            differences=("launch held → graph",),
+        ),
+    )
+    advice = Finding("compare.changes", "warn", "compared", "1 slower, 1 cannot tell", fix="use --runs 7")
+    out = shown("compare", Comparison(rows, (), (), (), ()), advice)
+    print(out)
+    assert [re.sub(" {2,}", " | ", line.strip()) for line in out.splitlines()] == [
+        "time",
+        "row | old | new | new / old | interval | runs | verdict | notes",
+        "─",
+        "transfer host_to_device 1 MiB (cuda:0) | 55.0 GB/s | 50.0 GB/s | 1.100 | 1.050 to 1.152 | 7 | slower | noisy",
+        "matmul bfloat16 64 (cuda:0) | 1.00 ms | 1.10 ms | 1.100 | – | 7, 1 | cannot tell | launch held → graph",
+        "",
+        "below 1 is faster; Welch's t on the logarithms of the runs' medians, 1.0 % for the whole table (Holm); "
+        "same: within ±5.0 %",
+        "",
+        "! compared: 1 slower, 1 cannot tell",
+        "→ use --runs 7",
+    ]
+
+
+def test_why_it_cannot_be_told_stands_in_the_row() -> None:
+    out = shown("compare", Comparison((row("cannot tell", why="the runs differ too much"),), (), (), (), ()))
+    assert "cannot tell   the runs differ too much" in out
+
+
+def test_a_benchmark_with_a_baseline_shows_what_changed_too() -> None:
+    assert "1.050 to 1.152" in shown("bench matmul", Comparison((row("slower"),), (), (), (), ()))
+
+
+def test_without_a_row_in_common_there_is_no_table() -> None:
+    nothing = Finding("compare.changes", "inconclusive", "the two have no row in common")
+    assert shown("compare", Comparison((), ("a",), ("b",), (), ()), nothing) == "? the two have no row in common\n"
