@@ -14,11 +14,12 @@ from .common import OLDEST_PYTHON, USAGE, Trouble
 PROBE_LIMIT_S = 60  # a cold Python on a network disk answers in seconds; one that takes a minute is not usable
 
 # Runs in the chosen Python, whatever its version, so in words that Python 2 knows. The current folder is not looked
-# into: a folder named torch there is not torch.
+# into: a folder named torch there is not torch, and a stray json.py is not json.
 PROBE = r"""
-import json, os, sys
+import sys
 if sys.path and sys.path[0] == "":
     del sys.path[0]
+import json, os
 seen = {"version": list(sys.version_info[:3])}
 if sys.version_info >= (3, 10):
     import importlib.metadata, importlib.util, site, sysconfig

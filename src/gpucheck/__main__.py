@@ -1,8 +1,15 @@
 """`python -m gpucheck` is the command `gpucheck`."""
 
+import os
 import sys
 
-from gpucheck.cli.app import main
+# `-m` puts the current folder first on the path: a stray json.py or torch.py there must not break the command. Targets
+# find the current folder all the same: the children that load them put it there.
+_ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
+    del sys.path[0]
+
+from gpucheck.cli.app import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

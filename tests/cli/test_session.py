@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,6 +155,27 @@ def test_a_full_disk_costs_neither_the_result_nor_the_old_file(
     )
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
     assert target.read_text() == "old"
+
+
+def test_one_output_that_fails_does_not_cost_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.write_text
+
+    def full(self: Path, text: str, **more: Any) -> int:
+        if ".json." in self.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(self, text, **more)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert session.run(smoke(output=(str(tmp_path / "x.json"), str(tmp_path / "x.md"))), passes) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["x.md"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everything")
+def test_a_file_that_is_read_only_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("old")
+    (tmp_path / "x.json").chmod(0o444)
+    with pytest.raises(UsageError, match="the file is read-only"):
+        session.run(smoke(output=(str(tmp_path / "x.json"),)), passes)
 
 
 def test_watching_shows_one_reading_after_another_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

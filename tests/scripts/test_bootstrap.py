@@ -14,6 +14,7 @@ from bootstrap import common, making, needs, sentences
 from bootstrap.common import ENVIRONMENTS, Trouble
 from bootstrap.interpreter import choose, python_of
 from bootstrap.layers import is_ready, layer_folder, layer_python, read_stamp, write_stamp
+from bootstrap.probe import probe
 from gpucheck import exits
 
 if sys.version_info >= (3, 11):
@@ -262,3 +263,12 @@ def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, free: int, senten
     usage = shutil.disk_usage(".")._replace(free=free)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert str(making.failure("pip said no")) == sentence
+
+
+def test_a_stray_module_in_the_current_folder_does_not_break_the_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "os", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('stray')")
+    monkeypatch.chdir(tmp_path)
+    assert probe(sys.executable, ["pytest"], os.environ).installed["pytest"]

@@ -68,8 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GpucheckError as error:
         tell(error, debug=debug)
         return error.exit_code
-    except (BrokenPipeError, SystemExit):
-        # typer turns a closed stdout into SystemExit, and nothing else, when it is not in standalone mode.
+    except BrokenPipeError:
+        _silence_stdout()
+        return exits.CLOSED_STDOUT
+    except SystemExit as error:
+        # typer turns a closed stdout into this; any other comes from code that is not ours and goes its way.
+        if not isinstance(error.__context__, OSError) or error.__context__.errno != errno.EPIPE:
+            raise
         _silence_stdout()
         return exits.CLOSED_STDOUT
     except OSError as error:

@@ -52,6 +52,8 @@ def _prepared(path: str) -> Output:
         raise UsageError(f"--output {path!r} has no known format", "", f"end it in {', '.join(known)}")
     if target.is_dir():
         raise UsageError(f"--output {path!r} is a folder", "", "name a file")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise UsageError(f"--output {path!r} cannot be written", "the file is read-only", "name another file")
     try:
         # Beside the target, so that the rename at the end cannot cross file systems.
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
@@ -64,20 +66,24 @@ def _prepared(path: str) -> Output:
 
 
 def write(outputs: Sequence[Output], report: Report) -> None:
-    """Write every output and put it in place. Raises CannotLook where there is no room or no right to."""
+    """Write every output and put it in place. Raises CannotLook where there is no room or no right to.
+
+    One that cannot be written does not cost the others.
+    """
     known = formats()
-    try:
-        for output in outputs:
-            try:
-                output.temporary.write_text(known[output.suffix](report), encoding="utf-8")
-                output.temporary.chmod(0o666 & ~_umask())
-                output.temporary.replace(output.target)
-            except OSError as error:
-                why = os.strerror(error.errno) if error.errno else str(error)
-                fix = "make room and run it again" if error.errno == errno.ENOSPC else "see that the folder is writable"
-                raise CannotLook(f"--output {str(output.target)!r} could not be written", why, fix) from error
-    finally:
-        discard(outputs)
+    failed: list[CannotLook] = []
+    for output in outputs:
+        try:
+            output.temporary.write_text(known[output.suffix](report), encoding="utf-8")
+            output.temporary.chmod(0o666 & ~_umask())
+            output.temporary.replace(output.target)
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else str(error)
+            fix = "make room and run it again" if error.errno == errno.ENOSPC else "see that the folder is writable"
+            failed.append(CannotLook(f"--output {str(output.target)!r} could not be written", why, fix))
+    discard(outputs)
+    if failed:
+        raise failed[0]
 
 
 def discard(outputs: Sequence[Output]) -> None:
