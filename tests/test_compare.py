@@ -246,3 +246,15 @@ def test_a_row_that_escapes_the_gate_is_a_warning() -> None:
     comparison = compare.compare(report(row(STEADY), row(STEADY, case={"m": 1})), report(row(STEADY)))
     assert finding(compare.judge(comparison, 0.05), "compare.only_old").verdict == "warn"
     assert finding(compare.judge(comparison), "compare.only_old").verdict == "info"
+
+
+@pytest.mark.parametrize(("busy", "verdict"), [(7, "inconclusive"), (4, "inconclusive"), (3, "fail")])
+def test_a_busy_machine_fails_no_gate(busy: int, verdict: str) -> None:
+    each = [{"flags": ["cpu-busy"] if place < busy else ["noisy"]} for place in range(7)]
+    slow = row(scaled(2), method=replace(EVENTS, details={"each_run": each}), flags=("cpu-busy",))
+    comparison = compare.compare(report(row(STEADY)), report(slow))
+    assert changes(comparison) == ["slower"]
+    gate = finding(compare.judge(comparison, 0.05), "compare.slower")
+    assert gate.verdict == verdict
+    told = "matmul float32, 64: 2.000× the time" + (", but the new side was cpu-busy in most runs" if busy > 3 else "")
+    assert gate.message == told

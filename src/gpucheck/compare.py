@@ -31,6 +31,8 @@ FEWEST_RUNS = 3
 USUAL_RUNS = 7
 
 Change = Literal["slower", "faster", "same", "cannot tell"]
+# What makes a whole process slow and is not the code's doing: a slowdown seen beside it does not fail a gate.
+DISTURBING = ("cpu-busy", "throttled")
 METHOD_FIELDS = ("clock", "launch", "cache", "precision_requested", "precision_observed", "numa")
 
 
@@ -39,7 +41,8 @@ class Row:
     """One measurement of both reports. Times are seconds per call, medians over the runs' medians.
 
     `ratio` is new time over old, `ci_low` to `ci_high` its interval at `ci_level`; None with fewer than 3 runs a side.
-    `differences` names what differs in method, `why` why it cannot be told.
+    `differences` names what differs in method, `why` why it cannot be told. `disturbed` is what disturbed most of the
+    new side's runs: others on the CPU, a throttled clock.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Row:
     why: str | None = None
     differences: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    disturbed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +304,14 @@ def _row(old: Measurement, new: Measurement, test: Welch | None, level: float | 
         why=why,
         differences=_differences(old, new),
         flags=tuple(dict.fromkeys((*old.flags, *new.flags))),
+        disturbed=disturbed(new),
     )
+
+
+def disturbed(one: Measurement) -> tuple[str, ...]:
+    """Which disturbances most of a row's runs were flagged for."""
+    each = [run["flags"] for run in one.method.details.get("each_run", ())] or [one.flags]
+    return tuple(flag for flag in DISTURBING if sum(flag in flags for flags in each) > len(each) / 2)
 
 
 def row_label(row: Row) -> str:
@@ -369,8 +380,12 @@ _WORDS: tuple[Change, ...] = ("slower", "faster", "same", "cannot tell")
 
 
 def _gate(comparison: Comparison, most: float) -> Finding:
-    """Fail where the interval lies above 1 + `most`; inconclusive where it straddles it or there is none."""
-    slower = [row for row in comparison.rows if row.ci_low is not None and row.ci_low > 1 + most]
+    """Fail where the interval lies above 1 + `most`; inconclusive where it straddles it or there is none.
+
+    It is inconclusive, too, where most of the new runs were disturbed: run on a machine at rest, it may be as fast.
+    """
+    above = [row for row in comparison.rows if row.ci_low is not None and row.ci_low > 1 + most]
+    slower = [row for row in above if not row.disturbed]
     unclear = [row for row in comparison.rows if row not in slower and (row.ci_high is None or row.ci_high > 1 + most)]
     evidence = {"limit": 1 + most, "slower": [row_label(row) for row in slower]}
     evidence["undecided"] = [row_label(row) for row in unclear]
@@ -379,8 +394,14 @@ def _gate(comparison: Comparison, most: float) -> Finding:
         told = "; ".join(f"{row_label(row)}: {row.ratio:.3f}× the time" for row in slower)
         return Finding("compare.slower", "fail", f"slower by more than {limit}", told, evidence)
     if unclear:
-        told = "; ".join(f"{row_label(row)}: {row.why or 'the interval straddles the limit'}" for row in unclear)
+        told = "; ".join(f"{row_label(row)}: {_unclear(row, above)}" for row in unclear)
         fix = f"measure both with --runs {USUAL_RUNS} or more, on a machine at rest"
         title = f"it cannot be told whether this is slower by more than {limit}"
         return Finding("compare.slower", "inconclusive", title, told, evidence, fix)
     return Finding("compare.slower", "pass", f"no row is slower by more than {limit}", evidence=evidence)
+
+
+def _unclear(row: Row, above: Sequence[Row]) -> str:
+    if row in above:
+        return f"{row.ratio:.3f}× the time, but the new side was {' and '.join(row.disturbed)} in most runs"
+    return row.why or "the interval straddles the limit"

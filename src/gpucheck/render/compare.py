@@ -18,7 +18,7 @@ _COLUMNS = (
     Column("interval", "left", keep=6),
     Column("runs", keep=3),
     Column("verdict", "left"),
-    Column("notes", "left", keep=2, wraps=True),
+    Column("notes", "left", keep=5, wraps=True),
 )
 _STYLES: dict[Change, str] = {"slower": "yellow", "faster": "green", "same": "", "cannot tell": "dim"}
 
