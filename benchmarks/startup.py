@@ -47,6 +47,7 @@ COMMANDS = (
     "app compare",
     "app schema",
     "bench transfer",
+    "bench bandwidth",
     "bench matmul",
 )
 BODY = '''

@@ -61,6 +61,7 @@ STEPS = (
     Step("memory", ("memory", "--device", "cuda"), 40),
     Step("smoke", ("smoke", "--require", "cuda", "--min-devices", "1"), 60),
     Step("bench-transfer", ("bench", "transfer", "--device", "cuda"), 45),
+    Step("bench-bandwidth", ("bench", "bandwidth", "--device", "cuda"), 30),
     Step("bench-matmul", ("bench", "matmul", "--device", "cuda"), 60),
     # A limit keeps the search short; the whole card is the last step.
     Step("find-batch-size-8GiB", ("find-batch-size", "--device", "cuda", "--memory-limit", "8GiB"), 60),

@@ -11,7 +11,17 @@ from gpucheck import exits
 from gpucheck.cli import app as app_module
 from gpucheck.cli.reference import reference
 
-COMMANDS = {"devices", "memory", "smoke", "bench transfer", "bench matmul", "find-batch-size", "compare", "schema"}
+COMMANDS = {
+    "devices",
+    "memory",
+    "smoke",
+    "bench transfer",
+    "bench bandwidth",
+    "bench matmul",
+    "find-batch-size",
+    "compare",
+    "schema",
+}
 SHARED = {"--device", "--json", "--output", "--strict", "--quiet", "--debug"}
 
 

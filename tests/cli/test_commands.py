@@ -24,6 +24,7 @@ COMMANDS = {
     "memory": ("memory", "--device", "cpu"),
     "smoke": ("smoke", "--device", "cpu", "--skip", "data."),
     "bench transfer": ("bench", "transfer", "--device", "cpu", "--size", "64KiB", "--time-budget", "0.3s"),
+    "bench bandwidth": ("bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "1s"),
     "bench matmul": ("bench", "matmul", "--device", "cpu", "--size", "64", "--dtype", "float32", "--time-budget", "1s"),
     "find-batch-size": ("find-batch-size", "mlp", "--device", "cpu", "--max-batch-size", "2", "--memory-limit", "1GiB"),
 }

@@ -10,7 +10,7 @@ from gpucheck.cli.common import Common, add, exit_codes_epilog
 from gpucheck.cli.compare import BASELINE, FAIL_IF_SLOWER, RUNS, run_again, wants_runs
 
 app = typer.Typer(
-    help="How fast: copies between host and device, matrix products.",
+    help="How fast: copies between host and device, memory, matrix products.",
     epilog=exit_codes_epilog(),
     rich_markup_mode=None,
 )
@@ -63,6 +63,44 @@ def transfer(
     return session.run(common, lambda emit: work.command(options, emit))
 
 
+def bandwidth(
+    common: Common,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="SIZE",
+            help="Of each of three arrays, in steps of 64 KiB; default 1GiB, on a CPU 256MiB, more where 4 × the cache "
+            "is more. Repeatable.",
+        ),
+    ] = None,
+    time_budget: Annotated[str, typer.Option("--time-budget", metavar="TIME", help="For all of it; default 10s.")] = "",
+    runs: Annotated[str, RUNS] = "",
+    baseline: Annotated[str, BASELINE] = "",
+    fail_if_slower: Annotated[str, FAIL_IF_SLOWER] = "",
+) -> int:
+    """How fast a device reads and writes its own memory, cold; on a CPU, the host's.
+
+    read sums the rows of an array, write fills one, copy copies one, triad adds twice one to another (c = a + 2b).
+    Bytes count as they move, read and written: a copy of 1 GiB moves 2 GiB. So count STREAM, bandwidthTest and data
+    sheets; nvbandwidth counts a copy within a device once. What a CPU reads before it overwrites it is not counted,
+    as in STREAM. Every result is verified.
+    """
+    given = dict(locals())  # before anything else is named: what a run in a fresh process is given too
+    from gpucheck import units
+    from gpucheck.bench import bandwidth as work
+    from gpucheck.cli import session
+
+    options = work.parse(
+        sizes=tuple(size or ()),
+        time_budget_s=units.parse_duration(time_budget) if time_budget else None,
+        device=common.device,
+    )
+    if wants_runs(runs, baseline, fail_if_slower):
+        return run_again(common, given, options.time_budget_s)
+    return session.run(common, lambda emit: work.command(options, emit))
+
+
 def matmul(
     common: Common,
     dtype: Annotated[
@@ -99,4 +137,5 @@ def matmul(
 
 
 add(app, "transfer", transfer, group="bench")
+add(app, "bandwidth", bandwidth, group="bench")
 add(app, "matmul", matmul, group="bench")

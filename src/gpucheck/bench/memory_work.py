@@ -1,0 +1,177 @@
+"""What `bench bandwidth` runs: four operations on preallocated float32 arrays, rotating over cold slices, and verified.
+
+The arrays hold small whole numbers, so that every sum is exact in float32 in whichever order it is made; the sums of
+128 neighbouring rows all differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+Operation = Literal["read", "write", "copy", "triad"]
+# How many arrays of the size each operation reads and writes; `read` also writes a sum for each row.
+ARRAYS: dict[Operation, tuple[int, int]] = {"read": (1, 0), "write": (0, 1), "copy": (1, 1), "triad": (2, 1)}
+CALLS: dict[Operation, str] = {
+    "read": "torch.sum(a, dim=1, out=sums)",
+    "write": "c.fill_(s)",
+    "copy": "c.copy_(a)",
+    "triad": "torch.add(a, b, alpha=s, out=c)",
+}
+ITEM = 4
+# A row's sum is one block's work on a device, without the second pass and the temporaries of a reduction to one number;
+# what is written is 1/16384 of what is read.
+ROW = 16384
+GRAIN = ROW * ITEM
+# Views are made beforehand: cutting a slice inside a timed call would be timed.
+MOST_SLICES = 16384
+# Twice a value is exact. No result is negative.
+SCALAR, WRITTEN, POISON = 2.0, 500.0, -1.0
+# The pattern repeats after so many rows, 8 MiB: filled and compared at once.
+PERIOD = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Three arrays of rows, the sums of the rows of the first, and what the two sources hold: twice its period."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor
+    sums: torch.Tensor
+    pattern: tuple[torch.Tensor, torch.Tensor]
+
+    @property
+    def bytes(self) -> int:
+        """What one array holds."""
+        return int(self.a.numel()) * ITEM
+
+
+def allocate(size: int, device: torch.device) -> Arrays:
+    """Three arrays of `size` bytes (a multiple of GRAIN), filled. Raises torch's errors where there is no room."""
+    rows = size // GRAIN
+
+    def empty() -> torch.Tensor:
+        return torch.empty((rows, ROW), dtype=torch.float32, device=device)
+
+    sums = torch.empty(rows, dtype=torch.float32, device=device)
+    made = Arrays(empty(), empty(), empty(), sums, pattern(device))
+    for start in range(0, rows, PERIOD):
+        stop = min(start + PERIOD, rows)
+        made.a[start:stop], made.b[start:stop] = (half[: stop - start] for half in made.pattern)
+    made.c.fill_(POISON)
+    return made
+
+
+def pattern(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the rows of the two sources hold, twice: whole numbers from 0 to 254, and from 1 to 128."""
+    row = torch.arange(2 * PERIOD, device=device)[:, None] % PERIOD
+    column = torch.arange(ROW, device=device)
+    a = (column % 128) + row
+    b = ((column // 128) + row) % 128 + 1
+    return a.to(torch.float32), b.to(torch.float32)
+
+
+def moved(operation: Operation, size: int) -> int:
+    """Bytes that one call reads and writes."""
+    reads, writes = ARRAYS[operation]
+    return (reads + writes) * size + (size // ROW if operation == "read" else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the comparison came to: slices compared, and elements that are not what they must be."""
+
+    slices: int
+    wrong: int
+
+
+@dataclass(slots=True)
+class Repeated:
+    """One operation on slices of `size` bytes, the next slice with every call, over `span` bytes of each array."""
+
+    operation: Operation
+    arrays: Arrays
+    size: int
+    span: int
+    _cursor: int = 0
+    _calls: list[Callable[[], object]] = field(default_factory=list)
+    _prepared: int = 0
+
+    def __post_init__(self) -> None:
+        count = min(max(1, -(-self.span // self.size)), self.arrays.bytes // self.size, MOST_SLICES)
+        rows = self.size // GRAIN
+        self._calls = [self._on(place * rows, (place + 1) * rows) for place in range(count)]
+
+    def _on(self, start: int, stop: int) -> Callable[[], object]:
+        a, b, c = (array[start:stop] for array in (self.arrays.a, self.arrays.b, self.arrays.c))
+        sums = self.arrays.sums[start:stop]
+        if self.operation == "read":
+            return lambda: torch.sum(a, dim=1, out=sums)
+        if self.operation == "write":
+            return lambda: c.fill_(WRITTEN)
+        if self.operation == "copy":
+            return lambda: c.copy_(a)
+        return lambda: torch.add(a, b, alpha=SCALAR, out=c)
+
+    @property
+    def count(self) -> int:
+        """How many slices there are."""
+        return len(self._calls)
+
+    def call(self) -> None:
+        """Run the operation on the next slice."""
+        self._calls[self._cursor % len(self._calls)]()
+        self._cursor += 1
+
+    def empty(self) -> Callable[[], object]:
+        """The same call on nothing."""
+        return self._on(0, 0)
+
+    def prepare(self, sample: int, calls: int) -> None:
+        """Before the warm-up, and again before the first window: overwrite what the calls will write."""
+        if self._prepared < 2:
+            self._prepared += 1
+            self._cursor = 0
+            rows = self.count * self.size // GRAIN
+            target = self.arrays.sums if self.operation == "read" else self.arrays.c
+            target[:rows].fill_(POISON)
+
+    def forget(self) -> None:
+        """The calls since were recorded and not run: which slices their replays write is seen when comparing."""
+        self._cursor = 0
+
+    def finish(self) -> Verified:
+        """Compare every slice that was written; needs the calls to be over.
+
+        A slice counts as written where the calls are known to have come by, or anything in it is not as it was before.
+        """
+        rows, slices, wrong = self.size // GRAIN, 0, 0
+        for place in range(self.count):
+            bad = untouched = 0
+            for start in range(place * rows, (place + 1) * rows, PERIOD):
+                stop = min(start + PERIOD, (place + 1) * rows)
+                found, expected = self._result(start, stop)
+                if torch.equal(found, expected):
+                    continue
+                bad += int((found != expected).sum())
+                untouched += int((found == POISON).sum())
+            elements = rows if self.operation == "read" else rows * ROW
+            if place >= self._cursor and untouched == elements:
+                continue
+            slices += 1
+            wrong += bad
+        return Verified(slices, wrong)
+
+    def _result(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        first = start % PERIOD
+        a, b = (half[first : first + stop - start] for half in self.arrays.pattern)
+        if self.operation == "read":
+            return self.arrays.sums[start:stop], a.to(torch.float64).sum(dim=1).to(torch.float32)
+        found = self.arrays.c[start:stop]
+        if self.operation == "write":
+            return found, torch.full_like(a, WRITTEN)
+        return found, a if self.operation == "copy" else a + SCALAR * b

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.bench import bandwidth, memory_work
+from gpucheck.bench.bandwidth import Options, Room
+from gpucheck.bench.memory_work import GRAIN, POISON, ROW, Operation, Repeated
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import accel, choose, host, inventory
+from gpucheck.machine.host import HostMemory
+from gpucheck.measure.telemetry import Watch
+from gpucheck.peaks import Unknown, lookup
+from gpucheck.report.events import Judged, Measured, Recorder
+from gpucheck.report.facts import Facts
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+
+GIB, MIB = 2**30, 2**20
+CPU = accel.open_device("cpu")
+OPERATIONS = tuple(memory_work.ARRAYS)
+ARRAYS = memory_work.allocate(300 * GRAIN, CPU.device)
+
+
+def measured(operation: str = "copy", rate: float = 4e12, cache: str = "cold", **details: Any) -> Measurement:
+    details = {"verified_slices": 1, "wrong_elements": 0, **details}
+    return Measurement(
+        name="bandwidth",
+        device=DeviceRef("cuda:0"),
+        case={"operation": operation, "size_bytes": GIB},
+        runs=(Run("", 1, (1.0,), (0.0,)),),
+        time_s=TimeStats(1.0, 1),
+        work={"bytes": 2.0 * GIB},
+        rate=Rate(rate, "B/s"),
+        memory=MemoryFigures(),
+        method=Method("device events", "held", cache, details=details),
+    )
+
+
+def found(*measurements: Measurement, part: Any = None) -> dict[str, Any]:
+    return {finding.id: finding for finding in bandwidth.judge(measurements, part)}
+
+
+# options and sizes
+
+
+def test_sizes_are_whole_rows_once_each_and_in_order() -> None:
+    assert bandwidth.parse(sizes=("1GB", "64KiB", "65540")).sizes == (65536, 1_000_000_000 // GRAIN * GRAIN)
+
+
+@pytest.mark.parametrize("size", ["63KiB", "0", "-1", "x", "1 parsec", "2EiB"])
+def test_what_is_no_size(size: str) -> None:
+    with pytest.raises(UsageError, match="--size"):
+        bandwidth.parse(sizes=(size,))
+
+
+def test_arrays_are_four_times_the_cache_unless_there_is_no_room() -> None:
+    assert bandwidth.sizes_for(Options(), CPU, Room(8 * GIB, 32 * MIB, True)) == (256 * MIB,)
+    assert bandwidth.sizes_for(Options(), CPU, Room(8 * GIB, 96 * MIB, True)) == (384 * MIB,)
+    assert bandwidth.sizes_for(Options(), CPU, Room(100 * MIB, 96 * MIB, True)) == (100 * MIB,)
+    # A virtual machine that shows 16 GiB of cache does not make the arrays 64 GiB.
+    assert bandwidth.sizes_for(Options(), CPU, Room(99 * GIB, 16 * GIB, True)) == (2 * GIB,)
+    gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU")
+    assert bandwidth.sizes_for(Options(), gpu, Room(8 * GIB, 60 * MIB, True)) == (GIB,)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    with pytest.raises(UsageError) as raised:
+        bandwidth.sizes_for(Options(sizes=(GIB,)), CPU, Room(512 * MIB, MIB, True))
+    assert str(raised.value) == (
+        "--size 1 GiB does not fit; three arrays of it are needed, and 1.5 GiB can be spared; give at most 512 MiB"
+    )
+    with pytest.raises(CannotLook, match="no room to measure in"):
+        bandwidth.sizes_for(Options(), CPU, Room(0, MIB, True))
+
+
+def test_three_arrays_take_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 12 * GIB, None, None))
+    assert bandwidth.room_for(CPU).array == GIB
+
+
+# the work
+
+
+def test_the_pattern_makes_every_sum_exact_and_neighbouring_rows_differ() -> None:
+    a, b = (half[: memory_work.PERIOD] for half in ARRAYS.pattern)
+    assert float(a.max()) * ROW < 2**24
+    assert len(a.sum(dim=1).unique()) == memory_work.PERIOD
+    assert (a.min(), a.max(), b.min(), b.max()) == (0, 254, 1, 128)
+    assert torch.equal(ARRAYS.a[200], a[200 % memory_work.PERIOD])
+
+
+@pytest.mark.parametrize(
+    ("operation", "bytes_moved"),
+    [("read", GIB + GIB // ROW), ("write", GIB), ("copy", 2 * GIB), ("triad", 3 * GIB)],
+)
+def test_bytes_are_counted_as_they_move(operation: Operation, bytes_moved: int) -> None:
+    assert memory_work.moved(operation, GIB) == bytes_moved
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("rows", [300, 130, 7])
+def test_every_operation_leaves_what_it_must(operation: Operation, rows: int) -> None:
+    work = Repeated(operation, ARRAYS, rows * GRAIN, 300 * GRAIN)
+    assert work.count == 300 // rows
+    work.prepare(0, 1)
+    work.empty()()
+    for _ in range(work.count):
+        work.call()
+    assert work.finish() == memory_work.Verified(work.count, 0)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_no_operation_has_a_hidden_temporary(operation: Operation) -> None:
+    work = Repeated(operation, ARRAYS, 300 * GRAIN, 300 * GRAIN)
+    work.call()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        work.call()
+    taken = sum(max(event.self_cpu_memory_usage, 0) for event in profile.key_averages())
+    assert taken < 4096
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_wrong_element_and_a_call_that_did_nothing_are_found(operation: Operation) -> None:
+    work = Repeated(operation, ARRAYS, 100 * GRAIN, 300 * GRAIN)
+    target = ARRAYS.sums if operation == "read" else ARRAYS.c
+    work.prepare(0, 1)
+    work.call()
+    work.call()
+    target[150:151].add_(1) if operation == "read" else target[150, 7:8].add_(float("nan"))
+    assert work.finish() == memory_work.Verified(2, 1)
+    target[:100].fill_(POISON)
+    assert work.finish().wrong > 1
+
+
+def test_what_a_graph_replays_is_compared_where_it_wrote() -> None:
+    work = Repeated("copy", ARRAYS, 100 * GRAIN, 300 * GRAIN)
+    work.prepare(0, 1)
+    work.forget()
+    assert work.finish() == memory_work.Verified(0, 0)
+    ARRAYS.c[100:200].copy_(ARRAYS.a[100:200])
+    assert work.finish() == memory_work.Verified(1, 0)
+    ARRAYS.c[100, 5] += 1
+    assert work.finish() == memory_work.Verified(1, 1)
+
+
+def test_results_are_overwritten_before_the_first_window_and_not_again() -> None:
+    work = Repeated("write", ARRAYS, 300 * GRAIN, 300 * GRAIN)
+    for sample, left in ((0, POISON), (1, POISON), (2, memory_work.WRITTEN)):
+        work.prepare(sample, 1)
+        assert float(ARRAYS.c[0, 0]) == left
+        work.call()
+
+
+def test_a_row_is_timed_verified_and_counted() -> None:
+    room = Room(GIB, 2 * GRAIN, True)
+    one = bandwidth.measure("triad", 10 * GRAIN, CPU, ARRAYS, room, 0.05, Watch(None))
+    assert one.work == {"bytes": 30.0 * GRAIN}
+    assert one.method.cache == "cold" and one.method.details["rotation_bytes"] == 10 * GRAIN
+    assert one.method.details["verified_slices"] == 1 and one.method.details["wrong_elements"] == 0
+    warm = bandwidth.measure("read", GRAIN, CPU, ARRAYS, Room(GIB, GIB, True), 0.02, Watch(None))
+    assert (warm.method.cache, warm.method.details["rotation_bytes"]) == ("warm", 300 * GRAIN)
+
+
+# judging
+
+
+def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
+    assert [(one.id, one.verdict) for one in bandwidth.judge([])] == [("bandwidth.speed", "skip")]
+
+
+@pytest.mark.parametrize(
+    ("details", "message"),
+    [({"wrong_elements": 3}, "copy, 1 GiB: 3 wrong"), ({"verified_slices": 0}, "copy, 1 GiB: nothing was written")],
+)
+def test_a_wrong_result_fails(details: dict[str, int], message: str) -> None:
+    finding = found(measured(**details))["bandwidth.result"]
+    assert finding.verdict == "fail" and finding.message.startswith(message)
+
+
+def test_only_cold_rows_tell_a_rate() -> None:
+    assert found(measured(), measured("read", 3e12))["bandwidth.speed"].message == "copy 4.00 TB/s, read 3.00 TB/s"
+    for other in (measured(cache="warm"), replace(measured(), rate=None)):
+        assert found(other)["bandwidth.speed"].verdict == "skip"
+
+
+def test_the_share_of_the_memory_peak_names_its_source() -> None:
+    part = lookup("NVIDIA H200", (9, 0), 132, 6144)
+    finding = found(measured(), measured("read", 5.28e12), part=part)["bandwidth.share_of_peak"]
+    assert (finding.verdict, finding.title) == ("info", "share of the data sheet's memory peak")
+    assert finding.message == "copy 83 %, read 110 % of 4.80 TB/s (NVIDIA H200 Tensor Core GPU data sheet, 2024-11)"
+    assert finding.evidence["peak_bytes_per_s"] == 4.8e12
+    guess = lookup("a GPU", (9, 0), 10, 1024, memory_clock_hz=2e9)
+    finding = found(measured("read", 2.56e11), part=guess)["bandwidth.share_of_peak"]
+    assert finding.title == "share of the estimated memory peak"
+    assert finding.message.startswith("read 50 % of 512 GB/s (an estimate: a GPU is not in the table of parts; ")
+    finding = found(measured(), part=Unknown("why"))["bandwidth.share_of_peak"]
+    assert (finding.title, finding.message) == ("the part's peak is unknown", "why")
+    assert "bandwidth.share_of_peak" not in found(measured())
+
+
+# the command
+
+
+def run(options: Options, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    monkeypatch.setattr(inventory, "read", lambda: Facts())
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
+    monkeypatch.setattr(bandwidth, "room_for", lambda device: Room(4 * GRAIN, GRAIN, True))
+    recorder = Recorder()
+    bandwidth.command(options, recorder)
+    return recorder
+
+
+def test_every_operation_is_measured_for_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = run(Options(sizes=(GRAIN, 2 * GRAIN), time_budget_s=0.2), monkeypatch)
+    rows = [event.measurement.case for event in recorder.events if isinstance(event, Measured)]
+    assert [(row["size_bytes"], row["operation"]) for row in rows] == [
+        (size, operation) for size in (GRAIN, 2 * GRAIN) for operation in OPERATIONS
+    ]
+    verdicts = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    assert verdicts["bandwidth.result"] == "pass"
+
+
+def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate")
+
+    monkeypatch.setattr(bandwidth, "allocate", fail)
+    with pytest.raises(CannotLook, match="no room for three arrays of 256 KiB"):
+        run(Options(), monkeypatch)
