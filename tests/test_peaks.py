@@ -77,7 +77,7 @@ def test_the_peaks_that_are_known_from_elsewhere(
 def test_a_part_is_found_by_everything_that_is_known_of_it() -> None:
     part = found("NVIDIA H200", (9, 0), 132, 6144)
     assert part.kind == "data sheet"
-    assert part.label == "NVIDIA H200 Tensor Core GPU data sheet, 2024-11"
+    assert part.label == "NVIDIA H200 Tensor Core GPU data sheet, collected 2026-11"
     assert part.memory_bytes_per_s == 4.8e12
     bfloat16 = part.peak("bfloat16")
     assert bfloat16 is not None and (bfloat16.flop_per_s, bfloat16.clock_hz) == (989.4 * TERA, 1.83 * GHZ)

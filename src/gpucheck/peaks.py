@@ -60,7 +60,7 @@ class Part:
         """Where the figures are from, in words."""
         if self.kind == "estimate":
             return f"an estimate: {self.because}"
-        return f"{self.source}, {self.date}"
+        return f"{self.source}, collected {self.date}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,10 @@ def test_the_share_of_the_memory_peak_names_its_source() -> None:
     part = lookup("NVIDIA H200", (9, 0), 132, 6144)
     finding = found(measured(), measured("read", 5.28e12), part=part)["bandwidth.share_of_peak"]
     assert (finding.verdict, finding.title) == ("info", "share of the data sheet's memory peak")
-    assert finding.message == "copy 83 %, read 110 % of 4.80 TB/s (NVIDIA H200 Tensor Core GPU data sheet, 2024-11)"
+    assert (
+        finding.message
+        == "copy 83 %, read 110 % of 4.80 TB/s (NVIDIA H200 Tensor Core GPU data sheet, collected 2026-11)"
+    )
     assert finding.evidence["peak_bytes_per_s"] == 4.8e12
     guess = lookup("a GPU", (9, 0), 10, 1024, memory_clock_hz=2e9)
     finding = found(measured("read", 2.56e11), part=guess)["bandwidth.share_of_peak"]

@@ -207,7 +207,7 @@ def test_the_share_of_the_peak_names_its_source_and_accumulator_and_is_not_clamp
     assert (finding.verdict, finding.title) == ("info", "share of the data sheet's dense peak")
     assert finding.message == (
         "bfloat16 80 % of 989 TFLOP/s, float32 110 % of 67.0 TFLOP/s "
-        "(float32 accumulator; NVIDIA H200 Tensor Core GPU data sheet, 2024-11)"
+        "(float32 accumulator; NVIDIA H200 Tensor Core GPU data sheet, collected 2026-11)"
     )
     assert finding.evidence["share"] == {"bfloat16": pytest.approx(0.8), "float32": pytest.approx(1.1)}
     assert finding.evidence["peaks"]["bfloat16"] == {
