@@ -169,3 +169,11 @@ def test_the_width_of_the_screen_is_obeyed() -> None:
         )
         assert max(map(len, done.stdout.splitlines())) <= int(columns)
         assert "\x1b" not in done.stdout
+
+
+def test_a_stray_module_in_the_current_folder_does_not_break_the_command(tmp_path: Path) -> None:
+    for name in ("json", "psutil", "torch", "typer"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('stray')")
+    done = subprocess.run([*COMMAND, "devices", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["command"] == "devices"
