@@ -216,7 +216,7 @@ def test_the_share_of_the_peak_names_its_source_and_accumulator_and_is_not_clamp
         "clock_hz": 1.83e9,
         "flop_per_clock_per_sm": 4096,
     }
-    assert (finding.evidence["kind"], finding.evidence["date"]) == ("data sheet", "2024-11")
+    assert (finding.evidence["kind"], finding.evidence["date"]) == ("data sheet", "2026-11")
 
 
 def test_an_estimated_peak_says_so_and_an_unknown_one_says_why() -> None:
