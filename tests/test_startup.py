@@ -99,3 +99,14 @@ def test_the_watch_sees_an_import_in_a_child(tmp_path: Path) -> None:
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import torch'])"
     assert start(tmp_path, "-c", child)[1].endswith(" -c import torch\n")
     assert start(tmp_path, "-c", "import json")[1].count("\n") == 1  # the child's note alone: json imports no torch
+
+
+def test_a_help_page_loads_neither_the_report_nor_rich() -> None:
+    code = "import sys; from gpucheck.cli.app import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "bench", "transfer", "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.split())
+    assert "gpucheck.cli.bench" in loaded
+    assert not {name for name in loaded if name.startswith(("gpucheck.report", "gpucheck.render", "rich."))}

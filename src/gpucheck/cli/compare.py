@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpucheck.cli.common import Common
 from gpucheck.errors import UsageError
-from gpucheck.report.events import Answered, Emit, Judged, Notice
-from gpucheck.report.report import SCHEMA, Report
+
+if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.report.events import Emit
+    from gpucheck.report.report import Report
 
 FAIL_IF_SLOWER = typer.Option(
     "--fail-if-slower", metavar="PERCENT", help="Fail where a row is slower by more than this, like 5%."
@@ -45,6 +47,7 @@ def conclude(old: Report, new: Report, limit: float | None, emit: Emit) -> None:
     """Compare, saying first what differs between the machines and methods."""
     from gpucheck import compare as work
     from gpucheck.report.codec import to_json
+    from gpucheck.report.events import Answered, Judged, Notice
 
     comparison = work.compare(old, new)
     for text in work.warnings(comparison):
@@ -66,6 +69,7 @@ def load(path: str) -> Report:
     import json
 
     from gpucheck.report.codec import from_json
+    from gpucheck.report.report import SCHEMA, Report
 
     fix = "give a document that `gpucheck … --output FILE.json` wrote"
     try:
