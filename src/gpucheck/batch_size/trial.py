@@ -63,7 +63,9 @@ class Channel:
 
     def _read(self, source: BinaryIO) -> None:
         for line in source:
-            self._lines.put(line)
+            # A line without its end is what a parent could still write before it died.
+            if line.endswith(b"\n"):
+                self._lines.put(line)
         os._exit(0)
 
     def receive(self) -> Json:
