@@ -9,7 +9,10 @@ _ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
     del sys.path[0]
 
-from gpucheck.cli.app import main  # noqa: E402
+try:
+    from gpucheck.cli.app import main
+except KeyboardInterrupt:  # while it still starts
+    sys.exit(130)
 
 if __name__ == "__main__":
     sys.exit(main())

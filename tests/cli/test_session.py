@@ -84,6 +84,15 @@ def test_an_error_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert tuple(capsys.readouterr()) == ("", "gpucheck: no GPU; none here; get one\n")
 
 
+def test_a_check_that_is_skipped_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(emit: Emit) -> None:
+        emit(Started(FACTS))
+        emit(Judged(Finding("streams.wait", "skip", "a stream waits", "no streams on cpu")))
+
+    assert session.run(smoke(), work) == 3
+    assert "no streams on cpu" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_gives_the_report_so_far(number: int, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     def work(emit: Emit) -> None:
@@ -168,6 +177,36 @@ def test_one_output_that_fails_does_not_cost_the_others(tmp_path: Path, monkeypa
     monkeypatch.setattr(Path, "write_text", full)
     assert session.run(smoke(output=(str(tmp_path / "x.json"), str(tmp_path / "x.md"))), passes) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["x.md"]
+
+
+def test_a_stdout_that_takes_nothing_does_not_cost_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody_reads(*_: object) -> int:
+        raise BrokenPipeError(errno.EPIPE, "x")
+
+    monkeypatch.setattr("sys.stdout.write", nobody_reads)
+    with pytest.raises(BrokenPipeError):
+        session.run(smoke(json=True, output=(str(tmp_path / "x.json"),)), passes)
+    assert json.loads((tmp_path / "x.json").read_text())["summary"]["exit"] == 0
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(tmp_path / "real")
+    assert session.run(smoke(output=(str(tmp_path / "link.json"),)), passes) == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "real").read_text())["command"] == "smoke"
+
+
+def test_ctrl_c_while_the_files_are_prepared_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(path: str) -> outputs.Output:
+        if path.endswith(".md"):
+            raise KeyboardInterrupt
+        return real(path)
+
+    real = outputs._prepared
+    monkeypatch.setattr(outputs, "_prepared", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.run(smoke(output=(str(tmp_path / "x.json"), str(tmp_path / "x.md"))), passes)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everything")

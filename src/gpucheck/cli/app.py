@@ -12,7 +12,7 @@ import typer
 
 import gpucheck
 from gpucheck import exits
-from gpucheck.cli import bench, compare, devices, find_batch_size, memory, schema, smoke
+from gpucheck.cli import bench, compare, devices, find_batch_size, memory, schema, smoke, streams
 from gpucheck.cli.common import add, exit_codes_epilog, tell
 from gpucheck.errors import CannotLook, GpucheckError, Terminated
 
@@ -54,8 +54,19 @@ app.command("schema", epilog=exit_codes_epilog())(schema.schema)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status. Every error ends here, as one sentence on stderr."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Run the command line and return its exit status.
+
+    Without `arguments` it is the process's own, and its standard streams are made safe first.
+    """
+    if arguments is not None:
+        return _run(list(arguments))
+    stdout_closed = streams.secure()
+    code = _run(sys.argv[1:])
+    return exits.settle((code, exits.CLOSED_STDOUT)) if stdout_closed else code
+
+
+def _run(given: list[str]) -> int:
+    """Run a command line. Every error ends here, as one sentence on stderr."""
     debug = "--debug" in given
     try:
         check_where_loaded()

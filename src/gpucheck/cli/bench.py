@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpucheck.cli.common import Common, add, exit_codes_epilog
 from gpucheck.cli.compare import BASELINE, FAIL_IF_SLOWER, RUNS, run_again, wants_runs
+
+if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.report.events import Emit
 
 app = typer.Typer(
     help="How fast: copies between host and device, memory, matrix products.",
@@ -46,21 +49,26 @@ def transfer(
 ) -> int:
     """How fast copies between host and device run, from pageable and from pinned memory, each verified."""
     given = dict(locals())  # before anything else is named: what a run in a fresh process is given too
-    from gpucheck import units
-    from gpucheck.bench import transfer as work
     from gpucheck.cli import session
 
-    options = work.parse(
-        sizes=tuple(size or ()),
-        sweep=sweep,
-        direction=direction,
-        host_memory=host_memory,
-        time_budget_s=units.parse_duration(time_budget) if time_budget else None,
-        device=common.device,
-    )
+    budget_s = _seconds(time_budget)
     if wants_runs(runs, baseline, fail_if_slower):
-        return run_again(common, given, options.time_budget_s)
-    return session.run(common, lambda emit: work.command(options, emit))
+        return run_again(common, given, budget_s)
+
+    def measure(emit: Emit) -> None:
+        from gpucheck.bench import transfer as work  # torch comes with it: Ctrl-C ends in a report from here on
+
+        options = work.parse(
+            sizes=tuple(size or ()),
+            sweep=sweep,
+            direction=direction,
+            host_memory=host_memory,
+            time_budget_s=budget_s,
+            device=common.device,
+        )
+        work.command(options, emit)
+
+    return session.run(common, measure)
 
 
 def bandwidth(
@@ -87,18 +95,23 @@ def bandwidth(
     as in STREAM. Every result is verified.
     """
     given = dict(locals())  # before anything else is named: what a run in a fresh process is given too
-    from gpucheck import units
-    from gpucheck.bench import bandwidth as work
     from gpucheck.cli import session
 
-    options = work.parse(
-        sizes=tuple(size or ()),
-        time_budget_s=units.parse_duration(time_budget) if time_budget else None,
-        device=common.device,
-    )
+    budget_s = _seconds(time_budget)
     if wants_runs(runs, baseline, fail_if_slower):
-        return run_again(common, given, options.time_budget_s)
-    return session.run(common, lambda emit: work.command(options, emit))
+        return run_again(common, given, budget_s)
+
+    def measure(emit: Emit) -> None:
+        from gpucheck.bench import bandwidth as work  # torch comes with it: Ctrl-C ends in a report from here on
+
+        options = work.parse(
+            sizes=tuple(size or ()),
+            time_budget_s=budget_s,
+            device=common.device,
+        )
+        work.command(options, emit)
+
+    return session.run(common, measure)
 
 
 def matmul(
@@ -120,20 +133,31 @@ def matmul(
 ) -> int:
     """How fast matrix products run, with the precision observed and the result checked."""
     given = dict(locals())  # before anything else is named: what a run in a fresh process is given too
-    from gpucheck import units
-    from gpucheck.bench import matmul as work
     from gpucheck.cli import session
 
-    options = work.parse(
-        dtypes=tuple(dtype or ()),
-        sizes=tuple(size or ()),
-        shapes=tuple(shape or ()),
-        time_budget_s=units.parse_duration(time_budget) if time_budget else None,
-        device=common.device,
-    )
+    budget_s = _seconds(time_budget)
     if wants_runs(runs, baseline, fail_if_slower):
-        return run_again(common, given, options.time_budget_s)
-    return session.run(common, lambda emit: work.command(options, emit))
+        return run_again(common, given, budget_s)
+
+    def measure(emit: Emit) -> None:
+        from gpucheck.bench import matmul as work  # torch comes with it: Ctrl-C ends in a report from here on
+
+        options = work.parse(
+            dtypes=tuple(dtype or ()),
+            sizes=tuple(size or ()),
+            shapes=tuple(shape or ()),
+            time_budget_s=budget_s,
+            device=common.device,
+        )
+        work.command(options, emit)
+
+    return session.run(common, measure)
+
+
+def _seconds(time_budget: str) -> float | None:
+    from gpucheck import units
+
+    return units.parse_duration(time_budget) if time_budget else None
 
 
 add(app, "transfer", transfer, group="bench")

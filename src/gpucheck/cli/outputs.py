@@ -39,16 +39,16 @@ def prepare(paths: Sequence[str]) -> list[Output]:
     try:
         for path in paths:
             outputs.append(_prepared(path))
-    except UsageError:
+    except BaseException:  # Ctrl-C too leaves nothing behind
         discard(outputs)
         raise
     return outputs
 
 
 def _prepared(path: str) -> Output:
-    target = Path(path)
+    target = Path(os.path.realpath(path))  # a link stays a link: what it points to is written
     known = formats()
-    if target.suffix.lower() not in known:
+    if Path(path).suffix.lower() not in known:
         raise UsageError(f"--output {path!r} has no known format", "", f"end it in {', '.join(known)}")
     if target.is_dir():
         raise UsageError(f"--output {path!r} is a folder", "", "name a file")
@@ -62,7 +62,7 @@ def _prepared(path: str) -> Output:
         raise UsageError(
             f"--output {path!r} cannot be written", os.strerror(error.errno or 0), "name a file in a folder of yours"
         ) from error
-    return Output(target, Path(name), target.suffix.lower())
+    return Output(target, Path(name), Path(path).suffix.lower())
 
 
 def write(outputs: Sequence[Output], report: Report) -> None:

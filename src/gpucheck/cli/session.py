@@ -33,7 +33,6 @@ def run(common: Common, work: Callable[[Emit], None]) -> int:
     Errors with exit status 2 are raised on for `main`, which prints them; a bug too. Everything else ends in a report,
     also what a signal cut off.
     """
-    files = outputs.prepare(common.output)
     collector, clock = Collector(), _Clock.started_now()
     view = _live_view(common)
 
@@ -41,6 +40,7 @@ def run(common: Common, work: Callable[[Emit], None]) -> int:
         collector(event)
         view(event)
 
+    files = outputs.prepare(common.output)
     try:
         with _terminable():
             try:
@@ -50,7 +50,7 @@ def run(common: Common, work: Callable[[Emit], None]) -> int:
     except BaseException:
         outputs.discard(files)
         raise
-    return finish(_report(collector, common, clock, code), common, files)
+    return finish(_report(collector, common, clock, code), common, files, told=code == exits.COULD_NOT_LOOK)
 
 
 def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common) -> int | None:
@@ -99,37 +99,51 @@ def _report(collector: Collector, common: Common, clock: _Clock, code: int | Non
     )
 
 
-def finish(report: Report, common: Common, files: list[outputs.Output]) -> int:
-    """Print the report, write the files, and return the exit status."""
+def finish(report: Report, common: Common, files: list[outputs.Output], *, told: bool = False) -> int:
+    """Print the report, write the files, and return the exit status.
+
+    `told` says that an error ended the work and stands on stderr: a report of nothing else is not printed then.
+    """
     from gpucheck.render import github
 
-    # stdout first: a full disk must not cost the result.
+    # stdout first: a full disk must not cost the result. And a closed stdout must not cost the files.
+    unprinted: OSError | None = None
     try:
-        if common.json:
-            from gpucheck.render.json import document
-
-            sys.stdout.write(document(report))
-        elif not _is_only_an_error(report):
-            from gpucheck.render import terminal, text
-
-            terminal.show(terminal.console(sys.stdout), text.blocks(report))
-        sys.stdout.flush()
-        github.announce(report, sys.stderr)
+        try:
+            _print(report, common, told=told)
+        except OSError as error:
+            unprinted = error
+        with contextlib.suppress(OSError):  # nobody reads stderr
+            github.announce(report, sys.stderr)
     except BaseException:
         outputs.discard(files)
         raise
+    code = report.summary.exit
     try:
         outputs.write(files, report)
     except GpucheckError as error:
         tell(error)
-        return exits.settle((report.summary.exit, error.exit_code))
-    return report.summary.exit
+        code = exits.settle((code, error.exit_code))
+    if unprinted is not None:
+        raise unprinted
+    return code
+
+
+def _print(report: Report, common: Common, *, told: bool) -> None:
+    if common.json:
+        from gpucheck.render.json import document
+
+        sys.stdout.write(document(report))
+    elif not (told and _is_only_an_error(report)):
+        from gpucheck.render import terminal, text
+
+        terminal.show(terminal.console(sys.stdout), text.blocks(report))
+    sys.stdout.flush()
 
 
 def _is_only_an_error(report: Report) -> bool:
     """Whether nothing was read off: the sentence on stderr has then said it all."""
-    looked = report.measurements or report.results or len(report.findings) != 1
-    return report.summary.exit == exits.COULD_NOT_LOOK and not looked
+    return not report.measurements and not report.results and len(report.findings) == 1
 
 
 def _as_finding(error: GpucheckError) -> Finding:

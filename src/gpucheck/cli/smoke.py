@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpucheck.cli.common import Common
+
+if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.report.events import Emit
 
 
 def smoke(
@@ -27,13 +30,17 @@ def smoke(
 ) -> int:
     """Does everything that a training job relies on work here? For CI."""
     from gpucheck.cli import session
-    from gpucheck.health import smoke as health
 
-    options = health.Options(
-        device=common.device,
-        require=require or None,
-        min_devices=min_devices,
-        only=tuple(only or ()),
-        skip=tuple(skip or ()),
-    )
-    return session.run(common, lambda emit: health.command(options, emit))
+    def check(emit: Emit) -> None:
+        from gpucheck.health import smoke as health  # torch comes with it: Ctrl-C ends in a report from here on
+
+        options = health.Options(
+            device=common.device,
+            require=require or None,
+            min_devices=min_devices,
+            only=tuple(only or ()),
+            skip=tuple(skip or ()),
+        )
+        health.command(options, emit)
+
+    return session.run(common, check)
