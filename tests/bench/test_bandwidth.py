@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.bench import bandwidth, memory_work
-from gpucheck.bench.bandwidth import Options, Room
-from gpucheck.bench.memory_work import GRAIN, POISON, ROW, Operation, Repeated
+from gpucheck.bench.bandwidth import cases, command, judge, measure
+from gpucheck.bench.bandwidth import work as memory_work
+from gpucheck.bench.bandwidth.cases import Options, Room
+from gpucheck.bench.bandwidth.work import GRAIN, POISON, ROW, Operation, Repeated
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory
@@ -40,45 +41,45 @@ def measured(operation: str = "copy", rate: float = 4e12, cache: str = "cold", *
 
 
 def found(*measurements: Measurement, part: Any = None) -> dict[str, Any]:
-    return {finding.id: finding for finding in bandwidth.judge(measurements, part)}
+    return {finding.id: finding for finding in judge.judge(measurements, part)}
 
 
 # options and sizes
 
 
 def test_sizes_are_whole_rows_once_each_and_in_order() -> None:
-    assert bandwidth.parse(sizes=("1GB", "64KiB", "65540")).sizes == (65536, 1_000_000_000 // GRAIN * GRAIN)
+    assert cases.parse(sizes=("1GB", "64KiB", "65540")).sizes == (65536, 1_000_000_000 // GRAIN * GRAIN)
 
 
 @pytest.mark.parametrize("size", ["63KiB", "0", "-1", "x", "1 parsec", "2EiB"])
 def test_what_is_no_size(size: str) -> None:
     with pytest.raises(UsageError, match="--size"):
-        bandwidth.parse(sizes=(size,))
+        cases.parse(sizes=(size,))
 
 
 def test_arrays_are_four_times_the_cache_unless_there_is_no_room() -> None:
-    assert bandwidth.sizes_for(Options(), CPU, Room(8 * GIB, 32 * MIB, True)) == (256 * MIB,)
-    assert bandwidth.sizes_for(Options(), CPU, Room(8 * GIB, 96 * MIB, True)) == (384 * MIB,)
-    assert bandwidth.sizes_for(Options(), CPU, Room(100 * MIB, 96 * MIB, True)) == (100 * MIB,)
+    assert cases.sizes_for(Options(), CPU, Room(8 * GIB, 32 * MIB, True)) == (256 * MIB,)
+    assert cases.sizes_for(Options(), CPU, Room(8 * GIB, 96 * MIB, True)) == (384 * MIB,)
+    assert cases.sizes_for(Options(), CPU, Room(100 * MIB, 96 * MIB, True)) == (100 * MIB,)
     # A virtual machine that shows 16 GiB of cache does not make the arrays 64 GiB.
-    assert bandwidth.sizes_for(Options(), CPU, Room(99 * GIB, 16 * GIB, True)) == (2 * GIB,)
+    assert cases.sizes_for(Options(), CPU, Room(99 * GIB, 16 * GIB, True)) == (2 * GIB,)
     gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU")
-    assert bandwidth.sizes_for(Options(), gpu, Room(8 * GIB, 60 * MIB, True)) == (GIB,)
+    assert cases.sizes_for(Options(), gpu, Room(8 * GIB, 60 * MIB, True)) == (GIB,)
 
 
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(UsageError) as raised:
-        bandwidth.sizes_for(Options(sizes=(GIB,)), CPU, Room(512 * MIB, MIB, True))
+        cases.sizes_for(Options(sizes=(GIB,)), CPU, Room(512 * MIB, MIB, True))
     assert str(raised.value) == (
         "--size 1 GiB does not fit; three arrays of it are needed, and 1.5 GiB can be spared; give at most 512 MiB"
     )
     with pytest.raises(CannotLook, match="no room to measure in"):
-        bandwidth.sizes_for(Options(), CPU, Room(0, MIB, True))
+        cases.sizes_for(Options(), CPU, Room(0, MIB, True))
 
 
 def test_three_arrays_take_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 12 * GIB, None, None))
-    assert bandwidth.room_for(CPU).array == GIB
+    assert cases.room_for(CPU).array == GIB
 
 
 # the work
@@ -156,11 +157,11 @@ def test_results_are_overwritten_before_the_first_window_and_not_again() -> None
 
 def test_a_row_is_timed_verified_and_counted() -> None:
     room = Room(GIB, 2 * GRAIN, True)
-    one = bandwidth.measure("triad", 10 * GRAIN, CPU, ARRAYS, room, 0.05, Watch(None))
+    one = measure.measure("triad", 10 * GRAIN, CPU, ARRAYS, room, 0.05, Watch(None))
     assert one.work == {"bytes": 30.0 * GRAIN}
     assert one.method.cache == "cold" and one.method.details["rotation_bytes"] == 10 * GRAIN
     assert one.method.details["verified_slices"] == 1 and one.method.details["wrong_elements"] == 0
-    warm = bandwidth.measure("read", GRAIN, CPU, ARRAYS, Room(GIB, GIB, True), 0.02, Watch(None))
+    warm = measure.measure("read", GRAIN, CPU, ARRAYS, Room(GIB, GIB, True), 0.02, Watch(None))
     assert (warm.method.cache, warm.method.details["rotation_bytes"]) == ("warm", 300 * GRAIN)
 
 
@@ -168,7 +169,7 @@ def test_a_row_is_timed_verified_and_counted() -> None:
 
 
 def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
-    assert [(one.id, one.verdict) for one in bandwidth.judge([])] == [("bandwidth.speed", "skip")]
+    assert [(one.id, one.verdict) for one in judge.judge([])] == [("bandwidth.speed", "skip")]
 
 
 @pytest.mark.parametrize(
@@ -210,9 +211,9 @@ def test_the_share_of_the_memory_peak_names_its_source() -> None:
 def run(options: Options, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(bandwidth, "room_for", lambda device: Room(4 * GRAIN, GRAIN, True))
+    monkeypatch.setattr(command, "room_for", lambda device: Room(4 * GRAIN, GRAIN, True))
     recorder = Recorder()
-    bandwidth.command(options, recorder)
+    command.command(options, recorder)
     return recorder
 
 
@@ -230,6 +231,6 @@ def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.Monk
     def fail(*_: Any) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
-    monkeypatch.setattr(bandwidth, "allocate", fail)
+    monkeypatch.setattr(command, "allocate", fail)
     with pytest.raises(CannotLook, match="no room for three arrays of 256 KiB"):
         run(Options(), monkeypatch)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gpucheck.bench import copies
-from gpucheck.bench.copies import Copies, Verified, allocate
+from gpucheck.bench.transfer import copies
+from gpucheck.bench.transfer.copies import Copies, Verified, allocate
 
 CPU = torch.device("cpu")
 KIB = 1024

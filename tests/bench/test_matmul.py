@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.bench import matmul
-from gpucheck.bench.matmul import Case, Options, Support
+from gpucheck.bench.matmul import cases, command, judge, measure
+from gpucheck.bench.matmul.cases import Case, Options, Support
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
@@ -42,32 +42,32 @@ def measured(dtype: str = "float32", rate: float = 1e12, **more: Any) -> Measure
 
 
 def verdicts(*measurements: Measurement) -> dict[str, str]:
-    return {finding.id: finding.verdict for finding in matmul.judge(measurements)}
+    return {finding.id: finding.verdict for finding in judge.judge(measurements)}
 
 
 # options
 
 
 def test_sizes_and_shapes_and_dtypes_are_parsed_once_each_in_a_fixed_order() -> None:
-    options = matmul.parse(dtypes=("bfloat16", "float32"), sizes=("64", "64"), shapes=("8x16x32",))
+    options = cases.parse(dtypes=("bfloat16", "float32"), sizes=("64", "64"), shapes=("8x16x32",))
     assert options == Options(dtypes=("float32", "bfloat16"), shapes=((64, 64, 64), (8, 16, 32)))
 
 
 @pytest.mark.parametrize("size", ["abc", "0", "-8", "1.5", "", "99999999999", "8x8"])
 def test_what_is_no_size(size: str) -> None:
     with pytest.raises(UsageError, match="--size"):
-        matmul.parse(sizes=(size,))
+        cases.parse(sizes=(size,))
 
 
 @pytest.mark.parametrize("shape", ["8x8", "8x8x0", "axbxc", "8x8x8x8", "8 x 8 x 8"])
 def test_what_is_no_shape(shape: str) -> None:
     with pytest.raises(UsageError, match="--shape"):
-        matmul.parse(shapes=(shape,))
+        cases.parse(shapes=(shape,))
 
 
 def test_an_unknown_dtype_names_those_that_are() -> None:
     with pytest.raises(UsageError) as raised:
-        matmul.parse(dtypes=("fp32",))
+        cases.parse(dtypes=("fp32",))
     assert str(raised.value) == "--dtype 'fp32' is not known; give float32, tf32, float16, bfloat16"
 
 
@@ -87,7 +87,7 @@ def test_what_a_gpu_multiplies_in_hardware(
     capability: tuple[int, int], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
-    assert tuple(matmul.support(dtype, gpu(*capability)).kind for dtype in matmul.DTYPES) == expected
+    assert tuple(cases.support(dtype, gpu(*capability)).kind for dtype in cases.DTYPES) == expected
 
 
 @pytest.mark.parametrize(
@@ -103,23 +103,23 @@ def test_what_a_cpu_multiplies_in_hardware(
     flags: set[str], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "cpu_flags", lambda: frozenset(flags))
-    assert tuple(matmul.support(dtype, CPU).kind for dtype in matmul.DTYPES) == expected
+    assert tuple(cases.support(dtype, CPU).kind for dtype in cases.DTYPES) == expected
 
 
 def test_what_is_emulated_runs_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
     turing = gpu(7, 5)
-    assert [case.dtype for case in matmul.cases(Options(shapes=((8, 8, 8),)), turing)] == ["float32", "float16"]
-    asked = matmul.cases(Options(dtypes=("bfloat16",), shapes=((8, 8, 8),)), turing)
+    assert [case.dtype for case in cases.cases(Options(shapes=((8, 8, 8),)), turing)] == ["float32", "float16"]
+    asked = cases.cases(Options(dtypes=("bfloat16",), shapes=((8, 8, 8),)), turing)
     assert [(case.dtype, case.support.kind) for case in asked] == [("bfloat16", "emulated")]
 
 
 def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
     small, large = Case("float32", (8, 8, 8), NATIVE), Case("float32", (65536, 65536, 65536), NATIVE)
     assert large.bytes == 48 * GIB
-    assert list(matmul.fitting([small, large], Options(), GIB)) == [small]
+    assert list(cases.fitting([small, large], Options(), GIB)) == [small]
     with pytest.raises(UsageError) as raised:
-        list(matmul.fitting([small, large], Options(shapes=(large.shape,)), GIB))
+        list(cases.fitting([small, large], Options(shapes=(large.shape,)), GIB))
     assert str(raised.value) == (
         "float32 65536x65536x65536 does not fit; its matrices take 48 GiB, and 1 GiB are free; give a smaller --size"
     )
@@ -129,7 +129,7 @@ def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
 
 
 def test_a_product_is_timed_checked_and_counted() -> None:
-    result = matmul.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
+    result = measure.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
     one = result.measurement
     assert one.work == {"flop": 2.0 * 512 * 384 * 256}
     assert one.time_s is not None and one.rate is not None
@@ -143,7 +143,7 @@ def test_a_product_is_timed_checked_and_counted() -> None:
 
 
 def test_a_product_whose_call_is_most_of_it_has_a_time_and_no_rate() -> None:
-    one = matmul.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.02, watch=Watch(None)).measurement
+    one = measure.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.02, watch=Watch(None)).measurement
     assert "call-bound" in one.flags
     assert one.time_s is not None and one.rate is None
     assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
@@ -159,7 +159,7 @@ def test_a_device_that_computes_wrongly_is_found(monkeypatch: pytest.MonkeyPatch
         return out
 
     monkeypatch.setattr(torch, "mm", wrong)
-    result = matmul.measure(Case("float32", (32, 32, 32), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
+    result = measure.measure(Case("float32", (32, 32, 32), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
     assert not result.check.passed
     assert (result.check.row, result.check.column) == (5, 7)
     assert verdicts(result.measurement)["matmul.result"] == "fail"
@@ -173,7 +173,7 @@ def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
 
 
 def test_float32_that_was_tf32_fails_and_names_what_may_have_done_it() -> None:
-    finding = matmul.judge([measured(observed="tf32", worst_error_of_bound=50.0)])[0]
+    finding = judge.judge([measured(observed="tf32", worst_error_of_bound=50.0)])[0]
     assert (finding.id, finding.verdict) == ("matmul.precision", "fail")
     assert finding.message == "float32 8x8x8 was computed in tf32"
     assert finding.fix and "NVIDIA_TF32_OVERRIDE" in finding.fix
@@ -186,7 +186,7 @@ def test_a_wrong_or_unfinished_result_fails(more: dict[str, Any]) -> None:
 
 
 def test_the_gain_of_tf32_is_told_where_there_is_one() -> None:
-    gain = next(f for f in matmul.judge([measured(), measured("tf32", 7.5e12)]) if f.id == "matmul.tf32_gain")
+    gain = next(f for f in judge.judge([measured(), measured("tf32", 7.5e12)]) if f.id == "matmul.tf32_gain")
     assert (gain.title, gain.fix) == (
         "TF32 is 7.5× faster than float32 here",
         'torch.set_float32_matmul_precision("high")',
@@ -203,7 +203,7 @@ H200 = lookup("NVIDIA H200", (9, 0), 132, 6144)
 
 def test_the_share_of_the_peak_names_its_source_and_accumulator_and_is_not_clamped() -> None:
     rows = [measured("bfloat16", 791.52e12), measured("bfloat16", 1e12), measured("float32", 73.7e12)]
-    finding = next(one for one in matmul.judge(rows, H200) if one.id == "matmul.share_of_peak")
+    finding = next(one for one in judge.judge(rows, H200) if one.id == "matmul.share_of_peak")
     assert (finding.verdict, finding.title) == ("info", "share of the data sheet's dense peak")
     assert finding.message == (
         "bfloat16 80 % of 989 TFLOP/s, float32 110 % of 67.0 TFLOP/s "
@@ -221,24 +221,24 @@ def test_the_share_of_the_peak_names_its_source_and_accumulator_and_is_not_clamp
 
 def test_an_estimated_peak_says_so_and_an_unknown_one_says_why() -> None:
     part = lookup("NVIDIA H200 MIG 1g.18gb", (9, 0), 16, clock_hz=1.98e9)
-    finding = next(one for one in matmul.judge([measured("bfloat16", 100e12)], part) if "share" in one.id)
+    finding = next(one for one in judge.judge([measured("bfloat16", 100e12)], part) if "share" in one.id)
     assert finding.title == "share of the estimated dense peak"
     assert finding.message == (
         "bfloat16 77 % of 130 TFLOP/s (float32 accumulator; an estimate: NVIDIA H200 MIG 1g.18gb is not in the table "
         "of parts; from 16 SMs of compute capability 9.0 and the highest clocks)"
     )
     assert finding.evidence["kind"] == "estimate"
-    finding = next(one for one in matmul.judge([measured()], Unknown("no clock")) if "share" in one.id)
+    finding = next(one for one in judge.judge([measured()], Unknown("no clock")) if "share" in one.id)
     assert (finding.title, finding.message) == ("the part's peak is unknown", "no clock")
     t4 = lookup("Tesla T4", (7, 5), 40)
-    finding = next(one for one in matmul.judge([measured("bfloat16")], t4) if "share" in one.id)
+    finding = next(one for one in judge.judge([measured("bfloat16")], t4) if "share" in one.id)
     assert finding.message == "NVIDIA T4 Tensor Core GPU data sheet gives none for bfloat16"
 
 
 def test_what_was_computed_otherwise_has_no_share_and_a_cpu_has_none() -> None:
     assert "matmul.share_of_peak" not in verdicts(measured())
     for wrong in (measured(observed="tf32"), replace(measured(), rate=None)):
-        assert all("share" not in one.id for one in matmul.judge([wrong], H200))
+        assert all("share" not in one.id for one in judge.judge([wrong], H200))
 
 
 # the command
@@ -248,7 +248,7 @@ def run(options: Options, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     recorder = Recorder()
-    matmul.command(options, recorder)
+    command.command(options, recorder)
     return recorder
 
 
@@ -260,7 +260,7 @@ def failing(message: str) -> Any:
 
 
 def test_a_dtype_that_torch_does_not_have_there_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "measure", failing("\"addmm_impl_cpu_\" not implemented for 'Half'\nmore"))
+    monkeypatch.setattr(command, "measure", failing("\"addmm_impl_cpu_\" not implemented for 'Half'\nmore"))
     recorder = run(Options(dtypes=("float16",), shapes=((8, 8, 8),)), monkeypatch)
     found = [event.finding for event in recorder.events if isinstance(event, Judged)]
     assert [(one.id, one.verdict) for one in found] == [("matmul.dtype", "skip"), ("matmul.speed", "skip")]
@@ -268,6 +268,6 @@ def test_a_dtype_that_torch_does_not_have_there_is_skipped(monkeypatch: pytest.M
 
 
 def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "measure", failing("CUDA out of memory. Tried to allocate"))
+    monkeypatch.setattr(command, "measure", failing("CUDA out of memory. Tried to allocate"))
     with pytest.raises(CannotLook, match="memory ran out at float32 8x8x8"):
         run(Options(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.bench import transfer
-from gpucheck.bench.copies import Buffer, allocate
-from gpucheck.bench.transfer import Case, Link, Options, Room
+from gpucheck.bench.transfer import cases, command, measure
+from gpucheck.bench.transfer.cases import Case, Options, Room
+from gpucheck.bench.transfer.copies import Buffer, allocate
+from gpucheck.bench.transfer.judge import Link
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
@@ -87,8 +88,8 @@ class Fake:
 
 
 def test_defaults() -> None:
-    assert transfer.parse() == Options()
-    assert transfer.parse(direction="h2d", host_memory="pinned", sizes=("1MiB", "64KiB", "1048576")) == Options(
+    assert cases.parse() == Options()
+    assert cases.parse(direction="h2d", host_memory="pinned", sizes=("1MiB", "64KiB", "1048576")) == Options(
         sizes=(64 * KIB, MIB), directions=("host_to_device",), memories=("pinned",)
     )
 
@@ -108,14 +109,14 @@ def test_defaults() -> None:
 )
 def test_wrong_usage(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        transfer.parse(**wrong)
+        cases.parse(**wrong)
 
 
 # cases
 
 
 def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
-    found = transfer.cases(Options(), Fake(), [MIB])  # type: ignore[arg-type]
+    found = cases.cases(Options(), Fake(), [MIB])  # type: ignore[arg-type]
     assert [(case.direction, case.memory, case.timed) for case in found] == [
         ("host_to_device", "pageable", "as_called"),
         ("host_to_device", "pinned", "link"),
@@ -127,12 +128,12 @@ def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
 
 
 def test_without_a_clock_there_is_no_link_row() -> None:
-    found = transfer.cases(Options(memories=("pinned",)), Fake(has_events=False), [MIB])  # type: ignore[arg-type]
+    found = cases.cases(Options(memories=("pinned",)), Fake(has_events=False), [MIB])  # type: ignore[arg-type]
     assert {case.timed for case in found} == {"as_called"}
 
 
 def test_a_cpu_copies_from_host_to_host() -> None:
-    found = transfer.cases(Options(), CPU, [KIB, MIB])
+    found = cases.cases(Options(), CPU, [KIB, MIB])
     assert [(case.direction, case.memory, case.size) for case in found] == [
         ("host_to_host", "pageable", KIB),
         ("host_to_host", "pageable", MIB),
@@ -141,22 +142,22 @@ def test_a_cpu_copies_from_host_to_host() -> None:
 
 def test_pinned_alone_cannot_be_had_on_a_cpu() -> None:
     with pytest.raises(CannotLook) as raised:
-        transfer.cases(Options(memories=("pinned",)), CPU, [MIB])
+        cases.cases(Options(memories=("pinned",)), CPU, [MIB])
     assert str(raised.value).startswith("there is no pinned memory for cpu; ")
 
 
 def test_six_sizes_and_a_sweep() -> None:
     room = Room(host=64 * GIB, device=64 * GIB, cache=MIB, cache_known=True)
-    assert transfer.fitting(Options(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB], [])
-    swept, left_out = transfer.fitting(Options(sweep=True), room, 2)
+    assert cases.fitting(Options(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB], [])
+    swept, left_out = cases.fitting(Options(sweep=True), room, 2)
     assert (swept[0], swept[1], swept[-1], len(swept), left_out) == (4 * KIB, 8 * KIB, GIB, 19, [])
 
 
 def test_sizes_are_bounded_by_the_memory_there_is() -> None:
     room = Room(host=GIB, device=300 * MIB, cache=MIB, cache_known=True)
-    assert transfer.fitting(Options(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB], [512 * MIB, GIB])
+    assert cases.fitting(Options(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB], [512 * MIB, GIB])
     with pytest.raises(UsageError) as raised:
-        transfer.fitting(Options(sizes=(MIB, 2 * GIB)), room, 2)
+        cases.fitting(Options(sizes=(MIB, 2 * GIB)), room, 2)
     assert str(raised.value) == (
         "--size 2 GiB does not fit; it needs 2 × 2 GiB of host memory, which can spare 1 GiB, "
         "and the device can spare 300 MiB; give at most 300 MiB"
@@ -177,13 +178,13 @@ def test_buffers_hold_what_cold_copies_need_where_there_is_room() -> None:
 # measuring, for real on the CPU
 
 
-def buffers(size: int) -> transfer.Buffers:
+def buffers(size: int) -> measure.Buffers:
     cpu = torch.device("cpu")
-    return transfer.Buffers(allocate(size, cpu), {"pageable": allocate(size, cpu), "pinned": allocate(size, cpu)})
+    return measure.Buffers(allocate(size, cpu), {"pageable": allocate(size, cpu), "pinned": allocate(size, cpu)})
 
 
 def test_a_copy_is_timed_verified_and_counted() -> None:
-    one = transfer.measure(
+    one = measure.measure(
         Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(4 * MIB), SMALL, 0.1, UNWATCHED
     )
     assert one.case == {
@@ -207,14 +208,14 @@ def test_copies_rotate_over_twice_the_cache_and_a_window_at_least() -> None:
 
 
 def test_a_call_bound_copy_has_a_time_and_no_rate() -> None:
-    one = transfer.measure(Case("host_to_host", "pageable", 64, "as_called"), CPU, buffers(MIB), SMALL, 0.05, UNWATCHED)
+    one = measure.measure(Case("host_to_host", "pageable", 64, "as_called"), CPU, buffers(MIB), SMALL, 0.05, UNWATCHED)
     assert "call-bound" in one.flags
     assert one.time_s is not None and one.rate is None
 
 
 def test_the_link_is_timed_on_the_devices_clock() -> None:
     case = Case("device_to_host", "pinned", 256 * KIB, "link")
-    one = transfer.measure(case, Fake(), buffers(MIB), SMALL, 0.1, UNWATCHED)  # type: ignore[arg-type]
+    one = measure.measure(case, Fake(), buffers(MIB), SMALL, 0.1, UNWATCHED)  # type: ignore[arg-type]
     assert (one.method.clock, one.method.launch) == ("device events", "held")
     assert one.method.details["non_blocking"] is True
     assert one.rate is not None and one.rate.unit == "B/s"
@@ -224,29 +225,27 @@ def test_the_link_is_timed_on_the_devices_clock() -> None:
 
 def test_a_launch_bound_link_has_no_rate() -> None:
     case = Case("host_to_device", "pinned", 4 * KIB, "link")
-    one = transfer.measure(case, Fake(can_hold=False), buffers(MIB), SMALL, 0.05, UNWATCHED)  # type: ignore[arg-type]
+    one = measure.measure(case, Fake(can_hold=False), buffers(MIB), SMALL, 0.05, UNWATCHED)  # type: ignore[arg-type]
     assert "launch-bound" in one.flags
     assert one.rate is None
 
 
 def test_a_device_that_copies_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(self: transfer.Copies) -> None:
+    def wrong(self: measure.Copies) -> None:
         source, destination = self._pairs[self._cursor % len(self._pairs)]
         self._cursor += 1
         destination.copy_(source)
         destination[0] += 1
 
-    monkeypatch.setattr(transfer.Copies, "call", wrong)
-    one = transfer.measure(
+    monkeypatch.setattr(measure.Copies, "call", wrong)
+    one = measure.measure(
         Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(2 * MIB), SMALL, 0.02, UNWATCHED
     )
     assert one.method.details["wrong_bytes"] > 0
 
 
 def test_without_telemetry_the_reason_stands_in_the_row() -> None:
-    one = transfer.measure(
-        Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(MIB), SMALL, 0.02, UNWATCHED
-    )
+    one = measure.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(MIB), SMALL, 0.02, UNWATCHED)
     assert one.telemetry is None
     assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
 
@@ -267,13 +266,13 @@ class Watched:
 def test_the_link_is_read_inside_the_windows_of_pinned_copies() -> None:
     told = {"clock_reasons": ["hw_slowdown"], "pcie": {"generation": 4, "width": 8, "max_width": 16}}
     rows = [
-        transfer.measure(case, Fake(), buffers(MIB), SMALL, 0.02, Watched(told))  # type: ignore[arg-type]
+        measure.measure(case, Fake(), buffers(MIB), SMALL, 0.02, Watched(told))  # type: ignore[arg-type]
         for case in (Case("host_to_device", memory, KIB, "as_called") for memory in ("pageable", "pinned"))
     ]
     assert "throttled" in rows[1].flags
-    assert transfer.link_under_load(Fake(), rows) == Link(4, 8, 16)  # type: ignore[arg-type]
-    assert transfer.link_under_load(Fake(), rows[:1]).reason == "it was not read"  # type: ignore[arg-type]
-    assert transfer.link_under_load(CPU, rows[:1]).reason == "a CPU has none"
+    assert command.link_under_load(Fake(), rows) == Link(4, 8, 16)  # type: ignore[arg-type]
+    assert command.link_under_load(Fake(), rows[:1]).reason == "it was not read"  # type: ignore[arg-type]
+    assert command.link_under_load(CPU, rows[:1]).reason == "a CPU has none"
 
 
 # the command
@@ -285,7 +284,7 @@ def run(options: Options, device: Any, monkeypatch: pytest.MonkeyPatch, recorder
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,)))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
     recorder = recorder or Recorder()
-    transfer.command(options, recorder)
+    command.command(options, recorder)
     return recorder
 
 
@@ -302,8 +301,8 @@ def test_the_whole_command_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "allocate", unpinned)
-    monkeypatch.setattr(transfer, "LINK_WARM_UP_S", 0.0)
+    monkeypatch.setattr(measure, "allocate", unpinned)
+    monkeypatch.setattr(measure, "LINK_WARM_UP_S", 0.0)
     recorder = run(Options(sizes=(MIB,), time_budget_s=0.5), Fake(), monkeypatch)
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert len(rows) == 6
@@ -313,15 +312,15 @@ def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = transfer.measure
+    real = measure.measure
 
     def interrupted(case: Case, *rest: Any) -> Any:
         if case.size > MIB:
             raise KeyboardInterrupt
         return real(case, *rest)
 
-    monkeypatch.setattr(transfer, "measure", interrupted)
-    monkeypatch.setattr(transfer.caches, "last_level_bytes", lambda: MIB)
+    monkeypatch.setattr(command, "measure", interrupted)
+    monkeypatch.setattr(measure.caches, "last_level_bytes", lambda: MIB)
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
         run(Options(sizes=(MIB, 2 * MIB), time_budget_s=0.1), CPU, monkeypatch, recorder)
@@ -334,8 +333,8 @@ def test_pinned_memory_that_is_refused_costs_the_pinned_rows_alone(monkeypatch: 
             raise RuntimeError("CUDA error: out of memory\nmore words")
         return allocate(size, device)
 
-    monkeypatch.setattr(transfer, "allocate", refuse)
-    monkeypatch.setattr(transfer, "LINK_WARM_UP_S", 0.0)
+    monkeypatch.setattr(measure, "allocate", refuse)
+    monkeypatch.setattr(measure, "LINK_WARM_UP_S", 0.0)
     recorder = run(Options(sizes=(MIB,), time_budget_s=0.2), Fake(), monkeypatch)
     memories = {event.measurement.case["host_memory"] for event in recorder.events if isinstance(event, Measured)}
     assert memories == {"pageable"}
@@ -347,7 +346,7 @@ def test_a_device_that_is_full_after_all_is_one_sentence(monkeypatch: pytest.Mon
     def refuse(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
-    monkeypatch.setattr(transfer, "allocate", refuse)
+    monkeypatch.setattr(measure, "allocate", refuse)
     with pytest.raises(CannotLook, match="no room for buffers of"):
         run(Options(sizes=(MIB,)), Fake(), monkeypatch)
 

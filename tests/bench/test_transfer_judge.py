@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.transfer_judge import Link, judge, latencies, speedups
+from gpucheck.bench.transfer.judge import Link, judge, latencies, speedups
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 

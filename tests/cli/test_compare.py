@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gpucheck.cli import app as app_module
-from gpucheck.cli import bench, compare
+from gpucheck.cli.bench import again
+from gpucheck.cli.bench.app import app as bench_app
 from gpucheck.cli.common import Common
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
@@ -119,7 +120,7 @@ def test_wrong_runs(arguments: tuple[str, ...], words: str, capsys: pytest.Captu
 def test_a_run_is_given_what_the_command_was_given() -> None:
     given = {"common": 0, "size": ["64KiB", "1MiB"], "sweep": True, "shape": None, "direction": "h2d", "runs": "7"}
     given |= {"time_budget": "", "baseline": "x.json", "fail_if_slower": "5%", "other": False}
-    assert compare.arguments_of(Common("bench transfer", device="cuda:1"), given) == (
+    assert again.arguments_of(Common("bench transfer", device="cuda:1"), given) == (
         [
             "bench",
             "transfer",
@@ -137,8 +138,9 @@ def test_a_run_is_given_what_the_command_was_given() -> None:
 
 
 def test_the_names_of_parameters_are_those_of_their_options() -> None:
-    for function in (bench.transfer, bench.matmul):
-        for name, parameter in list(inspect.signature(function, eval_str=True).parameters.items())[1:]:
+    for command in bench_app.registered_commands:
+        assert command.callback is not None
+        for name, parameter in inspect.signature(command.callback).parameters.items():
             (option,) = parameter.annotation.__metadata__
             # Within Annotated, typer keeps an option's first name where its default would stand.
             assert f"--{name.replace('_', '-')}" in (option.default, *option.param_decls)

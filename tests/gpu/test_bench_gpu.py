@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.bench import matmul, transfer
+from gpucheck.bench.matmul import cases as products
+from gpucheck.bench.matmul import command as matmul
+from gpucheck.bench.matmul.judge import judge
+from gpucheck.bench.matmul.measure import measure
+from gpucheck.bench.transfer import cases as copying
+from gpucheck.bench.transfer import command as transfer
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Judged, Measured, Recorder
@@ -27,7 +32,7 @@ def run(command: Any, options: Any) -> tuple[list[Measurement], dict[str, str]]:
 
 
 def test_copies_are_timed_and_verified() -> None:
-    rows, found = run(transfer.command, transfer.parse(sizes=("64KiB", "64MiB"), device="cuda:0", time_budget_s=4.0))
+    rows, found = run(transfer.command, copying.parse(sizes=("64KiB", "64MiB"), device="cuda:0", time_budget_s=4.0))
     assert len(rows) == 12
     assert found["transfer.corrupt"] == "pass"
     for row in rows:
@@ -42,7 +47,7 @@ def test_copies_are_timed_and_verified() -> None:
 
 
 def test_products_have_the_precision_asked_for() -> None:
-    rows, found = run(matmul.command, matmul.parse(sizes=("1024",), device="cuda:0", time_budget_s=4.0))
+    rows, found = run(matmul.command, products.parse(sizes=("1024",), device="cuda:0", time_budget_s=4.0))
     assert found["matmul.precision"] == found["matmul.result"] == "pass"
     observed = {row.case["dtype"]: row.method.precision_observed for row in rows}
     assert observed == {dtype: dtype for dtype in observed}
@@ -61,8 +66,8 @@ def test_tf32_behind_the_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
             return real(a, b, out=out)
 
     monkeypatch.setattr(torch, "mm", secretly)
-    case = matmul.Case("float32", (512, 512, 512), matmul.Support("native"))
+    case = products.Case("float32", (512, 512, 512), products.Support("native"))
     with Watch(None) as watch:
-        one = matmul.measure(case, device, 0.2, watch).measurement
+        one = measure(case, device, 0.2, watch).measurement
     assert one.method.precision_observed == "tf32"
-    assert {finding.id: finding.verdict for finding in matmul.judge([one])}["matmul.precision"] == "fail"
+    assert {finding.id: finding.verdict for finding in judge([one])}["matmul.precision"] == "fail"

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.bench import matmul, transfer
-from gpucheck.bench.copies import Copies
+from gpucheck.bench.matmul import cases as products
+from gpucheck.bench.matmul import command as matmul
+from gpucheck.bench.transfer import cases as copying
+from gpucheck.bench.transfer import command as transfer
+from gpucheck.bench.transfer.copies import Copies
 from gpucheck.machine import accel
 from gpucheck.report import schema
 from gpucheck.report.codec import from_json, to_json
@@ -124,7 +127,7 @@ def test_a_wrong_byte_on_the_device_is_found(monkeypatch: pytest.MonkeyPatch) ->
         copies.destination.words[3:4].fill_(-1)  # no pattern holds it
 
     monkeypatch.setattr(Copies, "call", spoiled)
-    options = transfer.parse(sizes=("1MiB",), direction="h2d", host_memory="pinned", device="cuda:0", time_budget_s=2.0)
+    options = copying.parse(sizes=("1MiB",), direction="h2d", host_memory="pinned", device="cuda:0", time_budget_s=2.0)
     assert verdicts(transfer.command, options)["transfer.corrupt"] == "fail"
 
 
@@ -138,7 +141,7 @@ def test_a_wrong_element_of_a_product_is_found(monkeypatch: pytest.MonkeyPatch) 
         return made
 
     monkeypatch.setattr(torch, "mm", spoiled)
-    options = matmul.parse(dtypes=("float32",), sizes=("512",), device="cuda:0", time_budget_s=1.0)
+    options = products.parse(dtypes=("float32",), sizes=("512",), device="cuda:0", time_budget_s=1.0)
     found = verdicts(matmul.command, options)
     assert (found["matmul.precision"], found["matmul.result"]) == ("pass", "fail")
 

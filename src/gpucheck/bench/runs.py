@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import exits
-from gpucheck.bench import transfer_judge
+from gpucheck.bench.transfer import judge as transfer_judge
 from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import child
 from gpucheck.machine.child import ChildResult

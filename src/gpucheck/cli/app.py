@@ -12,7 +12,8 @@ import typer
 
 import gpucheck
 from gpucheck import exits
-from gpucheck.cli import bench, compare, devices, find_batch_size, memory, schema, smoke, streams
+from gpucheck.cli import compare, devices, find_batch_size, memory, schema, smoke, streams
+from gpucheck.cli.bench.app import app as bench_app
 from gpucheck.cli.common import add, exit_codes_epilog, tell
 from gpucheck.errors import CannotLook, GpucheckError, Terminated
 
@@ -47,7 +48,7 @@ def root(
 add(app, "devices", devices.devices, device="all")
 add(app, "memory", memory.memory)
 add(app, "smoke", smoke.smoke)
-app.add_typer(bench.app, name="bench")
+app.add_typer(bench_app, name="bench")
 add(app, "find-batch-size", find_batch_size.find_batch_size)
 add(app, "compare", compare.compare)
 app.command("schema", epilog=exit_codes_epilog())(schema.schema)

@@ -1,35 +1,24 @@
-"""`bench transfer`: how fast copies between host and device run, and whether they arrive."""
+"""One row of copies, timed and verified, between buffers that all rows share."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gpucheck import units
-from gpucheck.bench import transfer_judge
-from gpucheck.bench.copies import Buffer, Copies, Verified, allocate
-from gpucheck.bench.transfer_cases import Case, HostMemory, Options, Room, cases, fitting, parse
-from gpucheck.bench.transfer_judge import Link
-from gpucheck.errors import CannotLook, Terminated
-from gpucheck.machine import caches, choose, host, inventory
+from gpucheck.bench.transfer.cases import Case, HostMemory, Room
+from gpucheck.bench.transfer.copies import Buffer, Copies, Verified, allocate
+from gpucheck.errors import CannotLook
+from gpucheck.machine import caches, host
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Started
-from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 
-__all__ = ["Case", "Options", "Room", "cases", "command", "fitting", "parse"]
-
-# The command ends within 20 s on a device and 30 s on a CPU, starting torch included.
-DEFAULT_BUDGET_S = {"device": 14.0, "cpu": 18.0, "sweep": 60.0}
-# A row that is not precise by then has told what it can.
-LONGEST_ROW_S = 2.0
 # Of a row's time: for windows with their refills and comparisons, and of that for the latter.
 SAMPLING_SHARE, VERIFYING_SHARE = 0.6, 0.3
 # An idle link sleeps at a lower generation, and wakes within milliseconds.
@@ -150,61 +139,6 @@ def _details(timed: timing.Timed, copies: Copies, verified: Verified, room: Room
     }
 
 
-# -- the command ------------------------------------------------------------------------------------------------------
-
-
-def command(options: Options, emit: Emit) -> None:
-    """Time copies to and from every device asked for. Raises CannotLook and UsageError."""
-    began = time.monotonic()
-    facts = inventory.read()
-    emit(Started(facts))
-    chosen = choose.choose(options.device, facts)
-    if chosen.notice:
-        emit(Notice(chosen.notice))
-    results: list[dict[str, Any]] = []
-    for place, device_id in enumerate(chosen.ids):
-        accel = choose.open_named(device_id, facts)
-        default = DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"]
-        left_s = (options.time_budget_s or default * len(chosen.ids)) - (time.monotonic() - began)
-        deadline = time.monotonic() + max(left_s, 0.0) / (len(chosen.ids) - place)
-        measured: list[Measurement] = []
-        try:
-            with accel.as_current():
-                for measurement in _on_device(options, accel, emit, deadline):
-                    measured.append(measurement)
-        except (KeyboardInterrupt, Terminated):
-            if measured:
-                _conclude(accel, measured, results, emit)
-            raise
-        accel.empty_cache()
-        _conclude(accel, measured, results, emit)
-
-
-def _conclude(accel: Accel, measured: Sequence[Measurement], results: list[dict[str, Any]], emit: Emit) -> None:
-    """Judge what was measured so far."""
-    link = link_under_load(accel, measured)
-    for finding in transfer_judge.judge(measured, link):
-        emit(Judged(finding))
-    results.append(answer(accel.id, measured, link))
-    emit(Answered("bench_transfer", results))
-
-
-def answer(device_id: str, measured: Sequence[Measurement], link: Link) -> dict[str, Any]:
-    """What the rows of one device come to: gains and latencies as called, and the link."""
-    return {
-        "device": device_id,
-        "link": {
-            "generation": link.generation,
-            "width": link.width,
-            "max_width": link.max_width,
-            "limit_bytes_per_s": link.rate,
-            "unknown_because": link.reason or None,
-        },
-        "gains": transfer_judge.speedups(measured),
-        "latencies": transfer_judge.latencies(measured),
-    }
-
-
 def room_for(accel: Accel) -> Room:
     """What buffers may take here, and what cold copies must exceed."""
     cache = caches.last_level_bytes()
@@ -217,35 +151,7 @@ def room_for(accel: Accel) -> Room:
     )
 
 
-def _on_device(options: Options, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
-    memories = [memory for memory in options.memories if accel.can_pin or memory == "pageable"] or ["pageable"]
-    room = room_for(accel)
-    sizes, too_large = fitting(options, room, len(memories))
-    todo = cases(options, accel, sizes)
-    if accel.is_cpu:
-        emit(Notice("on the CPU these are copies from host memory to host memory"))
-    if too_large:
-        left_out = ", ".join(units.capacity(size) for size in too_large)
-        emit(Notice(f"{left_out} left out: buffers may take {units.capacity(room.most(len(memories)))} each"))
-    if not todo:
-        return
-    emit(Progress("allocating", 0, len(todo)))
-    shared = buffers(accel, memories, room.capacity(max(sizes), len(memories)))
-    if shared.no_pinned is not None:
-        emit(Judged(Finding("transfer.pinned", "skip", "no pinned memory was to be had", shared.no_pinned)))
-        todo = [case for case in todo if case.memory != "pinned"]
-    if not accel.is_cpu:
-        _wake(accel, shared)
-    with Watch(accel.uuid) as watch:
-        for done, case in enumerate(todo):
-            emit(Progress(case.label, done, len(todo)))
-            share_s = max(deadline - time.monotonic(), 0.0) / (len(todo) - done)
-            measured = measure(case, accel, shared, room, min(share_s, LONGEST_ROW_S), watch)
-            emit(Measured(measured))
-            yield measured
-
-
-def _wake(accel: Accel, shared: Buffers) -> None:
+def wake(accel: Accel, shared: Buffers) -> None:
     """Copy for a while, so that link and clocks are awake for the first row."""
     some = next(iter(shared.host.values()), None)
     if some is None:
@@ -255,16 +161,3 @@ def _wake(accel: Accel, shared: Buffers) -> None:
     while accel.host_now() < until:
         shared.device.words[:part].copy_(some.words[:part])
         accel.synchronize()
-
-
-def link_under_load(accel: Accel, measured: Sequence[Measurement]) -> Link:
-    """The link as telemetry saw it inside the windows of the largest pinned copies."""
-    pinned = [one for one in measured if one.case["host_memory"] == "pinned"]
-    for one in sorted(pinned, key=lambda one: -one.case["size_bytes"]):
-        seen = (one.telemetry or {}).get("pcie") or {}
-        if seen.get("generation") and seen.get("width"):
-            return Link(seen["generation"], seen["width"], seen.get("max_width"))
-    reasons = [one.method.details.get("no_telemetry_because") for one in pinned]
-    return Link(
-        reason="a CPU has none" if accel.is_cpu else reasons[-1] if reasons and reasons[-1] else "it was not read"
-    )

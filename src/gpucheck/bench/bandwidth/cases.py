@@ -1,0 +1,82 @@
+"""How large the arrays of `bench bandwidth` are: the options, and what memory they may take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpucheck import units
+from gpucheck.bench.bandwidth.work import GRAIN
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import caches, host
+from gpucheck.machine.accel import Accel
+from gpucheck.units import GIB, MIB
+
+# One array. An H200 copies 1 GiB in half a millisecond, a laptop's memory copies 256 MiB in 20.
+DEFAULT_SIZES = {"accelerator": GIB, "cpu": 256 * MIB}
+# Cold: what an operation rotates over is so many times the last-level cache.
+COLD_FACTOR = 4
+# Where the system does not tell its cache: more than most have.
+ASSUMED_CACHE_BYTES = 64 * MIB
+# A virtual machine may show the cache of its whole host: arrays do not grow beyond this for it.
+MOST_COLD_BYTES = 2 * GIB
+# What the three arrays may take of the memory that is left, so that the machine keeps working.
+HOST_SHARE, DEVICE_SHARE = 0.25, 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for; no sizes means one, by the kind of device."""
+
+    sizes: tuple[int, ...] = ()
+    time_budget_s: float | None = None
+    device: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How large an array may be, and the cache that it must exceed, in bytes; `known` is False where it was assumed."""
+
+    array: int
+    cache: int
+    known: bool
+
+    @property
+    def cold(self) -> int:
+        """What operations should rotate over, in whole rows."""
+        return -(-min(COLD_FACTOR * self.cache, MOST_COLD_BYTES) // GRAIN) * GRAIN
+
+
+def parse(*, sizes: Sequence[str] = (), time_budget_s: float | None = None, device: str = "auto") -> Options:
+    """Options from what was typed; sizes are rounded down to whole rows. Raises UsageError."""
+    parsed = {units.parse_size(text, smallest=GRAIN) // GRAIN * GRAIN for text in sizes}
+    return Options(tuple(sorted(parsed)), time_budget_s, device)
+
+
+def room_for(accel: Accel) -> Room:
+    """What arrays may take here, and what they must exceed to be cold."""
+    cache = caches.last_level_bytes() if accel.is_cpu else accel.l2_cache_bytes
+    info = accel.memory_info()
+    spare = host.memory().usable * HOST_SHARE
+    if info is not None:
+        spare = min(info[0] * DEVICE_SHARE, spare) if accel.integrated else info[0] * DEVICE_SHARE
+    return Room(int(spare / 3) // GRAIN * GRAIN, cache or ASSUMED_CACHE_BYTES, cache is not None)
+
+
+def sizes_for(options: Options, accel: Accel, room: Room) -> tuple[int, ...]:
+    """The sizes to measure. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
+    if room.array < GRAIN:
+        raise CannotLook(
+            "there is no room to measure in",
+            f"three arrays may take {units.capacity(3 * room.array)}",
+            "end what else uses this memory",
+            finding="bandwidth.memory",
+        )
+    if options.sizes and options.sizes[-1] > room.array:
+        raise UsageError(
+            f"--size {units.capacity(options.sizes[-1])} does not fit",
+            f"three arrays of it are needed, and {units.capacity(3 * room.array)} can be spared",
+            f"give at most {units.capacity(room.array)}",
+        )
+    usual = max(DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"], room.cold)
+    return options.sizes or (min(usual, room.array),)

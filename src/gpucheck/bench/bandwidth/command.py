@@ -1,0 +1,60 @@
+"""The command `bench bandwidth`: reads and writes of every device's memory asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from gpucheck import units
+from gpucheck.bench import devices, share
+from gpucheck.bench.bandwidth.cases import Options, room_for, sizes_for
+from gpucheck.bench.bandwidth.judge import judge
+from gpucheck.bench.bandwidth.measure import measure
+from gpucheck.bench.bandwidth.work import ARRAYS, allocate
+from gpucheck.errors import CannotLook
+from gpucheck.machine.accel import Accel
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.events import Emit, Progress
+from gpucheck.report.measurement import Measurement
+
+DEFAULT_BUDGET_S = 10.0
+# A row that is not precise by then has told what it can.
+LONGEST_ROW_S = 2.0
+
+
+def command(options: Options, emit: Emit) -> None:
+    """Time reads and writes of every device's memory asked for. Raises CannotLook and UsageError."""
+    devices.each(
+        options.device,
+        emit,
+        lambda accel, deadline: _rows(options, accel, emit, deadline),
+        lambda accel, facts, measured: judge(measured, share.part_of(accel, facts)),
+        time_budget_s=options.time_budget_s,
+        default_s=lambda accel: DEFAULT_BUDGET_S,
+    )
+
+
+def _rows(options: Options, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
+    room = room_for(accel)
+    sizes = sizes_for(options, accel, room)
+    operations = tuple(ARRAYS)
+    total = len(sizes) * len(operations)
+    emit(Progress("allocating", 0, total))
+    # As much as the largest size, and as makes small ones cold, where there is room for that.
+    capacity = min(max(-(-max(size, room.cold) // size) * size for size in sizes), room.array)
+    try:
+        arrays = allocate(capacity, accel.device)
+    except (RuntimeError, MemoryError) as error:
+        if not accel.is_out_of_memory(error):
+            raise
+        raise CannotLook(
+            f"no room for three arrays of {units.capacity(capacity)}",
+            str(error).strip().splitlines()[0],
+            "give a smaller --size, or end what else uses this memory",
+            finding="bandwidth.memory",
+        ) from error
+    with Watch(accel.uuid) as watch:
+        for done, (size, operation) in enumerate((size, operation) for size in sizes for operation in operations):
+            emit(Progress(f"{operation} {units.capacity(size)} on {accel.id}", done, total))
+            share_s = max(deadline - time.monotonic(), 0.0) / (total - done)
+            yield measure(operation, size, accel, arrays, room, min(share_s, LONGEST_ROW_S), watch)

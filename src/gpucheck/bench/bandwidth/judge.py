@@ -1,0 +1,69 @@
+"""What measured reads and writes say: whether the results are right, how fast they were, and of what peak. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpucheck import units
+from gpucheck.bench import busy, share
+from gpucheck.peaks import Part, Unknown
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement
+
+
+def judge(measurements: Sequence[Measurement], part: Part | Unknown | None = None) -> list[Finding]:
+    """What one device's rows say: whether the results are right, how fast they were, and of what peak."""
+    if not measurements:
+        return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row was finished")]
+    best: dict[str, float] = {}
+    for one in measurements:
+        if one.rate is not None and one.method.cache == "cold":
+            operation = str(one.case["operation"])
+            best[operation] = max(best.get(operation, 0.0), one.rate.median)
+    return [
+        _result(measurements),
+        *_speed(measurements, best),
+        *share.of_memory(best, part),
+        *busy.judge("bandwidth.cpu_busy", measurements),
+    ]
+
+
+def label(one: Measurement) -> str:
+    """A row in words: `copy, 1 GiB`."""
+    return f"{one.case['operation']}, {units.capacity(one.case['size_bytes'])}"
+
+
+def _result(measurements: Sequence[Measurement]) -> Finding:
+    evidence = {
+        label(one): {name: one.method.details[name] for name in ("verified_slices", "wrong_elements")}
+        for one in measurements
+    }
+    wrong = [
+        f"{name}: {row['wrong_elements']} wrong elements" for name, row in evidence.items() if row["wrong_elements"]
+    ]
+    wrong += [f"{name}: nothing was written" for name, row in evidence.items() if not row["verified_slices"]]
+    if not wrong:
+        return Finding("bandwidth.result", "pass", "every operation left what it must", evidence=evidence)
+    return Finding(
+        "bandwidth.result",
+        "fail",
+        "an operation left something else than it must",
+        "; ".join(wrong),
+        evidence,
+        fix="run it again, then `gpucheck smoke`: memory that returns something else twice is broken",
+    )
+
+
+def _speed(measurements: Sequence[Measurement], best: dict[str, float]) -> list[Finding]:
+    if not best:
+        return [
+            Finding(
+                "bandwidth.speed",
+                "skip",
+                "no row tells the memory's rate",
+                "what was moved fits into the cache, or the call takes most of the time",
+                fix="give a larger --size",
+            )
+        ]
+    told = ", ".join(f"{operation} {units.byte_rate(rate)}" for operation, rate in best.items())
+    return [Finding("bandwidth.speed", "info", "bytes read and written", told, {"bytes_per_s": best})]

@@ -1,0 +1,1 @@
+"""`gpucheck bench …`: a file for each benchmark."""
