@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 
-from gpucheck.bench.transfer import cases, command, measure
+from gpucheck.bench.transfer import cases, command, judge, measure
 from gpucheck.bench.transfer.cases import Case, Options, Room
 from gpucheck.bench.transfer.copies import Buffer, allocate
 from gpucheck.bench.transfer.judge import Link
@@ -270,9 +270,10 @@ def test_the_link_is_read_inside_the_windows_of_pinned_copies() -> None:
         for case in (Case("host_to_device", memory, KIB, "as_called") for memory in ("pageable", "pinned"))
     ]
     assert "throttled" in rows[1].flags
-    assert command.link_under_load(Fake(), rows) == Link(4, 8, 16)  # type: ignore[arg-type]
-    assert command.link_under_load(Fake(), rows[:1]).reason == "it was not read"  # type: ignore[arg-type]
-    assert command.link_under_load(CPU, rows[:1]).reason == "a CPU has none"
+    assert judge.link_under_load(rows) == Link(4, 8, 16)
+    assert judge.link_under_load(rows[:1]).reason == "it was not read"
+    on_cpu = [replace(rows[0], device=CPU.ref)]
+    assert judge.link_under_load(on_cpu).reason == "a CPU has none"
 
 
 # the command
@@ -319,7 +320,7 @@ def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPat
             raise KeyboardInterrupt
         return real(case, *rest)
 
-    monkeypatch.setattr(command, "measure", interrupted)
+    monkeypatch.setattr(measure, "measure", interrupted)
     monkeypatch.setattr(measure.caches, "last_level_bytes", lambda: MIB)
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):

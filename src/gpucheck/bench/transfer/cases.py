@@ -45,7 +45,10 @@ MOST_BYTES = 2 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for; no sizes means the six of the documentation, or the sweep."""
+    """What the user asked for; no sizes means the six of the documentation, or the sweep.
+
+    `only` and `skip` are prefixes of the ids of parts.
+    """
 
     sizes: tuple[int, ...] = ()
     sweep: bool = False
@@ -53,6 +56,8 @@ class Options:
     memories: tuple[HostMemory, ...] = MEMORIES["both"]
     time_budget_s: float | None = None
     device: str = "auto"
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,8 @@ def parse(
     host_memory: str = "both",
     time_budget_s: float | None = None,
     device: str = "auto",
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
 ) -> Options:
     """Options from what was typed. Raises UsageError."""
     if sizes and sweep:
@@ -134,6 +141,8 @@ def parse(
         memories=MEMORIES[host_memory],
         time_budget_s=time_budget_s,
         device=device,
+        only=tuple(only),
+        skip=tuple(skip),
     )
 
 

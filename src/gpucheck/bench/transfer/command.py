@@ -1,101 +1,133 @@
-"""The command `bench transfer`: copies to and from every device asked for."""
+"""The command `bench transfer`: its parts on every device asked for, then those that concern several devices."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpucheck import units
 from gpucheck.bench import devices
-from gpucheck.bench.transfer import judge
-from gpucheck.bench.transfer.cases import Options, cases, fitting
-from gpucheck.bench.transfer.judge import Link
-from gpucheck.bench.transfer.measure import buffers, measure, room_for, wake
+from gpucheck.bench.transfer import parts
+from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.measure import room_for
+from gpucheck.bench.transfer.parts import PARTS, TOGETHER, Part
+from gpucheck.bench.transfer.setting import Setting, Together
+from gpucheck.errors import CannotLook, Terminated
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
+from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
 # The command ends within 20 s on a device and 30 s on a CPU, starting torch included.
 DEFAULT_BUDGET_S = {"device": 14.0, "cpu": 18.0, "sweep": 60.0}
-# A row that is not precise by then has told what it can.
-LONGEST_ROW_S = 2.0
+# The parts that concern several devices start a child for each, which imports torch.
+TOGETHER_S = 30.0
+# Of the user's own budget, where he asks for every device.
+TOGETHER_SHARE = 0.4
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the devices one by one came to, for the parts that concern all of them."""
+
+    facts: Facts = field(default_factory=Facts)
+    ids: list[str] = field(default_factory=list)
+    measured: list[Measurement] = field(default_factory=list)
+    results: list[dict[str, Any]] = field(default_factory=list)
 
 
 def command(options: Options, emit: Emit) -> None:
     """Time copies to and from every device asked for. Raises CannotLook and UsageError."""
-    results: list[dict[str, Any]] = []
+    began = time.monotonic()
+    chosen = parts.select(options.only, options.skip)
+    alone = [part for part in PARTS if part.id in chosen]
+    several = any(part.id in chosen for part in TOGETHER)
+    budget_s = options.time_budget_s
+    seen = _Seen()
+    ran: set[str] = set()
+
+    def rows(accel: Accel, deadline: float) -> Iterator[Measurement]:
+        ran.clear()
+        return _rows(options, alone, accel, emit, deadline, ran)
 
     def conclude(accel: Accel, facts: Facts, measured: Sequence[Measurement]) -> list[Finding]:
-        link = link_under_load(accel, measured)
-        results.append(answer(accel.id, measured, link))
-        emit(Answered("bench_transfer", results))
-        return judge.judge(measured, link)
+        seen.facts = facts
+        seen.ids.append(accel.id)
+        seen.measured += measured
+        seen.results.append(parts.answer(accel.id, measured, facts))
+        emit(Answered("bench_transfer", list(seen.results)))
+        return parts.judge_device(measured, facts, ran)
 
     devices.each(
         options.device,
         emit,
-        lambda accel, deadline: _rows(options, accel, emit, deadline),
+        rows,
         conclude,
-        time_budget_s=options.time_budget_s,
+        # Only with this name there can be several devices; how many there are is not known yet.
+        time_budget_s=budget_s and budget_s * (1 - TOGETHER_SHARE if several and options.device == "all" else 1),
         default_s=lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
     )
+    if len(seen.ids) > 1:
+        _together(options, chosen, seen, emit, began + budget_s if budget_s else time.monotonic() + TOGETHER_S)
+    elif not alone:
+        raise CannotLook(
+            f"{', '.join(sorted(chosen))} needs several devices",
+            f"{seen.ids[0] if seen.ids else 'none'} is the only one here",
+            "give --device all on a machine with several",
+            finding="transfer.together",
+        )
 
 
-def answer(device_id: str, measured: Sequence[Measurement], link: Link) -> dict[str, Any]:
-    """What the rows of one device come to: gains and latencies as called, and the link."""
-    return {
-        "device": device_id,
-        "link": {
-            "generation": link.generation,
-            "width": link.width,
-            "max_width": link.max_width,
-            "limit_bytes_per_s": link.rate,
-            "unknown_because": link.reason or None,
-        },
-        "gains": judge.speedups(measured),
-        "latencies": judge.latencies(measured),
-    }
-
-
-def _rows(options: Options, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
-    memories = [memory for memory in options.memories if accel.can_pin or memory == "pageable"] or ["pageable"]
-    room = room_for(accel)
-    sizes, too_large = fitting(options, room, len(memories))
-    todo = cases(options, accel, sizes)
-    if accel.is_cpu:
-        emit(Notice("on the CPU these are copies from host memory to host memory"))
-    if too_large:
-        left_out = ", ".join(units.capacity(size) for size in too_large)
-        emit(Notice(f"{left_out} left out: buffers may take {units.capacity(room.most(len(memories)))} each"))
-    if not todo:
+def _rows(
+    options: Options, wanted: Sequence[Part], accel: Accel, emit: Emit, deadline: float, ran: set[str]
+) -> Iterator[Measurement]:
+    """The rows of every part that applies; `ran` gets their ids. One that has no room costs only itself."""
+    todo = [part for part in wanted if part.applies(accel)]
+    if not wanted:
         return
-    emit(Progress("allocating", 0, len(todo)))
-    shared = buffers(accel, memories, room.capacity(max(sizes), len(memories)))
-    if shared.no_pinned is not None:
-        emit(Judged(Finding("transfer.pinned", "skip", "no pinned memory was to be had", shared.no_pinned)))
-        todo = [case for case in todo if case.memory != "pinned"]
-    if not accel.is_cpu:
-        wake(accel, shared)
+    if not todo:
+        names = ", ".join(part.id for part in wanted)
+        raise CannotLook(f"{names} cannot be measured on {accel.id}", finding="transfer.part")
     with Watch(accel.uuid) as watch:
-        for done, case in enumerate(todo):
-            emit(Progress(case.label, done, len(todo)))
-            share_s = max(deadline - time.monotonic(), 0.0) / (len(todo) - done)
-            measured = measure(case, accel, shared, room, min(share_s, LONGEST_ROW_S), watch)
-            yield measured
+        for place, part in enumerate(todo):
+            left_s = max(deadline - time.monotonic(), 0.0)
+            part_s = left_s * part.weight / sum(one.weight for one in todo[place:])
+            setting = Setting(options, accel, room_for(accel), watch, emit, time.monotonic() + part_s)
+            ran.add(part.id)
+            try:
+                yield from part.rows(setting)
+            except CannotLook as error:
+                if place == 0:
+                    raise
+                emit(Judged(Finding(error.finding, "skip", error.what, error.why, fix=error.fix or None)))
+            accel.empty_cache()
 
 
-def link_under_load(accel: Accel, measured: Sequence[Measurement]) -> Link:
-    """The link as telemetry saw it inside the windows of the largest pinned copies."""
-    pinned = [one for one in measured if one.case["host_memory"] == "pinned"]
-    for one in sorted(pinned, key=lambda one: -one.case["size_bytes"]):
-        seen = (one.telemetry or {}).get("pcie") or {}
-        if seen.get("generation") and seen.get("width"):
-            return Link(seen["generation"], seen["width"], seen.get("max_width"))
-    reasons = [one.method.details.get("no_telemetry_because") for one in pinned]
-    return Link(
-        reason="a CPU has none" if accel.is_cpu else reasons[-1] if reasons and reasons[-1] else "it was not read"
-    )
+def _together(options: Options, chosen: frozenset[str], seen: _Seen, emit: Emit, deadline: float) -> None:
+    todo = [part for part in TOGETHER if part.id in chosen and part.applies(seen.ids)]
+    ran: set[str] = set()
+    try:
+        for place, part in enumerate(todo):
+            left_s = max(deadline - time.monotonic(), 0.0)
+            part_s = left_s * part.weight / sum(one.weight for one in todo[place:])
+            together = Together(options, tuple(seen.ids), seen.facts, emit, time.monotonic() + part_s)
+            ran.add(part.id)
+            try:
+                for measurement in part.rows(together):
+                    emit(Measured(measurement))
+                    seen.measured.append(measurement)
+            except CannotLook as error:
+                emit(Judged(Finding(error.finding, "skip", error.what, error.why, fix=error.fix or None)))
+    except (KeyboardInterrupt, Terminated):
+        emit(Notice("interrupted: not every device was measured beside the others", "warning"))
+        _judge_together(seen, ran, emit)
+        raise
+    _judge_together(seen, ran, emit)
+
+
+def _judge_together(seen: _Seen, ran: set[str], emit: Emit) -> None:
+    for finding in parts.judge_together(seen.measured, seen.facts, ran):
+        emit(Judged(finding))

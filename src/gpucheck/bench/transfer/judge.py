@@ -11,6 +11,7 @@ from typing import Any
 
 from gpucheck import links, units
 from gpucheck.bench import busy
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
@@ -21,6 +22,9 @@ LEAST_SHARE = 0.65
 LARGE_BYTES = 16 * units.MIB
 # Below this a gain is within what differs from run to run.
 WORTHWHILE_GAIN = 1.2
+
+# The name of the measurements that are judged here.
+NAME = "transfer"
 
 WAYS = {"host_to_device": "to the device", "device_to_host": "to the host", "host_to_host": "from host to host"}
 
@@ -43,6 +47,43 @@ class Link:
     def label(self) -> str:
         """`PCIe 5 x16`."""
         return f"PCIe {self.generation} x{self.width}"
+
+
+def of_document(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """Every finding of the copies among one device's measurements."""
+    copies = [one for one in measurements if one.name == NAME]
+    return judge(copies, link_under_load(copies))
+
+
+def answer(measurements: Sequence[Measurement], facts: Facts) -> dict[str, Any]:
+    """What the copies of one device come to: gains and latencies as called, and the link."""
+    copies = [one for one in measurements if one.name == NAME]
+    link = link_under_load(copies)
+    return {
+        "link": {
+            "generation": link.generation,
+            "width": link.width,
+            "max_width": link.max_width,
+            "limit_bytes_per_s": link.rate,
+            "unknown_because": link.reason or None,
+        },
+        "gains": speedups(copies),
+        "latencies": latencies(copies),
+    }
+
+
+def link_under_load(measurements: Sequence[Measurement]) -> Link:
+    """The link as telemetry saw it inside the windows of the largest pinned copies."""
+    pinned = [one for one in measurements if one.case["host_memory"] == "pinned"]
+    for one in sorted(pinned, key=lambda one: -one.case["size_bytes"]):
+        for telemetry in (one.telemetry, *(run["telemetry"] for run in one.method.details.get("each_run", ()))):
+            seen = (telemetry or {}).get("pcie") or {}
+            if seen.get("generation") and seen.get("width"):
+                return Link(seen["generation"], seen["width"], seen.get("max_width"))
+    if measurements and all(one.device.id == "cpu" for one in measurements):
+        return Link(reason="a CPU has none")
+    reasons = [one.method.details.get("no_telemetry_because") for one in pinned]
+    return Link(reason=reasons[-1] if reasons and reasons[-1] else "it was not read")
 
 
 def judge(measurements: Sequence[Measurement], link: Link) -> list[Finding]:

@@ -1,24 +1,29 @@
-"""One row of copies, timed and verified, between buffers that all rows share."""
+"""Copies between host and device, timed and verified, between buffers that all rows share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gpucheck import units
-from gpucheck.bench.transfer.cases import Case, HostMemory, Room
+from gpucheck.bench.transfer.cases import Case, HostMemory, Room, cases, fitting
 from gpucheck.bench.transfer.copies import Buffer, Copies, Verified, allocate
+from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine import caches, host
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
+from gpucheck.report.events import Judged, Notice, Progress
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 
+# A row that is not precise by then has told what it can.
+LONGEST_ROW_S = 2.0
 # Of a row's time: for windows with their refills and comparisons, and of that for the latter.
 SAMPLING_SHARE, VERIFYING_SHARE = 0.6, 0.3
 # An idle link sleeps at a lower generation, and wakes within milliseconds.
@@ -70,6 +75,32 @@ def buffers(accel: Accel, memories: Sequence[HostMemory], capacity: int) -> Buff
         except (RuntimeError, MemoryError) as error:  # the driver's refusal has no class of its own
             refused = str(error).strip().splitlines()[0]
     return Buffers(device, made, refused)
+
+
+def rows(setting: Setting) -> Iterator[Measurement]:
+    """Copies of every size, direction and kind of memory. Raises CannotLook and UsageError."""
+    options, accel, room, emit = setting.options, setting.accel, setting.room, setting.emit
+    memories: list[HostMemory] = [memory for memory in options.memories if accel.can_pin or memory == "pageable"]
+    memories = memories or ["pageable"]
+    sizes, too_large = fitting(options, room, len(memories))
+    todo = cases(options, accel, sizes)
+    if accel.is_cpu:
+        emit(Notice("on the CPU these are copies from host memory to host memory"))
+    if too_large:
+        left_out = ", ".join(units.capacity(size) for size in too_large)
+        emit(Notice(f"{left_out} left out: buffers may take {units.capacity(room.most(len(memories)))} each"))
+    if not todo:
+        return
+    emit(Progress("allocating", 0, len(todo)))
+    shared = buffers(accel, memories, room.capacity(max(sizes), len(memories)))
+    if shared.no_pinned is not None:
+        emit(Judged(Finding("transfer.pinned", "skip", "no pinned memory was to be had", shared.no_pinned)))
+        todo = [case for case in todo if case.memory != "pinned"]
+    if not accel.is_cpu:
+        wake(accel, shared)
+    for done, case in enumerate(todo):
+        emit(Progress(case.label, done, len(todo)))
+        yield measure(case, accel, shared, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
 
 
 def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:

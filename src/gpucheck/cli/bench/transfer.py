@@ -25,6 +25,13 @@ def transfer(
     host_memory: Annotated[
         str, typer.Option("--host-memory", metavar="KIND", help="both, pageable or pinned.")
     ] = "both",
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="PART", help="Only parts that begin so, like copies. Repeatable."),
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option("--skip", metavar="PART", help="No parts that begin so. Repeatable.")
+    ] = None,
     time_budget: Annotated[
         str,
         typer.Option(
@@ -50,6 +57,8 @@ def transfer(
             host_memory=host_memory,
             time_budget_s=budget_s,
             device=common.device,
+            only=tuple(only or ()),
+            skip=tuple(skip or ()),
         )
         command(options, emit)
 

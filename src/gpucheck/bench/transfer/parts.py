@@ -1,0 +1,94 @@
+"""The parts of `bench transfer`: what each measures, when it applies, its share of the time, and who judges it.
+
+A part's measurements have a name of their own; its judge and its renderer pick them by that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpucheck.bench.transfer import judge, measure
+from gpucheck.bench.transfer.setting import Setting, Together
+from gpucheck.errors import UsageError
+from gpucheck.machine.accel import Accel
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement
+
+# Pure: the measurements of one device (of the parts that concern several, all there are) and the facts. A judge is also
+# asked about the rows of several processes put together.
+Judge = Callable[[Sequence[Measurement], Facts], Iterable[Finding]]
+# Keys for the device's entry in `results.bench_transfer`, from the same.
+Answer = Callable[[Sequence[Measurement], Facts], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that concerns one device. `name` is its measurements', `weight` its share of the time among the parts.
+
+    `judge` is asked where the part ran, with every measurement of the device, those of other parts too.
+    """
+
+    id: str
+    name: str
+    weight: float
+    rows: Callable[[Setting], Iterator[Measurement]]
+    judge: Judge
+    applies: Callable[[Accel], bool] = lambda accel: True
+    answer: Answer = lambda measurements, facts: {}
+
+
+@dataclass(frozen=True, slots=True)
+class TogetherPart:
+    """A part that concerns several devices at once: after these one by one, where more than one was chosen."""
+
+    id: str
+    name: str
+    weight: float
+    rows: Callable[[Together], Iterator[Measurement]]
+    judge: Judge
+    applies: Callable[[Sequence[str]], bool] = lambda ids: True
+
+
+PARTS: tuple[Part, ...] = (Part("copies", "transfer", 8.0, measure.rows, judge.of_document, answer=judge.answer),)
+
+TOGETHER: tuple[TogetherPart, ...] = ()
+
+
+def select(only: Sequence[str], skip: Sequence[str]) -> frozenset[str]:
+    """The ids of the parts that begin with one of `only` (all where it is empty) and with none of `skip`.
+
+    Raises UsageError for a prefix that fits none, and where nothing is left.
+    """
+    known = [*(part.id for part in PARTS), *(part.id for part in TOGETHER)]
+    for option, prefixes in (("--only", only), ("--skip", skip)):
+        for prefix in prefixes:
+            if not any(name.startswith(prefix) for name in known):
+                raise UsageError(f"{option} {prefix!r} fits no part", "", f"the parts are {', '.join(known)}")
+    chosen = {name for name in known if not only or name.startswith(tuple(only))}
+    chosen -= {name for name in chosen if skip and name.startswith(tuple(skip))}
+    if not chosen:
+        raise UsageError("--skip leaves no part of --only", "nothing would be measured", "skip fewer")
+    return frozenset(chosen)
+
+
+def judge_device(measurements: Sequence[Measurement], facts: Facts, ran: Iterable[str]) -> list[Finding]:
+    """What the parts with these ids say of one device's rows."""
+    ids = set(ran)
+    return [finding for part in PARTS if part.id in ids for finding in part.judge(measurements, facts)]
+
+
+def judge_together(measurements: Sequence[Measurement], facts: Facts, ran: Iterable[str]) -> list[Finding]:
+    """What the parts with these ids say of all rows of all devices."""
+    ids = set(ran)
+    return [finding for part in TOGETHER if part.id in ids for finding in part.judge(measurements, facts)]
+
+
+def answer(device_id: str, measurements: Sequence[Measurement], facts: Facts) -> dict[str, Any]:
+    """The device's entry in `results.bench_transfer`: what all parts derive from its rows."""
+    told: dict[str, Any] = {"device": device_id}
+    for part in PARTS:
+        told |= part.answer(measurements, facts)
+    return told

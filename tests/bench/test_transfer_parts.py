@@ -1,0 +1,143 @@
+"""Which parts of `bench transfer` run, for how long, and what one without room costs the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from gpucheck.bench.transfer import command, parts
+from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.parts import Part, TogetherPart
+from gpucheck.bench.transfer.setting import Setting, Together
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import accel, choose, inventory
+from gpucheck.report.events import Answered, Judged, Measured, Recorder
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
+
+CPU = accel.open_device("cpu")
+FACTS = Facts()
+
+
+def row(name: str) -> Measurement:
+    method = Method("host", "host", "cold")
+    return Measurement(name, DeviceRef("cpu"), {}, (), None, {"bytes": 1.0}, None, MemoryFigures(), method)
+
+
+def part(part_id: str, *, weight: float = 1.0, error: Exception | None = None, seen: list[Any] | None = None) -> Part:
+    def rows(setting: Setting) -> Iterator[Measurement]:
+        if seen is not None:
+            seen.append(setting)
+        if error is not None:
+            raise error
+        yield row(part_id)
+
+    def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+        return [Finding(part_id, "info", f"{len(measurements)} rows")]
+
+    return Part(part_id, part_id, weight, rows, judge, answer=lambda measured, facts: {part_id: len(measured)})
+
+
+def run(
+    options: Options,
+    monkeypatch: pytest.MonkeyPatch,
+    alone: Sequence[Part],
+    together: Sequence[TogetherPart] = (),
+    ids: tuple[str, ...] = ("cpu",),
+) -> Recorder:
+    monkeypatch.setattr(inventory, "read", lambda: FACTS)
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(ids))
+    monkeypatch.setattr(choose, "open_named", lambda device_id, facts: CPU)
+    for module in (parts, command):
+        monkeypatch.setattr(module, "PARTS", tuple(alone))
+        monkeypatch.setattr(module, "TOGETHER", tuple(together))
+    recorder = Recorder()
+    command.command(options, recorder)
+    return recorder
+
+
+def told(recorder: Recorder) -> list[Any]:
+    """What came out, in order: names of rows, and findings."""
+    return [
+        event.measurement.name if isinstance(event, Measured) else (event.finding.id, event.finding.title)
+        for event in recorder.events
+        if isinstance(event, (Measured, Judged))
+    ]
+
+
+def test_ids_and_names_are_unique() -> None:
+    table = [*parts.PARTS, *parts.TOGETHER]
+    assert len({one.id for one in table}) == len({one.name for one in table}) == len(table)
+    assert all(one.weight > 0 for one in table)
+
+
+def test_parts_are_chosen_by_prefix() -> None:
+    assert parts.select(("cop",), ()) == {"copies"}
+    assert parts.select((), ()) == {one.id for one in (*parts.PARTS, *parts.TOGETHER)}
+    with pytest.raises(UsageError, match="--only 'x' fits no part; the parts are copies"):
+        parts.select(("x",), ())
+    with pytest.raises(UsageError, match="--skip leaves no part of --only"):
+        parts.select(("copies",), ("copies",))
+
+
+def test_a_part_that_is_left_out_neither_runs_nor_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = run(Options(skip=("a",)), monkeypatch, [part("a"), part("b")])
+    assert told(recorder) == ["b", ("b", "1 rows")]
+
+
+def test_every_judge_sees_all_rows_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = run(Options(), monkeypatch, [part("a"), part("b")])
+    assert told(recorder) == ["a", "b", ("a", "2 rows"), ("b", "2 rows")]
+    (answered,) = [event for event in recorder.events if isinstance(event, Answered)]
+    assert answered == Answered("bench_transfer", [{"device": "cpu", "a": 2, "b": 2}])
+
+
+def test_time_is_split_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands still: the first of weights 3 and 1 gets three quarters, the second what is left."""
+    monkeypatch.setattr(command.time, "monotonic", lambda: 100.0)
+    seen: list[Setting] = []
+    run(Options(time_budget_s=8.0), monkeypatch, [part("a", weight=3.0, seen=seen), part("b", seen=seen)])
+    assert [setting.deadline for setting in seen] == [106.0, 108.0]
+
+
+def test_a_part_without_room_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = CannotLook("no room", "memory is full", finding="b.memory")
+    recorder = run(Options(), monkeypatch, [part("a"), part("b", error=full), part("c")])
+    assert told(recorder)[:3] == ["a", ("b.memory", "no room"), "c"]
+
+
+def test_the_first_part_without_room_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CannotLook, match="no room"):
+        run(Options(), monkeypatch, [part("a", error=CannotLook("no room")), part("b")])
+
+
+# several devices at once
+
+
+def several(part_id: str, seen: list[Together]) -> TogetherPart:
+    def rows(together: Together) -> Iterator[Measurement]:
+        seen.append(together)
+        yield row(part_id)
+
+    def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+        return [Finding(part_id, "info", f"{len(measurements)} rows")]
+
+    return TogetherPart(part_id, part_id, 1.0, rows, judge)
+
+
+def test_several_devices_are_judged_once_after_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Together] = []
+    recorder = run(Options(device="all"), monkeypatch, [part("a")], [several("t", seen)], ids=("cuda:0", "cuda:1"))
+    assert told(recorder) == ["a", ("a", "1 rows"), "a", ("a", "1 rows"), "t", ("t", "3 rows")]
+    assert [together.facts for together in seen] == [FACTS]
+
+
+def test_one_device_has_nothing_to_do_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Together] = []
+    assert told(run(Options(), monkeypatch, [part("a")], [several("t", seen)])) == ["a", ("a", "1 rows")]
+    assert not seen
+    with pytest.raises(CannotLook, match="t needs several devices"):
+        run(Options(only=("t",)), monkeypatch, [part("a")], [several("t", seen)])
