@@ -157,9 +157,17 @@ typedef struct {
 Code nvmlDeviceGetFieldValues(Handle handle, int count, FieldValue *values) {
     unsigned unused;
     Code code = small(DEVICE(handle), "fields", "0", &unused);
-    for (int i = 0; i < count; i++)
-        values[i].code =
-            values[i].field == 230 ? small(DEVICE(handle), "recovery_action", "0", &values[i].value.ui) : 3;
+    for (int i = 0; i < count; i++) {
+        int device = DEVICE(handle);
+        unsigned *value = &values[i].value.ui;
+        switch (values[i].field) {
+        case 230: values[i].code = small(device, "recovery_action", "0", value); break;
+        case 170: values[i].code = small(device, "c2c.count", "!3", value); break;
+        case 171: values[i].code = small(device, values[i].scope ? "c2c.status" : "c2c.first_status", "1", value); break;
+        case 172: values[i].code = small(device, "c2c.speed", "44712", value); break;
+        default: values[i].code = 3;
+        }
+    }
     return code;
 }
 Code nvmlDeviceGetMemoryAffinity(Handle handle, unsigned words, unsigned long long *mask, unsigned scope) {

@@ -195,6 +195,21 @@ def test_a_driver_that_knows_no_recovery_action(fake_driver: Fake, refusal: str)
     assert row.unknown["recovery_action"] == NOT_SUPPORTED
 
 
+@pytest.mark.parametrize(
+    ("count", "first_status", "rate"), [(10, 1, 447.12e9), (10, 0, 9 * 44.712e9), (5, 1, 5 * 44.712e9)]
+)
+def test_the_chip_to_chip_link_is_the_sum_of_its_active_links(count: int, first_status: int, rate: float) -> None:
+    def answer(value: int, code: int = 0) -> types.SimpleNamespace:
+        return types.SimpleNamespace(nvmlReturn=code, value=types.SimpleNamespace(uiVal=value))
+
+    links = [answer(first_status), answer(44712), *[answer(1), answer(44712)] * (nvml_fields.MOST_C2C_LINKS - 1)]
+    assert nvml_fields.c2c_rate([answer(count), *links]) == pytest.approx(rate)
+    with pytest.raises(nvml_fields.NotTold):
+        nvml_fields.c2c_rate([answer(0), *links])
+    with pytest.raises(nvml_fields.CodeAnswered):
+        nvml_fields.c2c_rate([answer(0, 3), *links])
+
+
 def test_remapped_rows_numa_node_and_modes(fake_driver: Fake) -> None:
     fake_driver(
         "nvml.count=1\nremap.correctable=1\nremap.uncorrectable=2\nremap.failed=1\n"

@@ -56,7 +56,14 @@ def test_no_power_below_two_seconds() -> None:
 def test_the_link_is_the_one_seen_most() -> None:
     links = [{"generation": 1, "width": 16}, {"generation": 5, "width": 16}, {"generation": 5, "width": 16}]
     told, _ = summarise([reading(10.0 + i / 10, pcie=link) for i, link in enumerate(links)], RUN)
-    assert told is not None and told["pcie"] == {"generation": 5, "width": 16, "max_width": None}
+    assert told is not None
+    assert told["pcie"] == {
+        "generation": 5,
+        "width": 16,
+        "max_generation": None,
+        "max_width": None,
+        "device_max_generation": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -92,8 +99,25 @@ def test_the_child_samples_by_itself(fake_driver: Callable[..., Path]) -> None:
     assert told is not None, reason
     assert told["readings"] >= 2
     assert told["sm_clock_hz"]["median"] == 345e6
-    assert told["pcie"] == {"generation": 1, "width": 8, "max_width": 16}
+    assert told["pcie"] == {
+        "generation": 1,
+        "width": 8,
+        "max_generation": 4,
+        "max_width": 16,
+        "device_max_generation": 5,
+    }
+    assert told["c2c_bytes_per_s"] is None
     assert told["clock_reasons"] == ["gpu_idle"]
+
+
+def test_the_chip_to_chip_link_is_told_with_every_reading(fake_driver: Callable[..., Path]) -> None:
+    fake_driver("nvml.count=1\nc2c.count=10\n")
+    with Watch(UUID) as watch:
+        began = time.perf_counter()
+        time.sleep(0.15)
+        told, reason = watch.during(Run("", 1, (time.perf_counter() - began,), (began,)))
+    assert told is not None, reason
+    assert told["c2c_bytes_per_s"] == 447.12e9
 
 
 def test_a_device_that_nvml_does_not_list(fake_driver: Callable[..., Path]) -> None:

@@ -38,6 +38,12 @@ RECOVERY_ACTIONS = {
 }
 FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
+# NVML_FI_DEV_C2C_LINK_COUNT, …_GET_STATUS (1 is active) and …_GET_MAX_BW (MB/s) of nvml.h; the last two are asked of
+# one link, whose number is the scope. A Grace Hopper has 10 of 44712 MB/s: NVIDIA gives 450 GB/s for each direction.
+FIELD_C2C_COUNT, FIELD_C2C_STATUS, FIELD_C2C_SPEED = 170, 171, 172
+# More than any part has (Grace Hopper has the most known).
+MOST_C2C_LINKS = 16
+
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
 TEMPERATURE_GPU = 0
@@ -131,6 +137,22 @@ def recovery_action(values: Any) -> str:
     return RECOVERY_ACTIONS.get(action, f"action {action}")
 
 
+def c2c_rate(values: Any) -> float:
+    """Bytes per second in one direction, over all active NVLink-C2C links between this device and its CPU."""
+    count, *links = values
+    if count.nvmlReturn:
+        raise CodeAnswered(count.nvmlReturn)
+    told = zip(links[::2], links[1::2], strict=True)
+    speeds = [
+        speed.value.uiVal * 1e6
+        for (status, speed), _ in zip(told, range(count.value.uiVal), strict=False)
+        if not status.nvmlReturn and not speed.nvmlReturn and status.value.uiVal == 1
+    ]
+    if not speeds:
+        raise NotTold("NVML names no active NVLink-C2C link")
+    return sum(speeds)
+
+
 def nearest_node(mask: Any) -> int:
     """The one NUMA node in NVML's mask of the nearest nodes."""
     nodes = [64 * word + bit for word, bits in enumerate(mask) for bit in range(64) if bits >> bit & 1]
@@ -192,6 +214,17 @@ DETAILS: tuple[Field, ...] = (
     _one("numa_node", "nvmlDeviceGetMemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node),
     _one("persistence_mode", "nvmlDeviceGetPersistenceMode", convert=bool),
     _one("compute_mode", "nvmlDeviceGetComputeMode", convert=lambda mode: COMPUTE_MODES.get(mode, f"mode {mode}")),
+)
+
+# Between the device and its own CPU, where there is such a link; no field of Device.
+C2C = _one(
+    "c2c_bytes_per_s",
+    "nvmlDeviceGetFieldValues",
+    (
+        FIELD_C2C_COUNT,
+        *((field, link) for link in range(MOST_C2C_LINKS) for field in (FIELD_C2C_STATUS, FIELD_C2C_SPEED)),
+    ),
+    convert=c2c_rate,
 )
 
 # The fields of Device that NVML alone tells; where there is no NVML they share one reason. Memory is read apart.

@@ -22,7 +22,8 @@ MOST_KEPT = 12_000
 
 _SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reasons", "pcie/generation", "pcie/width")
 FIELDS = tuple(field for field in nvml_fields.DETAILS if field.name in _SAMPLED)
-ONCE = tuple(field for field in nvml_fields.DETAILS if field.name == "pcie/max_width")
+_ONCE = ("pcie/max_width", "pcie/max_generation", "pcie/device_max_generation")
+ONCE = (*(field for field in nvml_fields.DETAILS if field.name in _ONCE), nvml_fields.C2C)
 # In millijoules since the driver was loaded (Volta and later).
 ENERGY = nvml_fields.Field(
     "energy_j", (nvml_fields.Call("nvmlDeviceGetTotalEnergyConsumption"),), lambda millijoules: millijoules / 1e3
@@ -56,7 +57,8 @@ class Sampler:
         row.read(self._pynvml, self._handle, (*FIELDS, ENERGY))
         link = {**row.device.get("pcie", {}), **self._once.device.get("pcie", {})}
         at_s = (began + time.perf_counter()) / 2
-        return {**row.device, "pcie": link, "at_s": at_s, "unknown": row.unknown}
+        c2c = self._once.device.get(nvml_fields.C2C.name)
+        return {**row.device, "pcie": link, nvml_fields.C2C.name: c2c, "at_s": at_s, "unknown": row.unknown}
 
     def take(self) -> list[dict[str, Any]]:
         """What was read since the last time."""

@@ -104,8 +104,10 @@ def summarise(samples: Sequence[Sample], run: Run) -> tuple[dict[str, Any] | Non
         "clock_reasons": sorted({name for one in inside for name in (one.get("clock_reasons") or {}).get("names", ())}),
         "pcie": {
             name: statistics.mode(found) if (found := [link[name] for link in links if link.get(name)]) else None
-            for name in ("generation", "width", "max_width")
+            for name in ("generation", "width", "max_generation", "max_width", "device_max_generation")
         },
+        # NVLink-C2C to the device's own CPU, in one direction; None where NVML tells of none.
+        "c2c_bytes_per_s": _median(_values(inside, "c2c_bytes_per_s")),
     }
     unknown = {name: reason for one in inside for name, reason in one.get("unknown", {}).items()}
     unknown |= {"power_w": power_reason} if power_reason else {}
