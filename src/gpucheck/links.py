@@ -1,4 +1,4 @@
-"""What a PCI Express link can carry, by generation and width."""
+"""What the links between host and device can carry: PCI Express by generation and width, NVLink-C2C."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ PCIE_BYTES_PER_S_PER_LANE = {
     6: 64e9 / 8 * 242 / 256,
 }
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+# NVLink-C2C between a Grace CPU and its Hopper, in one direction: NVIDIA's data sheet of the GH200 gives 900 GB/s for
+# both together.
+C2C_BYTES_PER_S = 450e9
 
 
 def link_rate(generation: int | None, width: int | None) -> float | None:

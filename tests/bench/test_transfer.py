@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.bench.transfer import cases, command, judge, measure
+from gpucheck.bench.transfer import cases, command, measure
 from gpucheck.bench.transfer.cases import Case, Options, Room
 from gpucheck.bench.transfer.copies import Buffer, allocate
-from gpucheck.bench.transfer.judge import Link
+from gpucheck.bench.transfer.link import Link, link_under_load
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
@@ -270,10 +270,10 @@ def test_the_link_is_read_inside_the_windows_of_pinned_copies() -> None:
         for case in (Case("host_to_device", memory, KIB, "as_called") for memory in ("pageable", "pinned"))
     ]
     assert "throttled" in rows[1].flags
-    assert judge.link_under_load(rows) == Link(4, 8, 16)
-    assert judge.link_under_load(rows[:1]).reason == "it was not read"
+    assert link_under_load(rows) == Link(4, 8, 16)
+    assert link_under_load(rows[:1]).reason == "it was not read"
     on_cpu = [replace(rows[0], device=CPU.ref)]
-    assert judge.link_under_load(on_cpu).reason == "a CPU has none"
+    assert link_under_load(on_cpu).reason == "a CPU has none"
 
 
 # the command

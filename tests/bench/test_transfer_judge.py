@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpucheck.bench.transfer.judge import Link, judge, latencies, speedups
+from gpucheck.bench.transfer.judge import answer, fits, judge, latencies, speedups
+from gpucheck.bench.transfer.link import Link
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 
@@ -110,17 +113,38 @@ def test_no_gain_gives_no_advice() -> None:
 
 def test_the_size_below_which_latency_rules() -> None:
     """10 µs to start and 50 GB/s: half the rate at 500 kB."""
-    rows = [called(10e-6 + size / 50e9, "pinned", size) for size in (64 * KIB, GIB)]
+    rows = [called(10e-6 + size / 50e9, "pinned", size) for size in (64 * KIB, MIB, GIB)]
     (found,) = latencies(rows)
     assert found["time_s"] == pytest.approx(10e-6 + 64 * KIB / 50e9)
-    assert found["half_rate_bytes"] == pytest.approx(500e3, rel=0.01)
-    rows += [called(20e-6 + size / 10e9, "pageable", size) for size in (64 * KIB, GIB)]
+    assert found["half_rate_bytes"] == pytest.approx(500e3)
+    rows += [called(20e-6 + size / 10e9, "pageable", size) for size in (64 * KIB, MIB, GIB)]
     assert by_id(rows)["transfer.pinned_speedup"].message == "Below 488 KiB latency rules: batch small copies."
 
 
-def test_sizes_too_close_tell_no_latency() -> None:
-    (found,) = latencies([called(1e-3, "pinned", MIB), called(2e-3, "pinned", 2 * MIB)])
-    assert found["half_rate_bytes"] is None
+def test_a_line_for_each_way_memory_and_clock() -> None:
+    sizes = (64 * KIB, MIB, GIB)
+    rows = [called(10e-6 + size / 50e9, "pinned", size) for size in sizes]
+    rows += [row(5e-6 + size / 55e9, size) for size in sizes]
+    rows += [called(1e-3, "pageable", MIB)]
+    as_called, link, pageable = fits(rows)
+    assert (as_called["timed"], link["timed"], pageable["host_memory"]) == ("as_called", "link", "pageable")
+    assert (link["latency_s"], link["bytes_per_s"]) == (pytest.approx(5e-6), pytest.approx(55e9))
+    assert link["half_rate_bytes"] == pytest.approx(275e3)
+    assert (link["sizes"], link["sizes_off_bytes"], link["unknown_because"]) == (3, [], None)
+    assert (pageable["latency_s"], pageable["unknown_because"]) == (None, "a fit needs 3 sizes")
+
+
+def test_what_launching_takes_is_not_the_links_time() -> None:
+    rows = [row(5e-6 + size / 55e9, size) for size in (64 * KIB, MIB, GIB)]
+    rows.append(replace(row(80e-6, 4 * KIB), flags=("launch-bound",)))
+    (found,) = fits(rows)
+    assert (found["sizes"], found["latency_s"]) == (3, pytest.approx(5e-6))
+
+
+def test_the_document_has_link_gains_latencies_and_fits() -> None:
+    told = answer([row(GIB / 55e9), replace(row(1.0), name="transfer.other", case={})], Facts())
+    assert set(told) == {"link", "gains", "latencies", "fits"}
+    assert told["link"]["unknown_because"] == "it was not read"
 
 
 def test_a_wrong_byte_fails() -> None:

@@ -150,7 +150,7 @@ def c2c_rate(values: Any) -> float:
     ]
     if not speeds:
         raise NotTold("NVML names no active NVLink-C2C link")
-    return sum(speeds)
+    return float(sum(speeds))
 
 
 def nearest_node(mask: Any) -> int:

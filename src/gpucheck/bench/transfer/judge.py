@@ -6,20 +6,17 @@ Pure functions on measurements. Gains and latencies compare as called with as ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from gpucheck import links, units
+from gpucheck import units
 from gpucheck.bench import busy
+from gpucheck.bench.transfer import fit
+from gpucheck.bench.transfer import link as of_link
+from gpucheck.bench.transfer.link import LARGE_BYTES, Link, link_under_load
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
-# Sound links reach 77 to 88 % of the raw rate (P100, A100, H100, H200 by nvbandwidth's and others' published runs);
-# gates of cloud operators lie at 57 to 76 %.
-LEAST_SHARE = 0.65
-# From here on the size itself no longer decides: a rate of smaller copies is not the link's.
-LARGE_BYTES = 16 * units.MIB
 # Below this a gain is within what differs from run to run.
 WORTHWHILE_GAIN = 1.2
 
@@ -29,26 +26,6 @@ NAME = "transfer"
 WAYS = {"host_to_device": "to the device", "device_to_host": "to the host", "host_to_host": "from host to host"}
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The link as it was read under load; `reason` says why it is not known."""
-
-    generation: int | None = None
-    width: int | None = None
-    max_width: int | None = None
-    reason: str = ""
-
-    @property
-    def rate(self) -> float | None:
-        """Bytes per second in one direction."""
-        return links.link_rate(self.generation, self.width)
-
-    @property
-    def label(self) -> str:
-        """`PCIe 5 x16`."""
-        return f"PCIe {self.generation} x{self.width}"
-
-
 def of_document(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Every finding of the copies among one device's measurements."""
     copies = [one for one in measurements if one.name == NAME]
@@ -56,34 +33,14 @@ def of_document(measurements: Sequence[Measurement], facts: Facts) -> list[Findi
 
 
 def answer(measurements: Sequence[Measurement], facts: Facts) -> dict[str, Any]:
-    """What the copies of one device come to: gains and latencies as called, and the link."""
+    """What the copies of one device come to: gains and latencies as called, fits, and the link."""
     copies = [one for one in measurements if one.name == NAME]
-    link = link_under_load(copies)
     return {
-        "link": {
-            "generation": link.generation,
-            "width": link.width,
-            "max_width": link.max_width,
-            "limit_bytes_per_s": link.rate,
-            "unknown_because": link.reason or None,
-        },
+        "link": link_under_load(copies).told(),
         "gains": speedups(copies),
         "latencies": latencies(copies),
+        "fits": fits(copies),
     }
-
-
-def link_under_load(measurements: Sequence[Measurement]) -> Link:
-    """The link as telemetry saw it inside the windows of the largest pinned copies."""
-    pinned = [one for one in measurements if one.case["host_memory"] == "pinned"]
-    for one in sorted(pinned, key=lambda one: -one.case["size_bytes"]):
-        for telemetry in (one.telemetry, *(run["telemetry"] for run in one.method.details.get("each_run", ()))):
-            seen = (telemetry or {}).get("pcie") or {}
-            if seen.get("generation") and seen.get("width"):
-                return Link(seen["generation"], seen["width"], seen.get("max_width"))
-    if measurements and all(one.device.id == "cpu" for one in measurements):
-        return Link(reason="a CPU has none")
-    reasons = [one.method.details.get("no_telemetry_because") for one in pinned]
-    return Link(reason=reasons[-1] if reasons and reasons[-1] else "it was not read")
 
 
 def judge(measurements: Sequence[Measurement], link: Link) -> list[Finding]:
@@ -92,7 +49,7 @@ def judge(measurements: Sequence[Measurement], link: Link) -> list[Finding]:
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits into the memory there is")]
     return [
         corrupt(measurements),
-        *_link(measurements, link),
+        *of_link.judge({way: row for way in WAYS if (row := best(measurements, way, "link")) is not None}, link, WAYS),
         *_speedup(measurements),
         *_on_host(measurements),
         *busy.judge("transfer.cpu_busy", measurements),
@@ -148,56 +105,6 @@ def best(measurements: Sequence[Measurement], direction: str, timed: str) -> Mea
     return max(found, key=lambda one: one.rate.median if one.rate else 0.0, default=None)
 
 
-def _link(measurements: Sequence[Measurement], link: Link) -> list[Finding]:
-    rows = {way: row for way in WAYS if (row := best(measurements, way, "link")) is not None}
-    rates = {way: row.rate.median for way, row in rows.items() if row.rate}
-    if not rates:
-        return []
-    told = ", ".join(f"{units.byte_rate(rate)} {WAYS[way]}" for way, rate in rates.items())
-    evidence: dict[str, Any] = {"bytes_per_s": rates, "limit_bytes_per_s": link.rate}
-    limit, reason = link.rate, link.reason or "the link could not be read under load"
-    if limit is not None and max(rates.values()) > limit:
-        reason = f"it was read as {link.label}, {units.byte_rate(limit)}, and copies are faster: it is another link"
-        limit, evidence["limit_bytes_per_s"] = None, None
-    if limit is None:
-        return [Finding("transfer.link", "info", f"pinned copies reach {told}", f"link unknown: {reason}", evidence)]
-    evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
-    slowest = min(rates, key=lambda way: rates[way])
-    share = rates[slowest] / limit
-    title = f"pinned copies reach {units.percent(share)} of the link"
-    message = f"{told}; {link.label} carries {units.byte_rate(limit)}"
-    found = []
-    time_s = rows[slowest].time_s
-    slow_end = rows[slowest].work["bytes"] / time_s.ci_high / limit if time_s and time_s.ci_high else share
-    if share >= LEAST_SHARE:
-        found.append(Finding("transfer.link", "pass", title, message, evidence))
-    else:
-        evidence["share_at_least"] = slow_end
-        found.append(
-            Finding(
-                "transfer.link",
-                "warn",
-                title,
-                f"{message}; a sound one reaches {units.percent(LEAST_SHARE)} or more",
-                evidence,
-                fix="look at `gpucheck devices` for other processes, and run on the CPU socket that the device is "
-                "attached to (numactl --cpunodebind)",
-            )
-        )
-    if link.width and link.max_width and link.width < link.max_width:
-        found.append(
-            Finding(
-                "transfer.link_width",
-                "warn",
-                f"the link runs with {link.width} of {link.max_width} lanes under load",
-                "",
-                {"width": link.width, "max_width": link.max_width},
-                fix="reseat the card or use another slot; some boards share lanes between slots",
-            )
-        )
-    return found
-
-
 def speedups(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
     """For each direction and size that was copied both ways: time from pageable memory over time from pinned."""
     times: dict[tuple[str, int], dict[str, float]] = {}
@@ -215,37 +122,48 @@ def speedups(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
 def latencies(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
     """For each direction and kind of memory, as called: the smallest copy's time, and the size where it is the half.
 
-    Below `half_rate_bytes` a copy takes longer to start than to run.
+    Below `half_rate_bytes` a copy takes longer to start than to run; None where there is no fit to tell it.
     """
+    halves = {
+        (one["direction"], one["host_memory"], one["timed"]): one["half_rate_bytes"] for one in fits(measurements)
+    }
     found = []
-    groups = dict.fromkeys((one.case["direction"], one.case["host_memory"]) for one in measurements)
-    for direction, memory in groups:
-        rows = [
-            one
-            for one in measurements
-            if (one.case["direction"], one.case["host_memory"], one.case["timed"]) == (direction, memory, "as_called")
-            and one.time_s is not None
-        ]
-        rows.sort(key=lambda one: one.case["size_bytes"])
-        if not rows or rows[0].time_s is None:
+    for (direction, memory, timed), rows in _kinds(measurements).items():
+        if timed != "as_called":
             continue
-        small, large = rows[0], rows[-1]
-        half = None
-        # With one size, or two close ones, start and run cannot be told apart.
-        if large.time_s is not None and large.case["size_bytes"] >= 64 * small.case["size_bytes"]:
-            per_byte = large.time_s.median / large.case["size_bytes"]
-            start_s = rows[0].time_s.median - small.case["size_bytes"] * per_byte
-            half = start_s / per_byte if start_s > 0 else None
+        small = min(rows, key=lambda one: int(one.case["size_bytes"]))
+        assert small.time_s is not None
         found.append(
             {
                 "direction": direction,
                 "host_memory": memory,
                 "size_bytes": small.case["size_bytes"],
-                "time_s": rows[0].time_s.median,
-                "half_rate_bytes": half,
+                "time_s": small.time_s.median,
+                "half_rate_bytes": halves[direction, memory, timed],
             }
         )
     return found
+
+
+def fits(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+    """For each direction, kind of memory and clock the line t = t0 + n/B through its sizes, or why there is none."""
+    found = []
+    for (direction, memory, timed), rows in _kinds(measurements).items():
+        # What launching takes is not in the link's time; where it is, the row tells the launch.
+        usable = [one for one in rows if "launch-bound" not in one.flags]
+        line = fit.fit([(one.case["size_bytes"], one.time_s.median) for one in usable if one.time_s])
+        kind = {"direction": direction, "host_memory": memory, "timed": timed}
+        found.append({**kind, "sizes": len(usable), **fit.told(line)})
+    return found
+
+
+def _kinds(measurements: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Measurement]]:
+    """The rows that have a time, by direction, kind of memory and clock."""
+    kinds: dict[tuple[str, str, str], list[Measurement]] = {}
+    for one in measurements:
+        if one.time_s is not None:
+            kinds.setdefault((one.case["direction"], one.case["host_memory"], one.case["timed"]), []).append(one)
+    return kinds
 
 
 def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
@@ -264,7 +182,7 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
         ),
         None,
     )
-    evidence = {"gains": gains, "half_rate_bytes": half}
+    evidence = {"gains": gains, "half_rate_bytes": half, "fits": fits(measurements)}
     small = f"Below {units.capacity(half)} latency rules: batch small copies." if half else ""
     if gain < WORTHWHILE_GAIN:
         title = f"pinned memory gains nothing here: {units.significant(gain, 2)}× {way}, as called"

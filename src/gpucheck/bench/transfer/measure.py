@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from gpucheck import units
+from gpucheck.bench.transfer import link
 from gpucheck.bench.transfer.cases import Case, HostMemory, Room, cases, fitting
 from gpucheck.bench.transfer.copies import Buffer, Copies, Verified, allocate
 from gpucheck.bench.transfer.setting import Setting
@@ -132,7 +133,7 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         # What a graph replays moves no cursor: one copy more, so that something of this row is compared.
         copies.call()
     details = _details(timed, copies, copies.finish(), room)
-    return row.measurement(
+    made = row.measurement(
         "transfer",
         accel.ref,
         timed,
@@ -148,6 +149,9 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         cache="cold" if details["rotation_bytes"] >= room.cold else "warm",
         details=details,
     )
+    rate = made.rate.median if made.rate else None
+    below = link.flags(made.telemetry, case.size, rate) if case.memory == "pinned" else ()
+    return replace(made, flags=(*made.flags, *below))
 
 
 def _details(timed: timing.Timed, copies: Copies, verified: Verified, room: Room) -> dict[str, Any]:

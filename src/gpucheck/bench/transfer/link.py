@@ -1,0 +1,220 @@
+"""The link between host and device: what it carries by what was read under load, and what share of it copies reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpucheck import links, units
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement
+
+# Sound PCIe links reach 77 to 88 % of the raw rate (P100, A100, H100, H200 by nvbandwidth's and others' published
+# runs); gates of cloud operators lie at 57 to 76 %. A Grace Hopper reaches 77 % of NVLink-C2C to the device
+# (nvbandwidth) and less to the host, where its copy engine ends first.
+LEAST_SHARE = 0.65
+LEAST_C2C_SHARE = 0.5
+# How far NVML's sum over the C2C links may lie from what NVIDIA gives: 447 of 450 GB/s on a Grace Hopper.
+C2C_AGREEMENT = 0.05
+# From here on the size itself no longer decides: a rate of smaller copies is not the link's.
+LARGE_BYTES = 16 * units.MIB
+
+BELOW_MAX = "link-below-max"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The link as it was read under load; `reason` says why it is not known.
+
+    The maxima are those of card and system together; `device_max_generation` is the card's own. `c2c_bytes_per_s` is
+    what NVML's active NVLink-C2C links carry in one direction, None where it tells of none.
+    """
+
+    generation: int | None = None
+    width: int | None = None
+    max_width: int | None = None
+    reason: str = ""
+    max_generation: int | None = None
+    device_max_generation: int | None = None
+    c2c_bytes_per_s: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """`NVLink-C2C` or `PCIe`."""
+        return "PCIe" if self.c2c_bytes_per_s is None else "NVLink-C2C"
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second in one direction; None where it is not known, also where two sources of it disagree."""
+        if self.c2c_bytes_per_s is None:
+            return links.link_rate(self.generation, self.width)
+        published = links.C2C_BYTES_PER_S
+        agrees = abs(self.c2c_bytes_per_s - published) <= C2C_AGREEMENT * published
+        return self.c2c_bytes_per_s if agrees else None
+
+    @property
+    def unknown_because(self) -> str:
+        """Why there is no rate; empty where there is one."""
+        if self.rate is not None:
+            return ""
+        if self.c2c_bytes_per_s is not None:
+            return (
+                f"NVML's NVLink-C2C links carry {units.byte_rate(self.c2c_bytes_per_s)} together, "
+                f"and {units.byte_rate(links.C2C_BYTES_PER_S)} is what NVIDIA gives for a Grace Hopper"
+            )
+        return self.reason or "the link could not be read under load"
+
+    @property
+    def label(self) -> str:
+        """`PCIe 5 x16` or `NVLink-C2C`."""
+        return self.kind if self.c2c_bytes_per_s is not None else f"PCIe {self.generation} x{self.width}"
+
+    @property
+    def below(self) -> dict[str, tuple[int, int]]:
+        """What is lower than it could be, as (now, at most): `generation`, `width`. Of PCIe alone."""
+        if self.c2c_bytes_per_s is not None:
+            return {}
+        pairs = {"generation": (self.generation, self.max_generation), "width": (self.width, self.max_width)}
+        return {name: (now, most) for name, (now, most) in pairs.items() if now and most and now < most}
+
+    def told(self) -> dict[str, Any]:
+        """As it stands in the document."""
+        return {
+            "kind": self.kind,
+            "generation": self.generation,
+            "width": self.width,
+            "max_generation": self.max_generation,
+            "max_width": self.max_width,
+            "device_max_generation": self.device_max_generation,
+            "c2c_bytes_per_s": self.c2c_bytes_per_s,
+            "limit_bytes_per_s": self.rate,
+            "unknown_because": self.unknown_because or None,
+        }
+
+
+def of_telemetry(telemetry: Mapping[str, Any] | None) -> Link | None:
+    """The link that was read inside a row's windows; None where it was not."""
+    seen = (telemetry or {}).get("pcie") or {}
+    c2c = (telemetry or {}).get("c2c_bytes_per_s")
+    if c2c is None and not (seen.get("generation") and seen.get("width")):
+        return None
+    return Link(
+        seen.get("generation"),
+        seen.get("width"),
+        seen.get("max_width"),
+        max_generation=seen.get("max_generation"),
+        device_max_generation=seen.get("device_max_generation"),
+        c2c_bytes_per_s=c2c,
+    )
+
+
+def link_under_load(measurements: Sequence[Measurement]) -> Link:
+    """The link as telemetry saw it inside the windows of the largest pinned copies, of any run."""
+    pinned = [one for one in measurements if one.case["host_memory"] == "pinned"]
+    for one in sorted(pinned, key=lambda one: -one.case["size_bytes"]):
+        for telemetry in (one.telemetry, *(run["telemetry"] for run in one.method.details.get("each_run", ()))):
+            link = of_telemetry(telemetry)
+            if link is not None:
+                return link
+    if measurements and all(one.device.id == "cpu" for one in measurements):
+        return Link(reason="a CPU has none")
+    reasons = [one.method.details.get("no_telemetry_because") for one in pinned]
+    return Link(reason=reasons[-1] if reasons and reasons[-1] else "it was not read")
+
+
+def flags(telemetry: Mapping[str, Any] | None, size: int, bytes_per_s: float | None) -> tuple[str, ...]:
+    """`link-below-max` for a row of large copies over a link that could be faster.
+
+    Small copies do not keep the link awake; one that carried more than it was read as is another link.
+    """
+    link = of_telemetry(telemetry)
+    if link is None or size < LARGE_BYTES or not link.below:
+        return ()
+    faster = link.rate is not None and bytes_per_s is not None and bytes_per_s > link.rate
+    return () if faster else (BELOW_MAX,)
+
+
+def judge(rows: Mapping[str, Measurement], link: Link, ways: Mapping[str, str]) -> list[Finding]:
+    """What share of the link the best pinned row of each direction reaches; `ways` names the directions in words."""
+    rates = {way: row.rate.median for way, row in rows.items() if row.rate}
+    if not rates:
+        return []
+    told = ", ".join(f"{units.byte_rate(rate)} {ways[way]}" for way, rate in rates.items())
+    evidence: dict[str, Any] = {"bytes_per_s": rates, "limit_bytes_per_s": link.rate, "kind": link.kind}
+    limit, reason = link.rate, link.unknown_because
+    if limit is not None and max(rates.values()) > limit:
+        reason = f"it was read as {link.label}, {units.byte_rate(limit)}, and copies are faster: it is another link"
+        limit, evidence["limit_bytes_per_s"] = None, None
+    if limit is None:
+        return [Finding("transfer.link", "info", f"pinned copies reach {told}", f"link unknown: {reason}", evidence)]
+    evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
+    slowest = min(rates, key=lambda way: rates[way])
+    return [_share(rows[slowest], rates[slowest], limit, link, told, evidence), *_below_max(link)]
+
+
+def _share(row: Measurement, rate: float, limit: float, link: Link, told: str, evidence: dict[str, Any]) -> Finding:
+    """The slowest direction decides."""
+    share = rate / limit
+    least = LEAST_SHARE if link.c2c_bytes_per_s is None else LEAST_C2C_SHARE
+    title = f"pinned copies reach {units.percent(share)} of the link"
+    message = f"{told}; {link.label} carries {units.byte_rate(limit)}"
+    if share >= least:
+        return Finding("transfer.link", "pass", title, message, evidence)
+    time_s = row.time_s
+    at_least = row.work["bytes"] / time_s.ci_high / limit if time_s and time_s.ci_high else share
+    return Finding(
+        "transfer.link",
+        "warn",
+        title,
+        f"{message}; a sound one reaches {units.percent(least)} or more",
+        {**evidence, "share_at_least": at_least},
+        fix="look at `gpucheck devices` for other processes, and run on the CPU socket that the device is "
+        "attached to (numactl --cpunodebind)",
+    )
+
+
+def _below_max(link: Link) -> list[Finding]:
+    """A finding for lanes that are missing and one for a lower generation; NVML's maxima hide what the slot lacks."""
+    found = []
+    if "width" in link.below:
+        now, most = link.below["width"]
+        found.append(
+            Finding(
+                "transfer.link_width",
+                "warn",
+                f"the link runs with {now} of {most} lanes under load",
+                "a card that sits badly, a riser, or lanes shared between slots",
+                {"width": now, "max_width": most},
+                fix="reseat the card or use another slot; some boards share lanes between slots",
+            )
+        )
+    if "generation" in link.below:
+        now, most = link.below["generation"]
+        found.append(
+            Finding(
+                "transfer.link_generation",
+                "warn",
+                f"the link runs at PCIe generation {now} of {most} under load",
+                "errors on the lanes made it step down, or the firmware holds it there",
+                {"generation": now, "max_generation": most, "device_max_generation": link.device_max_generation},
+                fix="look for corrected PCIe errors in the system log (`journalctl -k | grep -i AER`), then at the "
+                "slot's speed in the firmware setup, then at riser and seat",
+            )
+        )
+    elif link.generation and link.device_max_generation and link.generation < link.device_max_generation:
+        found.append(
+            Finding(
+                "transfer.link_generation",
+                "info",
+                f"this card could use PCIe generation {link.device_max_generation}, and the system offers "
+                f"{link.generation}",
+                "the slot or the CPU is the limit",
+                {
+                    "generation": link.generation,
+                    "max_generation": link.max_generation,
+                    "device_max_generation": link.device_max_generation,
+                },
+            )
+        )
+    return found

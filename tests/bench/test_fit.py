@@ -1,0 +1,102 @@
+"""The line through sizes and times: found exactly, through noise and past wild points, and not where there is none."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gpucheck.bench.transfer.fit import Fit, NoFit, fit, told
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
+SWEEP = tuple(2**power for power in range(12, 31))
+
+
+def line(sizes: tuple[int, ...], start_s: float = 10e-6, bytes_per_s: float = 50e9) -> list[tuple[float, float]]:
+    return [(size, start_s + size / bytes_per_s) for size in sizes]
+
+
+def found(points: list[tuple[float, float]]) -> Fit:
+    made = fit(points)
+    assert isinstance(made, Fit)
+    return made
+
+
+@pytest.mark.parametrize("sizes", [SIZES, SWEEP, SIZES[:3]])
+def test_a_line_is_found_exactly(sizes: tuple[int, ...]) -> None:
+    made = found(line(sizes))
+    assert made.latency_s == pytest.approx(10e-6, rel=1e-9)
+    assert made.bytes_per_s == pytest.approx(50e9, rel=1e-9)
+    assert made.half_rate_bytes == pytest.approx(500e3, rel=1e-9)
+    assert made.worst == pytest.approx(0.0, abs=1e-9)
+    assert made.off == ()
+
+
+def test_small_sizes_count_as_much_as_large_ones() -> None:
+    """A plain least-squares fit puts the start of 2 µs anywhere: at 1 GiB it is a ten-thousandth of the time."""
+    points = [(size, time_s * (1.01 if size >= 512 * MIB else 1.0)) for size, time_s in line(SWEEP, 2e-6, 20e9)]
+    assert found(points).latency_s == pytest.approx(2e-6, rel=0.02)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_of_two_percent_moves_it_by_a_few(seed: int) -> None:
+    draw = random.Random(seed)
+    made = found([(size, time_s * draw.gauss(1.0, 0.02)) for size, time_s in line(SWEEP)])
+    assert made.latency_s == pytest.approx(10e-6, rel=0.05)
+    assert made.bytes_per_s == pytest.approx(50e9, rel=0.05)
+
+
+@pytest.mark.parametrize("wild", range(len(SIZES)))
+def test_one_wild_point_moves_it_little_and_is_told(wild: int) -> None:
+    """Three times as slow as it should be: what another process does to one row. The start lies in the smallest."""
+    points = line(SWEEP)
+    place = wild * 3
+    size, time_s = points[place]
+    points[place] = (size, 3 * time_s)
+    made = found(points)
+    assert made.latency_s == pytest.approx(10e-6, rel=1e-6)
+    assert made.bytes_per_s == pytest.approx(50e9, rel=1e-6)
+    assert made.off == (size,)
+    assert made.worst == pytest.approx(2 / 3)
+
+
+def test_two_rates_are_no_line() -> None:
+    """What fits into the cache runs four times as fast: from 32 MiB on the rate is another."""
+    points = [(size, 1e-6 + size / (40e9 if size <= 16 * MIB else 10e9)) for size in SWEEP]
+    made = fit(points)
+    assert isinstance(made, NoFit)
+    assert made.reason == (
+        "the time is not start + size / rate: 6 of 19 sizes lie more than 25 % off, most of all 1 GiB (caches, or "
+        "copies in pieces)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("points", "reason"),
+    [
+        ([], "a fit needs 3 sizes"),
+        (line(SIZES[:2]), "a fit needs 3 sizes"),
+        ([*line(SIZES[:2]), *line(SIZES[:2])], "a fit needs 3 sizes"),
+        ([(size, 1e-3) for size in SIZES], "the time does not grow with the size"),
+        (
+            [(size, size / 50e9) for size in SIZES],
+            "no start is to be seen: small copies are not slower than their size tells",
+        ),
+    ],
+)
+def test_without_a_line_there_is_a_reason(points: list[tuple[float, float]], reason: str) -> None:
+    assert fit(points) == NoFit(reason)
+
+
+def test_the_document_keeps_the_reason() -> None:
+    assert told(NoFit("why"))["unknown_because"] == "why"
+    assert told(NoFit("why"))["latency_s"] is None
+    assert told(Fit(1e-6, 2e9, 0.5, (64.0,))) == {
+        "latency_s": 1e-6,
+        "bytes_per_s": 2e9,
+        "half_rate_bytes": 2000.0,
+        "worst_residual": 0.5,
+        "sizes_off_bytes": [64.0],
+        "unknown_because": None,
+    }

@@ -1,0 +1,131 @@
+"""What link copies went over, what it carries, and what is said of one that could be faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpucheck.bench.transfer.link import Link, flags, judge, link_under_load, of_telemetry
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
+
+MIB, GIB = 2**20, 2**30
+WAYS = {"host_to_device": "to the device", "device_to_host": "to the host"}
+C2C = Link(5, 1, 16, c2c_bytes_per_s=447.12e9)
+
+
+def row(bytes_per_s: float, telemetry: dict[str, Any] | None = None, size: int = GIB, **details: Any) -> Measurement:
+    return Measurement(
+        name="transfer",
+        device=DeviceRef("cuda:0"),
+        case={"direction": "host_to_device", "host_memory": "pinned", "size_bytes": size, "timed": "link"},
+        runs=(),
+        time_s=TimeStats(size / bytes_per_s, 30, ci_high=1.1 * size / bytes_per_s),
+        work={"bytes": float(size)},
+        rate=Rate(bytes_per_s, "B/s"),
+        memory=MemoryFigures(),
+        method=Method("device events", "held", "cold", details=details),
+        telemetry=telemetry,
+    )
+
+
+def seen(generation: int = 5, width: int = 16, c2c: float | None = None, **most: int) -> dict[str, Any]:
+    return {"pcie": {"generation": generation, "width": width, **most}, "c2c_bytes_per_s": c2c}
+
+
+def judged(bytes_per_s: float, link: Link) -> dict[str, Finding]:
+    return {one.id: one for one in judge({"host_to_device": row(bytes_per_s)}, link, WAYS)}
+
+
+def test_the_link_of_a_reading() -> None:
+    assert of_telemetry(None) is None
+    assert of_telemetry({"pcie": {"generation": None, "width": 16}}) is None
+    told = seen(4, 8, max_generation=5, max_width=16, device_max_generation=5)
+    assert of_telemetry(told) == Link(4, 8, 16, max_generation=5, device_max_generation=5)
+    assert of_telemetry({"pcie": {}, "c2c_bytes_per_s": 447e9}) == Link(c2c_bytes_per_s=447e9)
+
+
+def test_the_link_of_several_runs_is_that_of_one_of_them() -> None:
+    each = [{"telemetry": None}, {"telemetry": seen(4, 16)}]
+    assert link_under_load([row(1e9, each_run=each)]) == Link(4, 16)
+
+
+def test_the_largest_copies_tell_the_link() -> None:
+    rows = [row(1e9, seen(1, 16), MIB), row(1e9, seen(5, 16), GIB)]
+    assert link_under_load(rows) == Link(5, 16)
+
+
+def test_a_grace_hopper_is_held_against_its_own_link() -> None:
+    found = judged(346e9, C2C)["transfer.link"]
+    assert (found.verdict, found.title) == ("pass", "pinned copies reach 77 % of the link")
+    assert found.message == "346 GB/s to the device; NVLink-C2C carries 447 GB/s"
+    assert set(judged(346e9, C2C)) == {"transfer.link"}  # its narrow PCIe link plays no part
+
+
+def test_two_sources_that_disagree_give_no_share() -> None:
+    half = Link(c2c_bytes_per_s=5 * 44.712e9)
+    assert half.rate is None
+    found = judged(200e9, half)["transfer.link"]
+    assert (found.verdict, found.evidence["limit_bytes_per_s"]) == ("info", None)
+    assert found.message == (
+        "link unknown: NVML's NVLink-C2C links carry 224 GB/s together, and 450 GB/s is what NVIDIA gives for a Grace "
+        "Hopper"
+    )
+
+
+def test_a_link_that_stepped_down_is_a_warning() -> None:
+    link = Link(3, 16, 16, max_generation=5, device_max_generation=5)
+    found = judged(13e9, link)
+    assert found["transfer.link"].verdict == "pass"
+    assert found["transfer.link_generation"].verdict == "warn"
+    assert found["transfer.link_generation"].title == "the link runs at PCIe generation 3 of 5 under load"
+
+
+def test_a_system_that_offers_less_than_the_card_is_a_remark() -> None:
+    found = judged(26e9, Link(4, 16, 16, max_generation=4, device_max_generation=5))["transfer.link_generation"]
+    assert (found.verdict, found.title) == ("info", "this card could use PCIe generation 5, and the system offers 4")
+
+
+def test_a_virtual_port_says_nothing() -> None:
+    """Read as one lane of generation 1, and copies are faster: what was read is not the link."""
+    assert set(judged(55e9, Link(1, 1, 16, max_generation=5))) == {"transfer.link"}
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "size", "bytes_per_s", "expected"),
+    [
+        (seen(5, 8, max_width=16), GIB, 27e9, ("link-below-max",)),
+        (seen(3, 16, max_generation=5), GIB, 13e9, ("link-below-max",)),
+        (seen(5, 8, max_width=16), GIB, None, ("link-below-max",)),
+        (seen(5, 16, max_width=16, max_generation=5), GIB, 55e9, ()),
+        (seen(1, 16, max_generation=5), MIB, 3e9, ()),  # too small to keep the link awake
+        (seen(1, 1, max_width=16), GIB, 55e9, ()),  # a virtual port
+        (seen(1, 1, 447e9, max_width=16), GIB, 346e9, ()),
+        (None, GIB, 27e9, ()),
+    ],
+)
+def test_a_row_is_flagged_where_its_link_could_be_faster(
+    telemetry: dict[str, Any] | None, size: int, bytes_per_s: float | None, expected: tuple[str, ...]
+) -> None:
+    assert flags(telemetry, size, bytes_per_s) == expected
+
+
+def test_the_slow_end_of_the_interval_is_told_with_a_warning() -> None:
+    found = judged(20e9, replace(C2C, generation=5, width=16, c2c_bytes_per_s=None))["transfer.link"]
+    assert found.evidence["share_at_least"] == pytest.approx(20e9 / 1.1 / 63.0e9, rel=1e-3)
+
+
+def test_the_document_tells_what_was_read() -> None:
+    assert Link(4, 8, 16, max_generation=5).told() == {
+        "kind": "PCIe",
+        "generation": 4,
+        "width": 8,
+        "max_generation": 5,
+        "max_width": 16,
+        "device_max_generation": None,
+        "c2c_bytes_per_s": None,
+        "limit_bytes_per_s": pytest.approx(15.75e9, rel=1e-3),
+        "unknown_because": None,
+    }
