@@ -22,6 +22,7 @@ FLOORS = {
     "stats": 0,
     "tdist": 0,
     "config": 0,
+    "thresholds": 0,
     "links": 0,
     "peaks": 0,
     "report": 1,

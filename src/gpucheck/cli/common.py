@@ -8,17 +8,23 @@ import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpucheck import exits
 from gpucheck.errors import GpucheckError, TargetError
 
+if TYPE_CHECKING:  # a help page needs no settings
+    from gpucheck.config import Settings
+
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The options that every command takes, with the command's whole name."""
+    """The options that every command takes, with the command's whole name and the settings that it has.
+
+    `config` is the option as it was given; what the file, variables and defaults say is in the rest already.
+    """
 
     command: str
     device: str = "auto"
@@ -27,17 +33,13 @@ class Common:
     strict: bool = False
     quiet: bool = False
     debug: bool = False
+    config: str = ""
+    settings: Settings | None = None
 
 
 # In the order of the help page. Texts that need parsing arrive as text: gpucheck's own grammar reads them.
 _SHARED: tuple[tuple[str, Any, Any], ...] = (
-    (
-        "device",
-        Annotated[
-            str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID.")
-        ],
-        "auto",
-    ),
+    ("device", None, None),  # its help tells the default, which is the command's
     (
         "json",
         Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on stdout.")],
@@ -57,6 +59,16 @@ _SHARED: tuple[tuple[str, Any, Any], ...] = (
     ),
     ("strict", Annotated[bool, typer.Option("--strict", help="Count warnings as failures.")], False),
     ("quiet", Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")], False),
+    (
+        "config",
+        Annotated[
+            str,
+            typer.Option(
+                "--config", metavar="FILE", help="Settings; default ./gpucheck.toml, else ./pyproject.toml's table."
+            ),
+        ],
+        "",
+    ),
     ("debug", Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")], False),
 )
 
@@ -69,7 +81,7 @@ def add(app: typer.Typer, name: str, function: Callable[..., int], *, group: str
     own = list(inspect.signature(function).parameters.values())[1:]
     shared = [
         inspect.Parameter(
-            option, inspect.Parameter.KEYWORD_ONLY, default=device if option == "device" else default, annotation=hint
+            option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint or _device_hint(device)
         )
         for option, hint, default in _SHARED
     ]
@@ -78,7 +90,11 @@ def add(app: typer.Typer, name: str, function: Callable[..., int], *, group: str
     def run(**given: Any) -> int:
         values = {option: given.pop(option) for option, _, _ in _SHARED}
         values["output"] = tuple(values["output"] or ())
-        return function(Common(f"{group} {name}".strip(), **values), **given)
+        command = f"{group} {name}".strip()
+        from gpucheck.cli import settings  # a help page needs none of it
+
+        values["settings"] = settings.of_command(command, values, given, device)
+        return function(Common(command, **values), **given)
 
     # What typer reads: the function's own options, then the shared ones.
     hints = typing.get_type_hints(function, include_extras=True)
@@ -88,6 +104,11 @@ def add(app: typer.Typer, name: str, function: Callable[..., int], *, group: str
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*mine, *shared]} | {"return": int}
     run.__signature__ = inspect.Signature([*mine, *shared])  # type: ignore[attr-defined]
     app.command(name, epilog=exit_codes_epilog())(run)
+
+
+def _device_hint(default: str) -> Any:
+    text = f"auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID; default {default}."
+    return Annotated[str | None, typer.Option("--device", metavar="DEVICE", help=text)]
 
 
 def exit_codes_epilog() -> str:

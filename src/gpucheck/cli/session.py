@@ -42,6 +42,7 @@ def run(common: Common, work: Callable[[Emit], None]) -> int:
 
     files = outputs.prepare(common.output)
     try:
+        _tell_settings(common, view)
         with _terminable():
             try:
                 code = _outcome(work, emit, common)
@@ -51,6 +52,14 @@ def run(common: Common, work: Callable[[Emit], None]) -> int:
         outputs.discard(files)
         raise
     return finish(_report(collector, common, clock, code), common, files, told=code == exits.COULD_NOT_LOOK)
+
+
+def _tell_settings(common: Common, view: Emit) -> None:
+    """Say what a file or a variable has set: a number that is judged by it must not come as a surprise."""
+    from gpucheck.cli import settings
+
+    if common.settings is not None and (text := settings.told(common.settings)):
+        view(Notice(text))
 
 
 def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common) -> int | None:
@@ -96,6 +105,7 @@ def _report(collector: Collector, common: Common, clock: _Clock, code: int | Non
         code=code,
         complete=code not in (exits.INTERRUPTED, exits.TERMINATED),
         strict=common.strict,
+        settings=common.settings,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucheck import exits
+from gpucheck.config import Settings
 from gpucheck.report.events import Answered, Event, Judged, Measured, Notice, Started
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
@@ -39,6 +40,7 @@ class Report:
     results: dict[str, Any]
     notices: tuple[str, ...]
     summary: Summary
+    settings: Settings = field(default_factory=Settings)
 
 
 # The worst first: what stands in the summary when findings differ. `skip` outranks `pass` because it is not one.
@@ -113,6 +115,7 @@ class Collector:
         code: int | None = None,
         complete: bool = True,
         strict: bool = False,
+        settings: Settings | None = None,
     ) -> Report:
         """The report so far. `code` is an exit status from outside the findings (an error, a signal)."""
         findings = tuple(self.findings)
@@ -131,4 +134,5 @@ class Collector:
             results=dict(self.results),
             notices=tuple(self.notices),
             summary=Summary(verdict(findings, settled), settled, complete),
+            settings=settings or Settings(),
         )

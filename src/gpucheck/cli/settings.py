@@ -1,0 +1,171 @@
+"""Where a command's settings come from: its own options, then variables, then one settings file. Read as it starts."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpucheck import config, thresholds, units
+from gpucheck.config import Settings
+from gpucheck.errors import UsageError
+from gpucheck.thresholds import THRESHOLDS, Limit, Threshold
+
+VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
+# Read by the scripts and the tests: no settings of a command.
+OTHERS = ("GPUCHECK_PYTHON", "GPUCHECK_REQUIRE_GPU")
+# How like a setting's name a variable of another name must be to be a slip and not somebody else's: GPUCHECK_DEVICES
+# is (0.97), GPUCHECK_PYTHON is not (0.67).
+SLIP = 0.8
+FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+# The first that is there counts; the second only with a table of ours in it.
+FILE, SHARED_FILE, SHARED_TABLE = "gpucheck.toml", "pyproject.toml", "tool.gpucheck"
+# A file of settings has some lines: more than this is another file, or a device without end.
+MOST_CHARACTERS = 2**20
+
+
+def of_command(command: str, values: dict[str, Any], given: dict[str, Any], device: str) -> Settings:
+    """Fill in what the command line left open, and return the settings that this command has.
+
+    `values` are the shared options, `given` the command's own; both are changed in place. `device` is what the command
+    works on where nothing says otherwise. Raises UsageError for what is wrong in a variable or in the file.
+    """
+    found = _variables(os.environ)
+    file = _file(values["config"])
+    settings = Settings(file=file.file) if file else Settings()
+    for name, where in (("device", values), ("strict", values), ("time_budget", given)):
+        if name not in where or where[name]:
+            continue
+        source = next((one for one in (found, file) if one is not None and getattr(one, name) is not None), None)
+        if source is not None:
+            where[name] = getattr(source, name)
+            origins = {**settings.origins, name: source.origins[name]}
+            settings = replace(settings, origins=origins, **{name: where[name]})
+    values["device"] = values["device"] or device
+    wanted = [one for one in THRESHOLDS if _concerns(one, command, given)]
+    limits = [*_options(wanted, given), *_of_file(wanted, file)]
+    _fill_in(limits, given)
+    return replace(settings, thresholds=tuple(limits))
+
+
+def told(settings: Settings) -> str:
+    """What was set by variables and the file, and where, in one sentence; empty where nothing was."""
+    parts = [
+        f"{name.replace('_', ' ')} {_word(getattr(settings, name))} ({origin})"
+        for name, origin in settings.origins.items()
+    ]
+    parts += [
+        f"{one.id} {thresholds.told(one)} ({one.origin})"
+        for one in settings.thresholds
+        if not one.origin.startswith("--")
+    ]
+    return f"set: {'; '.join(parts)}" if parts else ""
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# -- variables --------------------------------------------------------------------------------------------------------
+
+
+def _variables(environ: Mapping[str, str]) -> Settings:
+    """What the environment sets; an empty variable sets nothing."""
+    for name in environ:
+        if name.startswith("GPUCHECK_") and name not in (*VARIABLES.values(), *OTHERS):
+            near = difflib.get_close_matches(name, VARIABLES.values(), n=1, cutoff=SLIP)
+            if near:
+                raise UsageError(f"the variable {name} is not known", "", f"did you mean {near[0]}?")
+    there = {name: environ[variable] for name, variable in VARIABLES.items() if environ.get(variable)}
+    strict = there.get("strict")
+    if strict is not None and strict.lower() not in FLAGS:
+        raise UsageError(f"{VARIABLES['strict']}={strict!r} is neither true nor false", "", "write 1 or 0")
+    if "time_budget" in there:
+        units.parse_duration(there["time_budget"], VARIABLES["time_budget"])
+    return Settings(
+        device=there.get("device"),
+        strict=None if strict is None else FLAGS[strict.lower()],
+        time_budget=there.get("time_budget"),
+        origins={name: VARIABLES[name] for name in there},
+    )
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def _file(path: str) -> Settings | None:
+    """The settings of the file named, else of the first that is there; None where there is none."""
+    if path:
+        text = _read(path)
+        if text is None:
+            raise UsageError(f"--config {path!r} is not there", "", "name a file of settings")
+        below = SHARED_TABLE if os.path.basename(path) == SHARED_FILE else ""
+        found = config.parse(text, path, below=below)
+        if found is None:
+            raise UsageError(f"--config {path!r} has no table [{SHARED_TABLE}]", "", "name a file of settings")
+        return found
+    text = _read(FILE)
+    if text is not None:
+        return config.parse(text, FILE)
+    text = _read(SHARED_FILE)
+    # Most projects have this file, and few a table of ours: one that does not name us is not ours to judge.
+    if text is None or "gpucheck" not in text:
+        return None
+    return config.parse(text, SHARED_FILE, below=SHARED_TABLE)
+
+
+def _read(path: str) -> str | None:
+    """The text of a file; None where it is not there. Raises UsageError for one that cannot be read."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read(MOST_CHARACTERS + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read", os.strerror(error.errno or 0), "see what it is") from error
+    except ValueError as error:  # no UTF-8, or a NUL in the path
+        raise UsageError(f"{path} is no text in UTF-8", "", "name a file of settings") from error
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(f"{path} is no file of settings", "it is larger than a million characters")
+    return text
+
+
+# -- thresholds -------------------------------------------------------------------------------------------------------
+
+
+def _concerns(threshold: Threshold, command: str, given: Mapping[str, Any]) -> bool:
+    """Whether a command judges this: its own figures, and against a baseline those of `compare`."""
+    if threshold.command == "compare":
+        return command == "compare" or bool(given.get("baseline"))
+    return command == threshold.command or (command == "bench all" and threshold.command.startswith("bench "))
+
+
+def _options(wanted: list[Threshold], given: Mapping[str, Any]) -> list[Limit]:
+    found = []
+    for threshold in wanted:
+        option = threshold.option
+        text = given.get(_parameter(option)) if option else None
+        if option and text:
+            if threshold.command == "compare":
+                units.parse_percent(text, option)  # it takes no number without its sign
+            found.append(thresholds.limit(threshold, text, option))
+    return found
+
+
+def _of_file(wanted: list[Threshold], file: Settings | None) -> list[Limit]:
+    ids = {threshold.id for threshold in wanted}
+    return [one for one in file.thresholds if one.id in ids] if file else []
+
+
+def _fill_in(limits: list[Limit], given: dict[str, Any]) -> None:
+    """`--fail-if-slower` as a file sets it."""
+    slower = next((one for one in limits if one.id == "compare.slower"), None)
+    if slower is not None and not given.get("fail_if_slower"):
+        given["fail_if_slower"] = f"{slower.value * 100:.10g}%"
+
+
+def _parameter(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")

@@ -1,0 +1,174 @@
+"""What a command's figures may be asked to reach: the table of thresholds, and one that was set. Pure.
+
+Values are SI inside (bytes and FLOP per second, fractions, ratios); files and options use the unit of the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpucheck import units
+from gpucheck.errors import UsageError
+
+Kind = Literal["GB/s", "TFLOP/s", "percent", "times"]
+
+# What one of each is in SI.
+SCALE: dict[Kind, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "percent": 0.01, "times": 1.0}
+SI_UNIT: dict[Kind, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percent": "1", "times": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """What may be asked of a command: the finding that answers, what it judges, and the option that sets it, if any.
+
+    `usual` is what is said where none is set; empty where nothing is judged then.
+    """
+
+    id: str
+    command: str
+    kind: Kind
+    direction: Literal["at least", "at most"]
+    judges: str
+    option: str | None = None
+    usual: str = ""
+
+
+# Ids never change their meaning. The commands' own limits may be set too, by the id of the finding that they decide.
+THRESHOLDS: tuple[Threshold, ...] = (
+    Threshold(
+        "transfer.min_gbps",
+        "bench transfer",
+        "GB/s",
+        "at least",
+        "the largest pinned copy of each direction; on a CPU the largest copy",
+        "--min-gbps",
+    ),
+    Threshold(
+        "transfer.link",
+        "bench transfer",
+        "percent",
+        "at least",
+        "the fastest large pinned copy of each direction, of what the link carries",
+        usual="a warning below 65 %",
+    ),
+    Threshold(
+        "transfer.pinned_speedup",
+        "bench transfer",
+        "times",
+        "at least",
+        "pageable over pinned time of the largest size of each direction, as called",
+        usual="advice from 1.2 on",
+    ),
+    Threshold(
+        "bandwidth.min_gbps",
+        "bench bandwidth",
+        "GB/s",
+        "at least",
+        "every operation on the largest cold arrays",
+        "--min-gbps",
+    ),
+    Threshold(
+        "bandwidth.min_percent_of_peak",
+        "bench bandwidth",
+        "percent",
+        "at least",
+        "every operation on the largest cold arrays, of the part's memory peak",
+        "--min-percent-of-peak",
+    ),
+    Threshold(
+        "matmul.min_tflops",
+        "bench matmul",
+        "TFLOP/s",
+        "at least",
+        "the fastest product of all (--dtype says of which)",
+        "--min-tflops",
+    ),
+    Threshold(
+        "matmul.min_percent_of_peak",
+        "bench matmul",
+        "percent",
+        "at least",
+        "the fastest product of each dtype that has a peak, of that dense peak",
+        "--min-percent-of-peak",
+    ),
+    Threshold(
+        "compare.slower",
+        "compare",
+        "percent",
+        "at most",
+        "how much slower a row is than the baseline's",
+        "--fail-if-slower",
+    ),
+)
+BY_ID = {one.id: one for one in THRESHOLDS}
+# Faster than any part and slower than none: a number outside is a slip of the keyboard.
+LARGEST = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A threshold that was set: its value in SI, and where it was set. `device` is the exact name that it is for."""
+
+    id: str
+    value: float
+    unit: str
+    origin: str
+    device: str | None = None
+
+
+def limit(threshold: Threshold, value: Any, origin: str, *, device: str | None = None) -> Limit:
+    """A threshold set to `value`, a number in its unit or its text. Raises UsageError."""
+    return Limit(threshold.id, number(threshold.kind, value, origin), SI_UNIT[threshold.kind], origin, device)
+
+
+def number(kind: Kind, value: Any, origin: str) -> float:
+    """`value` in SI. A percentage may carry its sign; without it, less than 1 is a fraction by mistake."""
+    signed = kind == "percent" and isinstance(value, str) and value.rstrip().endswith("%")
+    try:
+        found = float(value.rstrip().removesuffix("%") if signed else value)
+    except (ValueError, TypeError, OverflowError):
+        found = math.nan
+    if isinstance(value, bool) or not math.isfinite(found):
+        grammar = {"percent": "80%", "times": "1.5"}.get(kind, f"50, which is {kind}")
+        raise UsageError(f"{origin} {shown(value)} is no number", "", f"write it like {grammar}")
+    if found < 0 or found > LARGEST:
+        raise UsageError(f"{origin} {shown(value)} is out of range", f"it is from 0 to {LARGEST:.0e}")
+    if kind == "percent" and not signed and 0 < found < 1:
+        why = "percent are meant, and this is less than one"
+        raise UsageError(f"{origin} {shown(value)} looks like a fraction", why, "write it like 80%")
+    return found * SCALE[kind]
+
+
+def told(one: Limit) -> str:
+    """What a threshold asks, in words: `at least 50.0 GB/s`."""
+    threshold = BY_ID[one.id]
+    return f"{threshold.direction} {amount(threshold.kind, one.value)}"
+
+
+def amount(kind: Kind, value: float) -> str:
+    """A value of this kind as text."""
+    if kind == "percent":
+        return f"{units.significant(value * 100)} %"
+    if kind == "times":
+        return f"{units.significant(value)}×"
+    return units.byte_rate(value) if kind == "GB/s" else units.flop_rate(value)
+
+
+def applying(thresholds: Sequence[Limit], device: str | None) -> tuple[Limit, ...]:
+    """Of each id the first that is for every device or for the one with exactly this name."""
+    found: dict[str, Limit] = {}
+    for one in thresholds:
+        if one.device is None or one.device == device:
+            found.setdefault(one.id, one)
+    return tuple(found.values())
+
+
+def shown(value: Any) -> str:
+    """A value as a file has it, not longer than a line."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "a huge number"  # Python refuses to write one of thousands of digits
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,160 @@
+"""What settings files set, and what is told about their mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck import config, thresholds
+from gpucheck.config import Settings
+from gpucheck.errors import UsageError
+from gpucheck.thresholds import BY_ID, SI_UNIT, THRESHOLDS, Limit
+
+
+def parsed(text: str, below: str = "") -> Settings:
+    found = config.parse(text, "gpucheck.toml", below=below)
+    assert found is not None
+    return found
+
+
+def test_a_whole_file() -> None:
+    text = """
+        device = "cuda:1"
+        strict = true
+        time_budget = 30
+
+        [thresholds]
+        "transfer.min_gbps" = 50
+        matmul.min_tflops = 0.5
+        matmul.min_percent_of_peak = "80%"
+
+        [thresholds."NVIDIA H200"]
+        transfer.min_gbps = 52.5
+        "bandwidth.min_percent_of_peak" = 85
+    """
+    assert parsed(text) == Settings(
+        file="gpucheck.toml",
+        device="cuda:1",
+        strict=True,
+        time_budget="30",
+        origins={name: f"gpucheck.toml:{name}" for name in ("device", "strict", "time_budget")},
+        thresholds=(
+            Limit(
+                "transfer.min_gbps",
+                52.5e9,
+                "B/s",
+                'gpucheck.toml:thresholds."NVIDIA H200".transfer.min_gbps',
+                "NVIDIA H200",
+            ),
+            Limit(
+                "bandwidth.min_percent_of_peak",
+                0.85,
+                "1",
+                'gpucheck.toml:thresholds."NVIDIA H200".bandwidth.min_percent_of_peak',
+                "NVIDIA H200",
+            ),
+            Limit("transfer.min_gbps", 50e9, "B/s", "gpucheck.toml:thresholds.transfer.min_gbps"),
+            Limit("matmul.min_tflops", 5e11, "FLOP/s", "gpucheck.toml:thresholds.matmul.min_tflops"),
+            Limit("matmul.min_percent_of_peak", 0.8, "1", "gpucheck.toml:thresholds.matmul.min_percent_of_peak"),
+        ),
+    )
+
+
+def test_an_empty_file_sets_nothing() -> None:
+    assert parsed("") == Settings(file="gpucheck.toml")
+
+
+def test_a_table_of_a_shared_file() -> None:
+    assert config.parse("[tool.other]\nx = 1", "pyproject.toml", below="tool.gpucheck") is None
+    found = config.parse('[tool.gpucheck]\ndevice = "cpu"', "pyproject.toml", below="tool.gpucheck")
+    assert found is not None
+    assert (found.device, found.origins) == ("cpu", {"device": "pyproject.toml:tool.gpucheck.device"})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("devise = 1", "gpucheck.toml:devise is not known; did you mean device?"),
+        ("device = 1", 'gpucheck.toml:device 1 is no text; write it in quotes, like "cuda:1"'),
+        ('strict = "yes"', "gpucheck.toml:strict 'yes' is neither true nor false"),
+        ("strict = 1", "gpucheck.toml:strict 1 is neither true nor false"),
+        ("time_budget = true", 'gpucheck.toml:time_budget true is no time; write it like "30s"'),
+        ('time_budget = "soon"', "gpucheck.toml:time_budget 'soon' is not understood; write it like 30s, 5m or 250ms"),
+        ("time_budget = nan", "gpucheck.toml:time_budget 'nan' is not understood; write it like 30s, 5m or 250ms"),
+        ("time_budget = 0x" + "f" * 6000, 'gpucheck.toml:time_budget a huge number is no time; write it like "30s"'),
+        ("thresholds = 1", "gpucheck.toml:thresholds is no table; write it as [thresholds]"),
+        ("x = [", "gpucheck.toml is no TOML; "),
+        ("[thresholds]\ntransfer.min_gps = 1", ".transfer.min_gps is not known; did you mean transfer.min_gbps?"),
+        ("[thresholds]\ntransfr.min_gbps = 1", '."transfr".min_gbps is not known; did you mean transfer.min_gbps?'),
+        (
+            '[thresholds."NVIDIA H200"]\nmatmul.min_tflop = 1',
+            '."NVIDIA H200".matmul.min_tflop is not known; did you mean matmul.min_tflops?',
+        ),
+        ('[thresholds."NVIDIA H200"]\ncompare.slower = 1', '."NVIDIA H200".compare.slower is not for one device; '),
+        ("[thresholds]\ntransfer.min_gbps = true", ".transfer.min_gbps true is no number; write it like 50, which is "),
+        ("[thresholds]\ntransfer.min_gbps = inf", ".transfer.min_gbps inf is no number; "),
+        ('[thresholds]\ntransfer.min_gbps = "50"', ".transfer.min_gbps '50' is no number; write it without quotes"),
+        ("[thresholds]\ntransfer.min_gbps = -1", ".transfer.min_gbps -1 is out of range; it is from 0 to 1e+09"),
+        ("[thresholds]\ntransfer.min_gbps = 0x" + "f" * 6000, ".transfer.min_gbps a huge number is no number; "),
+        ("[thresholds]\ntransfer.min_gbps = 2000-01-01", ".transfer.min_gbps datetime.date(2000, 1, 1) is no number; "),
+        (
+            "[thresholds]\nmatmul.min_percent_of_peak = 0.8",
+            ".matmul.min_percent_of_peak 0.8 looks like a fraction; percent are meant, and this is less than one; "
+            "write it like 80%",
+        ),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        config.parse(text, "gpucheck.toml")
+    assert sentence in str(caught.value)
+
+
+def test_a_broken_file_names_the_line() -> None:
+    with pytest.raises(UsageError, match="line 2"):
+        config.parse("strict = true\ndevice = \nx = 1", "gpucheck.toml")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        ("percent", "80%", 0.8),
+        ("percent", "0.5%", 0.005),
+        ("percent", 100, 1.0),
+        ("percent", 0, 0.0),
+        ("GB/s", "50", 5e10),
+        ("times", 1.2, 1.2),
+    ],
+)
+def test_numbers_in_si(kind: thresholds.Kind, value: object, found: float) -> None:
+    assert thresholds.number(kind, value, "x") == pytest.approx(found, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("transfer.min_gbps", 5e10, "at least 50.0 GB/s"),
+        ("matmul.min_tflops", 7e14, "at least 700 TFLOP/s"),
+        ("matmul.min_percent_of_peak", 0.855, "at least 85.5 %"),
+        ("transfer.pinned_speedup", 1.2, "at least 1.20×"),
+        ("compare.slower", 0.05, "at most 5.00 %"),
+    ],
+)
+def test_a_threshold_in_words(name: str, value: float, words: str) -> None:
+    assert thresholds.told(Limit(name, value, SI_UNIT[BY_ID[name].kind], "x")) == words
+
+
+def test_the_first_that_is_for_the_device_counts() -> None:
+    option = Limit("transfer.min_gbps", 1.0, "B/s", "--min-gbps")
+    named = Limit("transfer.min_gbps", 2.0, "B/s", "file", "NVIDIA H200")
+    general = Limit("transfer.min_gbps", 3.0, "B/s", "file")
+    other = Limit("matmul.min_tflops", 4.0, "FLOP/s", "file")
+    assert thresholds.applying((named, general, other), "NVIDIA H200") == (named, other)
+    assert thresholds.applying((named, general), "NVIDIA H200 NVL") == (general,)
+    assert thresholds.applying((option, named, general), "NVIDIA H200") == (option,)
+    assert thresholds.applying((named,), None) == ()
+
+
+def test_ids_are_unique_and_begin_with_their_command() -> None:
+    assert len(BY_ID) == len(THRESHOLDS)
+    for one in THRESHOLDS:
+        assert one.id.partition(".")[0] == one.command.removeprefix("bench ")
