@@ -62,7 +62,18 @@ class Line:
     style: str = ""
 
 
-Block = Table | Line
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Lines that are drawn together: shown whole, or not at all on a screen that is narrower than they are.
+
+    `plain` is the same in ASCII, for an encoding that lacks a character of `lines`.
+    """
+
+    lines: tuple[str, ...]
+    plain: tuple[str, ...]
+
+
+Block = Table | Line | Drawing
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck.render.blocks import Block, Table
+from gpucheck.render.blocks import Block, Drawing, Table
 
 
 def markdown(title: str, blocks: Sequence[Block]) -> str:
@@ -13,6 +13,8 @@ def markdown(title: str, blocks: Sequence[Block]) -> str:
     for block in blocks:
         if isinstance(block, Table):
             parts.append(_table(block))
+        elif isinstance(block, Drawing):
+            parts.append("\n".join(("```text", *block.lines, "```")))
         elif block.text:
             parts.append(_escaped(block.text))
     return "\n\n".join(parts) + "\n"

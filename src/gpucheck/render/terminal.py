@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from gpucheck.render.blocks import Block, Line, Table, ascii_text
+from gpucheck.render.blocks import Block, Drawing, Line, Table, ascii_text
 
 # Wide enough for any table: what is no terminal gets every column, and nothing is wrapped.
 NATURAL_WIDTH = 100_000
@@ -59,6 +59,10 @@ def renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableTyp
     for block in blocks:
         if isinstance(block, Line):
             yield Text(_text(out, block.text), style=block.style)
+        elif isinstance(block, Drawing):
+            lines = block.lines if can_encode(out, "".join(block.lines)) else block.plain
+            if max(map(cell_len, lines), default=0) <= out.width:
+                yield from (Text(line) for line in lines)
         else:
             yield from _table_for(out, block)
 
