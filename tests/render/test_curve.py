@@ -56,8 +56,8 @@ def test_the_same_in_ascii() -> None:
 
 def test_a_linear_axis() -> None:
     """Half way in value is half way on the axis."""
-    made = drawn(Series("share", ((0, 0.0), (50, 0.5), (100, 1.0))), log_x=False, width=30, height=9)
-    assert [line.index("●") - 3 for line in made.lines[1:6] if "●" in line] == [26, 13, 0]
+    made = drawn(Series("share", ((0, 0.0), (50, 0.5), (100, 1.0))), log_x=False, width=32, height=9)
+    assert [line.index("●") - 5 for line in made.lines[1:6] if "●" in line] == [26, 13, 0]
 
 
 def test_labels_never_touch_and_the_ends_are_always_there() -> None:

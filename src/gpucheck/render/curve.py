@@ -14,8 +14,8 @@ _MARKS = (("●", "o"), ("○", "x"), ("◆", "#"), ("◇", "+"), ("▲", "^"), 
 # Where marks of several series meet.
 _SEVERAL = "*"
 # Between a series' points; up the y axis, at its labels, in the corner, along the x axis, and at its labels.
-_LINES = "·│┤└─┴"
-_PLAIN_LINES = ".||+-+"
+_LINES = ("·", "│", "┤", "└", "─", "┴")
+_PLAIN_LINES = (".", "|", "|", "+", "-", "+")
 # Fewer columns or rows than this show no shape.
 LEAST_WIDTH, LEAST_HEIGHT = 24, 4
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
