@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+from gpucheck.bench import limits
 from gpucheck.errors import Terminated
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
@@ -12,11 +14,24 @@ from gpucheck.report.events import Emit, Judged, Measured, Notice, Started
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.thresholds import Limit
 
 # The rows of a device as they are measured, until this time of `time.monotonic`.
 Rows = Callable[[Accel, float], Iterator[Measurement]]
 # What they come to, also where a signal cut them off.
 Conclude = Callable[[Accel, Facts, Sequence[Measurement]], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What every benchmark is given alike: the thresholds to judge by, and the machine where it was read before."""
+
+    limits: tuple[Limit, ...] = ()
+    facts: Facts | None = None
+
+
+# Nothing is asked of the figures, and nobody has read the machine yet.
+ALONE = Shared()
 
 
 def each(
@@ -27,17 +42,24 @@ def each(
     *,
     time_budget_s: float | None,
     default_s: Callable[[Accel], float],
+    shared: Shared = ALONE,
 ) -> None:
     """Measure and judge on every device that `device` names. `time_budget_s` is for all of them together.
 
     Ctrl-C is raised on after what there is was judged. Raises CannotLook and UsageError.
     """
     began = time.monotonic()
-    facts = inventory.read()
+    facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(device, facts)
     if chosen.notice:
         emit(Notice(chosen.notice))
+
+    def judge(accel: Accel, measured: Sequence[Measurement], *, complete: bool) -> None:
+        found = list(conclude(accel, facts, measured))
+        for finding in limits.judge(found, measured, shared.limits, accel.ref, complete=complete):
+            emit(Judged(finding))
+
     for place, device_id in enumerate(chosen.ids):
         accel = choose.open_named(device_id, facts)
         left_s = (time_budget_s or default_s(accel) * len(chosen.ids)) - (time.monotonic() - began)
@@ -50,12 +72,7 @@ def each(
                     measured.append(measurement)
         except (KeyboardInterrupt, Terminated):
             if measured:
-                _judge(conclude(accel, facts, measured), emit)
+                judge(accel, measured, complete=False)
             raise
         accel.empty_cache()
-        _judge(conclude(accel, facts, measured), emit)
-
-
-def _judge(findings: Iterable[Finding], emit: Emit) -> None:
-    for finding in findings:
-        emit(Judged(finding))
+        judge(accel, measured, complete=True)

@@ -11,6 +11,7 @@ from gpucheck.bench.bandwidth.cases import Options, room_for, sizes_for
 from gpucheck.bench.bandwidth.judge import judge
 from gpucheck.bench.bandwidth.measure import measure
 from gpucheck.bench.bandwidth.work import ARRAYS, allocate
+from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
@@ -22,7 +23,7 @@ DEFAULT_BUDGET_S = 10.0
 LONGEST_ROW_S = 2.0
 
 
-def command(options: Options, emit: Emit) -> None:
+def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     """Time reads and writes of every device's memory asked for. Raises CannotLook and UsageError."""
     devices.each(
         options.device,
@@ -31,6 +32,7 @@ def command(options: Options, emit: Emit) -> None:
         lambda accel, facts, measured: judge(measured, share.part_of(accel, facts)),
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
+        shared=shared,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gpucheck import units
 from gpucheck.bench import devices, share
+from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul.cases import Options, cases, fitting
 from gpucheck.bench.matmul.judge import judge
 from gpucheck.bench.matmul.measure import measure
@@ -25,7 +26,7 @@ LONGEST_ROW_S = 3.0
 MEMORY_SHARE = 0.8
 
 
-def command(options: Options, emit: Emit) -> None:
+def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     """Time matrix products on every device asked for. Raises CannotLook and UsageError."""
     devices.each(
         options.device,
@@ -34,6 +35,7 @@ def command(options: Options, emit: Emit) -> None:
         lambda accel, facts, measured: judge(measured, share.part_of(accel, facts)),
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
+        shared=shared,
     )
 
 

@@ -39,6 +39,8 @@ COLD_FACTOR = 2
 # A window's copies each have their own slice where these hold them: a few windows of a millisecond at 60 GB/s, or the
 # four untimed copies and some more.
 ROTATED_BYTES, ROTATED_SLICES = 256 * MIB, 8
+# What buffers may take of the host's memory that is left, so that the machine keeps working.
+HOST_SHARE = 0.5
 # No more than this to rotate over; a row that then stays in the cache is labelled warm.
 MOST_BYTES = 2 * GIB
 
@@ -47,7 +49,8 @@ MOST_BYTES = 2 * GIB
 class Options:
     """What the user asked for; no sizes means the six of the documentation, or the sweep.
 
-    `only` and `skip` are prefixes of the ids of parts.
+    `only` and `skip` are prefixes of the ids of parts, `host_share` is what all buffers together may take of the host's
+    memory that is left.
     """
 
     sizes: tuple[int, ...] = ()
@@ -58,6 +61,7 @@ class Options:
     device: str = "auto"
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    host_share: float = HOST_SHARE
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucheck.bench import devices
+from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.transfer import parts
 from gpucheck.bench.transfer.cases import Options
 from gpucheck.bench.transfer.measure import room_for
@@ -39,7 +40,7 @@ class _Seen:
     results: list[dict[str, Any]] = field(default_factory=list)
 
 
-def command(options: Options, emit: Emit) -> None:
+def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     """Time copies to and from every device asked for. Raises CannotLook and UsageError."""
     began = time.monotonic()
     chosen = parts.select(options.only, options.skip)
@@ -69,6 +70,7 @@ def command(options: Options, emit: Emit) -> None:
         # Only with this name there can be several devices; how many there are is not known yet.
         time_budget_s=budget_s and budget_s * (1 - TOGETHER_SHARE if several and options.device == "all" else 1),
         default_s=lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
+        shared=shared,
     )
     if len(seen.ids) > 1:
         _together(options, chosen, seen, emit, began + budget_s if budget_s else time.monotonic() + TOGETHER_S)
@@ -95,7 +97,9 @@ def _rows(
         for place, part in enumerate(todo):
             left_s = max(deadline - time.monotonic(), 0.0)
             part_s = left_s * part.weight / sum(one.weight for one in todo[place:])
-            setting = Setting(options, accel, room_for(accel), watch, emit, time.monotonic() + part_s)
+            setting = Setting(
+                options, accel, room_for(accel, options.host_share), watch, emit, time.monotonic() + part_s
+            )
             ran.add(part.id)
             try:
                 yield from part.rows(setting)

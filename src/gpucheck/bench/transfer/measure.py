@@ -10,7 +10,7 @@ import torch
 
 from gpucheck import units
 from gpucheck.bench.transfer import link
-from gpucheck.bench.transfer.cases import Case, HostMemory, Room, cases, fitting
+from gpucheck.bench.transfer.cases import HOST_SHARE, Case, HostMemory, Room, cases, fitting
 from gpucheck.bench.transfer.copies import Buffer, Copies, Verified, allocate
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook
@@ -31,8 +31,8 @@ SAMPLING_SHARE, VERIFYING_SHARE = 0.6, 0.3
 LINK_WARM_UP_S, ROW_WARM_UP_S = 0.2, 0.02
 # Where the system does not tell its cache: more than most have.
 ASSUMED_CACHE_BYTES = 64 * MIB
-# What buffers may take of the memory that is left, so that the machine keeps working.
-HOST_SHARE, DEVICE_SHARE = 0.5, 0.8
+# What buffers may take of the device's memory that is left.
+DEVICE_SHARE = 0.8
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ def _details(timed: timing.Timed, copies: Copies, verified: Verified, room: Room
     }
 
 
-def room_for(accel: Accel) -> Room:
+def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
     """What buffers may take here, and what cold copies must exceed."""
     cache = caches.last_level_bytes()
     info = accel.memory_info()
