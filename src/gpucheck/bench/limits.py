@@ -144,7 +144,10 @@ def _finding(
         "figures": to_json(found),
     }
     message = f"{'; '.join(texts)} (set by {limit.origin})"
-    return Finding(limit.id, verdict, title, message, evidence, AGAIN if verdict == "inconclusive" else None)
+    # What is not known is not known the next time either.
+    unclear = [one for one, (word, _) in zip(found, told, strict=True) if word == "inconclusive" and one.value]
+    retry = verdict == "inconclusive" and any(not one.doubt for one in unclear)
+    return Finding(limit.id, verdict, title, message, evidence, AGAIN if retry else None)
 
 
 def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:

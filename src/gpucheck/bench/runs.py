@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import exits
+from gpucheck.bench import limits
 from gpucheck.bench.transfer import judge as transfer_judge
 from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import child
@@ -39,7 +40,7 @@ def command(
             emit(Progress(f"run {number} of {count} in a fresh process", number - 1, count))
             report = _document(run_child(argv, LONGEST_RUN_S + budget_s), number)
             reports.append(report)
-            if report.summary.exit in (exits.FAILED, exits.COULD_NOT_LOOK):
+            if _ends(report):
                 if number < count:
                     emit(Notice(f"run {number} of {count} failed: no more are started", "warning"))
                 break
@@ -52,9 +53,16 @@ def command(
     return whole
 
 
+def _ends(report: Report) -> bool:
+    """Whether a run has failed, or could not look. A threshold is for all runs together: one that misses it goes on."""
+    failed = any(one.verdict == "fail" and not limits.is_gate(one) for one in report.findings)
+    return failed or report.summary.exit == exits.COULD_NOT_LOOK
+
+
 def merged(reports: Sequence[Report]) -> Report:
     """The documents as one; what is derived from the rows is derived from all runs."""
     whole = runs.merge(reports)
+    whole = replace(whole, findings=tuple(limits.again(whole.findings, whole.measurements)))
     results: dict[str, Any] = dict(whole.results)
     if "bench_transfer" in results:
         results["bench_transfer"] = [_copies(entry, whole) for entry in results["bench_transfer"]]

@@ -12,6 +12,7 @@ from gpucheck.cli.common import Common
 from gpucheck.errors import UsageError
 
 if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.bench.devices import Shared
     from gpucheck.report.events import Emit
 
 FAIL_IF_SLOWER = compare.FAIL_IF_SLOWER
@@ -21,6 +22,11 @@ RUNS = typer.Option(
     help="Run it in so many fresh processes, each with its own time budget; default 1, with --baseline 7.",
 )
 BASELINE = typer.Option("--baseline", metavar="FILE", help="Compare with this document of an earlier run.")
+MIN_PERCENT_OF_PEAK = typer.Option(
+    "--min-percent-of-peak",
+    metavar="PERCENT",
+    help="Fail below this share of the part's peak, like 80%; undecided where that is only estimated.",
+)
 
 # What a command takes for itself and does not hand on to its runs.
 _OWN = ("common", "runs", "baseline", "fail_if_slower")
@@ -38,6 +44,13 @@ def run(common: Common, given: Mapping[str, Any], measure: Callable[[Emit, float
     if wants_runs(given["runs"], given["baseline"], given["fail_if_slower"]):
         return run_again(common, given, budget_s)
     return session.run(common, lambda emit: measure(emit, budget_s))
+
+
+def shared(common: Common) -> Shared:
+    """What every benchmark is given alike."""
+    from gpucheck.bench.devices import Shared
+
+    return Shared(limits=common.settings.thresholds if common.settings is not None else ())
 
 
 def wants_runs(runs: str, baseline: str, fail_if_slower: str) -> bool:
@@ -78,6 +91,8 @@ def run_again(common: Common, given: Mapping[str, Any], budget_s: float | None =
 def arguments_of(common: Common, given: Mapping[str, Any]) -> list[str]:
     """The command line of one run: the command's own options as they were given, and the device."""
     arguments = [*common.command.split(), "--device", common.device]
+    if common.config:
+        arguments += ["--config", common.config]
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
         if name in _OWN or value is None or value is False or value == "":

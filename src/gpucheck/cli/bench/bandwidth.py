@@ -25,6 +25,10 @@ def bandwidth(
         ),
     ] = None,
     time_budget: Annotated[str, typer.Option("--time-budget", metavar="TIME", help="For all of it; default 10s.")] = "",
+    min_gbps: Annotated[
+        str, typer.Option("--min-gbps", metavar="N", help="Fail where one of the operations is slower, in GB/s.")
+    ] = "",
+    min_percent_of_peak: Annotated[str, again.MIN_PERCENT_OF_PEAK] = "",
     runs: Annotated[str, again.RUNS] = "",
     baseline: Annotated[str, again.BASELINE] = "",
     fail_if_slower: Annotated[str, again.FAIL_IF_SLOWER] = "",
@@ -48,6 +52,6 @@ def bandwidth(
             time_budget_s=budget_s,
             device=common.device,
         )
-        command(options, emit)
+        command(options, emit, again.shared(common))
 
     return again.run(common, given, measure)

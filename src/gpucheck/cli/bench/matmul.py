@@ -26,6 +26,10 @@ def matmul(
         list[str] | None, typer.Option("--shape", metavar="MxNxK", help="(M×K)·(K×N). Repeatable.")
     ] = None,
     time_budget: Annotated[str, typer.Option("--time-budget", metavar="TIME", help="For all of it; default 30s.")] = "",
+    min_tflops: Annotated[
+        str, typer.Option("--min-tflops", metavar="N", help="Fail where the fastest product is slower, in TFLOP/s.")
+    ] = "",
+    min_percent_of_peak: Annotated[str, again.MIN_PERCENT_OF_PEAK] = "",
     runs: Annotated[str, again.RUNS] = "",
     baseline: Annotated[str, again.BASELINE] = "",
     fail_if_slower: Annotated[str, again.FAIL_IF_SLOWER] = "",
@@ -45,6 +49,6 @@ def matmul(
             time_budget_s=budget_s,
             device=common.device,
         )
-        command(options, emit)
+        command(options, emit, again.shared(common))
 
     return again.run(common, given, measure)

@@ -38,6 +38,12 @@ def transfer(
             "--time-budget", metavar="TIME", help="For the whole command; default 14s, a CPU 18s, --sweep 60s."
         ),
     ] = "",
+    min_gbps: Annotated[
+        str,
+        typer.Option(
+            "--min-gbps", metavar="N", help="Fail where the largest pinned copy of a direction is slower, in GB/s."
+        ),
+    ] = "",
     runs: Annotated[str, again.RUNS] = "",
     baseline: Annotated[str, again.BASELINE] = "",
     fail_if_slower: Annotated[str, again.FAIL_IF_SLOWER] = "",
@@ -60,6 +66,6 @@ def transfer(
             only=tuple(only or ()),
             skip=tuple(skip or ()),
         )
-        command(options, emit)
+        command(options, emit, again.shared(common))
 
     return again.run(common, given, measure)

@@ -1,0 +1,272 @@
+"""Thresholds: met, missed, or not to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpucheck.bench import devices, limits, runs, share
+from gpucheck.bench.devices import Shared
+from gpucheck.bench.transfer import link as of_link
+from gpucheck.bench.transfer.judge import WAYS
+from gpucheck.machine import choose, inventory
+from gpucheck.machine.accel import Accel
+from gpucheck.peaks import Unknown, lookup
+from gpucheck.report.events import Judged, Measured, Recorder
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
+from gpucheck.report.report import Collector
+from gpucheck.thresholds import BY_ID, THRESHOLDS, Limit
+
+H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
+GB = 10**9
+
+
+def row(
+    name: str,
+    case: dict[str, Any],
+    rate: float | None,
+    *,
+    spread: float | None = 0.01,
+    flags: tuple[str, ...] = (),
+    cache: str = "cold",
+    precision: str = "",
+    device: DeviceRef = H200,
+) -> Measurement:
+    """A row of one second a call whose interval is `spread` to each side of its time."""
+    ends = (1 - spread, 1 + spread) if spread is not None else (None, None)
+    return Measurement(
+        name,
+        device,
+        case,
+        (),
+        TimeStats(1.0, 30, ci_low=ends[0], ci_high=ends[1]),
+        {"bytes": rate or 1.0},
+        None if rate is None else Rate(rate, "B/s"),
+        MemoryFigures(),
+        Method("device events", "held", cache, precision or None, precision or None),
+        flags=flags,
+    )
+
+
+def copy(way: str, rate: float | None, size: int = 2**29, kind: str = "pinned", timed: str = "link", **more: Any):  # type: ignore[no-untyped-def]
+    case = {"direction": way, "host_memory": kind, "timed": timed, "size_bytes": size}
+    return row("transfer", case, rate, **more)
+
+
+def product(dtype: str, rate: float | None, **more: Any) -> Measurement:
+    return row("matmul", {"dtype": dtype, "m": 1, "support": "native"}, rate, precision=dtype, cache="warm", **more)
+
+
+def set_to(name: str, value: float, device: str | None = None) -> Limit:
+    return Limit(name, value, "", "gpucheck.toml:x", device)
+
+
+def judged(
+    measurements: Sequence[Measurement], *asked: Limit, findings: Sequence[Finding] = (), **more: Any
+) -> dict[str, Finding]:
+    device = measurements[0].device if measurements else H200
+    return {one.id: one for one in limits.judge(findings, measurements, asked, device, **more)}
+
+
+BOTH = (copy("host_to_device", 55e9), copy("device_to_host", 50e9))
+
+
+@pytest.mark.parametrize(
+    ("at_least", "verdict", "title"),
+    [
+        (49e9, "pass", "copies reach at least 49.0 GB/s"),
+        (50e9, "inconclusive", "it cannot be told whether copies reach at least 50.0 GB/s"),
+        (51e9, "fail", "copies do not reach at least 51.0 GB/s"),
+    ],
+)
+def test_the_slower_direction_decides(at_least: float, verdict: str, title: str) -> None:
+    finding = judged(BOTH, set_to("transfer.min_gbps", at_least))["transfer.min_gbps"]
+    assert (finding.verdict, finding.title) == (verdict, title)
+    assert finding.message == (
+        "to the device, 512 MiB, 55.0 GB/s (54.5 GB/s to 55.6 GB/s); to the host, 512 MiB, 50.0 GB/s "
+        f"(49.5 GB/s to 50.5 GB/s){' straddles it' if verdict == 'inconclusive' else ''} (set by gpucheck.toml:x)"
+    )
+    assert (finding.fix is not None) == (verdict == "inconclusive")
+
+
+def test_the_largest_pinned_copy_by_the_devices_clock_counts() -> None:
+    smaller = copy("host_to_device", 60e9, 2**24)
+    called = copy("host_to_device", 61e9, 2**30, timed="as_called")
+    pageable = copy("host_to_device", 62e9, 2**30, "pageable", "as_called")
+    other = replace(copy("host_to_device", 1e9, 2**30), name="transfer.both")
+    finding = judged([smaller, called, pageable, other, BOTH[0]], set_to("transfer.min_gbps", 1e9))["transfer.min_gbps"]
+    assert finding.message.startswith("to the device, 512 MiB, 55.0 GB/s ")
+    finding = judged([pageable, called], set_to("transfer.min_gbps", 1e9))["transfer.min_gbps"]
+    assert finding.message.startswith("to the device, 1 GiB, 61.0 GB/s ")
+
+
+def test_what_is_missing_does_not_pass() -> None:
+    least = set_to("transfer.min_gbps", 1.0)
+    pageable = copy("device_to_host", 62e9, kind="pageable", timed="as_called")
+    for rows, words in (
+        ((), "copies: nothing was measured"),
+        ((BOTH[0], pageable), "to the host: no pinned copy was measured"),
+        ((BOTH[0], copy("device_to_host", None)), "to the host, 512 MiB,: the call takes most of its time"),
+        ((copy("host_to_device", 55e9, spread=None),), "to the device, 512 MiB, 55.0 GB/s, and no interval: "),
+    ):
+        finding = judged(rows, least)["transfer.min_gbps"]
+        assert finding.verdict == "inconclusive" and words in finding.message
+    assert judged(BOTH, least, complete=False)["transfer.min_gbps"].verdict == "inconclusive"
+    assert judged(BOTH, set_to("transfer.min_gbps", 9e10), complete=False)["transfer.min_gbps"].verdict == "fail"
+
+
+def test_a_miss_beside_other_work_fails_nothing_and_a_hit_stands() -> None:
+    for flag in ("throttled", "noisy", "cpu-busy"):
+        rows = [copy("host_to_device", 55e9, flags=(flag,))]
+        missed = judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"]
+        assert (missed.verdict, f"but {flag}" in missed.message) == ("inconclusive", True)
+        assert judged(rows, set_to("transfer.min_gbps", 50e9))["transfer.min_gbps"].verdict == "pass"
+    rows = [copy("host_to_device", 55e9, flags=("power-limited", "link-below-max"))]
+    assert judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"].verdict == "fail"
+
+
+def test_of_several_runs_most_must_be_disturbed() -> None:
+    one = copy("host_to_device", 55e9, flags=("noisy",))
+    for flags, expected in (([["noisy"], [], []], "fail"), ([["noisy"], ["noisy"], []], "inconclusive")):
+        each = [{"flags": run} for run in flags]
+        rows = [replace(one, method=replace(one.method, details={"each_run": each}))]
+        assert judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"].verdict == expected
+
+
+def test_a_threshold_for_a_device_by_its_exact_name() -> None:
+    asked = (set_to("transfer.min_gbps", 60e9, "NVIDIA H200"), set_to("transfer.min_gbps", 1e9))
+    assert judged(BOTH, *asked)["transfer.min_gbps"].verdict == "fail"
+    other = [replace(one, device=DeviceRef("cuda:0", None, "NVIDIA H200 NVL")) for one in BOTH]
+    assert judged(other, *asked)["transfer.min_gbps"].verdict == "pass"
+    assert judged(BOTH, set_to("transfer.min_gbps", 60e9, "NVIDIA L4")) == {}
+
+
+def test_a_share_of_the_link_replaces_what_the_benchmark_says_of_it() -> None:
+    rows = dict(zip(WAYS, BOTH, strict=False))
+    known = of_link.judge(rows, of_link.Link(5, 16), WAYS)
+    finding = judged(BOTH, set_to("transfer.link", 0.85), findings=known)["transfer.link"]
+    assert (finding.verdict, finding.title) == ("fail", "pinned copies do not reach at least 85.0 % of the link")
+    assert finding.message.startswith("to the device 87.3 % (86.4 % to 88.2 %); to the host 79.3 % (")
+    assert finding.evidence["link"] == "PCIe 5 x16"
+    unknown = of_link.judge(rows, of_link.Link(reason="NVML is not there"), WAYS)
+    finding = judged(BOTH, set_to("transfer.link", 0.85), findings=unknown)["transfer.link"]
+    assert (finding.verdict, finding.fix) == ("inconclusive", None)
+    assert "to the device: link unknown: NVML is not there" in finding.message
+    finding = judged([copy("host_to_device", 1e9, timed="as_called")], set_to("transfer.link", 0.5))["transfer.link"]
+    assert "no pinned copy was timed by the device's clock" in finding.message
+
+
+def test_the_gain_of_pinned_memory() -> None:
+    rows = [copy("host_to_device", 1.0, kind=kind, timed="as_called") for kind in ("pageable", "pinned")]
+    finding = judged(rows, set_to("transfer.pinned_speedup", 1.2))["transfer.pinned_speedup"]
+    assert (finding.verdict, finding.message) == (
+        "fail",
+        "to the device 1.00× (0.980× to 1.02×) (set by gpucheck.toml:x)",
+    )
+    assert judged(rows[:1], set_to("transfer.pinned_speedup", 1.2))["transfer.pinned_speedup"].verdict == "inconclusive"
+
+
+def test_every_operation_of_memory_is_judged_on_its_largest_cold_array() -> None:
+    def moved(operation: str, rate: float, size: int = 2**30, cache: str = "cold") -> Measurement:
+        return row("bandwidth", {"operation": operation, "size_bytes": size}, rate, cache=cache)
+
+    rows = [moved("read", 4e12), moved("copy", 3e12), moved("copy", 9e12, 2**20)]
+    assert judged(rows, set_to("bandwidth.min_gbps", 3.5e12))["bandwidth.min_gbps"].verdict == "fail"
+    assert judged(rows, set_to("bandwidth.min_gbps", 2.5e12))["bandwidth.min_gbps"].verdict == "pass"
+    warm = judged([*rows, moved("triad", 9e12, cache="warm")], set_to("bandwidth.min_gbps", 2.5e12))
+    assert warm["bandwidth.min_gbps"].message.startswith("read 4.00 TB/s (3.96 TB/s to 4.04 TB/s); copy 3.00 TB/s (")
+    assert "; triad: what it moves fits into the cache" in warm["bandwidth.min_gbps"].message
+    least, part = set_to("bandwidth.min_percent_of_peak", 0.8), lookup("NVIDIA H200", (9, 0), 132, 6144)
+    finding = judged(rows[:1], least, findings=share.of_memory({"read": 4e12}, part))[least.id]
+    assert (finding.verdict, finding.message.partition(" (")[0]) == ("pass", "read 83.3 %")
+    assert judged(rows[:1], least)[least.id].verdict == "inconclusive"
+
+
+def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
+    tflops, peak = set_to("matmul.min_tflops", 7e14), set_to("matmul.min_percent_of_peak", 0.7)
+    rows = [product("bfloat16", 8e14), product("bfloat16", 7.5e14), product("float32", 4e13), product("float16", None)]
+    assert judged(rows, tflops)[tflops.id].message.startswith("bfloat16 800 TFLOP/s (")
+    wrong = replace(rows[0], method=replace(rows[0].method, precision_observed="float16"))
+    assert judged([wrong], tflops)[tflops.id].verdict == "inconclusive"
+    part = lookup("NVIDIA H200", (9, 0), 132, 6144)
+    finding = judged(rows, tflops, peak, findings=share.of_products(rows, part))[peak.id]
+    assert (finding.verdict, [one["label"] for one in finding.evidence["figures"]]) == ("fail", ["bfloat16", "float32"])
+    for other, words in (
+        (
+            lookup("a GPU", (9, 0), 132, clock_hz=1.98e9),
+            "the peak is an estimate: a GPU is not in the table ",
+        ),
+        (Unknown("no clocks"), "products: no clocks"),
+        (None, "products: the part's peak is not known"),
+    ):
+        finding = judged(rows, peak, findings=share.of_products(rows, other))[peak.id]
+        assert (finding.verdict, finding.fix) == ("inconclusive", None) and words in finding.message
+
+
+def test_every_threshold_of_a_benchmark_has_its_figures() -> None:
+    assert set(limits.TABLE) == {one.id for one in THRESHOLDS if one.command.startswith("bench ")}
+    assert all(BY_ID[name].direction == "at least" for name in limits.TABLE)
+
+
+# several processes, and the loop over devices
+
+
+def report(time_s: float, finding: Finding, rows: Sequence[Measurement]) -> Any:
+    return Collector(findings=[finding], measurements=list(rows)).report(
+        version="0", command="bench transfer", argv=(), started="", elapsed_s=time_s
+    )
+
+
+def test_a_threshold_is_for_all_runs_together() -> None:
+    slow, fast = copy("host_to_device", 50e9), copy("host_to_device", 60e9)
+    other = replace(slow, device=DeviceRef("cuda:1", None, "NVIDIA H200"))
+    (before,) = limits.judge((), [slow], [set_to("transfer.min_gbps", 55e9)], H200)
+    (after,) = limits.again([before], [fast, other])
+    assert (before.verdict, after.verdict) == ("fail", "pass")
+    assert (after.evidence["threshold"], after.evidence["device"]) == (before.evidence["threshold"], "cuda:0")
+    assert limits.again([Finding("x", "fail", "t")], [fast]) == [Finding("x", "fail", "t")]
+
+
+def test_a_run_that_misses_a_threshold_does_not_end_the_others() -> None:
+    (missed,) = limits.judge((), [BOTH[0]], [set_to("transfer.min_gbps", 99e9)], H200)
+    assert missed.verdict == "fail" and not runs._ends(report(1.0, missed, BOTH))
+    assert runs._ends(report(1.0, Finding("x", "fail", "t"), BOTH))
+
+
+def test_the_loop_over_devices_judges_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
+    monkeypatch.setattr(inventory, "read", lambda: pytest.fail("the machine was read before"))
+    rows = [replace(one, device=DeviceRef("cpu", None, None)) for one in BOTH]
+    shared = Shared((set_to("transfer.min_gbps", 52e9),), Facts())
+
+    def measure(accel: Accel, deadline: float) -> Iterator[Measurement]:
+        yield rows[0]
+        if interrupted:
+            raise KeyboardInterrupt
+        yield rows[1]
+
+    for interrupted, verdict in ((False, "fail"), (True, "inconclusive")):
+        recorder = Recorder()
+        try:
+            devices.each(
+                "cpu",
+                recorder,
+                measure,
+                lambda accel, facts, measured: [Finding("transfer.copies", "pass", "t")],
+                time_budget_s=1.0,
+                default_s=lambda accel: 1.0,
+                shared=shared,
+            )
+        except KeyboardInterrupt:
+            assert interrupted
+        findings = [event.finding for event in recorder.events if isinstance(event, Judged)]
+        assert [(one.id, one.verdict) for one in findings] == [
+            ("transfer.copies", "pass"),
+            ("transfer.min_gbps", verdict),
+        ]
+        assert len([event for event in recorder.events if isinstance(event, Measured)]) == 2 - interrupted
