@@ -304,7 +304,7 @@ def test_the_whole_command_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "allocate", unpinned)
     monkeypatch.setattr(measure, "LINK_WARM_UP_S", 0.0)
-    recorder = run(Options(sizes=(MIB,), time_budget_s=0.5), Fake(), monkeypatch)
+    recorder = run(Options(sizes=(MIB,), time_budget_s=0.5, only=("copies",)), Fake(), monkeypatch)
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert len(rows) == 6
     found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
@@ -336,7 +336,7 @@ def test_pinned_memory_that_is_refused_costs_the_pinned_rows_alone(monkeypatch: 
 
     monkeypatch.setattr(measure, "allocate", refuse)
     monkeypatch.setattr(measure, "LINK_WARM_UP_S", 0.0)
-    recorder = run(Options(sizes=(MIB,), time_budget_s=0.2), Fake(), monkeypatch)
+    recorder = run(Options(sizes=(MIB,), time_budget_s=0.2, only=("copies",)), Fake(), monkeypatch)
     memories = {event.measurement.case["host_memory"] for event in recorder.events if isinstance(event, Measured)}
     assert memories == {"pageable"}
     skipped = next(event.finding for event in recorder.events if isinstance(event, Judged))
@@ -349,7 +349,7 @@ def test_a_device_that_is_full_after_all_is_one_sentence(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(measure, "allocate", refuse)
     with pytest.raises(CannotLook, match="no room for buffers of"):
-        run(Options(sizes=(MIB,)), Fake(), monkeypatch)
+        run(Options(sizes=(MIB,), only=("copies",)), Fake(), monkeypatch)
 
 
 def test_a_virtual_machine_that_shows_a_cache_for_each_cpu_does_not_make_buffers_huge() -> None:

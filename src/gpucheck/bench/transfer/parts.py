@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpucheck.bench.transfer import judge, measure
+from gpucheck.bench.transfer import idioms_judge, idioms_measure, judge, measure
 from gpucheck.bench.transfer.setting import Setting, Together
 from gpucheck.errors import UsageError
 from gpucheck.machine.accel import Accel
@@ -52,7 +52,10 @@ class TogetherPart:
     applies: Callable[[Sequence[str]], bool] = lambda ids: True
 
 
-PARTS: tuple[Part, ...] = (Part("copies", "transfer", 8.0, measure.rows, judge.of_document, answer=judge.answer),)
+PARTS: tuple[Part, ...] = (
+    Part("copies", "transfer", 8.0, measure.rows, judge.of_document, answer=judge.answer),
+    Part("idioms", idioms_measure.NAME, 3.0, idioms_measure.rows, idioms_judge.judge),
+)
 
 TOGETHER: tuple[TogetherPart, ...] = ()
 

@@ -1,0 +1,281 @@
+"""The lines that people write to move a tensor: each as it is written, what it allocates included.
+
+Every line stands beside the raw copy between preallocated buffers, at one size. `make` gives the call: from the number
+of a slice to the tensor that the line left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import DataLoader
+
+from gpucheck.bench.transfer.cases import Direction, HostMemory
+from gpucheck.bench.transfer.copies import WORD
+from gpucheck.bench.transfer.measure import Buffers
+from gpucheck.machine.accel import Accel
+
+# How many samples a DataLoader's batch has, whatever its size: each is fetched and stacked on its own.
+BATCH_SAMPLES = 64
+# Every bit but the sign: no index has any of the high ones.
+FLIP = 2**63 - 1
+Where = Literal["cuda", "pinning", "accelerator", "cpu"]
+Call = Callable[[int], torch.Tensor]
+
+
+@dataclass(slots=True)
+class Stage:
+    """Where the lines are written: slices of the shared buffers, and what some lines allocate once."""
+
+    accel: Accel
+    shared: Buffers
+    size: int
+    count: int
+    host: dict[HostMemory, list[torch.Tensor]] = field(init=False)
+    device: list[torch.Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        words = self.size // WORD
+        self.host = {name: self._cut(buffer.words, words) for name, buffer in self.shared.host.items()}
+        self.device = self._cut(self.shared.device.words, words)
+
+    def _cut(self, words: torch.Tensor, each: int) -> list[torch.Tensor]:
+        return list(words[: self.count * each].view(self.count, each).unbind(0))
+
+    def fill(self) -> None:
+        """Write the pattern into every source: each word holds its index."""
+        for buffer in (*self.shared.host.values(), self.shared.device):
+            buffer.fill(self.count * self.size // WORD, 0)
+
+    def flip(self, place: int) -> None:
+        """Turn one slice of every source into what no memory held before; and back, the second time."""
+        for slices in (*self.host.values(), self.device):
+            slices[place].bitwise_xor_(FLIP)
+
+    def wrong_bytes(self, result: torch.Tensor, place: int, *, flipped: bool) -> int:
+        """How many bytes of a result are not those of the slice that it was copied from."""
+        found = result.reshape(-1)
+        words = self.size // WORD
+        if len(found) != words:
+            return self.size
+        expected = torch.arange(place * words, (place + 1) * words, device=found.device)
+        if flipped:
+            expected.bitwise_xor_(FLIP)
+        if torch.equal(found, expected):
+            return 0
+        return int((found.view(torch.uint8) != expected.view(torch.uint8)).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Idiom:
+    """One line of code. `where` is what the device must be; `memory` is where the tensor lies on the host's side."""
+
+    id: str
+    code: str
+    direction: Direction
+    memory: HostMemory
+    where: Where
+    make: Callable[[Stage], Call]
+    allocates: bool = True
+
+
+def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Pinned host memory of a tensor's shape."""
+    return torch.empty_like(tensor, pin_memory=True)
+
+
+def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
+    """The lines that can be written for this device, from these kinds of host memory."""
+    kinds = {"cpu"} if accel.is_cpu else {"accelerator"}
+    if not accel.is_cpu and accel.can_pin and "pinned" in memories:
+        kinds.add("pinning")
+    if accel.kind == "cuda":
+        kinds.add("cuda")
+    return [one for one in IDIOMS if one.where in kinds and one.memory in memories]
+
+
+# -- raw copies, the measure of the rest ------------------------------------------------------------------------------
+
+
+def _raw(direction: Direction, memory: HostMemory) -> Callable[[Stage], Call]:
+    def make(stage: Stage) -> Call:
+        host = stage.host[memory]
+        sources, like = (stage.device, host[0]) if direction == "device_to_host" else (host, stage.device[0])
+        to_pinned = memory == "pinned" and direction == "device_to_host"
+        destination = pinned_like(like) if to_pinned else torch.empty_like(like)
+        return lambda place: destination.copy_(sources[place], non_blocking=memory == "pinned")
+
+    return make
+
+
+# -- to the device ----------------------------------------------------------------------------------------------------
+
+
+def _to(memory: HostMemory, non_blocking: bool) -> Callable[[Stage], Call]:
+    def make(stage: Stage) -> Call:
+        sources, device = stage.host[memory], stage.accel.device
+        return lambda place: sources[place].to(device, non_blocking=non_blocking)
+
+    return make
+
+
+def _cuda(stage: Stage) -> Call:
+    sources, device = stage.host["pageable"], stage.accel.device
+    return lambda place: sources[place].cuda(device)
+
+
+def _pin(stage: Stage) -> Call:
+    sources = stage.host["pageable"]
+    return lambda place: sources[place].pin_memory()
+
+
+def _pin_then_to(stage: Stage) -> Call:
+    sources, device = stage.host["pageable"], stage.accel.device
+    return lambda place: sources[place].pin_memory().to(device, non_blocking=True)
+
+
+def _through_buffer(stage: Stage) -> Call:
+    sources, device = stage.host["pageable"], stage.accel.device
+    # Waited for after each call, as whoever fills it again must.
+    buffer = pinned_like(sources[0])
+
+    def call(place: int) -> torch.Tensor:
+        buffer.copy_(sources[place])
+        return buffer.to(device, non_blocking=True)
+
+    return call
+
+
+# -- to the host ------------------------------------------------------------------------------------------------------
+
+
+def _cpu(stage: Stage) -> Call:
+    sources = stage.device
+    return lambda place: sources[place].cpu()
+
+
+def _to_cpu(stage: Stage) -> Call:
+    sources = stage.device
+    return lambda place: sources[place].to("cpu", non_blocking=True)
+
+
+# -- on the CPU -------------------------------------------------------------------------------------------------------
+
+
+def _copied(stage: Stage) -> Call:
+    sources, device = stage.host["pageable"], stage.accel.device
+    return lambda place: sources[place].to(device, copy=True)
+
+
+def _clone(stage: Stage) -> Call:
+    sources = stage.host["pageable"]
+    return lambda place: sources[place].clone()
+
+
+# -- through a DataLoader ---------------------------------------------------------------------------------------------
+
+
+class _Samples:
+    """A dataset: the pageable buffer as samples, BATCH_SAMPLES of them a slice."""
+
+    def __init__(self, slices: Sequence[torch.Tensor]) -> None:
+        self._samples = [sample for one in slices for sample in one.view(BATCH_SAMPLES, -1).unbind(0)]
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self._samples[index]
+
+
+class _Batches:
+    """Batch after batch without end, slice after slice."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[list[int]]:
+        place = 0
+        while True:
+            yield list(range(place * BATCH_SAMPLES, (place + 1) * BATCH_SAMPLES))
+            place = (place + 1) % self._count
+
+
+def _loader(pin_memory: bool, non_blocking: bool | None) -> Callable[[Stage], Call]:
+    """`non_blocking` None leaves the batch on the host."""
+
+    def make(stage: Stage) -> Call:
+        samples: Any = _Samples(stage.host["pageable"])
+        loader: DataLoader[torch.Tensor] = DataLoader(
+            samples, batch_sampler=_Batches(stage.count), pin_memory=pin_memory
+        )
+        batches, device = iter(loader), stage.accel.device
+
+        def call(place: int) -> torch.Tensor:
+            # The loader's own order is that of the calls.
+            batch: torch.Tensor = next(batches)
+            return batch if non_blocking is None else batch.to(device, non_blocking=non_blocking)
+
+        return call
+
+    return make
+
+
+_TO: Direction = "host_to_device"
+_BACK: Direction = "device_to_host"
+_HOST: Direction = "host_to_host"
+
+# The raw copies first: where time runs out, the rest has something to be held against.
+IDIOMS: tuple[Idiom, ...] = (
+    Idiom("raw", "y.copy_(x)", _TO, "pageable", "accelerator", _raw(_TO, "pageable"), False),
+    Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", _TO, "pinned", "pinning", _raw(_TO, "pinned"), False),
+    Idiom("to", "x.to(device)", _TO, "pageable", "accelerator", _to("pageable", False)),
+    Idiom("cuda", "x.cuda()", _TO, "pageable", "cuda", _cuda),
+    Idiom("to_non_blocking", "x_pinned.to(device, non_blocking=True)", _TO, "pinned", "pinning", _to("pinned", True)),
+    Idiom("pin_memory", "x.pin_memory()", _HOST, "pageable", "pinning", _pin),
+    Idiom("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", _TO, "pageable", "pinning", _pin_then_to),
+    Idiom(
+        "pinned_buffer",
+        "pinned.copy_(x); pinned.to(device, non_blocking=True)",
+        _TO,
+        "pageable",
+        "pinning",
+        _through_buffer,
+    ),
+    Idiom("loader", "for x in loader: x.to(device)", _TO, "pageable", "accelerator", _loader(False, False)),
+    Idiom(
+        "loader_non_blocking",
+        "for x in loader: x.to(device, non_blocking=True)",
+        _TO,
+        "pageable",
+        "pinning",
+        _loader(False, True),
+    ),
+    Idiom(
+        "loader_pinned",
+        "for x in DataLoader(…, pin_memory=True): x.to(device)",
+        _TO,
+        "pageable",
+        "pinning",
+        _loader(True, False),
+    ),
+    Idiom(
+        "loader_pinned_non_blocking",
+        "for x in DataLoader(…, pin_memory=True): x.to(device, non_blocking=True)",
+        _TO,
+        "pageable",
+        "pinning",
+        _loader(True, True),
+    ),
+    Idiom("raw", "x.copy_(y)", _BACK, "pageable", "accelerator", _raw(_BACK, "pageable"), False),
+    Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinned", "pinning", _raw(_BACK, "pinned"), False),
+    Idiom("cpu", "y.cpu()", _BACK, "pageable", "accelerator", _cpu),
+    Idiom("to_cpu_non_blocking", 'y.to("cpu", non_blocking=True)', _BACK, "pageable", "pinning", _to_cpu),
+    Idiom("raw", "y.copy_(x)", _HOST, "pageable", "cpu", _raw(_HOST, "pageable"), False),
+    Idiom("to_copy", 'x.to("cpu", copy=True)', _HOST, "pageable", "cpu", _copied),
+    Idiom("clone", "x.clone()", _HOST, "pageable", "cpu", _clone),
+    Idiom("loader", "for x in loader", _HOST, "pageable", "cpu", _loader(False, None)),
+)

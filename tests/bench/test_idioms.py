@@ -1,0 +1,322 @@
+"""The lines that people write: which a device knows, what they leave, and what is said of what they cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.bench.transfer import idioms, idioms_judge, idioms_measure, measure
+from gpucheck.bench.transfer.cases import Options, Room
+from gpucheck.bench.transfer.copies import Buffer, allocate
+from gpucheck.bench.transfer.idioms import IDIOMS, Idiom, Stage, of_device
+from gpucheck.bench.transfer.measure import Buffers
+from gpucheck.bench.transfer.setting import Setting
+from gpucheck.errors import CannotLook
+from gpucheck.machine import accel
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.events import Judged, Recorder
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, TimeStats
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+CPU = accel.open_device("cpu")
+HOST = torch.device("cpu")
+UNWATCHED = Watch(None)
+ROOM = Room(host=64 * MIB, device=None, cache=256 * KIB, cache_known=True)
+
+
+@dataclass
+class Fake:
+    """A device with pinned memory, whose memory is the host's; its copies are real."""
+
+    kind: str = "cuda"
+    can_pin: bool = True
+    id: str = "cuda:0"
+    is_cpu: bool = False
+    device: torch.device = HOST
+    has_events: bool = False
+
+    @property
+    def ref(self) -> DeviceRef:
+        return DeviceRef(self.id)
+
+    def host_now(self) -> float:
+        return time.perf_counter()
+
+    def synchronize(self) -> None: ...
+
+    def memory(self) -> MemoryFigures:
+        return MemoryFigures()
+
+    def reset_peak(self) -> None: ...
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return "out of memory" in str(error)
+
+
+@pytest.fixture
+def pinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pinned memory is plain memory, and what moves to a device is copied."""
+
+    def plain(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
+        return allocate(size, device)
+
+    def copied(self: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+        return self.clone()
+
+    monkeypatch.setattr(measure, "allocate", plain)
+    monkeypatch.setattr(idioms, "pinned_like", torch.empty_like)
+    for name in ("pin_memory", "to", "cuda", "cpu"):
+        monkeypatch.setattr(torch.Tensor, name, copied)
+
+
+def setting(device: Any, recorder: Recorder | None = None, **options: Any) -> Setting:
+    asked = Options(sizes=(64 * KIB,), **options)
+    return Setting(asked, device, ROOM, UNWATCHED, recorder or Recorder(), time.monotonic())
+
+
+def names(rows: Sequence[Measurement]) -> list[tuple[str, str, str]]:
+    return [(one.case["idiom"], one.case["direction"], one.case["host_memory"]) for one in rows]
+
+
+# which lines
+
+
+def test_case_keys_are_unique_on_every_device() -> None:
+    keys = [(one.id, one.direction, one.memory) for one in IDIOMS]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_cuda_device_knows_all_but_the_cpus() -> None:
+    found = of_device(Fake(), ("pageable", "pinned"))  # type: ignore[arg-type]
+    assert {one.id for one in found} == {one.id for one in IDIOMS} - {"to_copy", "clone"}
+    assert all(one.direction != "host_to_host" or one.id == "pin_memory" for one in found)
+
+
+def test_a_device_without_pinned_memory_knows_the_plain_ones() -> None:
+    found = of_device(Fake(kind="mps", can_pin=False), ("pageable",))  # type: ignore[arg-type]
+    assert [one.code for one in found] == [
+        "y.copy_(x)",
+        "x.to(device)",
+        "for x in loader: x.to(device)",
+        "x.copy_(y)",
+        "y.cpu()",
+    ]
+
+
+def test_only_the_memory_asked_for_is_used() -> None:
+    found = of_device(Fake(kind="xpu"), ("pinned",))  # type: ignore[arg-type]
+    assert [one.id for one in found] == ["raw", "to_non_blocking", "raw"]
+
+
+# measuring
+
+
+def test_the_lines_of_a_cpu_for_real() -> None:
+    rows = list(idioms_measure.rows(setting(CPU)))
+    assert [one.method.details["call"] for one in rows] == [
+        "y.copy_(x)",
+        'x.to("cpu", copy=True)',
+        "x.clone()",
+        "for x in loader",
+    ]
+    assert {one.case["size_bytes"] for one in rows} == {64 * KIB}
+    assert {one.name for one in rows} == {"transfer.idiom"}
+    for one in rows:
+        assert (one.method.clock, one.method.cache) == ("host", "cold")
+        assert (one.method.details["wrong_bytes"], one.method.details["verified_slices"]) == (0, 2)
+        assert one.work == {"bytes": float(64 * KIB)}
+    assert [one.method.details["buffers"] for one in rows] == ["preallocated", *["allocated by the call"] * 3]
+    assert [one.method.details["batch_samples"] for one in rows] == [None, None, None, 64]
+
+
+@pytest.mark.usefixtures("pinning")
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
+def test_every_line_of_a_cuda_device_is_verified() -> None:
+    rows = list(idioms_measure.rows(setting(Fake())))
+    assert len(rows) == len(of_device(Fake(), ("pageable", "pinned")))  # type: ignore[arg-type]
+    assert {one.method.details["wrong_bytes"] for one in rows} == {0}
+
+
+@pytest.mark.usefixtures("pinning")
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
+def test_one_direction_alone() -> None:
+    back = list(idioms_measure.rows(setting(Fake(), directions=("device_to_host",))))
+    assert names(back) == [
+        ("raw", "device_to_host", "pageable"),
+        ("raw", "device_to_host", "pinned"),
+        ("cpu", "device_to_host", "pageable"),
+        ("to_cpu_non_blocking", "device_to_host", "pageable"),
+    ]
+    there = list(idioms_measure.rows(setting(Fake(), directions=("host_to_device",))))
+    assert {one.case["direction"] for one in there} == {"host_to_device", "host_to_host"}
+
+
+def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
+        if pinned:
+            raise RuntimeError("CUDA error: out of memory")
+        return allocate(size, device)
+
+    monkeypatch.setattr(measure, "allocate", refuse)
+    recorder = Recorder()
+    rows = list(idioms_measure.rows(setting(Fake(kind="xpu"), recorder)))
+    assert "pinned" not in {one.case["host_memory"] for one in rows} and len(rows) == 5
+    (skipped,) = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    assert (skipped.id, skipped.verdict) == ("transfer.pinned", "skip")
+
+
+def stage(count: int = 2) -> Stage:
+    made = Stage(
+        CPU, Buffers(allocate(count * 4 * KIB, HOST), {"pageable": allocate(count * 4 * KIB, HOST)}), 4 * KIB, count
+    )
+    made.fill()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("wrong", "bytes_wrong"),
+    [
+        (lambda stage: lambda place: stage.host["pageable"][0].clone(), 0),
+        (lambda stage: lambda place: stage.host["pageable"][0][:1].clone(), 2 * 4 * KIB),
+        (lambda stage: lambda place: stage.host["pageable"][0].bitwise_xor(256), 2 * 512),
+    ],
+)
+def test_a_line_that_leaves_something_else_is_found(wrong: Any, bytes_wrong: int) -> None:
+    idiom = Idiom("x", "x", "host_to_host", "pageable", "cpu", wrong)
+    one = idioms_measure.measure(idiom, stage(1), ROOM, 0.0, UNWATCHED)
+    assert one.method.details["wrong_bytes"] == bytes_wrong
+
+
+def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right_bytes() -> None:
+    def make(stage: Stage) -> idioms.Call:
+        kept = [slice_.clone() for slice_ in stage.host["pageable"]]
+        return lambda place: kept[place]
+
+    idiom = Idiom("x", "x", "host_to_host", "pageable", "cpu", make)
+    one = idioms_measure.measure(idiom, stage(), ROOM, 0.0, UNWATCHED)
+    assert one.method.details["wrong_bytes"] == 4 * KIB
+
+
+def test_the_sources_are_as_they_were_after_a_row() -> None:
+    made = stage()
+    idioms_measure.measure(IDIOMS[-2], made, ROOM, 0.0, UNWATCHED)
+    assert made.wrong_bytes(made.host["pageable"][1], 1, flipped=False) == 0
+    assert made.wrong_bytes(made.host["pageable"][0], 1, flipped=False) > 0
+
+
+def test_one_size_and_as_many_slices_as_make_it_cold() -> None:
+    roomy = Room(host=16 * GIB, device=16 * GIB, cache=100 * MIB, cache_known=True)
+    assert idioms_measure.size_of((), roomy, 2) == 64 * MIB
+    assert idioms_measure.size_of((MIB, 4 * MIB + 8), roomy, 2) == 4 * MIB  # whole samples of whole words
+    assert idioms_measure.size_of((64,), roomy, 2) == 512
+    assert idioms_measure.slices(64 * MIB, roomy, 2) == 4
+    assert idioms_measure.slices(MIB, roomy, 2) == 200
+    # No more than 512 MiB, and no more than there is room for.
+    assert idioms_measure.slices(64 * MIB, Room(16 * GIB, 16 * GIB, GIB, True), 2) == 8
+    assert idioms_measure.slices(64 * MIB, Room(GIB, 300 * MIB, GIB, True), 2) == 2
+    tight = Room(host=8 * MIB, device=None, cache=MIB, cache_known=True)
+    assert idioms_measure.size_of((), tight, 1) == MIB
+    with pytest.raises(CannotLook, match="no room for the lines"):
+        idioms_measure.size_of((), Room(8 * KIB, None, MIB, True), 1)
+
+
+# judging
+
+
+def row(
+    idiom: str,
+    seconds: float,
+    memory: str = "pageable",
+    direction: str = "host_to_device",
+    *,
+    wrong: int = 0,
+    first_s: float = 0.05,
+    **details: Any,
+) -> Measurement:
+    code = {"raw": f"y.copy_({memory})"}.get(idiom, idiom)
+    return Measurement(
+        name="transfer.idiom",
+        device=DeviceRef("cuda:0"),
+        case={"idiom": idiom, "direction": direction, "host_memory": memory, "size_bytes": 64 * MIB},
+        runs=(),
+        time_s=TimeStats(seconds, 20),
+        work={"bytes": float(64 * MIB)},
+        rate=None,
+        memory=MemoryFigures(),
+        method=Method(
+            "host", "host", "cold", details={"call": code, "wrong_bytes": wrong, "first_call_s": first_s, **details}
+        ),
+    )
+
+
+def judged(*rows: Measurement) -> dict[str, Finding]:
+    return {one.id: one for one in idioms_judge.judge(rows, Facts())}
+
+
+RAW = (row("raw", 6e-3), row("raw", 1.2e-3, "pinned"))
+
+
+def test_the_fastest_raw_copy_is_the_measure() -> None:
+    found = judged(*RAW, row("to", 6e-3), row("to_non_blocking", 1.5e-3, "pinned"))["transfer.idioms"]
+    assert (found.verdict, found.title) == ("info", "`to` takes 5.0× the raw copy, `to_non_blocking` 1.3×")
+    assert found.evidence["times_raw"] == pytest.approx(
+        {"y.copy_(pageable)": 5.0, "y.copy_(pinned)": 1.0, "to": 5.0, "to_non_blocking": 1.25}
+    )
+
+
+def test_each_direction_has_its_own() -> None:
+    back = row("raw", 2e-3, direction="device_to_host"), row("cpu", 16e-3, direction="device_to_host")
+    assert judged(*RAW, *back)["transfer.idioms"].title == "`cpu` takes 8.0× the raw copy"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (13.8e-3, "x.pin_memory() inside the loop costs more than it gains: 2.3× the pageable x.to(device)"),
+        (3e-3, "x.pin_memory() inside the loop still pays: 2.0× as fast as x.to(device)"),
+        (6.3e-3, "x.pin_memory() inside the loop gains nothing over x.to(device)"),
+    ],
+)
+def test_pinning_in_the_loop(seconds: float, told: str) -> None:
+    assert judged(*RAW, row("to", 6e-3), row("pin_then_to", seconds))["transfer.idioms"].message == told
+
+
+def test_what_pinning_itself_takes() -> None:
+    found = judged(*RAW, row("to", 6e-3), row("pin_memory", 5e-3, direction="host_to_host"))["transfer.idioms"]
+    assert found.message == "pinning 64 MiB takes 5.00 ms each time, 50.0 ms the first time"
+    assert found.evidence["times_raw"]["pin_memory"] == pytest.approx(5e-3 / 1.2e-3)
+    assert found.title == "`to` takes 5.0× the raw copy"  # pinning alone moves nothing
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told", "fix"),
+    [
+        (5e-3, "a DataLoader with pin_memory=True and non_blocking=True is 2.0× as fast", True),
+        (20e-3, "a DataLoader without workers loses by pin_memory=True here: 2.0× the time without", False),
+        (10.5e-3, "", False),
+    ],
+)
+def test_a_loader_that_pins(seconds: float, told: str, fix: bool) -> None:
+    found = judged(*RAW, row("loader", 10e-3), row("loader_pinned_non_blocking", seconds))["transfer.idioms"]
+    assert found.message == told
+    assert (found.fix is not None) == fix
+
+
+def test_a_line_that_left_something_else_fails_also_where_only_one_run_saw_it() -> None:
+    found = judged(*RAW, row("to", 6e-3, wrong=3))["transfer.idioms_corrupt"]
+    assert (found.verdict, found.message) == ("fail", "3 wrong bytes after `to`")
+    each = [{"details": {"wrong_bytes": 0}}, {"details": {"wrong_bytes": 9}}]
+    assert judged(*RAW, row("to", 6e-3, each_run=each))["transfer.idioms_corrupt"].message == "9 wrong bytes after `to`"
+    assert "transfer.idioms_corrupt" not in judged(*RAW)
+
+
+def test_without_rows_nothing_is_said() -> None:
+    assert judged() == {}
+    assert judged(*RAW) == {}
