@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 
 from gpucheck import units
+from gpucheck.bench.matmul.search_range import LARGEST_SIDE, Axis, Shape, parse_axes
 from gpucheck.errors import UsageError
 from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
 
 Dtype = Literal["float32", "tf32", "float16", "bfloat16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-Shape = tuple[int, int, int]
 
 # 8192 fills the largest GPU of today (an H200 works on it for 1.4 ms in bfloat16), 4096 shows what smaller work gets;
 # the largest is not always the fastest (an L4 is faster at 2048 than at 10240). A CPU core needs 0.3 s for 2048.
 DEFAULT_SIZES = {"accelerator": (4096, 8192), "cpu": (1024, 2048)}
-# No dimension of a tensor that fits any machine is larger.
-LARGEST_SIDE = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +31,10 @@ class Options:
     shapes: tuple[Shape, ...] = ()
     time_budget_s: float | None = None
     device: str = "auto"
+    search: bool = False
+    # Of M, N and K; None is the default of the device.
+    axes: tuple[Axis | None, Axis | None, Axis | None] = (None, None, None)
+    sustain_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,16 @@ def parse(
     shapes: Sequence[str] = (),
     time_budget_s: float | None = None,
     device: str = "auto",
+    search: bool = False,
+    ranges: Mapping[str, str] | None = None,
+    sustain_s: float | None = None,
 ) -> Options:
-    """Options from what was typed. Raises UsageError."""
+    """Options from what was typed; `ranges` by the names of their options. Raises UsageError."""
+    axes = parse_axes(ranges or {})
+    if search and (sizes or shapes):
+        raise UsageError("--search looks for the shape itself", "", "give --range instead of --size and --shape")
+    if any(axes) and not search:
+        raise UsageError("a range is something to search in", "", "give --search too")
     for dtype in dtypes:
         if dtype not in DTYPES:
             raise UsageError(f"--dtype {dtype!r} is not known", "", f"give {', '.join(DTYPES)}")
@@ -88,6 +98,9 @@ def parse(
         shapes=tuple(dict.fromkeys(wanted)),
         time_budget_s=time_budget_s,
         device=device,
+        search=search,
+        axes=axes,
+        sustain_s=sustain_s,
     )
 
 

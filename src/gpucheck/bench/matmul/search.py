@@ -1,0 +1,363 @@
+"""The search for the fastest shape: which one to try next, and for how long. Pure: no clock, no device.
+
+It asks for a shape and is told its rate. What it is told is noisy and the clock drifts, so first looks choose only
+what is looked at again: many shapes for a moment, the best of them longer, and a few that are measured in turns, which
+alone decide. Tiles and waves of tiles make the landscape jagged, but mostly along single dimensions and pairs of them:
+from points spread over the range it follows lines along one dimension, and crosses the sides of good shapes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpucheck import stats
+from gpucheck.bench.matmul.search_model import Drift, promising
+from gpucheck.bench.matmul.search_range import Grid, Shape
+
+Stage = Literal["reference", "spread", "line", "crossing", "again", "final"]
+Steps = Generator["Ask", "Reading", None]
+
+# What a scan of every shape takes: so long for each, and at least so many calls, one of them untimed (mamf-finder's
+# 50 + 100 calls are 0.2 s at 8192 in bfloat16 on the largest GPU of today).
+SCAN_S, SCAN_CALLS = 0.1, 5
+# Of a scan's time. A twentieth is what a search must not exceed; windows that are longer than asked need room.
+OF_A_SCAN = 1 / 23
+# A range of a few dozen shapes is not worth less.
+LEAST_S = 1.0
+# Of the search's time: first looks, second looks at the best of them, third looks; the rest is the final's.
+FIRST, SECOND, THIRD = 0.58, 0.12, 0.08
+# First looks: an event resolves 0.5 µs, and a clock's wobble is as large in ten milliseconds as in two.
+SHORTEST_S, LONGEST_S = 1e-3, 10e-3
+# The same shape again and again tells how the clock moves. One of so many tries costs 6 %.
+REFERENCE_EVERY = 16
+# Where most of all shapes can be looked at, which come first matters little.
+MOST_OF_ALL = 0.7
+# Of what can be looked at: points spread over the range before anything is followed, and crossings between one fit and
+# the next. A fit of a thousand looks takes as long as some ten looks.
+SPREAD, SPREAD_DENSE, FEWEST_SPREAD = 0.25, 0.5, 8
+CROSSED, CROSSED_DENSE, FEWEST_CROSSED = 1 / 30, 1 / 6, 6
+# So that what no fit foresees is found, too.
+SPREAD_BETWEEN = 2
+# Dimensions of up to so many values are tried value by value, longer ones coarse to fine from so many values.
+TRIED_WHOLE, COARSE_VALUES = 16, 6
+MOST_SECOND, MOST_THIRD, FEWEST_AGAIN = 96, 16, 6
+# Eight differ by more than noise seldom; three are what is left of them where a call is long.
+MOST_FINALISTS, FEWEST_FINALISTS = 8, 3
+# An interval needs 6 rounds; beyond 24 it only narrows. Who is 2 % behind after 6, 1 % after 24 is not the fastest:
+# rounds spread by one or two percent.
+FEWEST_ROUNDS, FIRST_ROUNDS, WANTED_ROUNDS, MOST_ROUNDS = 3, 6, 12, 24
+BEHIND = 0.05
+UNDISTURBED = 0.95
+# Martin Roberts, "The Unreasonable Effectiveness of Quasirandom Sequences" (2018): the root of x⁴ = x + 1.
+_ROOT = 1.2207440846057596
+LOW_K = 3
+# Draws in a row that hit what was tried, before the rest is listed.
+_MOST_DRAWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Try this shape for about so long."""
+
+    shape: Shape
+    window_s: float
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a try gave: the rate in operations per second with its interval, and what the whole try took."""
+
+    rate: float
+    low: float
+    high: float
+    spent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A shape with the median of its rates; the interval is None below six rounds of the final."""
+
+    shape: Shape
+    rate: float
+    low: float | None
+    high: float | None
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A rate and when it was read."""
+
+    at_s: float
+    rate: float
+
+
+class Search:
+    """Ask, try, tell, until `ask` gives None; `best` holds at any moment.
+
+    `limit_s` is the most that all tries together take, up to the last one's length; a small range takes less.
+    """
+
+    def __init__(self, grid: Grid, limit_s: float) -> None:
+        self.grid = grid
+        self.time_s = limit_s
+        self.spent_s = 0.0
+        self.tries = 0
+        self.shapes_in_range = grid.count()
+        self.complete = False
+        self._drift = Drift()
+        self._looks: dict[Shape, list[_Look]] = {}
+        self._latest: list[Shape] = []
+        self._finals: dict[Shape, list[float]] = {}
+        self._call_s = 0.0
+        self._draws = 0
+        self._rest: list[Shape] | None = None
+        self._steps = self._run()
+        self._asked = next(self._steps, None)
+
+    # -- what the driver uses -----------------------------------------------------------------------------------------
+
+    def ask(self) -> Ask | None:
+        """What to try next; None when the search is over. Asked again before an answer, it is the same."""
+        return self._asked
+
+    def tell(self, reading: Reading) -> None:
+        """The answer to what was asked."""
+        self.spent_s += reading.spent_s
+        self.tries += 1
+        try:
+            self._asked = self._steps.send(reading)
+        except StopIteration:
+            self._asked, self.complete = None, True
+
+    @property
+    def shapes_tried(self) -> int:
+        """How many different shapes were tried."""
+        return len(self._looks)
+
+    @property
+    def best(self) -> Found | None:
+        """The fastest so far: by the final's figures once each finalist has one, by the longest looks before."""
+        if finalists := self.finalists:
+            return finalists[0]
+        ranked = self._ranked()
+        return Found(ranked[0], self._looks[ranked[0]][-1].rate, None, None, 0) if ranked else None
+
+    @property
+    def finalists(self) -> list[Found]:
+        """Those measured in turns, the fastest first; empty before each was measured once."""
+        if not self._finals or not all(self._finals.values()):
+            return []
+        found = [_found(shape, rates) for shape, rates in self._finals.items()]
+        # Who was dropped was measured less often, and not by the same clock.
+        return sorted(found, key=lambda one: (-one.rounds, -one.rate))
+
+    # -- the plan -----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> Steps:
+        middle = self._middle()
+        if middle is None:
+            return
+        yield from self._check_drift(middle)
+        self._plan(self._looks[middle][0].rate)
+        yield from self._first_looks()
+        for part, most in ((SECOND, MOST_SECOND), (THIRD, MOST_THIRD)):
+            chosen = self._affordable(self.time_s * part, most)
+            if chosen:
+                yield from self._again(chosen, self.time_s * part)
+        yield from self._final()
+
+    def _plan(self, rate: float) -> None:
+        """How long all of it takes, from the rate in the middle of the range."""
+        m, n, k = ((axis.values[0] + axis.values[-1]) / 2 for axis in self.grid.axes)
+        self._call_s = _call_s((m, n, k), rate)
+        if self.shapes_in_range is not None:
+            scan_s = sum(max(SCAN_S, SCAN_CALLS * _call_s(shape, rate)) for shape in self.grid.shapes())
+            self.time_s = min(self.time_s, max(LEAST_S, scan_s * OF_A_SCAN))
+
+    def _first_looks(self) -> Steps:
+        """Spread points, lines from the best of them, crossings of what was good, until the time is over."""
+        until_s, window_s = self.time_s * FIRST, self._window_s()
+        affordable = (until_s - self.spent_s) / (window_s + 1.5 * self._call_s)
+        dense = affordable >= MOST_OF_ALL * (self.shapes_in_range or math.inf)
+        # Whole lines in three dimensions must leave time for more than one start.
+        whole = affordable >= 3 * sum(min(len(axis.values), TRIED_WHOLE) for axis in self.grid.axes)
+        starts: set[Shape] = set()
+        spread = max(FEWEST_SPREAD, int((SPREAD_DENSE if dense else SPREAD) * affordable))
+        crossed = max(FEWEST_CROSSED, int((CROSSED_DENSE if dense else CROSSED) * affordable))
+        while self.spent_s < until_s and self.shapes_tried != self.shapes_in_range:
+            for _ in range(spread):
+                if (shape := self._fresh()) is not None and self.spent_s < until_s:
+                    yield from self._look(shape, window_s, "spread")
+            spread = SPREAD_BETWEEN
+            start = self._ranked()[0]
+            if start not in starts and not dense:
+                starts.add(start)
+                yield from self._climb(start, window_s, until_s, whole, starts)
+            for shape in promising(self._scores(self._looks), self._looks.keys(), crossed):
+                if self.grid.fits(shape) and self.spent_s < until_s:
+                    yield from self._look(shape, window_s, "crossing")
+
+    def _window_s(self) -> float:
+        """Of a first look: as long as lets every shape have one, within reason."""
+        if self.shapes_in_range is None:
+            return SHORTEST_S
+        for_each = self.time_s * FIRST / self.shapes_in_range - 2 * self._call_s
+        return min(max(for_each, SHORTEST_S), LONGEST_S)
+
+    def _climb(self, start: Shape, window_s: float, until_s: float, whole: bool, starts: set[Shape]) -> Steps:
+        """Along one dimension at a time to the best on it, until no dimension has a better one."""
+        here, unmoved, turn = start, 0, len(starts)
+        while unmoved < 3 and self.spent_s < until_s:
+            there = yield from self._along(here, turn % 3, window_s, until_s, whole)
+            unmoved = 0 if there != here else unmoved + 1
+            here, turn = there, turn + 1
+        starts.add(here)
+
+    def _along(
+        self, here: Shape, dimension: int, window_s: float, until_s: float, whole: bool
+    ) -> Generator[Ask, Reading, Shape]:
+        """The best shape on the line through `here`."""
+        values = self.grid.axes[dimension].values
+        place = values.index(here[dimension])
+        line = [_with(here, dimension, value) for value in values]
+        stride = 1 if len(values) <= (TRIED_WHOLE if whole else COARSE_VALUES) else -(-len(values) // COARSE_VALUES)
+        places: Sequence[int] = range(place % stride, len(values), stride)
+        while True:
+            for one in places:
+                if line[one] not in self._looks and self.grid.fits(line[one]) and self.spent_s < until_s:
+                    yield from self._look(line[one], window_s, "line")
+            scores = self._scores(shape for shape in line if shape in self._looks)
+            place = max((one for one in range(len(values)) if line[one] in scores), key=lambda one: scores[line[one]])
+            if stride == 1 or self.spent_s >= until_s:
+                return line[place]
+            stride //= 2
+            places = [one for one in (place - stride, place + stride) if 0 <= one < len(values)]
+
+    def _again(self, shapes: Sequence[Shape], time_s: float) -> Steps:
+        """Each of them once more and longer; only they are looked at from here on."""
+        # One untimed call, and half a call by which a window is longer than asked.
+        window_s = max(time_s / len(shapes) - 1.5 * self._mean_call_s(shapes), SHORTEST_S)
+        for number, shape in enumerate(shapes):
+            if number % REFERENCE_EVERY == 0:
+                yield from self._check_drift(next(iter(self._looks)))
+            reading = yield Ask(shape, window_s, "again")
+            self._looks[shape].append(_Look(self.spent_s, reading.rate))
+        self._latest = list(shapes)
+
+    def _final(self) -> Steps:
+        """In turns, so that whatever the clock does it does to all of them; who falls behind is dropped."""
+        left_s = max(self.time_s - self.spent_s, 0.0)
+        shapes = self._ranked()[:MOST_FINALISTS]
+        while len(shapes) > FEWEST_FINALISTS and self._mean_call_s(shapes) * 2 * len(shapes) * WANTED_ROUNDS > left_s:
+            shapes.pop()
+        window_s = max(left_s / (len(shapes) * WANTED_ROUNDS) - 1.5 * self._mean_call_s(shapes), SHORTEST_S)
+        began_s, self._finals = self.spent_s, {shape: [] for shape in shapes}
+        for done in range(MOST_ROUNDS):
+            # Another round takes as long as those behind.
+            if done >= FEWEST_ROUNDS and (self.spent_s - began_s) * (done + 1) / done > left_s:
+                return
+            if done >= FIRST_ROUNDS:
+                best = self.finalists[0].rate
+                shapes = [
+                    one for one in shapes if stats.median(self._finals[one]) >= best * (1 - BEHIND / math.sqrt(done))
+                ]
+            # Forwards and backwards: none always follows the same one.
+            for shape in shapes if done % 2 == 0 else reversed(shapes):
+                reading = yield Ask(shape, window_s, "final")
+                self._finals[shape].append(reading.rate)
+
+    # -- tries --------------------------------------------------------------------------------------------------------
+
+    def _look(self, shape: Shape, window_s: float, stage: Stage) -> Steps:
+        if self.tries % REFERENCE_EVERY == 0:
+            yield from self._check_drift(next(iter(self._looks)))
+        reading = yield Ask(shape, window_s, stage)
+        self._looks[shape] = [_Look(self.spent_s, reading.rate)]
+
+    def _check_drift(self, reference: Shape) -> Steps:
+        reading = yield Ask(reference, SHORTEST_S, "reference")
+        self._drift.add(self.spent_s, reading.rate)
+        self._looks.setdefault(reference, [_Look(self.spent_s, reading.rate)])
+
+    def _scores(self, shapes: Iterable[Shape]) -> dict[Shape, float]:
+        """The mean over each shape's looks of its rate over what the reference gave at that time."""
+        at = self._drift.level()
+        found: dict[Shape, float] = {}
+        for shape in shapes:
+            seen = [look.rate / at(look.at_s) for look in self._looks[shape]]
+            # What disturbs a try makes it slower, never faster.
+            found[shape] = statistics.fmean(one for one in seen if one >= UNDISTURBED * max(seen))
+        return found
+
+    def _ranked(self) -> list[Shape]:
+        """Those in the race, the fastest first."""
+        scores = self._scores(self._latest or self._looks)
+        return sorted(scores, key=lambda shape: -scores[shape])
+
+    def _affordable(self, time_s: float, most: int) -> list[Shape]:
+        """The best, as many as this time lasts for; none where it lasts for too few."""
+        chosen: list[Shape] = []
+        for shape in self._ranked()[:most]:
+            time_s -= SHORTEST_S + 2 * _call_s(shape, self._looks[shape][0].rate)
+            if time_s < 0:
+                break
+            chosen.append(shape)
+        return chosen if len(chosen) >= FEWEST_AGAIN else []
+
+    def _mean_call_s(self, shapes: Sequence[Shape]) -> float:
+        return statistics.fmean(_call_s(shape, self._looks[shape][0].rate) for shape in shapes)
+
+    # -- points -------------------------------------------------------------------------------------------------------
+
+    def _middle(self) -> Shape | None:
+        """The shape in the middle of the range; where that does not fit, the first that does."""
+        m, n, k = (axis.values[len(axis.values) // 2] for axis in self.grid.axes)
+        return (m, n, k) if self.grid.fits((m, n, k)) else next(self.grid.shapes(), None)
+
+    def _fresh(self) -> Shape | None:
+        """A shape that was not tried, far from those drawn before; None when none is left."""
+        for _ in range(_MOST_DRAWS if self._rest is None else 0):
+            self._draws += 1
+            m, n, k = (
+                axis.values[int(_drawn(self._draws, dimension) * len(axis.values))]
+                for dimension, axis in enumerate(self.grid.axes)
+            )
+            if (m, n, k) not in self._looks and self.grid.fits((m, n, k)):
+                return m, n, k
+        if self.shapes_in_range is None:
+            return None
+        if self._rest is None:
+            self._rest = list(self.grid.shapes())
+            random.Random(0).shuffle(self._rest)
+        while self._rest and self._rest[-1] in self._looks:
+            self._rest.pop()
+        return self._rest[-1] if self._rest else None
+
+
+def _drawn(number: int, dimension: int) -> float:
+    """From 0 to 1: the number's place along a dimension. K is drawn low: there a look is cheap, and what M and N do
+    shows there too."""
+    place = (0.5 + number * _ROOT ** -(dimension + 1)) % 1.0
+    return place**LOW_K if dimension == 2 else place
+
+
+def _call_s(shape: tuple[float, float, float], rate: float) -> float:
+    return 2.0 * shape[0] * shape[1] * shape[2] / rate
+
+
+def _with(shape: Shape, dimension: int, value: int) -> Shape:
+    m, n, k = (value if place == dimension else side for place, side in enumerate(shape))
+    return m, n, k
+
+
+def _found(shape: Shape, rates: Sequence[float]) -> Found:
+    interval = stats.interval(rates)
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return Found(shape, stats.median(rates), low, high, len(rates))
