@@ -16,7 +16,7 @@ RISING = Series("pinned", ((1, 10.0), (10, 20.0), (100, 40.0), (1000, 40.0)))
 FLAT = Series("pageable", ((1, 10.0), (10, 10.0), (100, 10.0), (1000, 10.0)))
 
 
-def drawn(*series: Series, width: int = 36, height: int = 11, **more: object) -> Drawing:
+def drawn(*series: Series, width: int = 36, height: int = 12, **more: object) -> Drawing:
     made = curve(series, x_name="size", y_name="GB/s", width=width, height=height, **more)  # type: ignore[arg-type]
     assert made is not None
     return made
@@ -24,7 +24,8 @@ def drawn(*series: Series, width: int = 36, height: int = 11, **more: object) ->
 
 def test_two_series_over_a_logarithmic_axis() -> None:
     assert drawn(RISING, FLAT).lines == (
-        "GB/s   ● pinned   ○ pageable   * several",
+        "GB/s   ● pinned   ○ pageable",
+        "       * several",
         " 40┤                    ·●·········●",
         "   │                ····",
         "   │            ····",
@@ -40,7 +41,8 @@ def test_two_series_over_a_logarithmic_axis() -> None:
 
 def test_the_same_in_ascii() -> None:
     assert drawn(RISING, FLAT).plain == (
-        "GB/s   o pinned   x pageable   * several",
+        "GB/s   o pinned   x pageable",
+        "       * several",
         " 40|                    .o.........o",
         "   |                ....",
         "   |            ....",
@@ -58,6 +60,13 @@ def test_a_linear_axis() -> None:
     """Half way in value is half way on the axis."""
     made = drawn(Series("share", ((0, 0.0), (50, 0.5), (100, 1.0))), log_x=False, width=32, height=9)
     assert [line.index("●") - 5 for line in made.lines[1:6] if "●" in line] == [26, 13, 0]
+
+
+def test_a_legend_that_is_too_wide_takes_more_lines_and_no_more_height() -> None:
+    made = drawn(RISING, FLAT, Series("what is pinned and reused", FLAT.points), width=40, height=12)
+    assert made.plain[:3] == ("GB/s   o pinned   x pageable", "       # what is pinned and reused", "       * several")
+    assert len(made.plain) == 12
+    assert made.plain[3].startswith(" 40|")
 
 
 def test_labels_never_touch_and_the_ends_are_always_there() -> None:

@@ -54,7 +54,8 @@ def curve(
     if any(y < 0 for _, y in points) or (log_x and any(x <= 0 for x, _ in points)) or len(series) > len(_MARKS):
         raise ValueError("a curve needs y of 0 or more, for logarithms x above 0, and no more series than signs")
     xs = sorted({x for x, _ in points})
-    rows = height - 4  # the names above and below, the axis and its labels
+    # The legend above; below, the axis, its labels and its name.
+    rows = height - 3 - len(_legend(series, y_name, width, several=len(series) > 1, plain=1))
     if len(xs) < 2 or rows < LEAST_HEIGHT:
         return None
     labels = _y_labels(max(y for _, y in points), min(_MOST_LABELS, (rows + 1) // 2))
@@ -75,9 +76,16 @@ def curve(
     for number, one in enumerate(series):
         _plot(cells, number, sorted({(column(x), row(y)) for x, y in one.points}))
     texts = {row(value): y_text(value) for value in labels}
-    ticks = [(column(x), x_text(x)) for x in xs]
+    several = _MEET in cells.values()
     return Drawing(
-        *(_drawn(cells, texts, ticks, series, (margin, columns, rows), (x_name, y_name), plain) for plain in (0, 1))
+        *(
+            (
+                *_legend(series, y_name, width, several=several, plain=plain),
+                *_body(cells, texts, (margin, columns, rows), plain),
+                *_x_axis([(column(x), x_text(x)) for x in xs], x_name, (margin, columns), plain),
+            )
+            for plain in (0, 1)
+        )
     )
 
 
@@ -102,32 +110,40 @@ def _y_labels(most: float, wanted: int) -> list[float]:
     return [step * number for number in range(math.ceil(most / step * (1 - 1e-9)) + 1)]
 
 
-def _drawn(
-    cells: _Cells,
-    y_texts: dict[int, str],
-    x_texts: Sequence[tuple[int, str]],
-    series: Sequence[Series],
-    size: tuple[int, int, int],
-    names: tuple[str, str],
-    plain: int,
-) -> tuple[str, ...]:
-    (margin, columns, rows), (x_name, y_name) = size, names
-    dot, up, label, corner, along, tick = _PLAIN_LINES if plain else _LINES
-    signs = {_JOIN: dot, _MEET: _SEVERAL, **{number: _MARKS[number][plain] for number in range(len(series))}}
-    legend = [f"{signs[number]} {one.name}" for number, one in enumerate(series)]
-    legend += [f"{_SEVERAL} several"] if _MEET in cells.values() else []
-    lines = [f"{y_name:>{margin}}   {'   '.join(legend)}"]
+def _legend(series: Sequence[Series], y_name: str, width: int, *, several: bool, plain: int) -> list[str]:
+    """The y axis' name and each series' sign and name, on as many lines as they need."""
+    entries = [f"{_MARKS[number][plain]} {one.name}" for number, one in enumerate(series)]
+    lines = [y_name]
+    for entry in [*entries, *([f"{_SEVERAL} several"] if several else [])]:
+        if len(lines[-1]) + 3 + len(entry) > width and lines[-1] != y_name:
+            lines.append(" " * len(y_name))
+        lines[-1] += f"   {entry}"
+    return lines
+
+
+def _body(cells: _Cells, labels: dict[int, str], size: tuple[int, int, int], plain: int) -> list[str]:
+    """The y axis with its labels by row, and what stands right of it."""
+    margin, columns, rows = size
+    dot, up, label, _, _, _ = _PLAIN_LINES if plain else _LINES
+    signs = {_JOIN: dot, _MEET: _SEVERAL, **{number: marks[plain] for number, marks in enumerate(_MARKS)}}
+    lines = []
     for row in range(rows):
         inside = "".join(signs[cells[row, place]] if (row, place) in cells else " " for place in range(columns))
-        lines.append(f"{y_texts.get(row, ''):>{margin}}{label if row in y_texts else up}{inside}")
-    shown = _fitting(x_texts, columns)
+        lines.append(f"{labels.get(row, ''):>{margin}}{label if row in labels else up}{inside}".rstrip())
+    return lines
+
+
+def _x_axis(texts: Sequence[tuple[int, str]], name: str, size: tuple[int, int], plain: int) -> list[str]:
+    """The x axis, its labels and its name."""
+    margin, columns = size
+    _, _, _, corner, along, tick = _PLAIN_LINES if plain else _LINES
+    shown = _fitting(texts, columns)
     axis = [tick if any(place == at for at, _, _ in shown) else along for place in range(columns)]
     below = [" "] * columns
     for _, start, text in shown:
         below[start : start + len(text)] = text
-    lines += [" " * margin + corner + "".join(axis), " " * (margin + 1) + "".join(below)]
-    lines.append(f"{x_name:>{margin + 1 + columns}}")
-    return tuple(line.rstrip() for line in lines)
+    lines = [" " * margin + corner + "".join(axis), " " * (margin + 1) + "".join(below)]
+    return [line.rstrip() for line in (*lines, f"{name:>{margin + 1 + columns}}")]
 
 
 def _fitting(texts: Sequence[tuple[int, str]], columns: int) -> list[tuple[int, int, str]]:

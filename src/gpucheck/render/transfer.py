@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpucheck import units
+from gpucheck.render import transfer_fit, transfer_lines
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -19,22 +20,32 @@ from gpucheck.render.blocks import (
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 
-_WAYS = {"host_to_device": "to device", "device_to_host": "to host", "host_to_host": "host to host"}
+_WAYS = transfer_fit.WAYS
 _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link"))
 
 
 def blocks(report: Report) -> list[Block]:
-    """For each device a table of rates by size and direction, the latency below, then what was found."""
+    """For each device a table of rates by size and direction, then what its other parts measured; then the findings."""
     laid_out: list[Block] = []
     answers = {entry["device"]: entry for entry in report.results.get("bench_transfer", ())}
     for device in dict.fromkeys(measurement.device for measurement in report.measurements):
         mine = [measurement for measurement in report.measurements if measurement.device == device]
         answer = answers.get(device.id, {})
         laid_out += [Line(_head(device.name or device.id, device.id, answer.get("link"))), Line()]
-        laid_out += [_table(mine, answer), Line(), Line(_method(mine)), *_flags(mine), Line()]
+        laid_out += _copies([one for one in mine if one.name == "transfer"], answer)
+        laid_out += transfer_lines.blocks(mine, answer)
     laid_out += [finding_line(finding) for finding in report.findings]
     laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
     return laid_out
+
+
+def _copies(measurements: Sequence[Measurement], answer: dict[str, Any]) -> list[Block]:
+    """The table of copies by size, the line through them and how they were taken; the curve where there is one."""
+    if not measurements:
+        return []
+    told = [_table(measurements, answer), Line(), *transfer_fit.sentences(answer)]
+    told += [Line(_method(measurements)), *_flags(measurements), Line()]
+    return [*told, *transfer_fit.drawing(measurements)]
 
 
 def _head(name: str, device_id: str, link: dict[str, Any] | None) -> str:
@@ -43,7 +54,9 @@ def _head(name: str, device_id: str, link: dict[str, Any] | None) -> str:
     if link["limit_bytes_per_s"] is None:
         return f"{name} ({device_id}) · link unknown: {link['unknown_because'] or 'it was not read under load'}"
     limit = units.byte_rate(link["limit_bytes_per_s"])
-    return f"{name} ({device_id}) · PCIe {link['generation']} x{link['width']} under load · limit {limit} per direction"
+    # Documents from before the kind was told are of PCIe.
+    told = f"PCIe {link['generation']} x{link['width']}" if link.get("kind", "PCIe") == "PCIe" else link["kind"]
+    return f"{name} ({device_id}) · {told} under load · limit {limit} per direction"
 
 
 def _table(measurements: Sequence[Measurement], answer: dict[str, Any]) -> Block:

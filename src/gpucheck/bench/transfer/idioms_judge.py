@@ -25,6 +25,17 @@ def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     return [*_corrupt(rows), *_ratios(rows)]
 
 
+def answer(measurements: Sequence[Measurement], facts: Facts) -> dict[str, Any]:
+    """Each line's time over the raw copy's, by its case."""
+    rows = [one for one in measurements if one.name == NAME]
+    ratios = times_raw(rows)
+    return {
+        "idioms": [
+            {"case": one.case, "call": _call(one), "times_raw": ratios.get(place)} for place, one in enumerate(rows)
+        ]
+    }
+
+
 def _corrupt(rows: Sequence[Measurement]) -> list[Finding]:
     runs = [
         (one, [one.method.details, *(run["details"] for run in one.method.details.get("each_run", ()))]) for one in rows

@@ -54,7 +54,7 @@ class TogetherPart:
 
 PARTS: tuple[Part, ...] = (
     Part("copies", "transfer", 8.0, measure.rows, judge.of_document, answer=judge.answer),
-    Part("idioms", idioms_measure.NAME, 3.0, idioms_measure.rows, idioms_judge.judge),
+    Part("idioms", idioms_measure.NAME, 3.0, idioms_measure.rows, idioms_judge.judge, answer=idioms_judge.answer),
 )
 
 TOGETHER: tuple[TogetherPart, ...] = ()

@@ -1,0 +1,176 @@
+"""`bench transfer` in a pipe and on narrow screens: copies, the line through them, the curve, the idioms."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gpucheck.bench.transfer import idioms_judge, judge
+from gpucheck.render import terminal, text, transfer, transfer_fit, transfer_lines
+from gpucheck.render.blocks import Drawing, Line
+from gpucheck.report.facts import Facts
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
+from gpucheck.report.report import Report, Summary
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
+H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
+# Start and rate of each kind: what an H200 might show.
+KINDS = {
+    ("pageable", "as_called"): (20e-6, 12e9),
+    ("pinned", "as_called"): (10e-6, 54e9),
+    ("pinned", "link"): (2e-6, 55e9),
+}
+
+
+def row(name: str, case: dict[str, Any], seconds: float, flags: tuple[str, ...] = (), **details: Any) -> Measurement:
+    size = float(case["size_bytes"])
+    return Measurement(
+        name=name,
+        device=H200,
+        case=case,
+        runs=(),
+        time_s=TimeStats(seconds, 30),
+        work={"bytes": size},
+        rate=None if "call-bound" in flags else Rate(size / seconds, "B/s"),
+        memory=MemoryFigures(),
+        method=Method("host", "host", "cold", details={"wrong_bytes": 0, "verified_slices": 4, **details}),
+        flags=flags,
+    )
+
+
+def copies(sizes: Sequence[int] = SIZES, ways: Sequence[str] = ("host_to_device",)) -> list[Measurement]:
+    return [
+        row(
+            "transfer",
+            {"direction": way, "host_memory": memory, "size_bytes": size, "timed": timed},
+            start_s + size / bytes_per_s,
+            ("call-bound",) if size == 64 * KIB else (),
+        )
+        for way in ways
+        for (memory, timed), (start_s, bytes_per_s) in KINDS.items()
+        for size in sizes
+    ]
+
+
+def idiom(name: str, call: str, seconds: float, direction: str = "host_to_device", **more: Any) -> Measurement:
+    case = {"idiom": name, "direction": direction, "host_memory": "pageable", "size_bytes": 64 * MIB}
+    return row("transfer.idiom", case, seconds, call=call, first_call_s=2 * seconds, **more)
+
+
+IDIOMS = [
+    idiom("raw", "y.copy_(x)", 5e-3),
+    idiom("to", "x.to(device)", 6e-3),
+    idiom("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", 12.5e-3, flags=("noisy",)),
+    idiom("raw", "x.copy_(y)", 5e-3, "device_to_host"),
+    idiom("cpu", "y.cpu()", 20e-3, "device_to_host"),
+]
+
+
+def report(measurements: Sequence[Measurement], **link: Any) -> Report:
+    answer = {
+        "device": "cuda:0",
+        **judge.answer(measurements, Facts()),
+        **idioms_judge.answer(measurements, Facts()),
+    }
+    answer["link"] |= link
+    results = {"bench_transfer": [answer]}
+    parts = ("gpucheck.report/1", "0.1.0", "bench transfer", (), "", 1.0, Facts(), tuple(measurements), (), results, ())
+    return Report(*parts, Summary("pass", 0, True))
+
+
+def shown(made: Report, monkeypatch: pytest.MonkeyPatch, columns: int | None = None) -> list[str]:
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    stream = io.StringIO()
+    terminal.show(terminal.console(stream), text.blocks(made))
+    return re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines()
+
+
+def test_one_sentence_tells_start_and_rate_of_each_direction() -> None:
+    measurements = copies(ways=("host_to_device", "device_to_host"))
+    (line,) = transfer_fit.sentences(judge.answer(measurements, Facts()))
+    assert line.text == (
+        "fitted time: to device pinned (link) 2.00 µs + size / 55.0 GB/s, half that rate at 107 KiB; "
+        "to host pinned (link) 2.00 µs + size / 55.0 GB/s, half that rate at 107 KiB"
+    )
+
+
+def test_a_line_that_does_not_hold_says_why_and_two_sizes_need_no_excuse() -> None:
+    fit = {"direction": "host_to_host", "host_memory": "pageable", "timed": "as_called", "latency_s": None}
+    known = {"sizes": 19, "unknown_because": "the time does not grow with the size"}
+    (line,) = transfer_fit.sentences({"fits": [{**fit, **known}]})
+    assert line.text == "fitted time: host to host pageable has none: the time does not grow with the size"
+    assert transfer_fit.sentences({"fits": [{**fit, **known, "sizes": 2}]}) == []
+    assert transfer_fit.sentences({}) == []  # a document from before there were fits
+
+
+def test_what_lies_off_the_line_is_told() -> None:
+    measurements = [one for one in copies() if one.case["timed"] == "link"]
+    off = row("transfer", measurements[2].case, 1.5 * (2e-6 + 16 * MIB / 55e9))
+    (line,) = transfer_fit.sentences(judge.answer([*measurements[:2], off, *measurements[3:]], Facts()))
+    assert line.text.endswith("half that rate at 107 KiB, up to 33 % off")
+
+
+def test_six_sizes_make_a_curve_and_five_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    (drawn, _) = transfer_fit.drawing(copies())
+    assert isinstance(drawn, Drawing)
+    assert drawn.lines[0] == "GB/s   ● to device pinned   ○ to device pageable"
+    # Of six sizes the smallest has no rate.
+    assert sum(line.count("○") for line in drawn.lines[1:]) == 5
+    assert drawn.lines[-2].split("  ")[2] == "1 MiB"
+    assert max(map(len, drawn.lines)) <= 76
+    assert transfer_fit.drawing(copies(SIZES[:5])) == []
+
+
+def test_lines_of_code_beside_the_raw_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(report(IDIOMS), monkeypatch)
+    assert lines[2:11] == [
+        "lines that people write, 64 MiB, what they allocate included; raw: between preallocated buffers",
+        "",
+        "             line of code                                      time    GB/s   of raw   first time   notes",
+        "─",
+        " to device   y.copy_(x)                                     5.00 ms   13.42     1.0×      10.0 ms",
+        "             x.to(device)                                   6.00 ms   11.18     1.2×      12.0 ms",
+        "             x.pin_memory().to(device, non_blocking=True)   12.5 ms    5.37     2.5×      25.0 ms   noisy",
+        " to host     x.copy_(y)                                     5.00 ms   13.42     1.0×      10.0 ms",
+        "             y.cpu()                                        20.0 ms    3.36     4.0×      40.0 ms",
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 60, 40])
+def test_nothing_is_wider_than_the_screen(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(report([*copies(ways=("host_to_device", "device_to_host")), *IDIOMS]), monkeypatch, columns)
+    assert max(map(len, lines)) <= columns
+    assert ("┤" in "".join(lines)) == (columns == 80)  # the curve
+    assert any("x.pin_memory()" in line for line in lines)
+
+
+def test_at_40_columns_each_row_becomes_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(report(IDIOMS[:2]), monkeypatch, 40)
+    at = lines.index("line of code: x.to(device)")
+    assert lines[at + 1 : at + 4] == ["time: 6.00 ms", "GB/s: 11.2", "of raw: 1.2×"]
+
+
+def test_the_head_names_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    def head(**link: Any) -> str:
+        return shown(report(copies(SIZES[:1]), **link), monkeypatch)[0]
+
+    pcie = {"kind": "PCIe", "generation": 5, "width": 16, "limit_bytes_per_s": 63e9}
+    assert head(**pcie) == "NVIDIA H200 (cuda:0) · PCIe 5 x16 under load · limit 63.0 GB/s per direction"
+    assert head(kind="NVLink-C2C", limit_bytes_per_s=447e9) == (
+        "NVIDIA H200 (cuda:0) · NVLink-C2C under load · limit 447 GB/s per direction"
+    )
+    assert head() == "NVIDIA H200 (cuda:0) · link unknown: it was not read"
+
+
+def test_a_part_alone_has_no_table_of_copies() -> None:
+    laid_out = transfer.blocks(report(IDIOMS))
+    assert not any(isinstance(block, Line) and "preallocated buffers, caches" in block.text for block in laid_out)
+    assert transfer_lines.blocks(copies(), {}) == []
