@@ -264,3 +264,26 @@ def test_torch_without_an_accelerator_has_no_default(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     assert accel.default_accelerator() == "cuda"
+
+
+def test_a_side_stream_is_current_only_where_it_is_asked_for() -> None:
+    entered: list[Any] = []
+
+    @contextlib.contextmanager
+    def stream(one: str) -> Iterator[None]:
+        entered.append(one)
+        yield
+        entered.append("left")
+
+    module = FakeModule(Stream=lambda device: f"a stream of {device}", stream=stream)
+    side = device(module).side_stream()
+    assert side is not None and entered == []
+    for _ in range(2):
+        with side():
+            assert entered[-1] == "a stream of cuda:0"
+    assert entered == ["a stream of cuda:0", "left"] * 2
+
+
+def test_a_device_with_one_stream_alone_has_no_side_stream() -> None:
+    assert device(FakeModule()).side_stream() is None
+    assert accel.open_device("cpu").side_stream() is None

@@ -264,6 +264,16 @@ class Accel:
             "out of memory" in text or "DefaultCPUAllocator: can't allocate" in text or "not enough memory" in text
         )
 
+    def side_stream(self) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
+        """A second stream: what is returned makes it current for a while. None where the device has but one.
+
+        torch's streams do not wait for the default one (cudaStreamNonBlocking), nor it for them.
+        """
+        if self.is_cpu or not hasattr(self.module, "Stream") or not hasattr(self.module, "stream"):
+            return None
+        side = self.module.Stream(self.device)
+        return lambda: self.module.stream(side)
+
     @contextlib.contextmanager
     def as_current(self) -> Iterator[None]:
         """Make this torch's current device for a while."""
