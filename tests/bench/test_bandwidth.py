@@ -211,7 +211,7 @@ def test_the_share_of_the_memory_peak_names_its_source() -> None:
 def run(options: Options, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(command, "room_for", lambda device: Room(4 * GRAIN, GRAIN, True))
+    monkeypatch.setattr(command, "room_for", lambda *_: Room(4 * GRAIN, GRAIN, True))
     recorder = Recorder()
     command.command(options, recorder)
     return recorder

@@ -18,11 +18,12 @@ COMMANDS = {
     "bench transfer",
     "bench bandwidth",
     "bench matmul",
+    "bench all",
     "find-batch-size",
     "compare",
     "schema",
 }
-SHARED = {"--device", "--json", "--output", "--strict", "--quiet", "--debug"}
+SHARED = {"--device", "--json", "--output", "--strict", "--quiet", "--config", "--debug"}
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

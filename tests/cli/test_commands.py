@@ -26,6 +26,7 @@ COMMANDS = {
     "bench transfer": ("bench", "transfer", "--device", "cpu", "--size", "64KiB", "--time-budget", "0.3s"),
     "bench bandwidth": ("bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "1s"),
     "bench matmul": ("bench", "matmul", "--device", "cpu", "--size", "64", "--dtype", "float32", "--time-budget", "1s"),
+    "bench all": ("bench", "all", "--device", "cpu", "--only", "band", "--only", "mat", "--time-budget", "1s"),
     "find-batch-size": ("find-batch-size", "mlp", "--device", "cpu", "--max-batch-size", "2", "--memory-limit", "1GiB"),
 }
 # What needs a document of an earlier run is given one of this command.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpucheck import thresholds, units
+from gpucheck.bench import chosen
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
@@ -19,7 +20,6 @@ from gpucheck.thresholds import BY_ID, Limit
 
 # What makes a figure low and is not the device's doing: a miss beside it fails nothing.
 DISTURBING = ("throttled", "noisy", "cpu-busy")
-WAYS = {"host_to_device": "to the device", "device_to_host": "to the host", "host_to_host": "from host to host"}
 AGAIN = "run it again on a machine at rest, with a longer --time-budget or --runs 7"
 
 
@@ -195,55 +195,39 @@ def disturbed(one: Measurement) -> tuple[str, ...]:
     return tuple(flag for flag in DISTURBING if sum(flag in flags for flags in runs) > len(runs) / 2)
 
 
-def _copies(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """The plain copies by direction."""
-    found: dict[str, list[Measurement]] = {}
-    for one in measurements:
-        if one.name == "transfer":
-            found.setdefault(str(one.case["direction"]), []).append(one)
-    return found
-
-
-def _size(one: Measurement) -> int:
-    return int(one.case["size_bytes"])
-
-
 def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    figures = []
-    for way, rows in _copies(measurements).items():
-        pinned = [one for one in rows if one.case["host_memory"] == "pinned" or way == "host_to_host"]
-        # By the device's clock where it has one: that is the link's rate.
-        by_device = [one for one in pinned if one.case["timed"] == "link"]
-        if not pinned:
-            figures.append(Figure(WAYS[way], why="no pinned copy was measured"))
-            continue
-        largest = max(by_device or pinned, key=_size)
-        figures.append(_rate(f"{WAYS[way]}, {units.capacity(_size(largest))},", largest))
-    return figures
+    return [
+        Figure(chosen.WAYS[way], why="no pinned copy was measured")
+        if one is None
+        else _rate(f"{chosen.WAYS[way]}, {units.capacity(chosen.size(one))},", one)
+        for way, one in chosen.largest_copies(measurements).items()
+    ]
 
 
 def _links(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     ceiling = known.get("link", Ceiling(None, "no large pinned copy was timed by the device's clock"))
     figures = []
-    for way, rows in _copies(measurements).items():
+    for way, rows in chosen.copies(measurements).items():
         timed = [one for one in rows if one.case["timed"] == "link" and one.rate is not None]
         if not timed:
-            figures.append(Figure(WAYS[way], why="no pinned copy was timed by the device's clock"))
+            figures.append(Figure(chosen.WAYS[way], why="no pinned copy was timed by the device's clock"))
             continue
-        figures.append(_rate(WAYS[way], max(timed, key=lambda one: one.rate.median if one.rate else 0.0), ceiling))
+        figures.append(_rate(chosen.WAYS[way], max(timed, key=chosen.rate), ceiling))
     return figures
 
 
 def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     figures = []
-    for way, rows in _copies(measurements).items():
+    for way, rows in chosen.copies(measurements).items():
         called = [one for one in rows if one.case["timed"] == "as_called" and one.time_s is not None]
-        pageable, pinned = ({_size(one): one for one in called if one.case["host_memory"] == kind} for kind in KINDS)
+        pageable, pinned = (
+            {chosen.size(one): one for one in called if one.case["host_memory"] == kind} for kind in KINDS
+        )
         both = pageable.keys() & pinned.keys()
         if not both:
-            figures.append(Figure(WAYS[way], why="no size was copied from pageable and from pinned memory"))
+            figures.append(Figure(chosen.WAYS[way], why="no size was copied from pageable and from pinned memory"))
             continue
-        figures.append(_gain(WAYS[way], pageable[max(both)], pinned[max(both)]))
+        figures.append(_gain(chosen.WAYS[way], pageable[max(both)], pinned[max(both)]))
     return figures
 
 
@@ -271,40 +255,21 @@ def _operations_of_peak(measurements: Sequence[Measurement], known: Ceilings) ->
 
 
 def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> list[Figure]:
-    rows: dict[str, Measurement] = {}
-    for one in measurements:
-        operation = str(one.case.get("operation"))
-        if one.name == "bandwidth" and (operation not in rows or _size(one) > _size(rows[operation])):
-            rows[operation] = one
     return [
         _rate(operation, one, ceiling)
         if one.method.cache == "cold"
         else Figure(operation, why="what it moves fits into the cache")
-        for operation, one in rows.items()
+        for operation, one in chosen.largest_arrays(measurements).items()
     ]
 
 
-def _products(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The fastest product of each dtype that was computed in the precision asked for, and not emulated."""
-    best: dict[str, Measurement] = {}
-    for one in measurements:
-        right = one.method.precision_observed == one.method.precision_requested
-        if one.name != "matmul" or one.rate is None or not right or one.case.get("support") == "emulated":
-            continue
-        dtype = str(one.case["dtype"])
-        before = best.get(dtype)
-        if before is None or before.rate is None or one.rate.median > before.rate.median:
-            best[dtype] = one
-    return best
-
-
 def _fastest(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    rates = [_rate(dtype, one) for dtype, one in _products(measurements).items()]
+    rates = [_rate(dtype, one) for dtype, one in chosen.fastest_products(measurements).items()]
     return sorted(rates, key=lambda figure: figure.value or 0.0)[-1:]
 
 
 def _products_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    best = _products(measurements)
+    best = chosen.fastest_products(measurements)
     figures = [_rate(dtype, one, known[dtype]) for dtype, one in best.items() if dtype in known]
     if figures or not best:
         return figures

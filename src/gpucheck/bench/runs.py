@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import exits
-from gpucheck.bench import limits
+from gpucheck.bench import all_headlines, limits
 from gpucheck.bench.transfer import judge as transfer_judge
 from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import child
 from gpucheck.machine.child import ChildResult
 from gpucheck.measure import runs
-from gpucheck.report.codec import from_json
+from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Started
 from gpucheck.report.report import Report
 
@@ -66,6 +66,9 @@ def merged(reports: Sequence[Report]) -> Report:
     results: dict[str, Any] = dict(whole.results)
     if "bench_transfer" in results:
         results["bench_transfer"] = [_copies(entry, whole) for entry in results["bench_transfer"]]
+    if "bench_all" in results:
+        names = [one["benchmark"] for one in results["bench_all"]["benchmarks"]]
+        results["bench_all"] = to_json(all_headlines.of(whole.measurements, whole.findings, names))
     return replace(whole, results=results)
 
 

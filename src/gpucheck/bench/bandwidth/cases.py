@@ -26,11 +26,15 @@ HOST_SHARE, DEVICE_SHARE = 0.25, 0.8
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for; no sizes means one, by the kind of device."""
+    """What the user asked for; no sizes means one, by the kind of device.
+
+    `host_share` is what the three arrays may take of the host's memory that is left.
+    """
 
     sizes: tuple[int, ...] = ()
     time_budget_s: float | None = None
     device: str = "auto"
+    host_share: float = HOST_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,11 @@ def parse(*, sizes: Sequence[str] = (), time_budget_s: float | None = None, devi
     return Options(tuple(sorted(parsed)), time_budget_s, device)
 
 
-def room_for(accel: Accel) -> Room:
+def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
     """What arrays may take here, and what they must exceed to be cold."""
     cache = caches.last_level_bytes() if accel.is_cpu else accel.l2_cache_bytes
     info = accel.memory_info()
-    spare = host.memory().usable * HOST_SHARE
+    spare = host.memory().usable * host_share
     if info is not None:
         spare = min(info[0] * DEVICE_SHARE, spare) if accel.integrated else info[0] * DEVICE_SHARE
     return Room(int(spare / 3) // GRAIN * GRAIN, cache or ASSUMED_CACHE_BYTES, cache is not None)

@@ -37,7 +37,7 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
 
 
 def _rows(options: Options, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
-    room = room_for(accel)
+    room = room_for(accel, options.host_share)
     sizes = sizes_for(options, accel, room)
     operations = tuple(ARRAYS)
     total = len(sizes) * len(operations)

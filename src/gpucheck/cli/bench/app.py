@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from gpucheck.cli.bench.all import all_benchmarks
 from gpucheck.cli.bench.bandwidth import bandwidth
 from gpucheck.cli.bench.matmul import matmul
 from gpucheck.cli.bench.transfer import transfer
@@ -25,3 +26,4 @@ def bench(context: typer.Context) -> None:
 add(app, "transfer", transfer, group="bench")
 add(app, "bandwidth", bandwidth, group="bench")
 add(app, "matmul", matmul, group="bench")
+add(app, "all", all_benchmarks, group="bench")

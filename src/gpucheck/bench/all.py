@@ -1,0 +1,208 @@
+"""The command `bench all`: every benchmark one after another, in one document with one table."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+from gpucheck import exits
+from gpucheck.bench import all_headlines, limits
+from gpucheck.bench.bandwidth import cases as bandwidth
+from gpucheck.bench.bandwidth.command import command as run_bandwidth
+from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.bench.matmul import cases as matmul
+from gpucheck.bench.matmul.command import command as run_matmul
+from gpucheck.bench.transfer import cases as transfer
+from gpucheck.bench.transfer.command import command as run_transfer
+from gpucheck.errors import GpucheckError, UsageError
+from gpucheck.machine import choose, host, inventory
+from gpucheck.report.codec import to_json
+from gpucheck.report.events import Answered, Emit, Event, Judged, Measured, Notice, Progress, Started
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.measurement import DeviceRef, Measurement
+
+# With the start of torch and what a benchmark does beside measuring, this ends within a minute.
+DEFAULT_BUDGET_S = 48.0
+# Of the memory that is there as this begins, the process with torch and all buffers included.
+MEMORY_SHARE = 0.25
+# What measuring takes beside the buffers: patterns, results in float64 for some rows, threads.
+BESIDE_BYTES = 128 * 2**20
+# Buffers smaller than this share would tell of a cache and not of the memory.
+LEAST_SHARE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for; `only` and `skip` are prefixes of the benchmarks' names."""
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    time_budget_s: float | None = None
+    device: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What one benchmark gets: its time, the device as it was asked for, and its part of the host's memory."""
+
+    device: str
+    time_budget_s: float
+    host_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark. `name` begins the ids of its findings; `weight` is its share of the time among those that run."""
+
+    name: str
+    weight: float
+    run: Callable[[Given, Emit, Shared], None]
+
+
+# In the order of the table. Weights are about the times that each takes by itself.
+BENCHMARKS: tuple[Benchmark, ...] = (
+    Benchmark(
+        "transfer",
+        16.0,
+        lambda given, emit, shared: run_transfer(
+            transfer.Options(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
+            emit,
+            shared,
+        ),
+    ),
+    Benchmark(
+        "bandwidth",
+        8.0,
+        lambda given, emit, shared: run_bandwidth(
+            bandwidth.Options(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
+            emit,
+            shared,
+        ),
+    ),
+    Benchmark(
+        "matmul",
+        16.0,
+        lambda given, emit, shared: run_matmul(
+            matmul.Options(time_budget_s=given.time_budget_s, device=given.device), emit, shared
+        ),
+    ),
+)
+
+
+@dataclass(slots=True)
+class _Told:
+    """Passes a benchmark's events on: facts and notices once, steps with its name; keeps what was found."""
+
+    emit: Emit
+    name: str = ""
+    notices: set[str] = field(default_factory=set)
+    measured: list[Measurement] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                return
+            case Notice(text):
+                if text in self.notices:
+                    return
+                self.notices.add(text)
+            case Progress(step, done, total):
+                count = f" {done + 1}/{total}" if done is not None and total else ""
+                event = Progress(f"{self.name}{count}: {step}")
+            case Measured(measurement):
+                self.measured.append(measurement)
+            case Judged(finding):
+                self.findings.append(finding)
+        self.emit(event)
+
+
+def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
+    """Run every benchmark that was not left out; one that fails does not cost the others.
+
+    Raises UsageError for a prefix that fits none, and CannotLook where the device asked for is not there.
+    """
+    began = time.monotonic()
+    todo = select(options.only, options.skip)
+    facts = shared.facts or inventory.read()
+    emit(Started(facts))
+    chosen = choose.choose(options.device, facts)
+    share = host_share()
+    told = _Told(emit)
+    for place, one in enumerate(todo):
+        left_s = max((options.time_budget_s or DEFAULT_BUDGET_S) - (time.monotonic() - began), 0.0)
+        # A budget of nothing would be none at all.
+        budget_s = max(left_s * one.weight / sum(other.weight for other in todo[place:]), 1e-3)
+        told.name = one.name
+        mine = tuple(limit for limit in shared.limits if limit.id.startswith(f"{one.name}."))
+        before = len(told.findings)
+        try:
+            one.run(Given(options.device, budget_s, share), told, Shared(mine, facts))
+        except UsageError:
+            raise
+        except (GpucheckError, RuntimeError, MemoryError) as error:
+            told(Judged(_failed(one, error)))
+            if not any(limits.is_gate(finding) for finding in told.findings[before:]):
+                for device in devices(chosen.ids, facts):
+                    for finding in limits.judge((), (), mine, device):
+                        told(Judged(finding))
+        finally:
+            ran = [other.name for other in todo[: place + 1]]
+            emit(Answered("bench_all", to_json(all_headlines.of(told.measured, told.findings, ran))))
+
+
+def host_share() -> float:
+    """What buffers may take of the host's memory that is left, so that this process takes a quarter of it at most."""
+    left, mine = host.memory().usable, psutil.Process(os.getpid()).memory_info().rss
+    room = MEMORY_SHARE * (left + mine) - mine - BESIDE_BYTES
+    return max(room / left, LEAST_SHARE) if left else LEAST_SHARE
+
+
+def devices(ids: Sequence[str], facts: Facts) -> list[DeviceRef]:
+    """The devices with these ids, as measurements name them."""
+    known = {device.id: device for device in facts.devices}
+    return [DeviceRef(one, known[one].uuid, known[one].name) if one in known else DeviceRef(one) for one in ids]
+
+
+def _failed(one: Benchmark, error: GpucheckError | RuntimeError | MemoryError) -> Finding:
+    if isinstance(error, GpucheckError):
+        verdicts: dict[int, Verdict] = {exits.FAILED: "fail", exits.UNDECIDED: "inconclusive"}
+        verdict = verdicts.get(error.exit_code, "skip")
+        return Finding(error.finding, verdict, error.what, error.why, fix=error.fix or None)
+    # What torch and its driver raise: the device may be broken, and that is worth knowing.
+    lines = str(error).strip().splitlines() or [""]
+    return Finding(
+        f"{one.name}.error",
+        "fail",
+        f"bench {one.name} ended with an error",
+        f"{type(error).__name__}: {lines[0]}",
+        {"text": str(error)},
+        fix=f"run `gpucheck bench {one.name} --debug`, then `gpucheck smoke`",
+    )
+
+
+def select(only: Sequence[str], skip: Sequence[str]) -> list[Benchmark]:
+    """The benchmarks whose name begins with one of `only` (all where it is empty) and with none of `skip`.
+
+    Raises UsageError for a prefix that fits none, and where nothing is left.
+    """
+    names = [one.name for one in BENCHMARKS]
+    for option, prefixes in (("--only", only), ("--skip", skip)):
+        for prefix in prefixes:
+            if not prefix or not any(name.startswith(prefix) for name in names):
+                near = difflib.get_close_matches(prefix, names, n=1, cutoff=0.0)[0]
+                raise UsageError(f"{option} {prefix!r} fits no benchmark", "", f"did you mean {near}?")
+    found = [
+        one
+        for one in BENCHMARKS
+        if (not only or one.name.startswith(tuple(only))) and not (skip and one.name.startswith(tuple(skip)))
+    ]
+    if not found:
+        raise UsageError("--skip leaves no benchmark of --only", "nothing would be measured", "skip fewer")
+    return found

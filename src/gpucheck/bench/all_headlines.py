@@ -1,0 +1,128 @@
+"""What `bench all` comes to: for each benchmark the figures that stand for it, and its verdict. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gpucheck import units
+from gpucheck.bench import chosen, limits
+from gpucheck.bench.limits import Ceilings
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.measurement import Measurement
+
+# The worst first: what one of a benchmark's findings says, the benchmark says. Remarks and skips say nothing.
+_WORST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "pass")
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """One figure. `value` is in `unit` (B/s, FLOP/s, s, 1); None is unknown. `share` is of what `of` names."""
+
+    benchmark: str
+    device: str
+    case: str
+    value: float | None
+    unit: str
+    low: float | None = None
+    high: float | None = None
+    share: float | None = None
+    of: str | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a benchmark's findings come to; `why` is the first that says so, where it is no pass."""
+
+    benchmark: str
+    verdict: Verdict
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """The answer of `bench all`."""
+
+    headlines: tuple[Headline, ...]
+    benchmarks: tuple[Summary, ...]
+
+
+def of(measurements: Sequence[Measurement], findings: Sequence[Finding], names: Iterable[str]) -> All:
+    """The headlines of the benchmarks with these names, device by device, and what each benchmark's findings say."""
+    ran = tuple(names)
+    known = limits.ceilings(findings)
+    devices = tuple(dict.fromkeys(one.device.id for one in measurements))
+    # Findings name no device: with several, whose link or peak a finding tells is not known.
+    known = known if len(devices) == 1 else {}
+    lines = [
+        line
+        for device in devices
+        for name in ran
+        if name in HEADLINES
+        for line in HEADLINES[name]([one for one in measurements if one.device.id == device], known)
+    ]
+    return All(tuple(lines), tuple(_summary(name, findings) for name in ran))
+
+
+def _summary(name: str, findings: Sequence[Finding]) -> Summary:
+    mine = [finding for finding in findings if finding.id.startswith(f"{name}.")]
+    for verdict in _WORST:
+        found = [finding for finding in mine if finding.verdict == verdict]
+        if found:
+            return Summary(name, verdict, "" if verdict == "pass" else found[0].title)
+    skipped = [finding.title for finding in mine if finding.verdict == "skip"]
+    return Summary(name, "skip", skipped[0] if skipped else "nothing was judged")
+
+
+def _headline(name: str, case: str, one: Measurement, known: Ceilings, ceiling: str, what: str) -> Headline:
+    """A row's rate with its interval, and its share of a ceiling where that is known."""
+    if one.rate is None or one.time_s is None:
+        return Headline(name, one.device.id, case, None, "B/s", flags=one.flags)
+    rate, time_s, limit = one.rate.median, one.time_s, known.get(ceiling)
+    share = rate / limit.value if limit is not None and limit.value else None
+    return Headline(
+        name,
+        one.device.id,
+        case,
+        rate,
+        one.rate.unit,
+        rate * time_s.median / time_s.ci_high if time_s.ci_high else None,
+        rate * time_s.median / time_s.ci_low if time_s.ci_low else None,
+        share,
+        None if share is None else f"{what}, estimated" if limit is not None and limit.doubt else what,
+        one.flags,
+    )
+
+
+def _transfer(measurements: Sequence[Measurement], known: Ceilings) -> list[Headline]:
+    found = []
+    for way, pinned in chosen.largest_copies(measurements).items():
+        # Where nothing can be pinned, what was copied.
+        one = pinned or max(chosen.copies(measurements)[way], key=chosen.size)
+        case = f"{chosen.WAYS[way]}, {one.case['host_memory']}, {units.capacity(chosen.size(one))}"
+        found.append(_headline("transfer", case, one, known, "link", "the link"))
+    return found
+
+
+def _bandwidth(measurements: Sequence[Measurement], known: Ceilings) -> list[Headline]:
+    return [
+        _headline("bandwidth", f"{operation}, {units.capacity(chosen.size(one))}", one, known, "memory", "the peak")
+        for operation, one in chosen.largest_arrays(measurements).items()
+    ]
+
+
+def _matmul(measurements: Sequence[Measurement], known: Ceilings) -> list[Headline]:
+    found = []
+    for dtype, one in chosen.fastest_products(measurements).items():
+        case = f"{dtype}, {'×'.join(str(one.case[side]) for side in 'mnk')}"
+        found.append(_headline("matmul", case, one, known, dtype, "the peak"))
+    return found
+
+
+# The figures that stand for a benchmark, of one device's measurements.
+HEADLINES: dict[str, Callable[[Sequence[Measurement], Ceilings], list[Headline]]] = {
+    "transfer": _transfer,
+    "bandwidth": _bandwidth,
+    "matmul": _matmul,
+}

@@ -1,0 +1,99 @@
+"""`gpucheck bench all` as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gpucheck import units
+from gpucheck.render.blocks import (
+    UNKNOWN,
+    Block,
+    Column,
+    Line,
+    advice_line,
+    finding_line,
+    table,
+    verdict_cell,
+)
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.report import Report
+
+_COLUMNS = (
+    Column("benchmark", "left"),
+    Column("device", "left", keep=5),
+    Column("case", "left", keep=8),
+    Column("figure"),
+    Column("from", keep=3),
+    Column("to", keep=3),
+    Column("share", "left", keep=7),
+    Column("verdict", "left"),
+    Column("notes", "left", keep=4),
+)
+_FIGURES: dict[str, Callable[[float], str]] = {
+    "B/s": units.byte_rate,
+    "FLOP/s": units.flop_rate,
+    "s": units.duration,
+    "%": units.percent,
+    "times": lambda value: f"{units.significant(value)}×",
+    "bytes": units.capacity,
+}
+# What asks for something first; what is as it should be last.
+_ORDER: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
+
+
+def blocks(report: Report) -> list[Block]:
+    """One table of the figures that stand for each benchmark, then what was found, what asks for something first."""
+    answer = report.results.get("bench_all") or {"headlines": [], "benchmarks": []}
+    names = {one.device.id: one.device.name for one in report.measurements}
+    laid_out: list[Block] = []
+    for device, name in names.items():
+        laid_out.append(Line(f"{name} ({device})" if name else device))
+    if names:
+        laid_out.append(Line())
+    if answer["benchmarks"]:
+        laid_out += [_table(answer, several=len(names) > 1), Line()]
+    findings = sorted(report.findings, key=lambda finding: _ORDER.index(finding.verdict))
+    laid_out += [finding_line(_of_benchmark(finding)) for finding in findings]
+    laid_out += [advice_line(fix) for fix in _advice(findings)]
+    return laid_out
+
+
+def _table(answer: dict[str, Any], *, several: bool) -> Block:
+    rows = []
+    for one in answer["benchmarks"]:
+        lines = [line for line in answer["headlines"] if line["benchmark"] == one["benchmark"]]
+        verdict = verdict_cell(one["verdict"])
+        if not lines:
+            rows.append([one["benchmark"], UNKNOWN, one["why"], UNKNOWN, UNKNOWN, UNKNOWN, "", verdict, ""])
+        for place, line in enumerate(lines):
+            # The verdict is the benchmark's, not the row's.
+            first = place == 0
+            rows.append(
+                [
+                    one["benchmark"] if first else "",
+                    line["device"],
+                    line["case"],
+                    *(_figure(line[end], line["unit"]) for end in ("value", "low", "high")),
+                    f"{units.percent(line['share'])} of {line['of']}" if line["share"] is not None else "",
+                    verdict if first else "",
+                    ", ".join(line["flags"]),
+                ]
+            )
+    columns = [place for place, column in enumerate(_COLUMNS) if several or column.head != "device"]
+    return table([_COLUMNS[place] for place in columns], [[row[place] for place in columns] for row in rows])
+
+
+def _of_benchmark(finding: Finding) -> Finding:
+    """The finding with its benchmark's name in front: several say the same."""
+    return replace(finding, title=f"{finding.id.partition('.')[0]}: {finding.title}")
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return UNKNOWN if value is None else _FIGURES[unit](value)
+
+
+def _advice(findings: list[Finding]) -> list[str]:
+    """What to do next, each thing once, the first three: more than that nobody does."""
+    return list(dict.fromkeys(finding.fix for finding in findings if finding.fix))[:3]

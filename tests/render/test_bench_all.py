@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+
+from gpucheck.render import terminal, text
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
+from gpucheck.report.report import Report, Summary
+
+H200, L4 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200"), DeviceRef("cuda:1", "GPU-2", "NVIDIA L4")
+
+
+def headline(benchmark: str, case: str, value: float | None, unit: str, **more: Any) -> dict[str, Any]:
+    empty = {"low": None, "high": None, "share": None, "of": None, "flags": [], "device": "cuda:0"}
+    return {"benchmark": benchmark, "case": case, "value": value, "unit": unit, **empty, **more}
+
+
+ANSWER = {
+    "headlines": [
+        headline(
+            "transfer",
+            "to the device",
+            5.5e10,
+            "B/s",
+            low=5.4e10,
+            high=5.6e10,
+            share=0.88,
+            of="the link",
+            flags=["noisy"],
+        ),
+        headline("transfer", "to the host", None, "B/s"),
+        headline("matmul", "float32", 5e13, "FLOP/s"),
+    ],
+    "benchmarks": [
+        {"benchmark": "transfer", "verdict": "warn", "why": "slow"},
+        {"benchmark": "matmul", "verdict": "pass", "why": ""},
+        {"benchmark": "overlap", "verdict": "skip", "why": "a CPU has no streams"},
+    ],
+}
+FINDINGS = (
+    Finding("transfer.corrupt", "pass", "right"),
+    Finding("transfer.link", "warn", "slow", "half the link", fix="look at `gpucheck devices`"),
+    Finding("matmul.cpu_busy", "warn", "busy", fix="look at `gpucheck devices`"),
+)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, results: dict[str, Any], *devices: DeviceRef) -> list[str]:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    rows = tuple(
+        Measurement("x", device, {}, (), None, {}, None, MemoryFigures(), Method("host", "host", "warm"))
+        for device in devices
+    )
+    parts = ("gpucheck.report/1", "0.1.0", "bench all", (), "", 1.0, Facts(), rows, FINDINGS, results, ())
+    stream = io.StringIO()
+    terminal.show(terminal.console(stream), text.blocks(Report(*parts, Summary("warn", 0, True))))
+    return [line.rstrip() for line in re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines()]
+
+
+def test_one_table_then_what_asks_for_something_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, {"bench_all": ANSWER}, H200) == [
+        "NVIDIA H200 (cuda:0)",
+        "",
+        " benchmark   case                         figure        from          to   share              verdict   notes",
+        "─",
+        " transfer    to the device             55.0 GB/s   54.0 GB/s   56.0 GB/s   88 % of the link   ! warn    noisy",
+        "             to the host                       –           –           –",
+        " matmul      float32                50.0 TFLOP/s           –           –                      ✓ pass",
+        " overlap     a CPU has no streams              –           –           –                      – skip",
+        "",
+        "! transfer: slow: half the link",
+        "! matmul: busy",
+        "✓ transfer: right",
+        "→ look at `gpucheck devices`",
+    ]
+
+
+def test_several_devices_are_named_in_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(monkeypatch, {"bench_all": ANSWER}, H200, L4)
+    assert lines[:2] == ["NVIDIA H200 (cuda:0)", "NVIDIA L4 (cuda:1)"]
+    assert lines[3].startswith(" benchmark   device   case")
+    assert lines[5].startswith(" transfer    cuda:0   to the device")
+
+
+def test_what_ended_before_anything_was_measured_shows_its_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, {})[0] == "! transfer: slow: half the link"
