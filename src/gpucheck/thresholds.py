@@ -52,7 +52,7 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "percent",
         "at least",
         "the fastest large pinned copy of each direction, of what the link carries",
-        usual="a warning below 65 %",
+        usual="a warning below 65 %, of NVLink-C2C below 50 %",
     ),
     Threshold(
         "transfer.pinned_speedup",
@@ -60,7 +60,7 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "times",
         "at least",
         "pageable over pinned time of the largest size of each direction, as called",
-        usual="advice from 1.2 on",
+        usual="advice from 1.2× on",
     ),
     Threshold(
         "bandwidth.min_gbps",

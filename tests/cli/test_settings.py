@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from gpucheck import config
 from gpucheck.cli import app as app_module
 from gpucheck.cli import settings
 from gpucheck.config import Settings
 from gpucheck.errors import UsageError
-from gpucheck.thresholds import Limit
+from gpucheck.thresholds import THRESHOLDS, Limit
 
 
 @pytest.fixture(autouse=True)
@@ -191,3 +192,19 @@ def test_a_wrong_file_is_wrong_usage(
     code, out, err = run(capsys, "devices", "--quiet")
     assert (code, out) == (2, "") and err.startswith(sentence)
     assert run(capsys, "devices", "--help")[0] == 0
+
+
+def test_the_page_tells_every_threshold_and_variable() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    for one in THRESHOLDS:
+        option = f"`{one.option}`" if one.option else ""
+        cells = (f"`{one.id}`", one.kind, one.direction.removeprefix("at "), f"`{one.command}`", one.judges, option)
+        assert f"| {' | '.join((*cells, one.usual or 'nothing'))} |".replace("|  |", "| |") in page
+    for variable in (*settings.VARIABLES.values(), *settings.OTHERS):
+        assert f"`{variable}`" in page
+
+
+def test_the_pages_example_is_a_file_of_settings() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    example = config.parse(page.partition("```toml\n")[2].partition("```")[0], "gpucheck.toml")
+    assert example is not None and len(example.thresholds) == 5
