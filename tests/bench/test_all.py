@@ -13,9 +13,11 @@ from gpucheck.bench import all as work
 from gpucheck.bench import all_headlines, runs, share
 from gpucheck.bench.all import BENCHMARKS, Benchmark, Given, Options
 from gpucheck.bench.all_headlines import Headline, Summary
+from gpucheck.bench.bandwidth import cases as bandwidth
 from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.bench.transfer import measure as transfer
 from gpucheck.errors import CannotLook, RequirementMissed, Undecided, UsageError
-from gpucheck.machine import choose, host, inventory
+from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.peaks import lookup
 from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Recorder, Started
 from gpucheck.report.facts import Device, Facts
@@ -263,7 +265,8 @@ def test_a_benchmark_is_as_good_as_the_worst_of_its_findings(verdicts: tuple[Any
 
 def test_of_several_runs_the_figures_are_derived_anew() -> None:
     def report(time_s: float) -> Any:
-        one = replace(READ, runs=(Run("", 1, (time_s,), (0.0,)),), time_s=TimeStats(time_s, 1))
+        right = replace(READ.method, details={"verified_slices": 2, "wrong_elements": 0})
+        one = replace(READ, method=right, runs=(Run("", 1, (time_s,), (0.0,)),), time_s=TimeStats(time_s, 1))
         told = {"headlines": [], "benchmarks": [{"benchmark": "bandwidth", "verdict": "pass", "why": ""}]}
         finding = Finding("bandwidth.result", "pass", "right")
         return Collector(measurements=[one], findings=[finding], results={"bench_all": told}).report(
@@ -272,3 +275,10 @@ def test_of_several_runs_the_figures_are_derived_anew() -> None:
 
     told = runs.merged([report(1.0), report(2.0), report(4.0)]).results["bench_all"]
     assert (told["headlines"][0]["value"], told["benchmarks"][0]["verdict"]) == (2e12, "pass")
+
+
+def test_the_share_of_the_hosts_memory_reaches_the_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "memory", lambda: host.HostMemory(64 * GIB, 30 * GIB, None, None))
+    cpu = accel.open_device("cpu")
+    assert transfer.room_for(cpu, 0.1).host == 3 * GIB
+    assert bandwidth.room_for(cpu, 0.1).array == GIB

@@ -179,7 +179,7 @@ def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
     cache = caches.last_level_bytes()
     info = accel.memory_info()
     return Room(
-        host=int(host.memory().usable * HOST_SHARE),
+        host=int(host.memory().usable * host_share),
         device=None if info is None or accel.integrated else int(info[0] * DEVICE_SHARE),
         cache=max(cache or ASSUMED_CACHE_BYTES, accel.l2_cache_bytes or 0),
         cache_known=cache is not None,
