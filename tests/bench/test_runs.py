@@ -33,7 +33,7 @@ def report(time_s: float, *, code: int = 0, finding: Finding = GOOD, **more: Any
         {"bytes": 4096.0},
         None,
         MemoryFigures(),
-        Method("host", "host", "cold"),
+        Method("host", "host", "cold", details={"wrong_bytes": 0, "verified_slices": 4}),
     )
     results: dict[str, Any] = {"bench_transfer": [{"device": "cpu", "link": None, "gains": [], "latencies": []}]}
     summary = Summary(finding.verdict, code, True)
@@ -72,15 +72,21 @@ def test_each_run_is_a_fresh_process_with_the_same_command_line() -> None:
     (measured,) = told(recorder, Measured)
     assert measured.measurement == whole.measurements[0]
     assert [run.samples_s for run in whole.measurements[0].runs] == [(1.0,), (2.0,), (4.0,)]
-    assert [event.finding for event in told(recorder, Judged)] == [GOOD]
+    # What the judge says of all rows follows what only a run could tell.
+    found = {event.finding.id: event.finding for event in told(recorder, Judged)}
+    assert list(found) == ["copies", "transfer.corrupt"]
+    assert found["copies"] == GOOD
+    assert found["transfer.corrupt"].evidence == {"copies": 12}
     assert len(told(recorder, Started)) == 1
 
 
 def test_latencies_are_derived_from_all_runs() -> None:
     run_child, _ = playing(*(ended(report(time_s)) for time_s in (1.0, 2.0, 4.0)))
     whole = runs.command([], 3, Recorder(), run_child=run_child)
-    (latency,) = whole.results["bench_transfer"][0]["latencies"]
-    assert latency["time_s"] == 2.0
+    (told_of,) = whole.results["bench_transfer"]
+    assert [latency["time_s"] for latency in told_of["latencies"]] == [2.0]
+    assert [fit["unknown_because"] for fit in told_of["fits"]] == ["a fit needs 3 sizes"]
+    assert told_of["link"]["unknown_because"] == "a CPU has none"
 
 
 def test_a_run_that_fails_ends_it_with_its_finding() -> None:
@@ -88,7 +94,7 @@ def test_a_run_that_fails_ends_it_with_its_finding() -> None:
     recorder, (run_child, starts) = Recorder(), playing(ended(report(1.0)), failed, ended(report(3.0)))
     runs.command([], 3, recorder, run_child=run_child)
     assert len(starts) == 2
-    (judged,) = told(recorder, Judged)
+    judged = next(event for event in told(recorder, Judged) if event.finding.id == "copies")
     assert (judged.finding.verdict, judged.finding.message) == ("fail", "(in 1 of 2 runs)")
     assert [event.text for event in told(recorder, Notice)] == ["run 2 of 3 failed: no more are started"]
 

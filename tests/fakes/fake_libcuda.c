@@ -106,6 +106,7 @@ Code cuDeviceGetAttribute(int *value, int attribute, int device) {
     small(device, "integrated", "0", &integrated);
     switch (attribute) {
         case 16: *value = 132; return 0;
+        case 37: *value = 6144; return 0;
         case 18: *value = (int)integrated; return 0;
         case 75: *value = (int)capability / 10; return code;
         case 76: *value = (int)capability % 10; return code;

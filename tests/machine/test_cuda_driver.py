@@ -29,6 +29,7 @@ def seen(number: int, index: int) -> Device:
         cuda_index=index,
         compute_capability="9.0",
         multiprocessors=132,
+        memory_bus_width_bits=6144,
         integrated=False,
         memory_total_bytes=1000,
     )

@@ -53,7 +53,14 @@ def by_nvml(index: int, **fields: object) -> DeviceReading:
 
 
 def by_cuda(index: int, uuid: str | None, **fields: object) -> DeviceReading:
-    told = {"name": "from CUDA", "memory_total_bytes": 990, "multiprocessors": 132, "integrated": False, **fields}
+    told = {
+        "name": "from CUDA",
+        "memory_total_bytes": 990,
+        "multiprocessors": 132,
+        "memory_bus_width_bits": 6144,
+        "integrated": False,
+        **fields,
+    }
     return DeviceReading(Device(kind="cuda", cuda_index=index, uuid=uuid, **told))  # type: ignore[arg-type]
 
 
@@ -91,6 +98,7 @@ def test_nvmls_word_counts_and_libcuda_fills_what_it_lacks() -> None:
     facts = joined([by_nvml(0, name=None, memory_total_bytes=None, memory_source=None)], [by_cuda(0, "GPU-0")])
     device = facts.devices[0]
     assert (device.name, device.multiprocessors, device.memory_total_bytes) == ("from CUDA", 132, 990)
+    assert device.memory_bus_width_bits == 6144
     assert device.memory_source == "libcuda"
     whole = joined([by_nvml(0)], [by_cuda(0, "GPU-0")]).devices[0]
     assert (whole.name, whole.memory_total_bytes, whole.memory_source) == ("H200", 1000, "nvml v2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
+from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
@@ -14,7 +15,9 @@ def judge(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]
     busy = [one for one in measurements if "cpu-busy" in one.flags]
     if not busy:
         return []
-    most = max(one.method.details["cores_used_by_others"] for one in busy)
+    most = max(
+        run["details"]["cores_used_by_others"] for one in busy for run in runs.each(one) if "cpu-busy" in run["flags"]
+    )
     return [
         Finding(
             finding_id,

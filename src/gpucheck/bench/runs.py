@@ -9,7 +9,6 @@ from typing import Any
 
 from gpucheck import exits
 from gpucheck.bench import all_headlines, limits
-from gpucheck.bench.transfer import judge as transfer_judge
 from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import child
 from gpucheck.machine.child import ChildResult
@@ -62,19 +61,16 @@ def _ends(report: Report) -> bool:
 def merged(reports: Sequence[Report]) -> Report:
     """The documents as one; what is derived from the rows is derived from all runs."""
     whole = runs.merge(reports)
+    # The judges are of benchmarks, which load torch: not before the last run has ended.
+    from gpucheck.bench import anew
+
+    whole = anew.again(whole)
     whole = replace(whole, findings=tuple(limits.again(whole.findings, whole.measurements)))
     results: dict[str, Any] = dict(whole.results)
-    if "bench_transfer" in results:
-        results["bench_transfer"] = [_copies(entry, whole) for entry in results["bench_transfer"]]
     if "bench_all" in results:
         names = [one["benchmark"] for one in results["bench_all"]["benchmarks"]]
         results["bench_all"] = to_json(all_headlines.of(whole.measurements, whole.findings, names))
     return replace(whole, results=results)
-
-
-def _copies(entry: dict[str, Any], whole: Report) -> dict[str, Any]:
-    mine = [one for one in whole.measurements if one.device.id == entry["device"]]
-    return {**entry, "gains": transfer_judge.speedups(mine), "latencies": transfer_judge.latencies(mine)}
 
 
 def _document(ended: ChildResult, number: int) -> Report:

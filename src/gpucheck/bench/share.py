@@ -35,6 +35,22 @@ def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
     )
 
 
+def part_in(device: Device) -> Part | Unknown | None:
+    """The part that a device of the facts is, for a document whose machine is not at hand; None for a CPU."""
+    if device.kind == "cpu":
+        return None
+    major, _, minor = (device.compute_capability or "").partition(".")
+    sliced = (device.uuid or "").startswith("MIG-")
+    return peaks.lookup(
+        device.name,
+        (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None,
+        device.multiprocessors,
+        device.memory_bus_width_bits,
+        clock_hz=device.max_sm_clock_hz,
+        memory_clock_hz=None if sliced else device.max_memory_clock_hz,
+    )
+
+
 def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
     """The fastest product of each dtype as a share of the dense peak. Nothing for a CPU or without a rate."""
     best: dict[str, Measurement] = {}

@@ -16,7 +16,7 @@ from typing import Any
 from gpucheck.machine.speaking import claim_stdout, mapped_library
 
 # CUdevice_attribute of cuda.h.
-MULTIPROCESSOR_COUNT, INTEGRATED, MAJOR, MINOR = 16, 18, 75, 76
+MULTIPROCESSOR_COUNT, INTEGRATED, MEMORY_BUS_WIDTH, MAJOR, MINOR = 16, 18, 37, 75, 76
 # The words for codes whose text a stub library, or one too old to know them, cannot give; from cuda.h.
 WORDS = {
     3: "CUDA_ERROR_NOT_INITIALIZED",
@@ -134,6 +134,7 @@ def read_device(driver: Driver, index: int) -> dict[str, object]:
         ("pci_address", lambda: driver.text("cuDeviceGetPCIBusId", device).lower()),
         ("compute_capability", lambda: f"{driver.attribute(MAJOR, device)}.{driver.attribute(MINOR, device)}"),
         ("multiprocessors", lambda: driver.attribute(MULTIPROCESSOR_COUNT, device)),
+        ("memory_bus_width_bits", lambda: driver.attribute(MEMORY_BUS_WIDTH, device) or None),
         ("integrated", lambda: bool(driver.attribute(INTEGRATED, device))),
         ("memory_total_bytes", lambda: driver.total_memory(device)),
     ):

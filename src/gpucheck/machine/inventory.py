@@ -135,6 +135,7 @@ def _merged(row: DeviceReading, seen: DeviceReading) -> DeviceReading:
         cuda_index=seen.device.cuda_index,
         parent_uuid=row.device.parent_uuid or seen.device.parent_uuid,
         multiprocessors=seen.device.multiprocessors,
+        memory_bus_width_bits=seen.device.memory_bus_width_bits,
         integrated=seen.device.integrated,
         name=row.device.name or seen.device.name,
         uuid=row.device.uuid or seen.device.uuid,
@@ -153,7 +154,7 @@ def _without_nvml(seen: DeviceReading, nvml: NvmlReading) -> DeviceReading:
 
 def _without_cuda(row: DeviceReading, cuda: CudaReading) -> DeviceReading:
     reason = cuda.error or "libcuda does not show this device"
-    told_by_cuda = ("cuda_index", "multiprocessors", "integrated")
+    told_by_cuda = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
     return DeviceReading(row.device, {**row.unknown, **dict.fromkeys(told_by_cuda, reason)})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 from gpucheck.measure import summary
 from gpucheck.report.codec import to_json
@@ -66,6 +67,13 @@ def _merged(group: Sequence[Measurement]) -> Measurement:
         telemetry=None,
         flags=tuple(dict.fromkeys(flag for one in group for flag in one.flags)),
     )
+
+
+def each(one: Measurement) -> list[dict[str, Any]]:
+    """Flags, telemetry and details of each run of a row, in order; its own where it has but one."""
+    own = {"flags": one.flags, "telemetry": one.telemetry, "details": one.method.details}
+    told: list[dict[str, Any]] = one.method.details.get("each_run") or [own]
+    return told
 
 
 def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:

@@ -107,6 +107,7 @@ class Device:
     memory_clock_hz: float | None = None
     max_sm_clock_hz: float | None = None
     max_memory_clock_hz: float | None = None
+    memory_bus_width_bits: int | None = None
     clock_reasons: ClockReasons | None = None
     pcie: Link | None = None
     ecc: Ecc | None = None

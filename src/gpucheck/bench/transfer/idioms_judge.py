@@ -7,6 +7,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.bench.transfer.idioms_measure import NAME
+from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -37,10 +38,8 @@ def answer(measurements: Sequence[Measurement], facts: Facts) -> dict[str, Any]:
 
 
 def _corrupt(rows: Sequence[Measurement]) -> list[Finding]:
-    runs = [
-        (one, [one.method.details, *(run["details"] for run in one.method.details.get("each_run", ()))]) for one in rows
-    ]
-    wrong = {_call(one): worst for one, details in runs if (worst := max(told["wrong_bytes"] for told in details))}
+    worst = {_call(one): max(run["details"]["wrong_bytes"] for run in runs.each(one)) for one in rows}
+    wrong = {call: count for call, count in worst.items() if count}
     if not wrong:
         return []
     return [

@@ -13,6 +13,7 @@ from gpucheck.bench import busy
 from gpucheck.bench.transfer import fit
 from gpucheck.bench.transfer import link as of_link
 from gpucheck.bench.transfer.link import LARGE_BYTES, Link, link_under_load
+from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -57,13 +58,14 @@ def judge(measurements: Sequence[Measurement], link: Link) -> list[Finding]:
 
 
 def corrupt(measurements: Sequence[Measurement]) -> Finding:
-    """Whether every copy that was compared arrived as it was sent."""
-    wrong = [one for one in measurements if one.method.details["wrong_bytes"]]
-    slices = sum(one.method.details["verified_slices"] for one in measurements)
-    unseen = [label(one) for one in measurements if not one.method.details["verified_slices"]]
+    """Whether every copy that was compared, in every run, arrived as it was sent."""
+    told = [(label(one), [run["details"] for run in runs.each(one)]) for one in measurements]
+    wrong = [(name, run) for name, details in told for run in details if run["wrong_bytes"]]
+    slices = sum(run["verified_slices"] for _, details in told for run in details)
+    unseen = [name for name, details in told if not all(run["verified_slices"] for run in details)]
     if not wrong and unseen:
-        told = f"nothing was compared {'; '.join(unseen)}"
-        return Finding("transfer.corrupt", "inconclusive", "not every row was compared", told, {"copies": slices})
+        message = f"nothing was compared {'; '.join(unseen)}"
+        return Finding("transfer.corrupt", "inconclusive", "not every row was compared", message, {"copies": slices})
     if not wrong:
         return Finding(
             "transfer.corrupt",
@@ -71,17 +73,15 @@ def corrupt(measurements: Sequence[Measurement]) -> Finding:
             "every copy that was compared arrived as it was sent",
             evidence={"copies": slices},
         )
-    told = "; ".join(
-        f"{one.method.details['wrong_bytes']} wrong bytes {label(one)}, the first at byte "
-        f"{one.method.details['first_wrong_byte']}"
-        for one in wrong
+    message = "; ".join(
+        f"{run['wrong_bytes']} wrong bytes {name}, the first at byte {run['first_wrong_byte']}" for name, run in wrong
     )
     return Finding(
         "transfer.corrupt",
         "fail",
         "copies arrived changed",
-        told,
-        {"wrong_bytes": {label(one): one.method.details["wrong_bytes"] for one in wrong}, "copies": slices},
+        message,
+        {"wrong_bytes": {name: run["wrong_bytes"] for name, run in wrong}, "copies": slices},
         fix="run it again; if it repeats, look for PCIe and memory errors in the system log before using this machine",
     )
 

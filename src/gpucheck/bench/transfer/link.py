@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import links, units
+from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
@@ -113,8 +114,8 @@ def link_under_load(measurements: Sequence[Measurement]) -> Link:
     """The link as telemetry saw it inside the windows of the largest pinned copies, of any run."""
     pinned = [one for one in measurements if one.case["host_memory"] == "pinned"]
     for one in sorted(pinned, key=lambda one: -one.case["size_bytes"]):
-        for telemetry in (one.telemetry, *(run["telemetry"] for run in one.method.details.get("each_run", ()))):
-            link = of_telemetry(telemetry)
+        for run in runs.each(one):
+            link = of_telemetry(run["telemetry"])
             if link is not None:
                 return link
     if measurements and all(one.device.id == "cpu" for one in measurements):
@@ -162,7 +163,7 @@ def _share(row: Measurement, rate: float, limit: float, link: Link, told: str, e
     if share >= least:
         return Finding("transfer.link", "pass", title, message, evidence)
     time_s = row.time_s
-    at_least = row.work["bytes"] / time_s.ci_high / limit if time_s and time_s.ci_high else share
+    at_least = share * time_s.median / time_s.ci_high if time_s and time_s.ci_high else share
     return Finding(
         "transfer.link",
         "warn",
