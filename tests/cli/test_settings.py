@@ -11,6 +11,8 @@ import pytest
 from gpucheck import config
 from gpucheck.cli import app as app_module
 from gpucheck.cli import settings
+from gpucheck.cli.bench import again
+from gpucheck.cli.common import Common
 from gpucheck.config import Settings
 from gpucheck.errors import UsageError
 from gpucheck.thresholds import THRESHOLDS, Limit
@@ -208,3 +210,28 @@ def test_the_pages_example_is_a_file_of_settings() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
     example = config.parse(page.partition("```toml\n")[2].partition("```")[0], "gpucheck.toml")
     assert example is not None and len(example.thresholds) == 5
+
+
+def test_a_run_in_a_fresh_process_has_the_same_settings() -> None:
+    common = Common("bench transfer", device="cpu", config="x.toml")
+    assert again.arguments_of(common, {"common": common, "min_gbps": "5", "time_budget": "1s"}) == (
+        ["bench", "transfer", "--device", "cpu", "--config", "x.toml", "--min-gbps", "5", "--time-budget", "1s"]
+    )
+
+
+def test_a_threshold_reaches_the_judge_and_the_exit_status(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "0.1s", "--json", "--quiet")
+    (folder / "gpucheck.toml").write_text("[thresholds]\nbandwidth.min_percent_of_peak = 50")
+    code, out, err = run(capsys, *command)
+    found = {one["id"]: one for one in json.loads(out)["findings"]}["bandwidth.min_percent_of_peak"]
+    assert (code, found["verdict"], err) == (4, "inconclusive", "")
+    assert found["evidence"]["threshold"] == {
+        "id": "bandwidth.min_percent_of_peak",
+        "value": 0.5,
+        "unit": "1",
+        "origin": "gpucheck.toml:thresholds.bandwidth.min_percent_of_peak",
+        "device": None,
+    }
+    assert json.loads(out)["settings"]["thresholds"] == [found["evidence"]["threshold"]]
+    code, _, err = run(capsys, *command, "--min-gbps", "fast")
+    assert (code, err) == (2, "gpucheck: --min-gbps 'fast' is no number; write it like 50, which is GB/s\n")

@@ -175,6 +175,7 @@ def watch(common: Common, work: Callable[[Emit], None]) -> int:
     from gpucheck.render import screen, text
     from gpucheck.render.blocks import Line
 
+    _tell_settings(common, _live_view(common))
     with screen.Screen(sys.stdout) as shown, _terminable():
         collector, clock = Collector(), _Clock.started_now()
 
