@@ -49,7 +49,7 @@ class LiveView:
                 self._step(event)
             case Trial():
                 if event.number == 1:
-                    self._say(trials.head())
+                    self._say(trials.head(event))
                 self._say(trials.line(event))
             case Measured() | Judged() if not self._moves:
                 pass

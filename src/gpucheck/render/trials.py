@@ -11,11 +11,17 @@ from gpucheck.report.finding import Verdict
 UNDECIDED = ("timeout", "inconclusive", "suspected")
 # Wide enough for a batch of 65 536 and the longest outcome; a line that is known only later cannot move earlier ones.
 _HEAD = f"{'trial':>6}{'batch':>9}   {'result':<22}{'peak':>10}{'samples/s':>12}   run"
+# Of products: the longest dtype's name, and sides of six digits.
+_PRODUCT_HEAD = f"{'trial':>6}   {'dtype':<10}{'M×N×K':<22}{'rate':>14}   look"
 
 
-def head() -> str:
-    """The table's head, to be shown before the first trial."""
-    return _HEAD
+def head(trial: Trial) -> str:
+    """The table's head, to be shown before the first trial, which is `trial`."""
+    return _PRODUCT_HEAD if _is_product(trial) else _HEAD
+
+
+def _is_product(trial: Trial) -> bool:
+    return "flop_per_s" in trial.result
 
 
 def verdict_of(outcome: str) -> Verdict:
@@ -24,8 +30,12 @@ def verdict_of(outcome: str) -> Verdict:
 
 
 def line(trial: Trial) -> str:
-    """One trial: its number, the size tried, what came out, the peak, the speed and what it was for."""
+    """One trial: its number, what was tried, what came out, and what it was for."""
     result = trial.result
+    if _is_product(trial):
+        shape = "×".join(str(result[side]) for side in "mnk")
+        rate_text = units.flop_rate(result["flop_per_s"])
+        return f"{trial.number:>6}   {result['dtype']:<10}{shape:<22}{rate_text:>14}   {result['purpose']}"
     outcome = str(result.get("outcome", ""))
     shown = f"{SIGNS[verdict_of(outcome)][0]} {outcome.replace('-', ' ')}"
     peak, rate = result.get("peak_bytes"), result.get("samples_per_s")
