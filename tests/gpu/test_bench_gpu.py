@@ -32,7 +32,9 @@ def run(command: Any, options: Any) -> tuple[list[Measurement], dict[str, str]]:
 
 
 def test_copies_are_timed_and_verified() -> None:
-    rows, found = run(transfer.command, copying.parse(sizes=("64KiB", "64MiB"), device="cuda:0", time_budget_s=4.0))
+    rows, found = run(
+        transfer.command, copying.parse(sizes=("64KiB", "64MiB"), device="cuda:0", time_budget_s=4.0, only=("copies",))
+    )
     assert len(rows) == 12
     assert found["transfer.corrupt"] == "pass"
     for row in rows:

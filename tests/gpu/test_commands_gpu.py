@@ -101,7 +101,7 @@ def test_float32_and_tf32_are_what_they_are_called() -> None:
 
 
 def test_transfer_times_pinned_copies_on_both_clocks() -> None:
-    read = document("bench", "transfer", *ON_CUDA, "--size", "16MiB", "--time-budget", "4s")
+    read = document("bench", "transfer", *ON_CUDA, "--size", "16MiB", "--only", "copies", "--time-budget", "4s")
     seen = {
         (row["case"]["direction"], row["case"]["host_memory"], row["case"]["timed"]): row["method"]["clock"]
         for row in read["measurements"]
@@ -127,7 +127,9 @@ def test_a_wrong_byte_on_the_device_is_found(monkeypatch: pytest.MonkeyPatch) ->
         copies.destination.words[3:4].fill_(-1)  # no pattern holds it
 
     monkeypatch.setattr(Copies, "call", spoiled)
-    options = copying.parse(sizes=("1MiB",), direction="h2d", host_memory="pinned", device="cuda:0", time_budget_s=2.0)
+    options = copying.parse(
+        sizes=("1MiB",), direction="h2d", host_memory="pinned", device="cuda:0", time_budget_s=2.0, only=("copies",)
+    )
     assert verdicts(transfer.command, options)["transfer.corrupt"] == "fail"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpucheck import units
@@ -21,6 +21,10 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 
 _WAYS = transfer_fit.WAYS
+# What stands in a device's own section.
+_BY_DEVICE = ("transfer", transfer_lines.NAME)
+# The other parts, below the devices: each picks its own from all measurements.
+BELOW: tuple[Callable[[Sequence[Measurement]], list[Block]], ...] = ()
 _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link"))
 
 
@@ -28,12 +32,15 @@ def blocks(report: Report) -> list[Block]:
     """For each device a table of rates by size and direction, then what its other parts measured; then the findings."""
     laid_out: list[Block] = []
     answers = {entry["device"]: entry for entry in report.results.get("bench_transfer", ())}
-    for device in dict.fromkeys(measurement.device for measurement in report.measurements):
-        mine = [measurement for measurement in report.measurements if measurement.device == device]
+    by_device = [one for one in report.measurements if one.name in _BY_DEVICE]
+    for device in dict.fromkeys(measurement.device for measurement in by_device):
+        mine = [measurement for measurement in by_device if measurement.device == device]
         answer = answers.get(device.id, {})
         laid_out += [Line(_head(device.name or device.id, device.id, answer.get("link"))), Line()]
         laid_out += _copies([one for one in mine if one.name == "transfer"], answer)
         laid_out += transfer_lines.blocks(mine, answer)
+    for part in BELOW:
+        laid_out += part(report.measurements)
     laid_out += [finding_line(finding) for finding in report.findings]
     laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
     return laid_out
