@@ -1,0 +1,57 @@
+"""`bench all` and thresholds for real on a CUDA device, short."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpucheck.cli import app as app_module
+
+pytestmark = pytest.mark.gpu
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    code = app_module.main([*arguments, "--device", "cuda:0", "--json", "--quiet"])
+    found = dict(json.loads(capsys.readouterr().out))
+    assert found["summary"]["exit"] == code  # type: ignore[index]
+    return found
+
+
+def test_every_benchmark_has_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "bench", "all", "--time-budget", "25s")
+    answer = found["results"]["bench_all"]  # type: ignore[index]
+    failed = [one for one in answer["benchmarks"] if one["verdict"] in ("fail", "skip")]
+    assert not failed, failed
+    lines = [(line["benchmark"], line["case"].partition(",")[0]) for line in answer["headlines"]]
+    assert {("transfer", "to the device"), ("transfer", "to the host"), ("bandwidth", "copy")} <= set(lines)
+    assert ("matmul", "float32") in lines
+    for line in answer["headlines"]:
+        assert line["value"] is None or line["value"] > 0, line
+        assert line["share"] is None or 0 < line["share"] < 1.1, line
+    assert {one["device"]["id"] for one in found["measurements"]} == {"cuda:0"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "finding", "verdicts"),
+    [
+        (("transfer", "--size", "64MiB", "--min-gbps", "0.001"), "transfer.min_gbps", {"pass"}),
+        # A miss on a machine that is busy or throttled is none.
+        (("transfer", "--size", "64MiB", "--min-gbps", "100000"), "transfer.min_gbps", {"fail", "inconclusive"}),
+        (("matmul", "--size", "4096", "--dtype", "float32", "--min-tflops", "0.001"), "matmul.min_tflops", {"pass"}),
+        # An estimated peak, or none, decides nothing.
+        (
+            ("bandwidth", "--size", "256MiB", "--min-percent-of-peak", "1%"),
+            "bandwidth.min_percent_of_peak",
+            {"pass", "inconclusive"},
+        ),
+    ],
+)
+def test_a_threshold_is_judged_by_what_the_device_reaches(
+    arguments: tuple[str, ...], finding: str, verdicts: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = document(capsys, "bench", *arguments, "--time-budget", "4s")
+    (answer,) = [one for one in found["findings"] if one["id"] == finding]  # type: ignore[attr-defined]
+    assert answer["verdict"] in verdicts, answer
+    figures = answer["evidence"]["figures"]
+    assert figures and all(one["value"] and one["low"] <= one["value"] <= one["high"] for one in figures), figures
