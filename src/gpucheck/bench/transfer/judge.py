@@ -210,6 +210,6 @@ def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
             "info",
             f"host memory copies at {units.byte_rate(row.rate.median)} ({size} at a time)",
             "bytes copied; each is read once and written once",
-            {"bytes_per_s": row.rate.median, "size_bytes": row.case["size_bytes"]},
+            {"bytes_per_s": row.rate.median, "size_bytes": row.case["size_bytes"], "fits": fits(measurements)},
         )
     ]
