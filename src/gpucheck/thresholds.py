@@ -151,7 +151,8 @@ def told(one: Limit) -> str:
 def amount(kind: Kind, value: float) -> str:
     """A value of this kind as text."""
     if kind == "percent":
-        return f"{units.significant(value * 100)} %"
+        text = units.significant(value * 100)
+        return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
     if kind == "times":
         return f"{units.significant(value)}×"
     return units.byte_rate(value) if kind == "GB/s" else units.flop_rate(value)

@@ -242,6 +242,17 @@ def test_with_several_devices_no_share_is_given_to_the_wrong_one() -> None:
     assert [(one.device, one.share) for one in told] == [("cuda:0", None), ("cuda:1", None)]
 
 
+def test_of_several_devices_each_has_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps(given: Given, emit: Emit, shared: Shared) -> None:
+        for device, peak in ((H200, 8e12), (DeviceRef("cuda:1", None, "NVIDIA L4"), 5e12)):
+            emit(Measured(replace(READ, device=device)))
+            evidence = {"peak_bytes_per_s": peak, "kind": "data sheet"}
+            emit(Judged(Finding("bandwidth.share_of_peak", "info", "t", evidence=evidence)))
+
+    lines = answer(ran(monkeypatch, benchmark("bandwidth", steps)))["headlines"]
+    assert [(one["device"], one["share"]) for one in lines] == [("cuda:0", 0.5), ("cuda:1", 0.8)]
+
+
 def test_a_row_without_a_rate_shows_none() -> None:
     assert headlines([replace(READ, rate=None)])[0].value is None
 

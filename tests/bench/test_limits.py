@@ -150,7 +150,7 @@ def test_a_share_of_the_link_replaces_what_the_benchmark_says_of_it() -> None:
     rows = dict(zip(WAYS, BOTH, strict=False))
     known = of_link.judge(rows, of_link.Link(5, 16), WAYS)
     finding = judged(BOTH, set_to("transfer.link", 0.85), findings=known)["transfer.link"]
-    assert (finding.verdict, finding.title) == ("fail", "pinned copies do not reach at least 85.0 % of the link")
+    assert (finding.verdict, finding.title) == ("fail", "pinned copies do not reach at least 85 % of the link")
     assert finding.message.startswith("to the device 87.3 % (86.4 % to 88.2 %); to the host 79.3 % (")
     assert finding.evidence["link"] == "PCIe 5 x16"
     unknown = of_link.judge(rows, of_link.Link(reason="NVML is not there"), WAYS)

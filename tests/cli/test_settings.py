@@ -156,7 +156,7 @@ def test_a_command_has_the_thresholds_of_its_own_figures(folder: Path) -> None:
     found, _, given = of(min_gbps="4", baseline="x.json")
     assert found.thresholds[0] == Limit("transfer.min_gbps", 4e9, "B/s", "--min-gbps")
     assert given["fail_if_slower"] == "7%"
-    assert settings.told(found).endswith("compare.slower at most 7.00 % (gpucheck.toml:thresholds.compare.slower)")
+    assert settings.told(found).endswith("compare.slower at most 7 % (gpucheck.toml:thresholds.compare.slower)")
     assert "--min-gbps" not in settings.told(found)
     assert [one.id for one in of("bench all")[0].thresholds] == [*["transfer.min_gbps"] * 2, "matmul.min_tflops"]
     assert of("devices")[0].thresholds == ()
@@ -235,3 +235,18 @@ def test_a_threshold_reaches_the_judge_and_the_exit_status(folder: Path, capsys:
     assert json.loads(out)["settings"]["thresholds"] == [found["evidence"]["threshold"]]
     code, _, err = run(capsys, *command, "--min-gbps", "fast")
     assert (code, err) == (2, "gpucheck: --min-gbps 'fast' is no number; write it like 50, which is GB/s\n")
+
+
+def test_a_gate_on_a_comparison_tells_where_it_was_set(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = str(folder / "old.json")
+    command = ("bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "0.1s")
+    assert run(capsys, *command, "--quiet", "--output", old)[0] == 0
+    (folder / "gpucheck.toml").write_text("[thresholds]\ncompare.slower = 5")
+    code, out, err = run(capsys, "compare", old, old, "--json")
+    assert (code, err) == (
+        4,
+        "gpucheck: set: compare.slower at most 5 % (gpucheck.toml:thresholds.compare.slower)\n",
+    )
+    found = {one["id"]: one for one in json.loads(out)["findings"]}["compare.slower"]
+    assert found["message"].endswith("(set by gpucheck.toml:thresholds.compare.slower)")
+    assert found["evidence"]["threshold"]["value"] == 0.05

@@ -104,6 +104,8 @@ class _Told:
     notices: set[str] = field(default_factory=set)
     measured: list[Measurement] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    # A device is judged after its rows and before the next one's.
+    by_device: dict[str, list[Finding]] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -120,6 +122,8 @@ class _Told:
                 self.measured.append(measurement)
             case Judged(finding):
                 self.findings.append(finding)
+                if self.measured:
+                    self.by_device.setdefault(self.measured[-1].device.id, []).append(finding)
         self.emit(event)
 
 
@@ -154,7 +158,7 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
                         told(Judged(finding))
         finally:
             ran = [other.name for other in todo[: place + 1]]
-            emit(Answered("bench_all", to_json(all_headlines.of(told.measured, told.findings, ran))))
+            emit(Answered("bench_all", to_json(all_headlines.of(told.measured, told.findings, ran, told.by_device))))
 
 
 def host_share() -> float:

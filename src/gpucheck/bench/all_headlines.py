@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpucheck import units
@@ -48,19 +48,27 @@ class All:
     benchmarks: tuple[Summary, ...]
 
 
-def of(measurements: Sequence[Measurement], findings: Sequence[Finding], names: Iterable[str]) -> All:
-    """The headlines of the benchmarks with these names, device by device, and what each benchmark's findings say."""
+def of(
+    measurements: Sequence[Measurement],
+    findings: Sequence[Finding],
+    names: Iterable[str],
+    by_device: Mapping[str, Sequence[Finding]] | None = None,
+) -> All:
+    """The headlines of the benchmarks with these names, device by device, and what each benchmark's findings say.
+
+    `by_device` tells whose link and peak a finding is about. Findings name no device: without it, and with several
+    devices, that is not known.
+    """
     ran = tuple(names)
-    known = limits.ceilings(findings)
     devices = tuple(dict.fromkeys(one.device.id for one in measurements))
-    # Findings name no device: with several, whose link or peak a finding tells is not known.
-    known = known if len(devices) == 1 else {}
+    whose = by_device if by_device is not None else {devices[0]: findings} if len(devices) == 1 else {}
+    known = {device: limits.ceilings(whose.get(device, ())) for device in devices}
     lines = [
         line
         for device in devices
         for name in ran
         if name in HEADLINES
-        for line in HEADLINES[name]([one for one in measurements if one.device.id == device], known)
+        for line in HEADLINES[name]([one for one in measurements if one.device.id == device], known[device])
     ]
     return All(tuple(lines), tuple(_summary(name, findings) for name in ran))
 

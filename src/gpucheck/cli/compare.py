@@ -12,6 +12,7 @@ from gpucheck.errors import UsageError
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
+    from gpucheck.report.finding import Finding
     from gpucheck.report.report import Report
 
 FAIL_IF_SLOWER = typer.Option(
@@ -30,10 +31,10 @@ def compare(
 
     limit = limit_of(fail_if_slower)
     before, after = load(old), load(new)
-    return session.run(common, lambda emit: conclude(before, after, limit, emit))
+    return session.run(common, lambda emit: conclude(before, after, limit, emit, common))
 
 
-def conclude(old: Report, new: Report, limit: float | None, emit: Emit) -> None:
+def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: Common) -> None:
     """Compare, saying first what differs between the machines and methods."""
     from gpucheck import compare as work
     from gpucheck.report.codec import to_json
@@ -44,7 +45,21 @@ def conclude(old: Report, new: Report, limit: float | None, emit: Emit) -> None:
         emit(Notice(text, "warning"))
     emit(Answered("compare", to_json(comparison)))
     for finding in work.judge(comparison, limit):
-        emit(Judged(finding))
+        emit(Judged(_with_origin(finding, common)))
+
+
+def _with_origin(finding: Finding, common: Common) -> Finding:
+    """The gate's finding with where its limit was set."""
+    from dataclasses import replace
+
+    from gpucheck.report.codec import to_json
+
+    set_to = common.settings.thresholds if common.settings is not None else ()
+    limit = next((one for one in set_to if one.id == finding.id), None)
+    if limit is None:
+        return finding
+    message = f"{finding.message} (set by {limit.origin})".strip()
+    return replace(finding, message=message, evidence={**finding.evidence, "threshold": to_json(limit)})
 
 
 def limit_of(text: str) -> float | None:

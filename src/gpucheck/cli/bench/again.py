@@ -83,7 +83,7 @@ def run_again(common: Common, given: Mapping[str, Any], budget_s: float | None =
     def work_and_compare(emit: Emit) -> None:
         after = work.command(arguments, count, emit, budget_s=budget_s or 0.0)
         if before is not None:
-            compare.conclude(before, after, limit, emit)
+            compare.conclude(before, after, limit, emit, common)
 
     return session.run(common, work_and_compare)
 
