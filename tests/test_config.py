@@ -81,6 +81,7 @@ def test_a_table_of_a_shared_file() -> None:
         ('time_budget = "soon"', "gpucheck.toml:time_budget 'soon' is not understood; write it like 30s, 5m or 250ms"),
         ("time_budget = nan", "gpucheck.toml:time_budget 'nan' is not understood; write it like 30s, 5m or 250ms"),
         ("time_budget = 0x" + "f" * 6000, 'gpucheck.toml:time_budget a huge number is no time; write it like "30s"'),
+        ("a" * 99 + " = 1", f"gpucheck.toml:{'a' * 57}... is not known; "),
         ("thresholds = 1", "gpucheck.toml:thresholds is no table; write it as [thresholds]"),
         ("x = [", "gpucheck.toml is no TOML; "),
         ("[thresholds]\ntransfer.min_gps = 1", ".transfer.min_gps is not known; did you mean transfer.min_gbps?"),

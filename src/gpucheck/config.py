@@ -9,7 +9,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.errors import UsageError
-from gpucheck.thresholds import BY_ID, THRESHOLDS, Limit, limit, shown
+from gpucheck.thresholds import BY_ID, THRESHOLDS, Limit, clipped, limit, shown
 
 # What a file's first level holds.
 KEYS = ("device", "strict", "time_budget", "thresholds")
@@ -46,7 +46,7 @@ def parse(text: str, name: str, *, below: str = "") -> Settings | None:
         raise UsageError(f"{prefix.rstrip('.')} is no table", "", f"write it as [{below}]")
     for key in table:
         if key not in KEYS:
-            raise UsageError(f"{prefix}{key} is not known", "", _did_you_mean(key, KEYS))
+            raise UsageError(f"{prefix}{clipped(key)} is not known", "", _did_you_mean(key, KEYS))
     origins = {key: f"{prefix}{key}" for key in table if key != "thresholds"}
     return Settings(
         file=name,
@@ -111,14 +111,16 @@ def _thresholds(table: Any, prefix: str) -> tuple[Limit, ...]:
                     # Without quotes a dot makes a table of its own: what looks like a device may be half an id.
                     known = [*BY_ID, *(one.partition(".")[2] for one in BY_ID)]
                     nearest = _nearest(f"{key}.{name}", BY_ID) if name in known else _nearest(name, BY_ID)
-                    raise UsageError(f'{prefix}."{key}".{name} is not known', "", f"did you mean {nearest}?")
+                    raise UsageError(
+                        f'{prefix}."{clipped(key)}".{clipped(name)} is not known', "", f"did you mean {nearest}?"
+                    )
                 if BY_ID[name].command == "compare":
                     raise UsageError(f'{prefix}."{key}".{name} is not for one device', "", f"write it in [{prefix}]")
                 named.append(_in_file(name, inner, f'{prefix}."{key}".{name}', key))
         else:
             for name, inner in _flat({key: value}):
                 if name not in BY_ID:
-                    raise UsageError(f"{prefix}.{name} is not known", "", _did_you_mean(name, BY_ID))
+                    raise UsageError(f"{prefix}.{clipped(name)} is not known", "", _did_you_mean(name, BY_ID))
                 general.append(_in_file(name, inner, f"{prefix}.{name}"))
     return (*named, *general)
 

@@ -171,5 +171,9 @@ def shown(value: Any) -> str:
     """A value as a file has it, not longer than a line."""
     if isinstance(value, int) and value.bit_length() > 128:
         return "a huge number"  # Python refuses to write one of thousands of digits
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    return clipped(str(value).lower() if isinstance(value, bool) else repr(value))
+
+
+def clipped(text: str) -> str:
+    """A text from a file, not longer than a line."""
+    return text if len(text) <= 60 else f"{text[:57]}..."
