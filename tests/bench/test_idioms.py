@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -269,6 +269,11 @@ def test_the_fastest_raw_copy_is_the_measure() -> None:
     assert found.evidence["times_raw"] == pytest.approx(
         {"y.copy_(pageable)": 5.0, "y.copy_(pinned)": 1.0, "to": 5.0, "to_non_blocking": 1.25}
     )
+
+
+def test_other_work_beside_it_is_told() -> None:
+    found = judged(*RAW, replace(row("to", 6e-3), flags=("cpu-busy",)))["transfer.idioms"]
+    assert found.message == "1 of 3 were timed beside other processes"
 
 
 def test_each_direction_has_its_own() -> None:

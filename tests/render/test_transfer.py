@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -168,6 +169,16 @@ def test_the_head_names_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
         "NVIDIA H200 (cuda:0) · NVLink-C2C under load · limit 447 GB/s per direction"
     )
     assert head() == "NVIDIA H200 (cuda:0) · link unknown: it was not read"
+
+
+def test_a_flag_of_many_rows_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    measurements = [replace(one, flags=("noisy",)) for one in copies(SIZES[:2])]
+    lines = shown(report([*measurements[:4], *copies(SIZES[:2])[4:]]), monkeypatch)
+    assert (
+        "noisy: 64 KiB pageable to device, 1 MiB pageable to device, 64 KiB pinned to device, 1 MiB pinned to device"
+        in lines
+    )
+    assert "noisy: 6 of 6 rows" in shown(report(measurements), monkeypatch)
 
 
 def test_a_part_alone_has_no_table_of_copies() -> None:

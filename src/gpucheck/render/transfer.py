@@ -21,6 +21,8 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 
 _WAYS = transfer_fit.WAYS
+# Rows that a flag names one by one; the JSON has all.
+MOST_NAMED = 4
 # What stands in a device's own section.
 _BY_DEVICE = ("transfer", transfer_lines.NAME)
 # The other parts, below the devices: each picks its own from all measurements.
@@ -134,4 +136,8 @@ def _flags(measurements: Sequence[Measurement]) -> list[Line]:
         for flag in one.flags:
             name = f"{units.capacity(case['size_bytes'])} {case['host_memory']} {_WAYS[case['direction']]}"
             by_flag.setdefault(flag, []).append(f"{name} (link)" if case["timed"] == "link" else name)
-    return [Line(f"{flag}: {', '.join(names)}", "dim") for flag, names in by_flag.items()]
+    total = len(measurements)
+    return [
+        Line(f"{flag}: {', '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} of {total} rows'}", "dim")
+        for flag, names in by_flag.items()
+    ]

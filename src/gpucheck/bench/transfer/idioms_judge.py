@@ -89,6 +89,9 @@ def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
         "size_bytes": rows[0].case["size_bytes"],
     }
     messages, fix = _pinning(rows, evidence)
+    busy = sum("cpu-busy" in one.flags for one in rows)
+    if busy:
+        messages.append(f"{busy} of {len(rows)} were timed beside other processes")
     return [Finding("transfer.idioms", "info", title, "; ".join(messages), evidence, fix)]
 
 
