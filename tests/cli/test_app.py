@@ -18,6 +18,7 @@ COMMANDS = {
     "bench transfer",
     "bench bandwidth",
     "bench matmul",
+    "bench overlap",
     "bench all",
     "find-batch-size",
     "compare",

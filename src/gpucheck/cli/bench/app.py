@@ -7,6 +7,7 @@ import typer
 from gpucheck.cli.bench.all import all_benchmarks
 from gpucheck.cli.bench.bandwidth import bandwidth
 from gpucheck.cli.bench.matmul import matmul
+from gpucheck.cli.bench.overlap import overlap
 from gpucheck.cli.bench.transfer import transfer
 from gpucheck.cli.common import add, exit_codes_epilog
 
@@ -26,4 +27,5 @@ def bench(context: typer.Context) -> None:
 add(app, "transfer", transfer, group="bench")
 add(app, "bandwidth", bandwidth, group="bench")
 add(app, "matmul", matmul, group="bench")
+add(app, "overlap", overlap, group="bench")
 add(app, "all", all_benchmarks, group="bench")

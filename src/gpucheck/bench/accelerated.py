@@ -1,0 +1,22 @@
+"""For benchmarks that compare a device with the host: whether there is a device, before anything is measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpucheck.bench.devices import Shared
+from gpucheck.errors import CannotLook
+from gpucheck.machine import choose, inventory
+from gpucheck.report.events import Emit, Started
+
+
+def shared_with_facts(device: str, emit: Emit, shared: Shared, error: CannotLook) -> Shared:
+    """What is shared, with the machine read. Raises `error` where `device` means the CPU, and what `choose` raises.
+
+    Said before the loop over devices, which would remark first that it works on the CPU.
+    """
+    facts = shared.facts or inventory.read()
+    if choose.choose(device, facts).ids == ("cpu",):
+        emit(Started(facts))
+        raise error
+    return replace(shared, facts=facts)

@@ -1,0 +1,101 @@
+"""What `bench overlap` puts side by side: the options, the cases, and the memory that they may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gpucheck import units
+from gpucheck.bench.matmul import cases as products
+from gpucheck.bench.transfer.cases import DIRECTIONS, Direction, HostMemory, Room
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine.accel import Accel
+from gpucheck.units import MIB
+
+Streams = Literal[1, 2]
+
+# 2.4 ms on PCIe 5, 10 on PCIe 3: against that a launch and a synchronise, some 10 µs, are less than a percent.
+DEFAULT_SIZE = 128 * MIB
+# Below this launching a copy takes about as long as copying (1 MiB is 19 µs on PCIe 5).
+SMALLEST_SIZE = MIB
+# What buffers may take of the host's memory that is left.
+HOST_SHARE = 0.25
+# Pageable and pinned.
+HOST_BUFFERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for; `host_share` is what buffers may take of the host's memory that is left."""
+
+    size: int | None = None
+    directions: tuple[Direction, ...] = DIRECTIONS["both"]
+    time_budget_s: float | None = None
+    device: str = "auto"
+    host_share: float = HOST_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A copy beside compute: which way, from which memory, on how many streams, and how much at a time."""
+
+    direction: Direction
+    memory: HostMemory
+    streams: Streams
+    size: int
+
+    @property
+    def label(self) -> str:
+        """The case in words."""
+        streams = "one stream" if self.streams == 1 else "two streams"
+        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}, {streams}"
+
+
+def parse(
+    *, size: str = "", direction: str = "both", time_budget_s: float | None = None, device: str = "auto"
+) -> Options:
+    """Options from what was typed. Raises UsageError."""
+    if direction not in DIRECTIONS:
+        raise UsageError(f"--direction {direction!r} is not known", "", f"give {', '.join(DIRECTIONS)}")
+    wanted = units.parse_size(size, smallest=SMALLEST_SIZE) if size else None
+    return Options(wanted, DIRECTIONS[direction], time_budget_s, device)
+
+
+def size_for(options: Options, room: Room) -> int:
+    """The size of a copy. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
+    most = room.most(HOST_BUFFERS)
+    if most < SMALLEST_SIZE:
+        raise CannotLook(
+            "there is no room to copy in",
+            f"buffers may take {units.capacity(most)} each",
+            "end what else uses this memory",
+            finding="overlap.memory",
+        )
+    if options.size is None:
+        # A power of two, as the default is.
+        return min(DEFAULT_SIZE, 1 << (most.bit_length() - 1))
+    if options.size > most:
+        raise UsageError(
+            f"--size {units.capacity(options.size)} does not fit",
+            "it is needed twice on the host, pageable and pinned, and once on the device",
+            f"give at most {units.capacity(most)}",
+        )
+    return options.size
+
+
+def cases(options: Options, accel: Accel, size: int, *, pinned: bool, two_streams: bool) -> list[Case]:
+    """The cases in order, the most telling first: what a part of the time is left for is told at least of those."""
+    memories: tuple[HostMemory, ...] = ("pinned", "pageable") if pinned else ("pageable",)
+    streams: tuple[Streams, ...] = (2, 1) if two_streams else (1,)
+    return [
+        Case(direction, memory, count, size)
+        for memory in memories
+        for count in streams
+        for direction in options.directions
+    ]
+
+
+def fast_dtype(accel: Accel) -> products.Dtype:
+    """What this device computes in fastest, of what it really has: bfloat16, else float16, else float32."""
+    wanted: tuple[products.Dtype, ...] = ("bfloat16", "float16")
+    return next((dtype for dtype in wanted if products.support(dtype, accel).kind == "native"), "float32")

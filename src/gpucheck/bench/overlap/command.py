@@ -1,0 +1,99 @@
+"""The command `bench overlap`: every direction, kind of memory and number of streams, on every device asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpucheck.bench import accelerated, devices
+from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.bench.overlap import judge
+from gpucheck.bench.overlap.cases import HOST_BUFFERS, Options, cases, fast_dtype, size_for
+from gpucheck.bench.overlap.measure import SLICES, Bench, Compute, compute, measure
+from gpucheck.bench.transfer.measure import Buffers, buffers, room_for, wake
+from gpucheck.errors import CannotLook
+from gpucheck.machine.accel import Accel
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.events import Answered, Emit, Judged, Progress
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement
+from gpucheck.work import precision
+
+DEFAULT_BUDGET_S = 10.0
+# A case that is not precise by then has told what it can.
+LONGEST_CASE_S = 2.0
+
+ON_A_CPU = CannotLook(
+    "a CPU has no copies to hide",
+    "overlap is between a device's compute and its copies from and to the host",
+    "run it on a machine with an accelerator that torch can use",
+    finding="overlap.device",
+)
+
+
+def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
+    """Measure what of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
+    shared = accelerated.shared_with_facts(options.device, emit, shared, ON_A_CPU)
+    answers: list[dict[str, Any]] = []
+
+    def conclude(accel: Accel, facts: Facts, measured: Sequence[Measurement]) -> list[Finding]:
+        answers.extend(judge.answer(measured))
+        emit(Answered("bench_overlap", list(answers)))
+        return judge.judge(measured, facts)
+
+    devices.each(
+        options.device,
+        emit,
+        lambda accel, deadline: _rows(options, accel, emit, deadline),
+        conclude,
+        time_budget_s=options.time_budget_s,
+        default_s=lambda accel: DEFAULT_BUDGET_S,
+        shared=shared,
+    )
+
+
+def _rows(options: Options, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
+    if accel.is_cpu:
+        raise ON_A_CPU
+    room = room_for(accel, options.host_share)
+    size = size_for(options, room)
+    side_stream = accel.side_stream()
+    if side_stream is None:
+        emit(Judged(Finding("overlap.streams", "skip", f"{accel.id} has no second stream", "only one is measured")))
+    emit(Progress("allocating", 0, None))
+    shared = _buffers(accel, max(size, min(SLICES * size, room.most(HOST_BUFFERS))))
+    if shared.no_pinned is not None:
+        emit(Judged(Finding("overlap.pinned", "skip", "no pinned memory was to be had", shared.no_pinned)))
+    todo = cases(options, accel, size, pinned="pinned" in shared.host, two_streams=side_stream is not None)
+    with Watch(accel.uuid) as watch, precision.precision("ieee"):
+        bench = Bench(accel, shared, _compute(accel), room, watch, side_stream, {})
+        wake(accel, shared)
+        for done, case in enumerate(todo):
+            emit(Progress(f"{case.label} on {accel.id}", done, len(todo)))
+            share_s = max(deadline - time.monotonic(), 0.0) / (len(todo) - done)
+            yield from measure(case, bench, min(share_s, LONGEST_CASE_S))
+
+
+def _buffers(accel: Accel, capacity: int) -> Buffers:
+    """The device's buffer and those of the host; pinned memory where the device can have it. Raises CannotLook."""
+    try:
+        return buffers(accel, ("pageable", "pinned") if accel.can_pin else ("pageable",), capacity)
+    except CannotLook as error:
+        raise CannotLook(error.what, error.why, error.fix, finding="overlap.memory") from error
+
+
+def _compute(accel: Accel) -> Compute:
+    """What the copies hide behind. Raises CannotLook where the device has no room for it."""
+    try:
+        return compute(accel, fast_dtype(accel))
+    except RuntimeError as error:
+        if not accel.is_out_of_memory(error):
+            raise
+        raise CannotLook(
+            "no room for the matrices to compute with",
+            str(error).strip().splitlines()[0],
+            "end what else uses this memory",
+            finding="overlap.memory",
+        ) from error

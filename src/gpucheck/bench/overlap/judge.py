@@ -1,0 +1,165 @@
+"""What copies beside compute say: how much of them hides, and whether they arrived. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpucheck import units
+from gpucheck.bench import busy, rounds
+from gpucheck.bench.overlap.balance import unbalanced
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement, TimeStats
+
+NAME = "overlap"
+WAYS = {"host_to_device": "to the device", "device_to_host": "to the host"}
+# What the two cost each other (the device's memory, launches, one wait) is some percent: a fifth left to wait for is
+# more than that. Below the half more of the copy is waited for than hides.
+HIDDEN, HALF = 0.8, 0.5
+
+ADVICE = (
+    "pin_memory=True in the DataLoader (or pinned buffers that are reused), then copy with non_blocking=True on a "
+    "second stream, which the compute waits for (wait_stream); record_stream keeps the tensor's memory"
+)
+
+
+def answer(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+    """The overlap of every case of which all three parts were timed, with its interval; times are of the whole group.
+
+    The interval comes from the rounds: both over the sum of the two alone, pair by pair. None below six rounds.
+    """
+    found = []
+    for parts in _cases(measurements):
+        if parts.keys() < {"copy", "compute", "both"}:
+            continue
+        copy, compute, both = (parts[what] for what in ("copy", "compute", "both"))
+        copy_s, compute_s, both_s = (rounds.window_s(one.runs) for one in (copy, compute, both))
+        overlap = (copy_s + compute_s - both_s) / min(copy_s, compute_s)
+        low, high = _interval(
+            overlap,
+            (copy_s + compute_s) / min(copy_s, compute_s),
+            rounds.ratio(rounds.windows(both.runs), rounds.windows(copy.runs, compute.runs)),
+        )
+        found.append(
+            {
+                "device": copy.device.id,
+                **{name: copy.case[name] for name in ("direction", "host_memory", "streams", "size_bytes")},
+                "overlap": overlap,
+                "ci_low": low,
+                "ci_high": high,
+                "copy_s": copy_s,
+                "compute_s": compute_s,
+                "both_s": both_s,
+                "rounds": sum(len(run.samples_s) for run in both.runs),
+                "flags": _flags(parts, copy_s, compute_s),
+            }
+        )
+    return found
+
+
+def _cases(measurements: Sequence[Measurement]) -> list[dict[str, Measurement]]:
+    cases: dict[tuple[Any, ...], dict[str, Measurement]] = {}
+    for one in measurements:
+        if one.name == NAME:
+            key = (one.device, *(one.case[name] for name in ("direction", "host_memory", "streams", "size_bytes")))
+            cases.setdefault(key, {})[one.case["what"]] = one
+    return list(cases.values())
+
+
+def _interval(overlap: float, scale: float, share: TimeStats | None) -> tuple[float | None, float | None]:
+    """The interval of the overlap from that of both over the sum, widened to hold the overlap of the medians."""
+    if share is None or share.ci_low is None or share.ci_high is None:
+        return None, None
+    return min((1 - share.ci_high) * scale, overlap), max((1 - share.ci_low) * scale, overlap)
+
+
+def _flags(parts: Mapping[str, Measurement], copy_s: float, compute_s: float) -> list[str]:
+    flags = [flag for one in parts.values() for flag in one.flags]
+    return list(dict.fromkeys(flags + ["unbalanced"] * unbalanced(copy_s, compute_s)))
+
+
+def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """Every finding of one device's rows, the most important first."""
+    found = answer(measurements)
+    if not found:
+        return [Finding("overlap.pinned_two_streams", "skip", "nothing was timed", "no case was finished")]
+    return [
+        *_pinned(found, facts.environment),
+        *_pageable(found),
+        _copies(measurements),
+        *busy.judge("overlap.cpu_busy", measurements),
+    ]
+
+
+def _of(found: Sequence[Mapping[str, Any]], memory: str, streams: int) -> list[Mapping[str, Any]]:
+    return [one for one in found if (one["host_memory"], one["streams"]) == (memory, streams)]
+
+
+def _told(found: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{units.percent(one['overlap'])} {WAYS[one['direction']]}" for one in found)
+
+
+def _evidence(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"overlap": {str(one["direction"]): one["overlap"] for one in found}}
+
+
+def _pinned(found: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> list[Finding]:
+    two, one_stream = _of(found, "pinned", 2), _of(found, "pinned", 1)
+    if not two:
+        return []
+    name, told, evidence = "overlap.pinned_two_streams", _told(two), _evidence(two)
+    if one_stream:
+        told += f"; in one stream {_told(one_stream)}"
+    # Certainly less than the half, as far as there is an interval.
+    if any((one["overlap"] if one["ci_high"] is None else one["ci_high"]) < HALF for one in two):
+        title = "pinned copies do not hide behind compute, not even on a second stream"
+        return [Finding(name, "warn", title, told, evidence, fix=_cause(environment))]
+    if all(one["overlap"] >= HIDDEN for one in two):
+        return [Finding(name, "pass", "pinned copies hide behind compute on a second stream", told, evidence)]
+    return [Finding(name, "info", "pinned copies hide in part behind compute on a second stream", told, evidence)]
+
+
+def _cause(environment: Mapping[str, str]) -> str:
+    if environment.get("CUDA_LAUNCH_BLOCKING") == "1":
+        return "unset CUDA_LAUNCH_BLOCKING: with it every launch is waited for"
+    return (
+        "look for a debugger or profiler that launches one thing at a time, a part with one engine for copies and "
+        "compute, CUDA_LAUNCH_BLOCKING=1, or Windows' WDDM driver model"
+    )
+
+
+def _pageable(found: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """What pageable memory costs, and what to do: advice only where pinned memory is seen to do better."""
+    two = _of(found, "pageable", 2) or _of(found, "pageable", 1)
+    if not two:
+        return []
+    pinned = {one["direction"]: one["overlap"] for one in _of(found, "pinned", 2)}
+    exposed = [one for one in two if one["overlap"] < HALF]
+    gains = [one for one in exposed if pinned.get(one["direction"], 0.0) >= HALF]
+    title = (
+        "copies of pageable memory keep the host, and hide nothing or little"
+        if exposed
+        else "copies of pageable memory hide behind compute too"
+    )
+    told = f"{_told(two)}, with non_blocking=True"
+    return [Finding("overlap.pageable", "info", title, told, _evidence(two), ADVICE if gains else None)]
+
+
+def _copies(measurements: Sequence[Measurement]) -> Finding:
+    """Whether every copy that was compared arrived as it was sent."""
+    copies = [one for one in measurements if one.name == NAME and one.case["what"] == "copy"]
+    slices = sum(one.method.details["verified_slices"] for one in copies)
+    evidence = {"copies": slices}
+    wrong = [one for one in copies if one.method.details["wrong_bytes"]]
+    if wrong:
+        told = "; ".join(
+            f"{one.method.details['wrong_bytes']} wrong bytes {WAYS[one.case['direction']]}, "
+            f"{one.case['host_memory']}, the first at byte {one.method.details['first_wrong_byte']}"
+            for one in wrong
+        )
+        fix = "run it again; if it repeats, look for PCIe and memory errors in the system log"
+        return Finding("overlap.copies", "fail", "copies beside compute arrived changed", told, evidence, fix)
+    if not all(one.method.details["verified_slices"] for one in copies):
+        return Finding("overlap.copies", "inconclusive", "not every row was compared", "", evidence)
+    return Finding("overlap.copies", "pass", "every copy that was compared arrived as it was sent", "", evidence)

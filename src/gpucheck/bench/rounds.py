@@ -1,0 +1,160 @@
+"""Several calls timed in turn on the host's clock: what drifts meets all of them alike, and their ratios are paired.
+
+For what is compared within one process: a copy alone, compute alone and both; the CPU and the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import psutil
+
+from gpucheck import stats
+from gpucheck.machine import others
+from gpucheck.measure import summary, telemetry
+from gpucheck.measure.held import LONG_CALL_S, UNTIMED_CALLS, calls_for
+from gpucheck.measure.row import Beside
+from gpucheck.measure.telemetry import Watch
+from gpucheck.measure.timer import Timer
+from gpucheck.measure.timing import LOOKS, MOST_HOST_CALLS, WANTED_SAMPLES, Timed
+from gpucheck.report.measurement import Run, TimeStats
+
+# Below this a comparison of two times gains nothing: they differ by more from process to process.
+PRECISION = 0.02
+# Of an unknown call: the shorter of so many counts, for a hiccup makes it longer and never shorter.
+TRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What is timed as one: `calls` calls, each waited for, after `untimed` ones. `prepare` runs before, untimed."""
+
+    timer: Timer
+    call: Callable[[], object]
+    calls: int = 1
+    untimed: int = 0
+    prepare: Callable[[int, int], None] | None = None
+
+    def window(self, number: int) -> tuple[float, float]:
+        """Run the window with this number; when it began, and how long it took, in seconds of the host's clock."""
+        timer, call = self.timer, self.call
+        if self.prepare is not None:
+            self.prepare(number, self.untimed + self.calls)
+        for _ in range(self.untimed):
+            call()
+        timer.synchronize()
+        began = timer.host_now()
+        for _ in range(self.calls):
+            call()
+            timer.synchronize()
+        return began, timer.host_now() - began
+
+
+def filling(timer: Timer, call: Callable[[], object]) -> Group:
+    """A group with as many calls as fill a window, after one that loads what is loaded lazily."""
+    Group(timer, call).window(0)
+    about_s = min(Group(timer, call).window(0)[1] for _ in range(TRIES))
+    if about_s < LONG_CALL_S:
+        # Caches and clocks settle within a few calls; of short ones the mean of several is known better than one.
+        some = Group(timer, call, calls=UNTIMED_CALLS, untimed=UNTIMED_CALLS)
+        about_s = min(some.window(0)[1] for _ in range(TRIES)) / UNTIMED_CALLS
+    calls = calls_for(max(about_s, 1e-9), MOST_HOST_CALLS)
+    return Group(timer, call, calls, UNTIMED_CALLS if calls > 1 else 1 if about_s < LONG_CALL_S else 0)
+
+
+def take(groups: Mapping[str, Group], until_s: float, *, longest: int = LOOKS[-1]) -> dict[str, Timed]:
+    """Time every group once in each round, each round beginning with another, until `until_s` of their clock.
+
+    There is one round at least, and no more than `longest`; they end earlier where every interval is narrow.
+    """
+    names = list(groups)
+    clock = groups[names[0]].timer
+    started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    windows: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    done = 0
+    while True:
+        first = done % len(names)
+        for name in (*names[first:], *names[:first]):
+            windows[name].append(groups[name].window(done + 1))
+        done += 1
+        if clock.host_now() >= until_s or done >= longest or (done in LOOKS and _narrow(windows.values())):
+            break
+    flags = ("few-samples",) if done < WANTED_SAMPLES else ()
+    return {
+        name: Timed(
+            Run(started, groups[name].calls, tuple(s for _, s in windows[name]), tuple(at for at, _ in windows[name])),
+            "host",
+            "host",
+            flags,
+            {"in_turn_with": [other for other in names if other != name], "untimed_calls": groups[name].untimed},
+        )
+        for name in names
+    }
+
+
+def _narrow(windows: Iterable[Sequence[tuple[float, float]]]) -> bool:
+    for one in windows:
+        interval = stats.interval([length for _, length in one])
+        if interval is None or interval.autocorrelated or interval.high - interval.low > PRECISION * interval.low:
+            return False
+    return True
+
+
+def watched(
+    watch: Watch, threads: Mapping[str, int], work: Callable[[], dict[str, Timed]]
+) -> dict[str, tuple[Timed, Beside]]:
+    """Do the work while the device is watched; `threads` is how many cores each group would use on the host."""
+    watch.take()
+    before = others.read()
+    timed = work()
+    used = others.cores_used(before, others.read())
+    samples = watch.take()
+    found = {}
+    for name, one in timed.items():
+        seen, why_not = (None, watch.reason) if watch.reason else telemetry.summarise(samples, one.run)
+        details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
+        busy = others.is_busy(used, threads[name], psutil.cpu_count())
+        flags = (*telemetry.flags(seen), *(("cpu-busy",) if busy else ()))
+        found[name] = (one, Beside(seen, flags, details))
+    return found
+
+
+def ratio(over: Sequence[Run], under: Sequence[Run]) -> TimeStats | None:
+    """The time of a call over that of another, round by round, with its interval; None where there is no pair.
+
+    It has no unit. The interval covers one process, from three runs on the machine. Raises ValueError for runs that are
+    not of the same rounds.
+    """
+    pairs = [
+        Run(
+            one.started,
+            1,
+            tuple(
+                a / one.calls_per_sample / (b / other.calls_per_sample)
+                for a, b in zip(one.samples_s, other.samples_s, strict=True)
+            ),
+            one.started_monotonic_s,
+        )
+        for one, other in zip(over, under, strict=True)
+    ]
+    return summary.time_stats(pairs)
+
+
+def windows(*parts: Sequence[Run]) -> tuple[Run, ...]:
+    """The runs with a window as one call; those of several groups as the sums of their windows, round by round."""
+    return tuple(
+        Run(
+            same[0].started,
+            1,
+            tuple(map(sum, zip(*(one.samples_s for one in same), strict=True))),
+            same[0].started_monotonic_s,
+        )
+        for same in zip(*parts, strict=True)
+    )
+
+
+def window_s(runs: Sequence[Run]) -> float:
+    """Seconds of a group's window: the median of all."""
+    return stats.median([sample for run in runs for sample in run.samples_s])

@@ -1,0 +1,366 @@
+"""What hides of a copy: recovered on a device whose truth is known, judged by hand, and the command on a fake one."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from engines import Engines
+
+from gpucheck.bench import devices, rounds
+from gpucheck.bench.overlap import balance, cases, command, judge, measure
+from gpucheck.bench.overlap.balance import Balance, Pair
+from gpucheck.bench.overlap.cases import Options
+from gpucheck.bench.transfer import measure as transfer_measure
+from gpucheck.bench.transfer.cases import Room
+from gpucheck.bench.transfer.copies import Buffer, allocate
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import accel, choose, inventory
+from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
+
+MIB, GIB = 2**20, 2**30
+CPU = accel.open_device("cpu")
+PRODUCTS = {512: 3e-6, 1024: 12e-6, 2048: 60e-6, 4096: 400e-6}
+
+
+def row(what: str, samples: tuple[float, ...], **case: Any) -> Measurement:
+    return Measurement(
+        name="overlap",
+        device=DeviceRef("cuda:0"),
+        case={
+            "direction": "host_to_device",
+            "host_memory": "pinned",
+            "streams": 2,
+            "size_bytes": 128 * MIB,
+            **case,
+            "what": what,
+        },
+        runs=(Run("", 1, samples, tuple(map(float, range(len(samples))))),),
+        time_s=TimeStats(samples[0], len(samples)),
+        work={"bytes": 1.0},
+        rate=None,
+        memory=MemoryFigures(),
+        method=Method("host", "host", "cold", details={"verified_slices": 4, "wrong_bytes": 0}),
+    )
+
+
+def rows(overlap: float, **case: Any) -> list[Measurement]:
+    """A case whose copy and compute take a second each, in eight rounds."""
+    return [row(what, (s,) * 8, **case) for what, s in (("copy", 1.0), ("compute", 1.0), ("both", 2.0 - overlap))]
+
+
+def pair(device: Engines, streams: int = 2) -> Pair:
+    products = {side: device.product(seconds) for side, seconds in PRODUCTS.items()}
+    return Pair(device.copy, products, device.side if streams == 2 else contextlib.nullcontext)
+
+
+def seen(device: Engines, streams: int = 2, budget_s: float = 1.0) -> dict[str, Any]:
+    """What the measuring code, unmodified, says of a device."""
+    both = pair(device, streams)
+    groups = balance.groups(device, both, balance.find(device, both))
+    timed = rounds.take(groups, device.host_s + budget_s)
+    (found,) = judge.answer([replace(row(what, (1.0,)), runs=(one.run,)) for what, one in timed.items()])
+    return found
+
+
+# calibrating
+
+
+def test_compute_is_made_as_long_as_the_copy() -> None:
+    device = Engines(copy_s=4e-3)
+    found = balance.find(device, pair(device))
+    # 4096 would be a tenth of the copy: the next smaller product leaves a choice.
+    assert (found.copies, found.side) == (1, 2048)
+    assert found.compute_s == pytest.approx(found.copy_s, rel=0.03)
+    assert not balance.unbalanced(found.copy_s, found.compute_s)
+
+
+def test_short_copies_make_a_group_of_two_milliseconds() -> None:
+    device = Engines(copy_s=0.3e-3)
+    found = balance.find(device, pair(device))
+    assert found.copies == 7 and found.copy_s == pytest.approx(7 * 0.3e-3, rel=0.02)
+    assert found.compute_s == pytest.approx(found.copy_s, rel=0.03)
+
+
+def test_a_device_too_slow_for_the_smallest_product_is_balanced_as_far_as_can_be() -> None:
+    device = Engines(copy_s=4e-3)
+    found = balance.find(device, Pair(device.copy, {512: device.product(7e-3), 1024: device.product(50e-3)}))
+    assert (found.side, found.products) == (512, 1)
+    assert balance.unbalanced(found.copy_s, found.compute_s)
+
+
+def test_every_copy_is_prepared_for_before_its_window() -> None:
+    device, prepared = Engines(copy_s=4e-3), list[int]()
+    one = replace(pair(device), prepare=lambda number, calls: prepared.append(calls))
+    groups = balance.groups(device, one, Balance(3, 2048, 66, 0.0, 0.0))
+    for group in groups.values():
+        group.window(1)
+    assert prepared == [3, 3] and device.copies == 6
+
+
+# the truth is recovered
+
+
+@pytest.mark.parametrize(
+    ("device", "streams", "overlap"),
+    [
+        (Engines(), 2, 1.0),
+        (Engines(), 1, 0.0),
+        (Engines(shared=0.5), 2, 0.5),
+        (Engines(shared=1.0), 2, 0.0),
+        (Engines(pageable=True), 2, 0.0),
+        (Engines(blocking=True), 2, 0.0),
+    ],
+    ids=["two engines", "one stream", "half shared", "one engine", "pageable", "blocking launches"],
+)
+def test_what_truly_hides_is_recovered(device: Engines, streams: int, overlap: float) -> None:
+    found = seen(device, streams)
+    # Copy and compute are equal within 3 %.
+    assert found["overlap"] == pytest.approx(overlap, abs=0.02)
+    assert found["ci_low"] <= found["overlap"] <= found["ci_high"]
+    assert found["ci_high"] - found["ci_low"] < 0.01
+    assert found["rounds"] >= 10 and "unbalanced" not in found["flags"]
+
+
+@pytest.mark.parametrize(("shared", "overlap"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)])
+def test_noise_widens_the_interval_and_moves_the_overlap_little(shared: float, overlap: float) -> None:
+    found = seen(Engines(shared=shared, noise=0.05))
+    assert found["overlap"] == pytest.approx(overlap, abs=0.06)
+    assert 0.005 < found["ci_high"] - found["ci_low"] < 0.2
+
+
+def test_a_copy_that_makes_compute_slower_than_one_after_the_other_is_told_as_negative() -> None:
+    (found,) = judge.answer(rows(-0.25))
+    assert (found["overlap"], found["ci_low"], found["ci_high"]) == pytest.approx((-0.25,) * 3)
+
+
+def test_an_overlap_is_of_the_shorter_and_too_few_rounds_have_no_interval() -> None:
+    (found,) = judge.answer([row("copy", (2.0,) * 5), row("compute", (1.0,) * 5), row("both", (2.5,) * 5)])
+    assert found == {
+        "device": "cuda:0",
+        "direction": "host_to_device",
+        "host_memory": "pinned",
+        "streams": 2,
+        "size_bytes": 128 * MIB,
+        "overlap": 0.5,
+        "ci_low": None,
+        "ci_high": None,
+        "copy_s": 2.0,
+        "compute_s": 1.0,
+        "both_s": 2.5,
+        "rounds": 5,
+        "flags": ["unbalanced"],
+    }
+
+
+def test_a_window_of_several_calls_counts_whole_and_other_rows_do_not() -> None:
+    copy, compute, both = rows(0.5)
+    copies = replace(copy, runs=(replace(copy.runs[0], calls_per_sample=7),))
+    (found,) = judge.answer([copies, compute, both, replace(copy, name="transfer")])
+    assert (found["overlap"], found["copy_s"]) == (0.5, 1.0)
+    assert judge.answer([copy, both]) == []
+
+
+# judging
+
+
+def judged(*measurements: Measurement, environment: dict[str, str] | None = None) -> dict[str, Finding]:
+    return {one.id: one for one in judge.judge(measurements, Facts(environment=environment or {}))}
+
+
+def test_pinned_copies_that_hide_pass_and_pageable_ones_get_advice() -> None:
+    found = judged(
+        *rows(0.97),
+        *rows(0.99, direction="device_to_host"),
+        *rows(0.01, streams=1),
+        *rows(0.02, host_memory="pageable"),
+        *rows(0.0, host_memory="pageable", streams=1),
+    )
+    assert list(found) == ["overlap.pinned_two_streams", "overlap.pageable", "overlap.copies"]
+    first = found["overlap.pinned_two_streams"]
+    assert (first.verdict, first.message) == (
+        "pass",
+        "97 % to the device, 99 % to the host; in one stream 1.0 % to the device",
+    )
+    assert first.evidence["overlap"] == pytest.approx({"host_to_device": 0.97, "device_to_host": 0.99})
+    pageable = found["overlap.pageable"]
+    assert (pageable.verdict, pageable.fix) == ("info", judge.ADVICE)
+    assert pageable.title == "copies of pageable memory keep the host, and hide nothing or little"
+    assert pageable.message == "2.0 % to the device, with non_blocking=True"
+    assert found["overlap.copies"].verdict == "pass"
+
+
+def test_copies_that_hide_less_than_half_warn_with_the_cause_that_is_seen() -> None:
+    found = judged(*rows(0.95), *rows(0.3, direction="device_to_host"))["overlap.pinned_two_streams"]
+    assert (found.verdict, found.message) == ("warn", "95 % to the device, 30 % to the host")
+    assert found.fix is not None and found.fix.startswith("look for a debugger or profiler")
+    found = judged(*rows(0.0), environment={"CUDA_LAUNCH_BLOCKING": "1"})["overlap.pinned_two_streams"]
+    assert found.fix == "unset CUDA_LAUNCH_BLOCKING: with it every launch is waited for"
+
+
+def test_between_the_two_nothing_is_judged() -> None:
+    assert judged(*rows(0.6))["overlap.pinned_two_streams"].verdict == "info"
+    # The middle is below the half, the interval is not.
+    noisy = [row(what, s) for what, s in (("copy", (1.0,) * 8), ("compute", (1.0,) * 8), ("both", (1.52, 1.3) * 4))]
+    assert judge.answer(noisy)[0]["ci_high"] > 0.5
+    assert judged(*noisy)["overlap.pinned_two_streams"].verdict == "info"
+
+
+def test_without_a_gain_there_is_no_advice() -> None:
+    found = judged(*rows(0.3), *rows(0.1, host_memory="pageable"))
+    assert found["overlap.pageable"].fix is None
+    found = judged(*rows(0.9), *rows(0.9, host_memory="pageable"))
+    assert found["overlap.pageable"].title == "copies of pageable memory hide behind compute too"
+
+
+def test_copies_that_arrive_changed_fail() -> None:
+    copy, *rest = rows(1.0)
+    wrong = replace(copy, method=Method("host", "host", "cold", details={**copy.method.details, "wrong_bytes": 3}))
+    wrong.method.details["first_wrong_byte"] = 17
+    found = judged(wrong, *rest)["overlap.copies"]
+    assert (found.verdict, found.message) == ("fail", "3 wrong bytes to the device, pinned, the first at byte 17")
+    unseen = replace(copy, method=Method("host", "host", "cold", details={"verified_slices": 0, "wrong_bytes": 0}))
+    assert judged(unseen, *rest)["overlap.copies"].verdict == "inconclusive"
+
+
+def test_nothing_timed_is_a_skip() -> None:
+    assert [(one.id, one.verdict) for one in judge.judge([], Facts())] == [("overlap.pinned_two_streams", "skip")]
+
+
+# options and cases
+
+
+def test_options() -> None:
+    assert cases.parse() == Options()
+    assert cases.parse(size="64MiB", direction="d2h") == Options(64 * MIB, ("device_to_host",))
+    for wrong in ({"size": "512KiB"}, {"size": "x"}, {"direction": "up"}):
+        with pytest.raises(UsageError):
+            cases.parse(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_most_telling_cases_come_first_and_what_cannot_be_had_is_left_out() -> None:
+    found = cases.cases(Options(), CPU, MIB, pinned=True, two_streams=True)
+    assert [(one.memory, one.streams, one.direction) for one in found][:3] == [
+        ("pinned", 2, "host_to_device"),
+        ("pinned", 2, "device_to_host"),
+        ("pinned", 1, "host_to_device"),
+    ]
+    assert len(found) == 8
+    assert {(one.memory, one.streams) for one in cases.cases(Options(), CPU, MIB, pinned=False, two_streams=False)} == {
+        ("pageable", 1)
+    }
+
+
+def test_the_size_follows_the_room() -> None:
+    assert cases.size_for(Options(), Room(GIB, 8 * GIB, MIB, True)) == 128 * MIB
+    assert cases.size_for(Options(), Room(100 * MIB, 8 * GIB, MIB, True)) == 32 * MIB
+    with pytest.raises(UsageError, match=r"--size 64 MiB does not fit; .*; give at most 50 MiB"):
+        cases.size_for(Options(64 * MIB), Room(100 * MIB, 8 * GIB, MIB, True))
+    with pytest.raises(CannotLook, match="no room to copy in"):
+        cases.size_for(Options(), Room(MIB, 8 * GIB, MIB, True))
+
+
+def test_compute_is_in_the_dtype_that_the_device_really_has() -> None:
+    made = {
+        capability: cases.fast_dtype(accel.Accel(torch.device("cuda:0"), torch.cuda, "", compute_capability=capability))
+        for capability in ((9, 0), (7, 5), (5, 2))
+    }
+    assert made == {(9, 0): "bfloat16", (7, 5): "float16", (5, 2): "float32"}
+
+
+# the command
+
+
+class Fake:
+    """A device with two streams and pinned memory, whose memory is the host's."""
+
+    id, is_cpu, integrated, uuid, l2_cache_bytes, kind = "cuda:0", False, False, None, None, "cuda"
+    device, can_pin, compute_capability = torch.device("cpu"), True, (5, 2)
+    ref = DeviceRef("cuda:0", name="a fake GPU")
+    streams = True
+    host_now, memory, reset_peak = CPU.host_now, CPU.memory, CPU.reset_peak
+    synchronize, empty_cache, as_current = CPU.synchronize, CPU.empty_cache, CPU.as_current
+
+    def memory_info(self) -> tuple[int, int]:
+        return GIB, GIB
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return "out of memory" in str(error)
+
+    def side_stream(self) -> Any:
+        return contextlib.nullcontext if self.streams else None
+
+
+def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: Options, pin: bool = True) -> Recorder:
+    def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
+        if pinned and not pin:
+            raise RuntimeError("CUDA error: out of memory\nmore words")
+        return allocate(size, device)
+
+    facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
+    monkeypatch.setattr(inventory, "read", lambda: facts)
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,), "a notice"))
+    monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
+    monkeypatch.setattr(transfer_measure, "allocate", unpinned)
+    monkeypatch.setattr(transfer_measure, "LINK_WARM_UP_S", 0.0)
+    monkeypatch.setattr(measure, "SIDES", (8, 16))
+    recorder = Recorder()
+    command.command(options, recorder, devices.ALONE)
+    return recorder
+
+
+def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = run(Fake(), monkeypatch, Options(size=MIB, time_budget_s=0.4))
+    made = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    assert len(made) == 8 * 3
+    assert made[0].case == {
+        "direction": "host_to_device",
+        "host_memory": "pinned",
+        "streams": 2,
+        "size_bytes": MIB,
+        "what": "copy",
+    }
+    copy, compute, both = made[:3]
+    assert copy.work == both.work == {"bytes": MIB} and compute.work == {"flop": 2.0 * 16**3}
+    assert copy.rate and compute.rate and both.rate is None
+    assert (compute.method.precision_requested, compute.method.precision_observed) == ("float32", "float32")
+    assert len(copy.runs[0].samples_s) == len(both.runs[0].samples_s)
+    answers = [event.value for event in recorder.events if isinstance(event, Answered)]
+    assert len(answers[-1]) == 8 and answers[-1] == judge.answer(made)
+    verdicts = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    assert verdicts["overlap.copies"] == "pass"
+
+
+def test_a_cpu_is_told_in_one_sentence_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(inventory, "read", lambda: Facts())
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
+    with pytest.raises(CannotLook, match="a CPU has no copies to hide"):
+        command.command(Options(), recorder)
+    assert not [event for event in recorder.events if isinstance(event, (Notice, Judged))]
+
+
+def test_what_a_device_lacks_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Fake()
+    device.streams = False
+    recorder = run(device, monkeypatch, Options(size=MIB, directions=("host_to_device",), time_budget_s=0.1), pin=False)
+    made = [event.measurement.case for event in recorder.events if isinstance(event, Measured)]
+    assert {(case["host_memory"], case["streams"]) for case in made} == {("pageable", 1)}
+    skipped = [event.finding.id for event in recorder.events if isinstance(event, Judged)][:2]
+    assert skipped == ["overlap.streams", "overlap.pinned"]
+
+
+def test_memory_that_runs_out_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate")
+
+    monkeypatch.setattr(command, "compute", fail)
+    with pytest.raises(CannotLook, match="no room for the matrices") as raised:
+        run(Fake(), monkeypatch, Options(size=MIB))
+    assert raised.value.finding == "overlap.memory"

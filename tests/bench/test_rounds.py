@@ -1,0 +1,116 @@
+"""Groups of calls in turn, on a clock whose true times are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from engines import Engines
+
+from gpucheck.bench import rounds
+from gpucheck.bench.rounds import Group
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.measurement import Run, TimeStats
+
+
+def on_host(device: Engines, seconds: float) -> Callable[[], None]:
+    def call() -> None:
+        device.host_s += seconds
+
+    return call
+
+
+def run(*samples: float, calls: int = 1) -> Run:
+    return Run("", calls, samples, tuple(map(float, range(len(samples)))))
+
+
+def test_a_window_waits_for_each_call_and_leaves_the_untimed_out() -> None:
+    device, prepared = Engines(synchronize_s=0.0), []
+    group = Group(
+        device,
+        device.product(1e-3),
+        calls=3,
+        untimed=2,
+        prepare=lambda number, calls: prepared.append((number, calls)),
+    )
+    began, took = group.window(7)
+    assert took == pytest.approx(3 * (1e-3 + device.launch_s), rel=1e-3)
+    assert began > 100.002 and prepared == [(7, 5)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls", "untimed"), [(2e-6, 600, 4), (100e-6, 12, 4), (5e-3, 1, 1), (50e-3, 1, 0)]
+)
+def test_short_calls_fill_a_millisecond_and_long_ones_stand_alone(seconds: float, calls: int, untimed: int) -> None:
+    device = Engines(synchronize_s=0.0)
+    group = rounds.filling(device, on_host(device, seconds))
+    assert (group.calls, group.untimed) == (pytest.approx(calls, rel=0.03), untimed)
+
+
+def test_each_round_begins_with_another_and_every_group_has_as_many_windows() -> None:
+    device, order = Engines(), list[str]()
+
+    def noting(name: str, seconds: float) -> Group:
+        return Group(device, lambda: (order.append(name), on_host(device, seconds)()))
+
+    groups = {"a": noting("a", 0.1), "b": noting("b", 0.2)}
+    timed = rounds.take(groups, until_s=device.host_s + 0.95)
+    assert order == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    assert timed["a"].run.samples_s == pytest.approx([0.1] * 4, rel=1e-3)
+    assert timed["b"].flags == ("few-samples",)
+    assert timed["b"].details["in_turn_with"] == ["a"]
+
+
+def test_rounds_end_where_every_interval_is_narrow_and_there_is_one_at_least() -> None:
+    device = Engines()
+    groups = {"a": Group(device, on_host(device, 0.1))}
+    assert len(rounds.take(groups, until_s=device.host_s + 1e6)["a"].run.samples_s) == 20
+    assert len(rounds.take(groups, until_s=0.0)["a"].run.samples_s) == 1
+    assert len(rounds.take(groups, until_s=device.host_s + 1e6, longest=3)["a"].run.samples_s) == 3
+
+
+def test_a_noisy_group_goes_on_until_its_time_is_over() -> None:
+    device = Engines(noise=0.5)
+    timed = rounds.take({"a": Group(device, device.product(0.1))}, until_s=device.host_s + 10.0)
+    assert 60 < len(timed["a"].run.samples_s) < 140
+    assert timed["a"].flags == ()
+
+
+def test_a_ratio_is_of_calls_pair_by_pair_and_of_windows_it_is_of_sums() -> None:
+    first, second = (run(2.0, 4.0, 60.0, calls=2),), (run(4.0, 8.0, 10.0, calls=4),)
+    assert rounds.ratio(first, second) == TimeStats(1.0, 3)
+    assert rounds.windows(first, second) == (run(6.0, 12.0, 70.0),)
+    assert rounds.window_s((run(1.0, 3.0), run(8.0))) == 3.0
+    with pytest.raises(ValueError, match="zip"):
+        rounds.ratio(first, (run(1.0),))
+
+
+def test_what_drifts_does_not_touch_a_ratio() -> None:
+    slower = [1.0 + 0.1 * number for number in range(20)]
+    found = rounds.ratio((run(*slower),), (run(*(value / 3 for value in slower)),))
+    assert found is not None and found.ci_low == pytest.approx(3.0) and found.ci_high == pytest.approx(3.0)
+    assert found.ci_covers == "process"
+
+
+class Sampling(Watch):
+    """Telemetry that was read once, at one second."""
+
+    def __init__(self) -> None:
+        self.reason, self.taken = "", 0
+
+    def take(self) -> list[dict[str, Any]]:
+        self.taken += 1
+        return [] if self.taken == 1 else [{"at_s": 1.0, "clock_reasons": {"names": ["hw_slowdown"]}}]
+
+
+def test_a_reading_belongs_to_the_group_in_whose_window_it_fell() -> None:
+    device = Engines(host_s=0.0)
+    groups = {"a": Group(device, on_host(device, 0.8)), "b": Group(device, on_host(device, 0.8))}
+    found = rounds.watched(Sampling(), {"a": 1, "b": 1}, lambda: rounds.take(groups, until_s=0.0))
+    beside = {name: one for name, (_, one) in found.items()}
+    assert beside["a"].telemetry is None and "throttled" not in beside["a"].flags
+    assert beside["a"].details["no_telemetry_because"] == "none of 1 readings fell inside a timed window"
+    assert beside["b"].telemetry is not None and "throttled" in beside["b"].flags
+    unread = rounds.watched(Watch(None), {"a": 1, "b": 1}, lambda: rounds.take(groups, until_s=0.0))
+    assert unread["b"][1].details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"

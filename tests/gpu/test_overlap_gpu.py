@@ -1,0 +1,56 @@
+"""`bench overlap` for real on a CUDA device, short."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from gpucheck.bench.overlap.cases import parse
+from gpucheck.bench.overlap.command import command
+from gpucheck.machine import accel
+from gpucheck.report.events import Answered, Judged, Measured, Recorder
+
+pytestmark = pytest.mark.gpu
+
+
+def test_pinned_copies_hide_on_a_second_stream_and_nowhere_else() -> None:
+    recorder = Recorder()
+    command(parse(device="cuda:0", time_budget_s=8.0), recorder)
+    found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
+    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    answers = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
+    assert found["overlap.copies"].verdict == "pass"
+    assert len(rows) == 24 and len(answers) == 8
+    for row in rows:
+        if row.case["what"] != "copy":
+            assert row.method.precision_observed == row.method.precision_requested
+    told = {(one["host_memory"], one["streams"], one["direction"]): one for one in answers}
+    for (memory, streams, direction), one in told.items():
+        assert one["rounds"] >= 10, one
+        if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+            assert one["overlap"] < 0.2, one
+        elif (memory, streams) == ("pinned", 2):
+            # A part with one copy engine has it to itself here too: the two directions never run at once.
+            assert one["overlap"] > 0.7, one
+        elif streams == 1:
+            assert -0.2 < one["overlap"] < 0.2, one
+        else:
+            assert one["overlap"] < 0.5, (direction, one)
+
+
+def test_a_side_stream_does_not_wait_for_the_default_one() -> None:
+    device = accel.open_device("cuda:0")
+    with device.as_current():
+        side = device.side_stream()
+        assert side is not None
+        one = torch.zeros(1, device=device.device)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(int(0.2 * (device.max_clock_hz or 2e9)))
+        with side():
+            assert torch.cuda.current_stream() != torch.cuda.default_stream()
+            one.add_(1)
+            torch.cuda.current_stream().synchronize()
+        assert not torch.cuda.default_stream().query()
+        torch.cuda.synchronize()
