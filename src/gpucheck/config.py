@@ -106,23 +106,29 @@ def _thresholds(table: Any, prefix: str) -> tuple[Limit, ...]:
     named: list[Limit] = []
     for key, value in table.items():
         if isinstance(value, Mapping) and key not in _groups():
-            for name, inner in _flat(value):
-                if name not in BY_ID:
-                    # Without quotes a dot makes a table of its own: what looks like a device may be half an id.
-                    known = [*BY_ID, *(one.partition(".")[2] for one in BY_ID)]
-                    nearest = _nearest(f"{key}.{name}", BY_ID) if name in known else _nearest(name, BY_ID)
-                    raise UsageError(
-                        f'{prefix}."{clipped(key)}".{clipped(name)} is not known', "", f"did you mean {nearest}?"
-                    )
-                if BY_ID[name].command == "compare":
-                    raise UsageError(f'{prefix}."{key}".{name} is not for one device', "", f"write it in [{prefix}]")
-                named.append(_in_file(name, inner, f'{prefix}."{key}".{name}', key))
-        else:
-            for name, inner in _flat({key: value}):
-                if name not in BY_ID:
-                    raise UsageError(f"{prefix}.{clipped(name)} is not known", "", _did_you_mean(name, BY_ID))
-                general.append(_in_file(name, inner, f"{prefix}.{name}"))
+            named += _of_device(key, value, prefix)
+            continue
+        for name, inner in _flat({key: value}):
+            if name not in BY_ID:
+                raise UsageError(f"{prefix}.{clipped(name)} is not known", "", _did_you_mean(name, BY_ID))
+            general.append(_in_file(name, inner, f"{prefix}.{name}"))
     return (*named, *general)
+
+
+def _of_device(device: str, table: Mapping[str, Any], prefix: str) -> list[Limit]:
+    """The thresholds for the device with exactly this name."""
+    found = []
+    for name, value in _flat(table):
+        where = f'{prefix}."{clipped(device)}".{clipped(name)}'
+        if name not in BY_ID:
+            # Without quotes a dot makes a table of its own: what looks like a device may be half an id.
+            halves = [one.partition(".")[2] for one in BY_ID]
+            meant = f"{device}.{name}" if name in halves else name
+            raise UsageError(f"{where} is not known", "", _did_you_mean(meant, BY_ID))
+        if BY_ID[name].command == "compare":
+            raise UsageError(f"{where} is not for one device", "", f"write it in [{prefix}]")
+        found.append(_in_file(name, value, where, device))
+    return found
 
 
 def _groups() -> set[str]:
@@ -148,8 +154,4 @@ def _in_file(name: str, value: Any, origin: str, device: str | None = None) -> L
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    return f"did you mean {_nearest(name, known)}?"
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
+    return f"did you mean {difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]}?"
