@@ -46,6 +46,7 @@ def test_a_side_stream_does_not_wait_for_the_default_one() -> None:
         side = device.side_stream()
         assert side is not None
         one = torch.zeros(1, device=device.device)
+        one.add_(1)  # loads the kernel, which may wait for all that runs
         torch.cuda.synchronize()
         torch.cuda._sleep(int(0.2 * (device.max_clock_hz or 2e9)))
         with side():

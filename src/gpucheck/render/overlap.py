@@ -78,6 +78,6 @@ def _method(measurements: Sequence[Measurement]) -> str:
     covers = "this process, not this machine" if runs == 1 else f"{runs} processes on this machine"
     return (
         f"non-blocking copies of {sizes}, enqueued before as much compute ({dtypes} products) as takes as long; copy, "
-        f"compute and both in turn by the host's clock, each waited for; hidden = (copy + compute - both) / the shorter "
+        "compute and both in turn by the host's clock, each waited for; hidden = (copy + compute - both) / the shorter "
         f"of the two; the interval covers {covers}"
     )
