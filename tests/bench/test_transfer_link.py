@@ -88,6 +88,13 @@ def test_a_system_that_offers_less_than_the_card_is_a_remark() -> None:
     assert (found.verdict, found.title) == ("info", "this card could use PCIe generation 5, and the system offers 4")
 
 
+def test_a_slot_with_fewer_lanes_than_the_card_is_a_remark() -> None:
+    """NVML says 8 of 8: its maximum is that of card and slot together."""
+    found = judged(27e9, Link(5, 8, 8, device_max_width=16))["transfer.link_width"]
+    assert (found.verdict, found.title) == ("info", "this card could use 16 lanes, and its slot offers 8")
+    assert flags(seen(5, 8, max_width=8, device_max_width=16), GIB, 27e9) == ()
+
+
 def test_a_virtual_port_says_nothing() -> None:
     """Read as one lane of generation 1, and copies are faster: what was read is not the link."""
     assert set(judged(55e9, Link(1, 1, 16, max_generation=5))) == {"transfer.link"}
@@ -125,6 +132,7 @@ def test_the_document_tells_what_was_read() -> None:
         "max_generation": 5,
         "max_width": 16,
         "device_max_generation": None,
+        "device_max_width": None,
         "c2c_bytes_per_s": None,
         "limit_bytes_per_s": pytest.approx(15.75e9, rel=1e-3),
         "unknown_because": None,

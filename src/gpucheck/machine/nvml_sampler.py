@@ -10,8 +10,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+from gpucheck import links
 from gpucheck.machine import nvml, nvml_fields
 from gpucheck.machine.speaking import claim_stdout
 
@@ -24,10 +26,26 @@ _SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reas
 FIELDS = tuple(field for field in nvml_fields.DETAILS if field.name in _SAMPLED)
 _ONCE = ("pcie/max_width", "pcie/max_generation", "pcie/device_max_generation")
 ONCE = (*(field for field in nvml_fields.DETAILS if field.name in _ONCE), nvml_fields.C2C)
+ADDRESS = tuple(field for field in nvml_fields.IDENTITY if field.name == "pci_address")
+DEVICES = Path("/sys/bus/pci/devices")
 # In millijoules since the driver was loaded (Volta and later).
 ENERGY = nvml_fields.Field(
     "energy_j", (nvml_fields.Call("nvmlDeviceGetTotalEnergyConsumption"),), lambda millijoules: millijoules / 1e3
 )
+
+
+def card_width(address: str | None) -> int | None:
+    """The lanes that the card itself has, as the kernel reads them from it; None where it does not tell.
+
+    NVML's maximum is that of card and slot together.
+    """
+    if address is None:
+        return None
+    try:
+        width = int((DEVICES / address / "max_link_width").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no Linux, hidden from a container, or "Unknown"
+        return None
+    return width if width in links.WIDTHS else None
 
 
 class Sampler:
@@ -39,6 +57,11 @@ class Sampler:
         self._kept: list[dict[str, Any]] = []
         self._once = nvml.Row()
         self._once.read(pynvml, handle, ONCE)
+        address = nvml.Row()
+        address.read(pynvml, handle, ADDRESS)
+        width = card_width(address.device.get("pci_address"))
+        if width is not None:
+            self._once.put("pcie/device_max_width", width)
 
     def run(self) -> None:
         """Sample until the process ends."""

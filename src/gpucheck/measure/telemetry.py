@@ -104,7 +104,14 @@ def summarise(samples: Sequence[Sample], run: Run) -> tuple[dict[str, Any] | Non
         "clock_reasons": sorted({name for one in inside for name in (one.get("clock_reasons") or {}).get("names", ())}),
         "pcie": {
             name: statistics.mode(found) if (found := [link[name] for link in links if link.get(name)]) else None
-            for name in ("generation", "width", "max_generation", "max_width", "device_max_generation")
+            for name in (
+                "generation",
+                "width",
+                "max_generation",
+                "max_width",
+                "device_max_generation",
+                "device_max_width",
+            )
         },
         # NVLink-C2C to the device's own CPU, in one direction; None where NVML tells of none.
         "c2c_bytes_per_s": _median(_values(inside, "c2c_bytes_per_s")),

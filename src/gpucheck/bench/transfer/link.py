@@ -28,8 +28,8 @@ BELOW_MAX = "link-below-max"
 class Link:
     """The link as it was read under load; `reason` says why it is not known.
 
-    The maxima are those of card and system together; `device_max_generation` is the card's own. `c2c_bytes_per_s` is
-    what NVML's active NVLink-C2C links carry in one direction, None where it tells of none.
+    The maxima are those of card and system together; `device_max_generation` and `device_max_width` are the card's own.
+    `c2c_bytes_per_s` is what NVML's active NVLink-C2C links carry in one direction, None where it tells of none.
     """
 
     generation: int | None = None
@@ -39,6 +39,7 @@ class Link:
     max_generation: int | None = None
     device_max_generation: int | None = None
     c2c_bytes_per_s: float | None = None
+    device_max_width: int | None = None
 
     @property
     def kind(self) -> str:
@@ -88,6 +89,7 @@ class Link:
             "max_generation": self.max_generation,
             "max_width": self.max_width,
             "device_max_generation": self.device_max_generation,
+            "device_max_width": self.device_max_width,
             "c2c_bytes_per_s": self.c2c_bytes_per_s,
             "limit_bytes_per_s": self.rate,
             "unknown_because": self.unknown_because or None,
@@ -107,6 +109,7 @@ def of_telemetry(telemetry: Mapping[str, Any] | None) -> Link | None:
         max_generation=seen.get("max_generation"),
         device_max_generation=seen.get("device_max_generation"),
         c2c_bytes_per_s=c2c,
+        device_max_width=seen.get("device_max_width"),
     )
 
 
@@ -176,7 +179,9 @@ def _share(row: Measurement, rate: float, limit: float, link: Link, told: str, e
 
 
 def _below_max(link: Link) -> list[Finding]:
-    """A finding for lanes that are missing and one for a lower generation; NVML's maxima hide what the slot lacks."""
+    """For lanes and for the generation: a warning below what card and system can do, a remark below the card's own."""
+    if link.c2c_bytes_per_s is not None:
+        return []
     found = []
     if "width" in link.below:
         now, most = link.below["width"]
@@ -186,8 +191,18 @@ def _below_max(link: Link) -> list[Finding]:
                 "warn",
                 f"the link runs with {now} of {most} lanes under load",
                 "a card that sits badly, a riser, or lanes shared between slots",
-                {"width": now, "max_width": most},
+                {"width": now, "max_width": most, "device_max_width": link.device_max_width},
                 fix="reseat the card or use another slot; some boards share lanes between slots",
+            )
+        )
+    elif link.width and link.device_max_width and link.width < link.device_max_width:
+        found.append(
+            Finding(
+                "transfer.link_width",
+                "info",
+                f"this card could use {link.device_max_width} lanes, and its slot offers {link.width}",
+                "the board's slot, or how it shares its lanes, is the limit",
+                {"width": link.width, "max_width": link.max_width, "device_max_width": link.device_max_width},
             )
         )
     if "generation" in link.below:
@@ -204,18 +219,14 @@ def _below_max(link: Link) -> list[Finding]:
             )
         )
     elif link.generation and link.device_max_generation and link.generation < link.device_max_generation:
+        now, most = link.generation, link.device_max_generation
         found.append(
             Finding(
                 "transfer.link_generation",
                 "info",
-                f"this card could use PCIe generation {link.device_max_generation}, and the system offers "
-                f"{link.generation}",
+                f"this card could use PCIe generation {most}, and the system offers {now}",
                 "the slot or the CPU is the limit",
-                {
-                    "generation": link.generation,
-                    "max_generation": link.max_generation,
-                    "device_max_generation": link.device_max_generation,
-                },
+                {"generation": now, "max_generation": link.max_generation, "device_max_generation": most},
             )
         )
     return found
