@@ -235,7 +235,6 @@ IDIOMS: tuple[Idiom, ...] = (
     Idiom("to", "x.to(device)", _TO, "pageable", "accelerator", _to("pageable", False)),
     Idiom("cuda", "x.cuda()", _TO, "pageable", "cuda", _cuda),
     Idiom("to_non_blocking", "x_pinned.to(device, non_blocking=True)", _TO, "pinned", "pinning", _to("pinned", True)),
-    Idiom("pin_memory", "x.pin_memory()", _HOST, "pageable", "pinning", _pin),
     Idiom("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", _TO, "pageable", "pinning", _pin_then_to),
     Idiom(
         "pinned_buffer",
@@ -270,6 +269,7 @@ IDIOMS: tuple[Idiom, ...] = (
         "pinning",
         _loader(True, True),
     ),
+    Idiom("pin_memory", "x.pin_memory()", _HOST, "pageable", "pinning", _pin),
     Idiom("raw", "x.copy_(y)", _BACK, "pageable", "accelerator", _raw(_BACK, "pageable"), False),
     Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinned", "pinning", _raw(_BACK, "pinned"), False),
     Idiom("cpu", "y.cpu()", _BACK, "pageable", "accelerator", _cpu),
