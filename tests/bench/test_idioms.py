@@ -271,6 +271,13 @@ def test_the_fastest_raw_copy_is_the_measure() -> None:
     )
 
 
+def test_the_title_is_about_single_lines_to_the_device() -> None:
+    back = row("raw", 2e-3, direction="device_to_host"), row("cpu", 60e-3, direction="device_to_host")
+    found = judged(*RAW, *back, row("to", 6e-3), row("loader", 60e-3))["transfer.idioms"]
+    assert found.title == "`to` takes 5.0× the raw copy"
+    assert found.evidence["times_raw"]["loader"] == pytest.approx(50.0)
+
+
 def test_other_work_beside_it_is_told() -> None:
     found = judged(*RAW, replace(row("to", 6e-3), flags=("cpu-busy",)))["transfer.idioms"]
     assert found.message == "1 of 3 were timed beside other processes"

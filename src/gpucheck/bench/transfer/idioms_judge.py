@@ -75,9 +75,7 @@ def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
 
 def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
     ratios = times_raw(rows)
-    written = {
-        place: ratio for place, ratio in ratios.items() if rows[place].case["idiom"] not in ("raw", "pin_memory")
-    }
+    written = _told(rows, ratios)
     if not written:
         return []
     fast, slow = min(written, key=written.__getitem__), max(written, key=written.__getitem__)
@@ -93,6 +91,15 @@ def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
     if busy:
         messages.append(f"{busy} of {len(rows)} were timed beside other processes")
     return [Finding("transfer.idioms", "info", title, "; ".join(messages), evidence, fix)]
+
+
+def _told(rows: Sequence[Measurement], ratios: dict[int, float]) -> dict[int, float]:
+    """The lines that the title speaks of: to the device where there are any, single lines rather than loops."""
+    cases = {place: rows[place].case for place in ratios if rows[place].case["idiom"] not in ("raw", "pin_memory")}
+    there = {place for place, case in cases.items() if case["direction"] == "host_to_device"} or set(cases)
+    # A loop fetches and stacks samples too.
+    single = {place for place in there if not cases[place]["idiom"].startswith("loader")} or there
+    return {place: ratio for place, ratio in ratios.items() if place in single}
 
 
 def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[list[str], str | None]:
