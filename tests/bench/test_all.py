@@ -253,6 +253,26 @@ def test_of_several_devices_each_has_its_own_share(monkeypatch: pytest.MonkeyPat
     assert [(one["device"], one["share"]) for one in lines] == [("cuda:0", 0.5), ("cuda:1", 0.8)]
 
 
+def hidden(streams: int) -> list[Measurement]:
+    """A copy and compute of a second each that hide half of each other, in eight rounds."""
+    found = []
+    for what, time_s in (("copy", 1.0), ("compute", 1.0), ("both", 1.5)):
+        case = {"direction": "host_to_device", "host_memory": "pinned", "streams": streams, "size_bytes": 1}
+        one = row("overlap", {**case, "what": what}, 1.0)
+        found.append(replace(one, runs=(Run("", 1, (time_s,) * 8, tuple(map(float, range(8)))),)))
+    return found
+
+
+def test_what_hides_of_a_pinned_copy_on_a_second_stream() -> None:
+    for rows, case in (
+        (hidden(1) + hidden(2), "to the device, pinned, two streams"),
+        (hidden(1), "to the device, pinned, one stream"),
+    ):
+        (line,) = all_headlines.of(rows, (), ("overlap",)).headlines
+        assert (line.case, line.value, line.unit, line.share) == (case, 0.5, "1", None)
+        assert line.low is not None and line.low <= 0.5 <= (line.high or 0.0)
+
+
 def test_a_row_without_a_rate_shows_none() -> None:
     assert headlines([replace(READ, rate=None)])[0].value is None
 

@@ -17,6 +17,8 @@ from gpucheck.bench.bandwidth.command import command as run_bandwidth
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import cases as matmul
 from gpucheck.bench.matmul.command import command as run_matmul
+from gpucheck.bench.overlap import cases as overlap
+from gpucheck.bench.overlap.command import command as run_overlap
 from gpucheck.bench.transfer import cases as transfer
 from gpucheck.bench.transfer.command import command as run_transfer
 from gpucheck.errors import GpucheckError, UsageError
@@ -90,6 +92,15 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         16.0,
         lambda given, emit, shared: run_matmul(
             matmul.Options(time_budget_s=given.time_budget_s, device=given.device), emit, shared
+        ),
+    ),
+    Benchmark(
+        "overlap",
+        8.0,
+        lambda given, emit, shared: run_overlap(
+            overlap.Options(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
+            emit,
+            shared,
         ),
     ),
 )

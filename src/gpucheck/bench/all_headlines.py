@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpucheck import units
 from gpucheck.bench import chosen, limits
 from gpucheck.bench.limits import Ceilings
+from gpucheck.bench.overlap import judge as overlap
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
 
@@ -128,9 +129,23 @@ def _matmul(measurements: Sequence[Measurement], known: Ceilings) -> list[Headli
     return found
 
 
+def _overlap(measurements: Sequence[Measurement], known: Ceilings) -> list[Headline]:
+    """What hides of a pinned copy on a second stream; where there is neither, of what was copied."""
+    rows = overlap.answer(measurements)
+    best = [one for one in rows if (one["host_memory"], one["streams"]) == ("pinned", 2)]
+    found = []
+    for one in best or rows:
+        streams = "two streams" if one["streams"] == 2 else "one stream"
+        case = f"{chosen.WAYS[one['direction']]}, {one['host_memory']}, {streams}"
+        ends, flags = (one["ci_low"], one["ci_high"]), tuple(one["flags"])
+        found.append(Headline("overlap", one["device"], case, one["overlap"], "1", *ends, flags=flags))
+    return found
+
+
 # The figures that stand for a benchmark, of one device's measurements.
 HEADLINES: dict[str, Callable[[Sequence[Measurement], Ceilings], list[Headline]]] = {
     "transfer": _transfer,
     "bandwidth": _bandwidth,
     "matmul": _matmul,
+    "overlap": _overlap,
 }

@@ -35,7 +35,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
     "B/s": units.byte_rate,
     "FLOP/s": units.flop_rate,
     "s": units.duration,
-    "%": units.percent,
+    "1": units.percent,
     "times": lambda value: f"{units.significant(value)}×",
     "bytes": units.capacity,
 }
