@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from gpucheck.bench import all as work
@@ -206,7 +207,7 @@ def test_buffers_get_what_the_process_leaves_of_a_quarter(
 ) -> None:
     monkeypatch.setattr(host, "memory", lambda: host.HostMemory(64 * GIB, left, None, None))
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=mine))
-    monkeypatch.setattr(work.psutil, "Process", lambda pid: process)
+    monkeypatch.setattr(psutil, "Process", lambda pid: process)
     assert work.host_share() == pytest.approx(expected, rel=1e-12)
 
 

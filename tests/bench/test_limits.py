@@ -53,7 +53,9 @@ def row(
     )
 
 
-def copy(way: str, rate: float | None, size: int = 2**29, kind: str = "pinned", timed: str = "link", **more: Any):  # type: ignore[no-untyped-def]
+def copy(
+    way: str, rate: float | None, size: int = 2**29, kind: str = "pinned", timed: str = "link", **more: Any
+) -> Measurement:
     case = {"direction": way, "host_memory": kind, "timed": timed, "size_bytes": size}
     return row("transfer", case, rate, **more)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,16 +12,16 @@ from gpucheck.cli import app as app_module
 pytestmark = pytest.mark.gpu
 
 
-def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     code = app_module.main([*arguments, "--device", "cuda:0", "--json", "--quiet"])
     found = dict(json.loads(capsys.readouterr().out))
-    assert found["summary"]["exit"] == code  # type: ignore[index]
+    assert found["summary"]["exit"] == code
     return found
 
 
 def test_every_benchmark_has_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "bench", "all", "--time-budget", "25s")
-    answer = found["results"]["bench_all"]  # type: ignore[index]
+    answer = found["results"]["bench_all"]
     failed = [one for one in answer["benchmarks"] if one["verdict"] in ("fail", "skip")]
     assert not failed, failed
     lines = [(line["benchmark"], line["case"].partition(",")[0]) for line in answer["headlines"]]
@@ -29,7 +30,7 @@ def test_every_benchmark_has_its_figures(capsys: pytest.CaptureFixture[str]) -> 
     for line in answer["headlines"]:
         assert line["value"] is None or line["value"] > 0, line
         assert line["share"] is None or 0 < line["share"] < 1.1, line
-    assert {one["device"]["id"] for one in found["measurements"]} == {"cuda:0"}  # type: ignore[attr-defined]
+    assert {one["device"]["id"] for one in found["measurements"]} == {"cuda:0"}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_a_threshold_is_judged_by_what_the_device_reaches(
     arguments: tuple[str, ...], finding: str, verdicts: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = document(capsys, "bench", *arguments, "--time-budget", "4s")
-    (answer,) = [one for one in found["findings"] if one["id"] == finding]  # type: ignore[attr-defined]
+    (answer,) = [one for one in found["findings"] if one["id"] == finding]
     assert answer["verdict"] in verdicts, answer
     figures = answer["evidence"]["figures"]
     assert figures and all(one["value"] and one["low"] <= one["value"] <= one["high"] for one in figures), figures

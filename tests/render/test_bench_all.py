@@ -16,7 +16,7 @@ H200, L4 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200"), DeviceRef("cuda:1", "GPU
 
 
 def headline(benchmark: str, case: str, value: float | None, unit: str, **more: Any) -> dict[str, Any]:
-    empty = {"low": None, "high": None, "share": None, "of": None, "flags": [], "device": "cuda:0"}
+    empty: dict[str, Any] = {"low": None, "high": None, "share": None, "of": None, "flags": [], "device": "cuda:0"}
     return {"benchmark": benchmark, "case": case, "value": value, "unit": unit, **empty, **more}
 
 
