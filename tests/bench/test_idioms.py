@@ -216,6 +216,7 @@ def test_one_size_and_as_many_slices_as_make_it_cold() -> None:
     assert idioms_measure.size_of((), roomy, 2) == 64 * MIB
     assert idioms_measure.size_of((MIB, 4 * MIB + 8), roomy, 2) == 4 * MIB  # whole samples of whole words
     assert idioms_measure.size_of((64,), roomy, 2) == 512
+    assert idioms_measure.size_of((GIB,), roomy, 2) == 64 * MIB
     assert idioms_measure.slices(64 * MIB, roomy, 2) == 4
     assert idioms_measure.slices(MIB, roomy, 2) == 200
     # No more than 512 MiB, and no more than there is room for.

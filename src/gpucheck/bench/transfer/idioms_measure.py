@@ -23,7 +23,7 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.units import KIB, MIB
 
 NAME = "transfer.idiom"
-# A batch of a hundred images of 224 × 224 in float32.
+# A batch of a hundred images of 224 × 224 in float32. Larger ones tell nothing else and take the time of all.
 USUAL_BYTES = 64 * MIB
 # Below this nothing but the call is timed.
 LEAST_BYTES = 4 * KIB
@@ -85,12 +85,12 @@ def _asked(setting: Setting) -> tuple[str, ...]:
 
 
 def size_of(sizes: tuple[int, ...], room: Room, host_buffers: int) -> int:
-    """The one size: the largest asked for, else the usual one, as far as there is room for it and for what is made.
+    """The one size: the usual one, or the largest asked for if that is smaller, as far as there is room.
 
     Raises CannotLook where there is next to none.
     """
     most = room.most(host_buffers + 2) // 2
-    size = min(max(sizes, default=USUAL_BYTES), most) // GRAIN * GRAIN
+    size = min(max(sizes, default=USUAL_BYTES), USUAL_BYTES, most) // GRAIN * GRAIN
     if most < LEAST_BYTES:
         raise CannotLook(
             "there is no room for the lines that people write",
