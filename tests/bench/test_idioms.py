@@ -19,7 +19,7 @@ from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Judged, Recorder
+from gpucheck.report.events import Notice, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, TimeStats
@@ -168,8 +168,19 @@ def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyP
     recorder = Recorder()
     rows = list(idioms_measure.rows(setting(Fake(kind="xpu"), recorder)))
     assert "pinned" not in {one.case["host_memory"] for one in rows} and len(rows) == 5
-    (skipped,) = [event.finding for event in recorder.events if isinstance(event, Judged)]
-    assert (skipped.id, skipped.verdict) == ("transfer.pinned", "skip")
+    (notice,) = [event.text for event in recorder.events if isinstance(event, Notice)]
+    assert notice == "lines with pinned memory are left out: CUDA error: out of memory"
+
+
+def test_memory_that_runs_out_in_a_line_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 65536 bytes")
+
+    monkeypatch.setattr(torch.Tensor, "clone", full)
+    rows = idioms_measure.rows(setting(CPU))
+    assert [next(rows).case["idiom"] for _ in range(2)] == ["raw", "to_copy"]
+    with pytest.raises(CannotLook, match=r"memory ran out at `x\.clone\(\)`"):
+        next(rows)
 
 
 def stage(count: int = 2) -> Stage:

@@ -17,8 +17,7 @@ from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Judged, Progress
-from gpucheck.report.finding import Finding
+from gpucheck.report.events import Notice, Progress
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import KIB, MIB
 
@@ -69,13 +68,24 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     count = slices(size, room, len(memories))
     shared = buffers(accel, memories, count * size)
     if shared.no_pinned is not None:
-        setting.emit(Judged(Finding("transfer.pinned", "skip", "no pinned memory was to be had", shared.no_pinned)))
+        setting.emit(Notice(f"lines with pinned memory are left out: {shared.no_pinned}", "warning"))
         todo = [one for one in todo if one.where != "pinning"]
     stage = Stage(accel, shared, size, count)
     stage.fill()
     for done, idiom in enumerate(todo):
         setting.emit(Progress(f"{idiom.code} {units.capacity(size)}", done, len(todo)))
-        yield measure(idiom, stage, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
+        try:
+            one = measure(idiom, stage, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
+        except (RuntimeError, MemoryError) as error:
+            if not accel.is_out_of_memory(error):
+                raise
+            raise CannotLook(
+                f"memory ran out at `{idiom.code}`",
+                "something else took what was free",
+                "end what else uses this memory",
+                finding="transfer.idioms",
+            ) from error
+        yield one
 
 
 def _asked(setting: Setting) -> tuple[str, ...]:
