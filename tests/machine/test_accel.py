@@ -287,3 +287,23 @@ def test_a_side_stream_is_current_only_where_it_is_asked_for() -> None:
 def test_a_device_with_one_stream_alone_has_no_side_stream() -> None:
     assert device(FakeModule()).side_stream() is None
     assert accel.open_device("cpu").side_stream() is None
+
+
+def test_a_wait_is_the_marks_own() -> None:
+    waited: list[str] = []
+    device(FakeModule()).wait(types.SimpleNamespace(wait=lambda: waited.append("on the current stream")))
+    assert waited == ["on the current stream"]
+
+
+def test_peers_are_told_by_the_backend_from_source_to_destination() -> None:
+    asked: list[tuple[torch.device, torch.device]] = []
+
+    def access(source: torch.device, destination: torch.device) -> int:
+        asked.append((source, destination))
+        return 1
+
+    first, second = (Accel(torch.device("cuda", at), FakeModule(can_device_access_peer=access), "x") for at in (0, 1))
+    assert first.peer_access(second) is True
+    assert asked == [(torch.device("cuda:0"), torch.device("cuda:1"))]
+    assert device(FakeModule()).peer_access(second) is None
+    assert first.peer_access(accel.open_device("cpu")) is None

@@ -274,6 +274,15 @@ class Accel:
         side = self.module.Stream(self.device)
         return lambda: self.module.stream(side)
 
+    def wait(self, mark: Any) -> None:
+        """Let what is enqueued next on the current stream wait for a time stamp, of whichever stream."""
+        mark.wait()
+
+    def peer_access(self, other: Accel) -> bool | None:
+        """Whether this device can reach the other's memory without the host; None where torch cannot tell."""
+        get = getattr(self.module, "can_device_access_peer", None)
+        return None if get is None or other.kind != self.kind else bool(get(self.device, other.device))
+
     @contextlib.contextmanager
     def as_current(self) -> Iterator[None]:
         """Make this torch's current device for a while."""
