@@ -70,6 +70,11 @@ def test_a_variable_goes_before_the_file_and_the_command_line_before_both(
     assert found == Settings(file="gpucheck.toml")
 
 
+def test_an_empty_device_is_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCHECK_DEVICE", "cuda:2")
+    assert of(device="")[1]["device"] == ""
+
+
 def test_a_command_without_a_time_budget_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUCHECK_TIME_BUDGET", "9s")
     given: dict[str, Any] = {}

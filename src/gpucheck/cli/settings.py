@@ -37,14 +37,15 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
     file = _file(values["config"])
     settings = Settings(file=file.file) if file else Settings()
     for name, where in (("device", values), ("strict", values), ("time_budget", given)):
-        if name not in where or where[name]:
+        # `--device ""` was given, and is wrong: an empty variable of a script must not choose a device.
+        if name not in where or where[name] or (name == "device" and where[name] == ""):
             continue
         source = next((one for one in (found, file) if one is not None and getattr(one, name) is not None), None)
         if source is not None:
             where[name] = getattr(source, name)
             origins = {**settings.origins, name: source.origins[name]}
             settings = replace(settings, origins=origins, **{name: where[name]})
-    values["device"] = values["device"] or device
+    values["device"] = device if values["device"] is None else values["device"]
     wanted = [one for one in THRESHOLDS if _concerns(one, command, given)]
     limits = [*_options(wanted, given), *_of_file(wanted, file)]
     _fill_in(limits, given)
