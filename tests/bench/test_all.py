@@ -178,6 +178,15 @@ def test_a_threshold_of_what_could_not_be_measured_is_not_met(monkeypatch: pytes
     recorder = ran(monkeypatch, benchmark("matmul", fails(CannotLook("no", finding="matmul.memory"))), shared=shared)
     assert found(recorder) == [("matmul.memory", "skip"), ("matmul.min_tflops", "inconclusive")]
 
+    def runs_out(given: Given, emit: Emit, shared: Shared) -> None:
+        emit(Measured(PRODUCT))
+        raise CannotLook("no", finding="matmul.memory")
+
+    for least, verdict in ((4e13, "inconclusive"), (6e13, "fail")):
+        shared = Shared((Limit("matmul.min_tflops", least, "FLOP/s", "x"),))
+        recorder = ran(monkeypatch, benchmark("matmul", runs_out), shared=shared)
+        assert found(recorder)[1] == ("matmul.min_tflops", verdict)
+
 
 def test_what_is_left_out() -> None:
     names = [one.name for one in BENCHMARKS]

@@ -156,16 +156,17 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
         budget_s = max(left_s * one.weight / sum(other.weight for other in todo[place:]), 1e-3)
         told.name = one.name
         mine = tuple(limit for limit in shared.limits if limit.id.startswith(f"{one.name}."))
-        before = len(told.findings)
+        rows, findings = len(told.measured), len(told.findings)
         try:
             one.run(Given(options.device, budget_s, share), told, Shared(mine, facts))
         except UsageError:
             raise
         except (GpucheckError, RuntimeError, MemoryError) as error:
             told(Judged(_failed(one, error)))
-            if not any(limits.is_gate(finding) for finding in told.findings[before:]):
+            if not any(limits.is_gate(finding) for finding in told.findings[findings:]):
                 for device in devices(chosen.ids, facts):
-                    for finding in limits.judge((), (), mine, device):
+                    measured = [row for row in told.measured[rows:] if row.device.id == device.id]
+                    for finding in limits.judge((), measured, mine, device, complete=False):
                         told(Judged(finding))
         finally:
             ran = [other.name for other in todo[: place + 1]]
