@@ -125,6 +125,7 @@ def test_the_slow_end_of_the_interval_is_told_with_a_warning() -> None:
 
 
 def test_the_document_tells_what_was_read() -> None:
+    assert (Link(reason="a CPU has none").told()["kind"], C2C.told()["kind"]) == (None, "NVLink-C2C")
     assert Link(4, 8, 16, max_generation=5).told() == {
         "kind": "PCIe",
         "generation": 4,

@@ -42,9 +42,11 @@ class Link:
     device_max_width: int | None = None
 
     @property
-    def kind(self) -> str:
-        """`NVLink-C2C` or `PCIe`."""
-        return "PCIe" if self.c2c_bytes_per_s is None else "NVLink-C2C"
+    def kind(self) -> str | None:
+        """`NVLink-C2C` or `PCIe`; None where none was read."""
+        if self.c2c_bytes_per_s is not None:
+            return "NVLink-C2C"
+        return None if self.generation is None else "PCIe"
 
     @property
     def rate(self) -> float | None:
@@ -70,7 +72,7 @@ class Link:
     @property
     def label(self) -> str:
         """`PCIe 5 x16` or `NVLink-C2C`."""
-        return self.kind if self.c2c_bytes_per_s is not None else f"PCIe {self.generation} x{self.width}"
+        return "NVLink-C2C" if self.c2c_bytes_per_s is not None else f"PCIe {self.generation} x{self.width}"
 
     @property
     def below(self) -> dict[str, tuple[int, int]]:
