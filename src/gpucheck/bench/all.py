@@ -28,6 +28,7 @@ from gpucheck.report.events import Answered, Emit, Event, Judged, Measured, Noti
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
+from gpucheck.thresholds import Limit
 
 # With the start of torch and what a benchmark does beside measuring, this ends within a minute.
 DEFAULT_BUDGET_S = 48.0
@@ -164,13 +165,23 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
         except (GpucheckError, RuntimeError, MemoryError) as error:
             told(Judged(_failed(one, error)))
             if not any(limits.is_gate(finding) for finding in told.findings[findings:]):
-                for device in devices(chosen.ids, facts):
-                    measured = [row for row in told.measured[rows:] if row.device.id == device.id]
-                    for finding in limits.judge((), measured, mine, device, complete=False):
-                        told(Judged(finding))
+                # What was asked of it is not met because it failed.
+                for finding in _unjudged(told.measured[rows:], mine, devices(chosen.ids, facts)):
+                    told(Judged(finding))
         finally:
             ran = [other.name for other in todo[: place + 1]]
             emit(Answered("bench_all", to_json(all_headlines.of(told.measured, told.findings, ran, told.by_device))))
+
+
+def _unjudged(rows: Sequence[Measurement], asked: Sequence[Limit], found: Sequence[DeviceRef]) -> list[Finding]:
+    """What the rows of a benchmark that was cut short say to the thresholds, on each device."""
+    return [
+        finding
+        for device in found
+        for finding in limits.judge(
+            (), [row for row in rows if row.device.id == device.id], asked, device, complete=False
+        )
+    ]
 
 
 def host_share() -> float:
