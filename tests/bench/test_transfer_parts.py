@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from gpucheck.bench.transfer.parts import Part, TogetherPart
 from gpucheck.bench.transfer.setting import Setting, Together
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
-from gpucheck.report.events import Answered, Judged, Measured, Recorder
+from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
@@ -47,6 +48,7 @@ def run(
     alone: Sequence[Part],
     together: Sequence[TogetherPart] = (),
     ids: tuple[str, ...] = ("cpu",),
+    recorder: Recorder | None = None,
 ) -> Recorder:
     monkeypatch.setattr(inventory, "read", lambda: FACTS)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(ids))
@@ -54,7 +56,7 @@ def run(
     for module in (parts, command):
         monkeypatch.setattr(module, "PARTS", tuple(alone))
         monkeypatch.setattr(module, "TOGETHER", tuple(together))
-    recorder = Recorder()
+    recorder = recorder or Recorder()
     command.command(options, recorder)
     return recorder
 
@@ -141,3 +143,35 @@ def test_one_device_has_nothing_to_do_together(monkeypatch: pytest.MonkeyPatch) 
     assert not seen
     with pytest.raises(CannotLook, match="t needs several devices"):
         run(Options(only=("t",)), monkeypatch, [part("a")], [several("t", seen)])
+
+
+def test_what_several_devices_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(together: Together) -> Iterator[Measurement]:
+        yield row("t")
+        raise KeyboardInterrupt
+
+    never = several("u", [])
+    recorder = Recorder()
+    with pytest.raises(KeyboardInterrupt):
+        run(
+            Options(device="all"),
+            monkeypatch,
+            [part("a")],
+            [replace(several("t", []), rows=rows), never],
+            ids=("cuda:0", "cuda:1"),
+            recorder=recorder,
+        )
+    assert told(recorder)[4:] == ["t", ("t", "3 rows")]
+    assert [event.text for event in recorder.events if isinstance(event, Notice)] == [
+        "interrupted: not every device was measured beside the others"
+    ]
+
+
+def test_a_part_of_several_devices_that_cannot_look_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(together: Together) -> Iterator[Measurement]:
+        raise CannotLook("no child came up", "it hung", finding="t.child")
+        yield
+
+    first = replace(several("t", []), rows=rows)
+    found = told(run(Options(), monkeypatch, [part("a")], [first, several("u", [])], ids=("cuda:0", "cuda:1")))
+    assert found[4:] == [("t.child", "no child came up"), "u", ("t", "3 rows"), ("u", "3 rows")]
