@@ -1,69 +1,184 @@
-"""The command `bench matmul`: every product that fits, on every device asked for."""
+"""The command `bench matmul`: every product that fits, on every device asked for; its search and its long runs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from gpucheck import units
-from gpucheck.bench import devices, share
+from gpucheck.bench import chosen, devices, share
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.matmul.cases import Options, cases, fitting
+from gpucheck.bench.matmul import search_judge, search_run, sustain, sustain_judge
+from gpucheck.bench.matmul.cases import Case, Options, cases, fitting
 from gpucheck.bench.matmul.judge import judge
 from gpucheck.bench.matmul.measure import measure
-from gpucheck.errors import CannotLook
+from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Emit, Judged, Notice, Progress
+from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
 DEFAULT_BUDGET_S = 30.0
 # Beyond this a row only grows more certain about this one process.
 LONGEST_ROW_S = 3.0
+# Of a dtype's time with --search: the rows of what was found and of the squares come after it.
+SEARCH_SHARE = 0.75
 # Of the memory that is free: the matrices leave room for the library's workspace and for the check.
 MEMORY_SHARE = 0.8
+# Less than this for all rows is no time.
+LEAST_ROWS_S = 1.0
+
+_T = TypeVar("_T")
 
 
 def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     """Time matrix products on every device asked for. Raises CannotLook and UsageError."""
+    searched = search_run.Results(emit)
+    long_runs: list[dict[str, Any]] = []
+
+    def rows(accel: Accel, deadline: float) -> Iterator[Measurement]:
+        return _Rows(options, accel, emit, deadline, searched, long_runs).all()
+
+    def conclude(accel: Accel, facts: Facts, measured: Sequence[Measurement]) -> list[Finding]:
+        entries = [one for one in searched.entries if one["device"] == accel.id]
+        usual = [one for one in measured if one.name == "matmul"]
+        return [
+            *judge(usual, share.part_of(accel, facts)),
+            *search_judge.judge(entries, usual),
+            *sustain_judge.judge(measured),
+        ]
+
     devices.each(
         options.device,
         emit,
-        lambda accel, deadline: _rows(options, accel, emit, deadline),
-        lambda accel, facts, measured: judge(measured, share.part_of(accel, facts)),
+        rows,
+        conclude,
         time_budget_s=options.time_budget_s,
-        default_s=lambda accel: DEFAULT_BUDGET_S,
+        default_s=lambda accel: default_s(options, accel),
         shared=shared,
     )
 
 
-def _rows(options: Options, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
-    wanted = cases(options, accel)
-    for case in wanted:
-        if case.support.kind == "none":
-            emit(Notice(f"{case.dtype} is left out: {case.support.reason}", "warning"))
-    room = int((info[0] if (info := accel.memory_info()) else host.memory().usable) * MEMORY_SHARE)
-    todo = list(fitting([case for case in wanted if case.support.kind != "none"], options, room))
-    with Watch(accel.uuid) as watch:
+def default_s(options: Options, accel: Accel) -> float:
+    """The time for one device where none was given."""
+    rows_s = search_run.DEFAULT_BUDGET_S if options.search else DEFAULT_BUDGET_S
+    return rows_s + _sustaining_s(options, cases(options, accel))
+
+
+def _sustaining_s(options: Options, wanted: Sequence[Case]) -> float:
+    dtypes = {case.dtype for case in wanted if case.support.kind != "none"}
+    return len(dtypes) * (options.sustain_s + sustain.IDLE_S) if options.sustain_s else 0.0
+
+
+@dataclass(slots=True)
+class _Rows:
+    """One device's rows: for each dtype the shapes asked for, or what a search finds beside the usual ones."""
+
+    options: Options
+    accel: Accel
+    emit: Emit
+    deadline: float
+    searched: search_run.Results
+    long_runs: list[dict[str, Any]]
+    measured: list[Measurement] = field(default_factory=list)
+
+    def all(self) -> Iterator[Measurement]:
+        wanted = cases(self.options, self.accel)
+        for case in wanted:
+            if case.support.kind == "none":
+                self.emit(Notice(f"{case.dtype} is left out: {case.support.reason}", "warning"))
+        room = int((info[0] if (info := self.accel.memory_info()) else host.memory().usable) * MEMORY_SHARE)
+        there = [case for case in wanted if case.support.kind != "none"]
+        todo = list(fitting(there, self.options, room))
+        self._leave_time(_sustaining_s(self.options, there))
+        with Watch(self.accel.uuid) as watch:
+            measured: Iterator[Measurement] = (
+                self._search(there, todo, room, watch)
+                if self.options.search
+                else self._each(todo, self.deadline, watch)
+            )
+            for one in measured:
+                self.measured.append(one)
+                yield one
+            if self.options.sustain_s:
+                yield from self._sustain(there, self.options.sustain_s, watch)
+
+    def _leave_time(self, sustaining_s: float) -> None:
+        """The long runs come last; what is before them ends earlier."""
+        self.deadline -= sustaining_s
+        if sustaining_s and self.deadline - time.monotonic() < LEAST_ROWS_S:
+            raise UsageError(
+                "--time-budget leaves no time to find what is fastest",
+                f"--sustain takes {units.duration(sustaining_s)} here, with every dtype and the pauses before",
+                "give a longer --time-budget, a shorter --sustain or fewer dtypes",
+            )
+
+    def _each(self, todo: Sequence[Case], until: float, watch: Watch) -> Iterator[Measurement]:
         for done, case in enumerate(todo):
-            emit(Progress(f"matmul {case.label} on {accel.id}", done, len(todo)))
-            share_s = max(deadline - time.monotonic(), 0.0) / (len(todo) - done)
-            try:
-                result = measure(case, accel, min(share_s, LONGEST_ROW_S), watch)
-            except (RuntimeError, MemoryError) as error:
-                if "not implemented for" in str(error):
-                    reason = str(error).strip().splitlines()[0]
-                    emit(Judged(Finding("matmul.dtype", "skip", f"{accel.id} has no product in {case.dtype}", reason)))
-                    continue
-                if not accel.is_out_of_memory(error):
-                    raise
-                raise CannotLook(
-                    f"memory ran out at {case.label}",
-                    f"its matrices take {units.capacity(case.bytes)}, and something else took what was free",
-                    "give a smaller --size, or end what else uses this memory",
-                    finding="matmul.memory",
-                ) from error
-            accel.empty_cache()
+            self.emit(Progress(f"matmul {case.label} on {self.accel.id}", done, len(todo)))
+            share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
+            result = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
+            self.accel.empty_cache()
+            if result is not None:
+                yield result.measurement
+
+    def _search(self, there: Sequence[Case], squares: Sequence[Case], room: int, watch: Watch) -> Iterator[Measurement]:
+        """For each dtype its search, then what it found and the squares measured alike."""
+        grid = search_run.grid_of(self.options, self.accel)
+        dtypes = list({case.dtype: case for case in there}.values())
+        for done, any_shape in enumerate(dtypes):
+            left_s = max(self.deadline - time.monotonic(), 0.0) / (len(dtypes) - done)
+            until = time.monotonic() + left_s
+            found = self._guarded(
+                any_shape,
+                partial(search_run.search, any_shape, grid, room, self.accel, left_s * SEARCH_SHARE, self.searched),
+            )
+            self.accel.empty_cache()
+            if found is None:
+                continue
+            best = replace(any_shape, shape=found.shape)
+            todo = [*(one for one in squares if one.dtype == best.dtype and one.shape != best.shape), best]
+            yield from self._each(todo, until, watch)
+
+    def _sustain(self, there: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
+        by_dtype = {case.dtype: case for case in there}
+        for dtype, row in chosen.fastest_products(self.measured).items():
+            case = replace(next(one for name, one in by_dtype.items() if name == dtype), shape=_shape(row))
+            result = self._guarded(case, partial(sustain.sustain, case, self.accel, seconds, watch, self.emit))
+            self.accel.empty_cache()
+            if result is None:
+                continue
             yield result.measurement
+            self.long_runs.append({"device": self.accel.id, **result.measurement.case, "readings": result.readings})
+            self.emit(Answered(sustain.RESULT, list(self.long_runs)))
+            if result.cut_off is not None:
+                raise result.cut_off
+
+    def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
+        """What `take` gives; None, and a skip told, where torch has no such product here."""
+        try:
+            return take()
+        except (RuntimeError, MemoryError) as error:
+            if "not implemented for" in str(error):
+                reason = str(error).strip().splitlines()[0]
+                title = f"{self.accel.id} has no product in {case.dtype}"
+                self.emit(Judged(Finding("matmul.dtype", "skip", title, reason)))
+                return None
+            if not self.accel.is_out_of_memory(error):
+                raise
+            raise CannotLook(
+                f"memory ran out at {case.label}",
+                f"its matrices take {units.capacity(case.bytes)}, and something else took what was free",
+                "give a smaller --size, or end what else uses this memory",
+                finding="matmul.memory",
+            ) from error
+
+
+def _shape(row: Measurement) -> tuple[int, int, int]:
+    return int(row.case["m"]), int(row.case["n"]), int(row.case["k"])

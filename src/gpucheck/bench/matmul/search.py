@@ -9,28 +9,27 @@ from points spread over the range it follows lines along one dimension, and cros
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from gpucheck import stats
 from gpucheck.bench.matmul.search_model import Drift, promising
 from gpucheck.bench.matmul.search_range import Grid, Shape
+from gpucheck.bench.matmul.search_spread import Spread
+from gpucheck.bench.matmul.search_try import UNDISTURBED, Ask, Found, Reading, Stage, call_s, found_in, undisturbed
 
-Stage = Literal["reference", "spread", "line", "crossing", "again", "final"]
-Steps = Generator["Ask", "Reading", None]
+Steps = Generator[Ask, Reading, None]
 
 # What a scan of every shape takes: so long for each, and at least so many calls, one of them untimed (mamf-finder's
 # 50 + 100 calls are 0.2 s at 8192 in bfloat16 on the largest GPU of today).
 SCAN_S, SCAN_CALLS = 0.1, 5
 # Of a scan's time. A twentieth is what a search must not exceed; windows that are longer than asked need room.
-OF_A_SCAN = 1 / 23
+OF_A_SCAN = 1 / 21.5
 # A range of a few dozen shapes is not worth less.
 LEAST_S = 1.0
 # Of the search's time: first looks, second looks at the best of them, third looks; the rest is the final's.
-FIRST, SECOND, THIRD = 0.58, 0.12, 0.08
+FIRST, SECOND, THIRD = 0.6, 0.14, 0.08
 # First looks: an event resolves 0.5 µs, and a clock's wobble is as large in ten milliseconds as in two.
 SHORTEST_S, LONGEST_S = 1e-3, 10e-3
 # The same shape again and again tells how the clock moves. One of so many tries costs 6 %.
@@ -52,42 +51,6 @@ MOST_FINALISTS, FEWEST_FINALISTS = 8, 3
 # rounds spread by one or two percent.
 FEWEST_ROUNDS, FIRST_ROUNDS, WANTED_ROUNDS, MOST_ROUNDS = 3, 6, 12, 24
 BEHIND = 0.05
-UNDISTURBED = 0.95
-# Martin Roberts, "The Unreasonable Effectiveness of Quasirandom Sequences" (2018): the root of x⁴ = x + 1.
-_ROOT = 1.2207440846057596
-LOW_K = 3
-# Draws in a row that hit what was tried, before the rest is listed.
-_MOST_DRAWS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Try this shape for about so long."""
-
-    shape: Shape
-    window_s: float
-    stage: Stage
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a try gave: the rate in operations per second with its interval, and what the whole try took."""
-
-    rate: float
-    low: float
-    high: float
-    spent_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A shape with the median of its rates; the interval is None below six rounds of the final."""
-
-    shape: Shape
-    rate: float
-    low: float | None
-    high: float | None
-    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +79,7 @@ class Search:
         self._latest: list[Shape] = []
         self._finals: dict[Shape, list[float]] = {}
         self._call_s = 0.0
-        self._draws = 0
-        self._rest: list[Shape] | None = None
+        self._spread = Spread(grid, self.shapes_in_range)
         self._steps = self._run()
         self._asked = next(self._steps, None)
 
@@ -154,9 +116,10 @@ class Search:
         """Those measured in turns, the fastest first; empty before each was measured once."""
         if not self._finals or not all(self._finals.values()):
             return []
-        found = [_found(shape, rates) for shape, rates in self._finals.items()]
-        # Who was dropped was measured less often, and not by the same clock.
-        return sorted(found, key=lambda one: (-one.rounds, -one.rate))
+        found = [found_in(shape, rates) for shape, rates in self._finals.items()]
+        # Who was dropped was measured less often, and not by the same clock; one round may be in progress.
+        most = max(one.rounds for one in found)
+        return sorted(found, key=lambda one: (one.rounds < most - 1, -one.rate))
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -176,9 +139,9 @@ class Search:
     def _plan(self, rate: float) -> None:
         """How long all of it takes, from the rate in the middle of the range."""
         m, n, k = ((axis.values[0] + axis.values[-1]) / 2 for axis in self.grid.axes)
-        self._call_s = _call_s((m, n, k), rate)
+        self._call_s = call_s((m, n, k), rate)
         if self.shapes_in_range is not None:
-            scan_s = sum(max(SCAN_S, SCAN_CALLS * _call_s(shape, rate)) for shape in self.grid.shapes())
+            scan_s = sum(max(SCAN_S, SCAN_CALLS * call_s(shape, rate)) for shape in self.grid.shapes())
             self.time_s = min(self.time_s, max(LEAST_S, scan_s * OF_A_SCAN))
 
     def _first_looks(self) -> Steps:
@@ -193,7 +156,7 @@ class Search:
         crossed = max(FEWEST_CROSSED, int((CROSSED_DENSE if dense else CROSSED) * affordable))
         while self.spent_s < until_s and self.shapes_tried != self.shapes_in_range:
             for _ in range(spread):
-                if (shape := self._fresh()) is not None and self.spent_s < until_s:
+                if (shape := self._spread.fresh(self._looks)) is not None and self.spent_s < until_s:
                     yield from self._look(shape, window_s, "spread")
             spread = SPREAD_BETWEEN
             start = self._ranked()[0]
@@ -244,12 +207,15 @@ class Search:
         """Each of them once more and longer; only they are looked at from here on."""
         # One untimed call, and half a call by which a window is longer than asked.
         window_s = max(time_s / len(shapes) - 1.5 * self._mean_call_s(shapes), SHORTEST_S)
+        until_s = self.spent_s + time_s
         for number, shape in enumerate(shapes):
+            if self.spent_s >= until_s and number >= FEWEST_AGAIN:
+                break
             if number % REFERENCE_EVERY == 0:
                 yield from self._check_drift(next(iter(self._looks)))
             reading = yield Ask(shape, window_s, "again")
-            self._looks[shape].append(_Look(self.spent_s, reading.rate))
-        self._latest = list(shapes)
+            self._looks[shape].append(_Look(self.spent_s, undisturbed(reading)))
+            self._latest = list(shapes[: number + 1])
 
     def _final(self) -> Steps:
         """In turns, so that whatever the clock does it does to all of them; who falls behind is dropped."""
@@ -279,12 +245,12 @@ class Search:
         if self.tries % REFERENCE_EVERY == 0:
             yield from self._check_drift(next(iter(self._looks)))
         reading = yield Ask(shape, window_s, stage)
-        self._looks[shape] = [_Look(self.spent_s, reading.rate)]
+        self._looks[shape] = [_Look(self.spent_s, undisturbed(reading))]
 
     def _check_drift(self, reference: Shape) -> Steps:
         reading = yield Ask(reference, SHORTEST_S, "reference")
-        self._drift.add(self.spent_s, reading.rate)
-        self._looks.setdefault(reference, [_Look(self.spent_s, reading.rate)])
+        self._drift.add(self.spent_s, undisturbed(reading))
+        self._looks.setdefault(reference, [_Look(self.spent_s, undisturbed(reading))])
 
     def _scores(self, shapes: Iterable[Shape]) -> dict[Shape, float]:
         """The mean over each shape's looks of its rate over what the reference gave at that time."""
@@ -292,7 +258,6 @@ class Search:
         found: dict[Shape, float] = {}
         for shape in shapes:
             seen = [look.rate / at(look.at_s) for look in self._looks[shape]]
-            # What disturbs a try makes it slower, never faster.
             found[shape] = statistics.fmean(one for one in seen if one >= UNDISTURBED * max(seen))
         return found
 
@@ -305,59 +270,21 @@ class Search:
         """The best, as many as this time lasts for; none where it lasts for too few."""
         chosen: list[Shape] = []
         for shape in self._ranked()[:most]:
-            time_s -= SHORTEST_S + 2 * _call_s(shape, self._looks[shape][0].rate)
+            time_s -= SHORTEST_S + 2 * call_s(shape, self._looks[shape][0].rate)
             if time_s < 0:
                 break
             chosen.append(shape)
         return chosen if len(chosen) >= FEWEST_AGAIN else []
 
     def _mean_call_s(self, shapes: Sequence[Shape]) -> float:
-        return statistics.fmean(_call_s(shape, self._looks[shape][0].rate) for shape in shapes)
-
-    # -- points -------------------------------------------------------------------------------------------------------
+        return statistics.fmean(call_s(shape, self._looks[shape][0].rate) for shape in shapes)
 
     def _middle(self) -> Shape | None:
         """The shape in the middle of the range; where that does not fit, the first that does."""
         m, n, k = (axis.values[len(axis.values) // 2] for axis in self.grid.axes)
         return (m, n, k) if self.grid.fits((m, n, k)) else next(self.grid.shapes(), None)
 
-    def _fresh(self) -> Shape | None:
-        """A shape that was not tried, far from those drawn before; None when none is left."""
-        for _ in range(_MOST_DRAWS if self._rest is None else 0):
-            self._draws += 1
-            m, n, k = (
-                axis.values[int(_drawn(self._draws, dimension) * len(axis.values))]
-                for dimension, axis in enumerate(self.grid.axes)
-            )
-            if (m, n, k) not in self._looks and self.grid.fits((m, n, k)):
-                return m, n, k
-        if self.shapes_in_range is None:
-            return None
-        if self._rest is None:
-            self._rest = list(self.grid.shapes())
-            random.Random(0).shuffle(self._rest)
-        while self._rest and self._rest[-1] in self._looks:
-            self._rest.pop()
-        return self._rest[-1] if self._rest else None
-
-
-def _drawn(number: int, dimension: int) -> float:
-    """From 0 to 1: the number's place along a dimension. K is drawn low: there a look is cheap, and what M and N do
-    shows there too."""
-    place = (0.5 + number * _ROOT ** -(dimension + 1)) % 1.0
-    return place**LOW_K if dimension == 2 else place
-
-
-def _call_s(shape: tuple[float, float, float], rate: float) -> float:
-    return 2.0 * shape[0] * shape[1] * shape[2] / rate
-
 
 def _with(shape: Shape, dimension: int, value: int) -> Shape:
     m, n, k = (value if place == dimension else side for place, side in enumerate(shape))
     return m, n, k
-
-
-def _found(shape: Shape, rates: Sequence[float]) -> Found:
-    interval = stats.interval(rates)
-    low, high = (None, None) if interval is None else (interval.low, interval.high)
-    return Found(shape, stats.median(rates), low, high, len(rates))

@@ -25,7 +25,36 @@ def matmul(
     shape: Annotated[
         list[str] | None, typer.Option("--shape", metavar="MxNxK", help="(M×K)·(K×N). Repeatable.")
     ] = None,
-    time_budget: Annotated[str, typer.Option("--time-budget", metavar="TIME", help="For all of it; default 30s.")] = "",
+    search: Annotated[
+        bool, typer.Option("--search", help="Find the fastest shape of each dtype, coarse to fine.")
+    ] = False,
+    range: Annotated[
+        str,
+        typer.Option(
+            "--range",
+            metavar="LOW:HIGH:STEP",
+            help="Where --search looks, in M, N and K; default 1024:16384:1024, on a CPU 128:2048:128.",
+        ),
+    ] = "",
+    m: Annotated[str, typer.Option("--m", metavar="RANGE", help="The same for M alone, or one value.")] = "",
+    n: Annotated[str, typer.Option("--n", metavar="RANGE", help="The same for N alone, or one value.")] = "",
+    k: Annotated[str, typer.Option("--k", metavar="RANGE", help="The same for K alone, or one value.")] = "",
+    sustain: Annotated[
+        str,
+        typer.Option(
+            "--sustain",
+            metavar="TIME",
+            help="Then run the fastest product of each dtype for so long: burst against sustained.",
+        ),
+    ] = "",
+    time_budget: Annotated[
+        str,
+        typer.Option(
+            "--time-budget",
+            metavar="TIME",
+            help="For all of it; default 30s, with --search 60s, and the time of --sustain.",
+        ),
+    ] = "",
     min_tflops: Annotated[
         str, typer.Option("--min-tflops", metavar="N", help="Fail where the fastest product is slower, in TFLOP/s.")
     ] = "",
@@ -39,6 +68,7 @@ def matmul(
 
     def measure(emit: Emit, budget_s: float | None) -> None:
         # torch comes with these: Ctrl-C ends in a report from here on
+        from gpucheck import units
         from gpucheck.bench.matmul import cases
         from gpucheck.bench.matmul.command import command
 
@@ -48,6 +78,9 @@ def matmul(
             shapes=tuple(shape or ()),
             time_budget_s=budget_s,
             device=common.device,
+            search=search,
+            ranges={"--range": range, "--m": m, "--n": n, "--k": k},
+            sustain_s=units.parse_duration(sustain, "--sustain") if sustain else None,
         )
         command(options, emit, again.shared(common))
 

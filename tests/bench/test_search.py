@@ -1,0 +1,260 @@
+"""The search for the fastest shape: on machines whose fastest shape is known, and for real on a few tiny shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth, tiled
+
+from gpucheck.bench.matmul import cases, command, search_device, search_judge, search_model, search_run
+from gpucheck.bench.matmul.cases import Case, Options, Support
+from gpucheck.bench.matmul.search import Search
+from gpucheck.bench.matmul.search_range import Axis, Grid, parse_axes, parse_axis
+from gpucheck.bench.matmul.search_try import Ask, Found, Reading, found_in, undisturbed
+from gpucheck.errors import UsageError
+from gpucheck.machine import accel, choose, inventory
+from gpucheck.report.events import Answered, Judged, Measured, Progress, Recorder, Trial
+from gpucheck.report.facts import Facts
+
+CPU = accel.open_device("cpu")
+CASE = Case("float32", (1, 1, 1), Support("native"))
+
+MACHINES: dict[str, tuple[Landscape, Grid]] = {
+    "132 SMs, bfloat16": (tiled(132, 800e12), cube(1024, 12288, 1024)),
+    "108 SMs, bfloat16": (tiled(108, 280e12), cube(1024, 12288, 1024)),
+    "132 SMs, sides that fill no tile": (tiled(132, 800e12), cube(512, 4032, 320)),
+    "132 SMs, float32": (tiled(132, 50e12), cube(1024, 12288, 1024)),
+    "a CPU": (smooth(60e9), cube(64, 512, 64)),
+    "a CPU, long calls": (smooth(60e9), cube(128, 1536, 128)),
+    "a plateau": (plateau(60e12), cube(256, 3072, 256)),
+    "the biggest is not the fastest": (middling(60e12), cube(512, 6144, 512)),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_search_finds_99_percent_of_the_best_in_a_twentieth_of_the_time_of_a_scan(name: str) -> None:
+    for seed in range(5):
+        outcome = run(*MACHINES[name], seed)
+        assert outcome.quality >= 0.99, (seed, outcome.search.best)
+        assert outcome.time_share <= 1 / 20, seed
+        assert outcome.search.complete
+
+
+def test_a_range_too_large_to_be_listed_is_searched_until_the_time_is_over() -> None:
+    grid = cube(256, 16384, 64)
+    assert grid.product > 16_000_000 and grid.count() is None
+    machine, search = Machine(tiled(132, 800e12)), Search(grid, 20.0)
+    while (ask := search.ask()) is not None:
+        search.tell(machine.take(ask))
+    assert search.best is not None
+    # 256 divides the sides of the fastest: 3072 × 11264 are 33 × 32 tiles, eight whole waves.
+    assert machine.landscape(search.best.shape) > 0.98 * machine.landscape((11264, 3072, 16384))
+    assert 19.0 < machine.now_s < 21.0
+
+
+def test_the_final_is_in_turns_and_its_figures_decide() -> None:
+    search, asked, machine = Search(cube(64, 512, 64), 60.0), [], Machine(smooth(60e9))
+    while (ask := search.ask()) is not None:
+        asked.append(ask)
+        search.tell(machine.take(ask))
+    final = [ask.shape for ask in asked if ask.stage == "final"]
+    turn = len(set(final))
+    assert 3 <= turn <= 8
+    assert set(final[:turn]) == set(final[turn : 2 * turn]) and final[turn : 2 * turn] == final[:turn][::-1]
+    assert search.best == search.finalists[0] and search.best.rounds == max(one.rounds for one in search.finalists)
+    assert search.best.low is not None and search.best.high is not None
+    assert search.best.low <= search.best.rate <= search.best.high
+
+
+def test_what_is_asked_stays_asked_and_the_best_holds_at_any_moment() -> None:
+    search, machine = Search(cube(64, 256, 64), 60.0), Machine(smooth(60e9))
+    assert search.best is None and search.ask() == search.ask()
+    for _ in range(20):
+        ask = search.ask()
+        assert ask is not None
+        search.tell(machine.take(ask))
+    assert search.best is not None and search.best.rounds == 0 and not search.complete
+
+
+def test_one_shape_is_found_and_none_is_none() -> None:
+    assert run(smooth(1e9), Grid((Axis(64, 64, 1),) * 3), 0).search.best is not None
+    nothing = Search(Grid((Axis(64, 64, 1),) * 3, lambda shape: False), 60.0)
+    assert nothing.ask() is None and nothing.best is None
+
+
+def test_what_does_not_fit_is_not_tried() -> None:
+    grid = Grid((Axis(64, 512, 64),) * 3, lambda shape: shape[0] * shape[1] <= 64 * 512)
+    search, machine, asked = Search(grid, 60.0), Machine(smooth(60e9)), set()
+    while (ask := search.ask()) is not None:
+        asked.add(ask.shape)
+        search.tell(machine.take(ask))
+    assert asked and all(m * n <= 64 * 512 for m, n, _ in asked)
+
+
+def test_a_disturbed_part_is_left_out_and_noise_is_not() -> None:
+    assert undisturbed(Reading(90.0, 80.0, 100.0, 1.0)) == 100.0
+    assert undisturbed(Reading(99.0, 98.0, 100.0, 1.0)) == 99.0
+    assert found_in((1, 1, 1), (1.0, 3.0, 2.0)) == Found((1, 1, 1), 2.0, None, None, 3)
+
+
+def test_the_drift_is_followed_and_one_hiccup_is_not() -> None:
+    drift = search_model.Drift()
+    for at_s, rate in ((0.0, 100.0), (1.0, 100.0), (2.0, 10.0), (3.0, 90.0), (4.0, 80.0)):
+        drift.add(at_s, rate)
+    level = drift.level()
+    # Medians of three: 100, 100, 90, 80, 85.
+    assert [level(at_s) for at_s in (-1.0, 0.5, 1.5, 2.0, 4.0, 9.0)] == [100.0, 100.0, 95.0, 90.0, 85.0, 85.0]
+
+
+def test_crossings_of_good_sides_come_first() -> None:
+    untried = [(3, 3, 3), (1, 3, 3), (1, 1, 2)]
+    scores = {(m, n, k): float(m * n * k) for m in (1, 2, 3) for n in (1, 2, 3) for k in (1, 2, 3)}
+    for shape in untried:
+        del scores[shape]
+    assert search_model.promising(scores, scores.keys(), 10) == untried
+    assert search_model.promising(scores, scores.keys(), 1) == untried[:1]
+
+
+# the range
+
+
+def test_ranges_are_parsed_and_one_side_may_have_its_own() -> None:
+    assert parse_axis("64:500:64", "--m").values == range(64, 501, 64)
+    assert parse_axes({"--range": "64:512:64", "--k": "4096"}) == (
+        Axis(64, 512, 64),
+        Axis(64, 512, 64),
+        Axis(4096, 4096, 1),
+    )
+    assert parse_axes({}) == (None, None, None)
+
+
+@pytest.mark.parametrize("text", ["", "64:", "64:512", "512:64:64", "0:64:1", "64:512:0", "1:99999999:1", "a:b:c"])
+def test_what_is_no_range(text: str) -> None:
+    with pytest.raises(UsageError, match="--range"):
+        parse_axis(text, "--range")
+
+
+@pytest.mark.parametrize("given", [{"search": True, "sizes": ("64",)}, {"ranges": {"--m": "64"}}])
+def test_what_a_search_does_not_go_with(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="--search"):
+        cases.parse(**given)
+
+
+# on a device
+
+
+def test_operands_are_shared_and_each_shape_is_contiguous_from_the_beginning() -> None:
+    grid = Grid((Axis(16, 64, 16), Axis(8, 32, 8), Axis(4, 128, 4)))
+    operands = search_device.allocate(CASE, grid, 2**20, CPU)
+    assert (operands.a.numel(), operands.b.numel(), operands.out.numel()) == (64 * 128, 128 * 32, 64 * 32)
+    operands.product((16, 24, 100))()
+    expected = operands.a[:1600].view(16, 100) @ operands.b[:2400].view(100, 24)
+    assert (operands.out[: 16 * 24].view(16, 24) - expected).abs().max() < 1e-3
+
+
+def test_what_is_too_large_for_its_third_of_the_memory_does_not_fit() -> None:
+    grid = search_device.fitting(cube(64, 256, 64), 3 * 4 * 128 * 128, 4)
+    assert grid.fits((128, 128, 128)) and grid.fits((64, 256, 64)) and not grid.fits((192, 128, 128))
+    assert search_device.largest(grid, 3 * 4 * 128 * 128, 4) == (128 * 128,) * 3
+
+
+def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Recorder:
+    monkeypatch.setattr(inventory, "read", lambda: Facts())
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
+    monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (48,), "cpu": (48,)})
+    options = cases.parse(
+        dtypes=("float32",), search=True, ranges={"--range": "16:48:16"}, time_budget_s=4.0, device="cpu", **more
+    )
+    recorder = Recorder()
+    command.command(options, recorder)
+    return recorder
+
+
+def test_the_command_tells_the_shape_found_and_measures_it_beside_the_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = searched(monkeypatch)
+    entry = [event.value for event in recorder.events if isinstance(event, Answered)][-1][0]
+    assert (entry["device"], entry["dtype"], entry["shapes_in_range"], entry["complete"]) == (
+        "cpu",
+        "float32",
+        27,
+        True,
+    )
+    assert entry["range"] == {"m": "16:48:16", "n": "16:48:16", "k": "16:48:16"}
+    best = entry["best"]["m"], entry["best"]["n"], entry["best"]["k"]
+    rows = [event.measurement.case for event in recorder.events if isinstance(event, Measured)]
+    assert {(row["m"], row["n"], row["k"]) for row in rows} == {(48, 48, 48), best}
+    trials = [event for event in recorder.events if isinstance(event, Trial)]
+    assert trials[0].number == 1 and set(trials[0].result) == {"dtype", "m", "n", "k", "flop_per_s", "purpose"}
+    finding = next(
+        event.finding for event in recorder.events if isinstance(event, Judged) if "search" in event.finding.id
+    )
+    assert (finding.id, finding.verdict) == ("matmul.search", "info")
+    assert any(isinstance(event, Progress) and event.best for event in recorder.events)
+
+
+def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, taken = search_device.Tries.take, []
+
+    def take(self: search_device.Tries, ask: Ask) -> Reading:
+        taken.append(ask)
+        if len(taken) == 5:
+            raise KeyboardInterrupt
+        return real(self, ask)
+
+    monkeypatch.setattr(search_device.Tries, "take", take)
+    recorder = Recorder()
+    with pytest.raises(KeyboardInterrupt):
+        search_run.search(CASE, cube(16, 48, 16), 2**20, CPU, 5.0, search_run.Results(recorder))
+    entry = [event.value for event in recorder.events if isinstance(event, Answered)][-1][0]
+    assert entry["best"] is not None and not entry["complete"] and entry["tries"] == 4
+
+
+def test_a_range_of_which_nothing_fits_is_wrong_usage() -> None:
+    with pytest.raises(UsageError) as raised:
+        search_run.search(CASE, cube(64, 128, 64), 1024, CPU, 5.0, search_run.Results(Recorder()))
+    assert str(raised.value) == (
+        "no shape of the range 64:128:64x64:128:64x64:128:64 fits; 1 KiB are free; give a smaller --range"
+    )
+
+
+def test_the_default_range_follows_the_kind_of_device() -> None:
+    assert search_run.grid_of(Options(), CPU).axes == (Axis(128, 2048, 128),) * 3
+
+
+# judging
+
+
+def entry(**more: Any) -> dict[str, Any]:
+    def figures(m: int, rate: float) -> dict[str, Any]:
+        return {
+            "m": m, "n": 8, "k": 8, "flop_per_s": rate, "ci_low": rate - 1e12, "ci_high": rate + 1e12, "rounds": 8
+        }  # fmt: skip
+
+    return {
+        "device": "cuda:0",
+        "dtype": "bfloat16",
+        "best": figures(24, 700e12),
+        "finalists": [figures(24, 700e12), figures(32, 699e12), figures(40, 690e12)],
+        "shapes_tried": 20,
+        "shapes_in_range": 27,
+        "complete": True,
+        **more,
+    }
+
+
+def test_a_search_says_what_it_gains_and_what_is_as_fast() -> None:
+    from test_matmul import measured
+
+    def row(m: int, rate: float) -> Any:
+        one = measured("bfloat16", rate)
+        one.case["m"] = m
+        return one
+
+    finding = search_judge.judge([entry()], [row(24, 660e12), row(8, 600e12)])[0]
+    assert (finding.id, finding.verdict, finding.title) == ("matmul.search", "info", "fastest shapes found")
+    assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, 10 % above 8x8x8 (32x8x8 as fast)"
+    assert finding.evidence["bfloat16"]["gain"] == pytest.approx(1.1)
+    finding = search_judge.judge([entry(complete=False, finalists=[])], [row(24, 600e12), row(8, 600e12)])[0]
+    assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, no faster than 8x8x8, of what was tried until then"
+    assert search_judge.judge([], []) == search_judge.judge([entry(best=None)], []) == []
