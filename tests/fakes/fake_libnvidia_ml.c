@@ -147,6 +147,10 @@ Code nvmlDeviceGetRemappedRows(Handle handle, unsigned *correctable, unsigned *u
     return code;
 }
 
+Code nvmlDeviceGetTotalEnergyConsumption(Handle handle, unsigned long long *millijoules) {
+    return number(DEVICE(handle), "energy", "!3", millijoules);
+}
+
 typedef struct {
     unsigned field, scope;
     long long timestamp, latency;
@@ -165,6 +169,12 @@ Code nvmlDeviceGetFieldValues(Handle handle, int count, FieldValue *values) {
         case 170: values[i].code = small(device, "c2c.count", "!3", value); break;
         case 171: values[i].code = small(device, values[i].scope ? "c2c.status" : "c2c.first_status", "1", value); break;
         case 172: values[i].code = small(device, "c2c.speed", "44712", value); break;
+        case 74: values[i].code = number(device, "violation.power", "0", &values[i].value.ull); break;
+        case 75: values[i].code = number(device, "violation.thermal", "0", &values[i].value.ull); break;
+        case 76: values[i].code = number(device, "violation.sync_boost", "0", &values[i].value.ull); break;
+        case 77: values[i].code = number(device, "violation.board_limit", "!3", &values[i].value.ull); break;
+        case 78: values[i].code = number(device, "violation.low_utilization", "0", &values[i].value.ull); break;
+        case 79: values[i].code = number(device, "violation.reliability", "0", &values[i].value.ull); break;
         default: values[i].code = 3;
         }
     }

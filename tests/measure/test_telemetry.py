@@ -84,6 +84,72 @@ def test_what_holds_the_clock(names: list[str], expected: tuple[str, ...]) -> No
     assert flags(None) == ()
 
 
+def held(clock_hz: float, most_hz: float | None, *names: str) -> tuple[str, ...]:
+    told, _ = summarise(
+        [reading(10.5, clock_hz, max_sm_clock_hz=most_hz, clock_reasons={"bits": 0, "names": list(names)})], RUN
+    )
+    return flags(told)
+
+
+def test_a_setting_holds_the_clock_only_below_the_maximum() -> None:
+    assert held(1.2e9, 1.98e9, "applications_clocks_setting") == ("clock-held",)
+    assert held(1.98e9, 1.98e9, "applications_clocks_setting") == ()
+    assert held(1.2e9, None, "applications_clocks_setting") == ()
+    assert held(1.2e9, 1.98e9, "gpu_idle") == ()
+
+
+def counted(**more: dict[str, float | None] | None) -> list[dict[str, Any]]:
+    """Readings at 9.5, 9.9, 10.5 and 21.5 s about windows from 10 to 11 and from 20 to 21 s."""
+    names = ("first", "before", "inside", "after")
+    return [
+        reading(at_s, **({"violations_s": more[name]} if name in more else {}))
+        for name, at_s in zip(names, (9.5, 9.9, 10.5, 21.5), strict=True)
+    ]
+
+
+def test_counters_are_read_before_and_after_the_windows() -> None:
+    samples = counted(
+        first={"thermal": 1.0, "power": 0.0},
+        before={"thermal": 1.5, "power": 0.0},
+        inside={"thermal": 3.0, "power": 0.0},
+        after={"thermal": 4.0, "power": 0.0},
+    )
+    told, _ = summarise(samples, RUN)
+    assert told is not None
+    assert told["violations_s"] == {"thermal": 2.5, "power": 0.0}
+    assert told["violations_span_s"] == pytest.approx(11.6)
+    assert flags(told) == ("throttled",)
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "expected"),
+    [
+        ("thermal", 0.2, ("throttled",)),
+        ("reliability", 0.2, ("throttled",)),
+        ("power", 0.2, ("power-limited",)),
+        ("board_limit", 0.2, ("power-limited",)),
+        ("thermal", 0.1, ()),  # below 1 % of 11.6 s
+        ("low_utilization", 5.0, ()),
+        ("sync_boost", 5.0, ()),
+    ],
+)
+def test_what_counts_flags_where_no_reading_caught_it(name: str, seconds: float, expected: tuple[str, ...]) -> None:
+    told, _ = summarise(counted(before={name: 7.0}, inside=None, after={name: 7.0 + seconds}), RUN)
+    assert flags(told) == expected
+
+
+def test_a_counter_that_is_missing_or_was_started_anew_is_not_known() -> None:
+    told, _ = summarise(counted(before={"thermal": 9.0, "power": None}, after={"thermal": 1.0, "power": None}), RUN)
+    assert told is not None and told["violations_s"] == {"thermal": None, "power": None}
+    assert flags(told) == ()
+
+
+def test_counters_on_one_side_only_tell_nothing() -> None:
+    told, _ = summarise(counted(inside={"thermal": 1.0}, after={"thermal": 2.0}), RUN)
+    assert told is not None and told["violations_s"] is told["violations_span_s"] is None
+    assert told["unknown"]["violations_s"] == "the counters were not read both before and after the row"
+
+
 def test_a_device_without_a_uuid_is_not_watched() -> None:
     with Watch(None) as watch:
         assert watch.during(RUN) == (None, "NVML is asked by UUID, and this device has none")
@@ -112,6 +178,62 @@ def test_the_child_samples_by_itself(fake_driver: Callable[..., Path]) -> None:
     }
     assert told["c2c_bytes_per_s"] is None
     assert told["clock_reasons"] == ["gpu_idle"]
+
+
+def test_the_childs_counters_are_those_of_the_row(fake_driver: Callable[..., Path]) -> None:
+    """A thermal hold between two readings: no bit was seen, the counter tells it."""
+    script = fake_driver("nvml.count=1\nviolation.thermal=1000000000\nnode_mask=2\n")
+    with Watch(UUID) as watch:
+        assert (watch.numa_node, watch.numa_unknown) == (1, "")
+        watch.take()
+        began = time.perf_counter()
+        time.sleep(0.12)
+        length = time.perf_counter() - began
+        script.write_text("nvml.count=1\nviolation.thermal=3500000000\n")
+        told, reason = watch.during(Run("", 1, (length,), (began,)))
+    assert told is not None, reason
+    assert told["violations_s"] == {
+        "power": 0.0,
+        "thermal": 2.5,
+        "sync_boost": 0.0,
+        "board_limit": None,
+        "low_utilization": 0.0,
+        "reliability": 0.0,
+    }
+    assert told["violations_span_s"] >= length
+    assert flags(told) == ("throttled",)
+    assert told["max_sm_clock_hz"] == 1.98e9
+
+
+def test_a_driver_without_the_counters_says_why(fake_driver: Callable[..., Path]) -> None:
+    fake_driver("nvml.count=1\nfields=!13\n")
+    with Watch(UUID) as watch:
+        watch.take()
+        began = time.perf_counter()
+        time.sleep(0.12)
+        told, reason = watch.during(Run("", 1, (time.perf_counter() - began,), (began,)))
+    assert told is not None, reason
+    assert told["violations_s"] is None
+    assert told["unknown"]["violations_s"] == "the driver's NVML has no such function"
+
+
+def test_a_paused_child_reads_nothing(fake_driver: Callable[..., Path]) -> None:
+    fake_driver("nvml.count=1\n")
+    with Watch(UUID) as watch:
+        with watch.paused():
+            time.sleep(0.06)  # what was being read as it was told ends
+            watch.take()
+            time.sleep(0.2)
+            assert len(watch.take()) == 1  # that of the asking
+        time.sleep(0.2)
+        assert len(watch.take()) > 1
+
+
+def test_a_device_whose_node_nobody_tells(fake_driver: Callable[..., Path]) -> None:
+    fake_driver("nvml.count=1\nbus=254\n")
+    with Watch(UUID) as watch:
+        assert watch.numa_node is None
+        assert watch.numa_unknown == "not supported by this device or driver, and the kernel none either"
 
 
 def test_the_chip_to_chip_link_is_told_with_every_reading(fake_driver: Callable[..., Path]) -> None:

@@ -41,6 +41,17 @@ FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 # NVML_FI_DEV_C2C_LINK_COUNT, …_GET_STATUS (1 is active) and …_GET_MAX_BW (MB/s) of nvml.h; the last two are asked of
 # one link, whose number is the scope. A Grace Hopper has 10 of 44712 MB/s: NVIDIA gives 450 GB/s for each direction.
 FIELD_C2C_COUNT, FIELD_C2C_STATUS, FIELD_C2C_SPEED = 170, 171, 172
+# NVML_FI_DEV_PERF_POLICY_… of nvml.h: nanoseconds since the driver was loaded in which this held the clock below what
+# was asked for. (nvmlDeviceGetViolationStatus tells the same and goes with CUDA 14; the newer fields
+# NVML_FI_DEV_CLOCKS_EVENT_REASON_… beside these have other numbers from driver to driver.)
+VIOLATION_FIELDS = {
+    74: "power",
+    75: "thermal",
+    76: "sync_boost",
+    77: "board_limit",
+    78: "low_utilization",
+    79: "reliability",
+}
 # More than any part has (Grace Hopper has the most known).
 MOST_C2C_LINKS = 16
 
@@ -153,6 +164,14 @@ def c2c_rate(values: Any) -> float:
     return float(sum(speeds))
 
 
+def violations(values: Any) -> dict[str, float | None]:
+    """Seconds by what held the clock; None for what this device does not count."""
+    told = dict(zip(VIOLATION_FIELDS.values(), values, strict=True))
+    if all(one.nvmlReturn for one in told.values()):
+        raise CodeAnswered(values[0].nvmlReturn)
+    return {name: None if one.nvmlReturn else one.value.ullVal / 1e9 for name, one in told.items()}
+
+
 def nearest_node(mask: Any) -> int:
     """The one NUMA node in NVML's mask of the nearest nodes."""
     nodes = [64 * word + bit for word, bits in enumerate(mask) for bit in range(64) if bits >> bit & 1]
@@ -226,6 +245,9 @@ C2C = _one(
     ),
     convert=c2c_rate,
 )
+
+# How long what held the clock; read again and again beside a measurement, and no field of Device either.
+VIOLATIONS = _one("violations_s", "nvmlDeviceGetFieldValues", tuple(VIOLATION_FIELDS), convert=violations)
 
 # The fields of Device that NVML alone tells; where there is no NVML they share one reason. Memory is read apart.
 NVML_ONLY = (

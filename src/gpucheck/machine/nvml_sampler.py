@@ -1,8 +1,9 @@
 """One device's clocks, temperature, link and energy, sampled by NVML in a child while something runs on the device.
 
 The child samples by itself and keeps what it read: the process that is being measured is not woken. It is started with
-the device's UUID and says one line, `{"sampling": true}` or `{"error": …}`. Each `take` on stdin is answered by a line
-for each sample since the last, and `{"end": true}`. `measure/telemetry.py` is the parent's side.
+the device's UUID and says one line, `{"sampling": true, "numa_node": …}` or `{"error": …}`. Each `take` on stdin is
+answered by a line for each sample since the last, one of this very moment being the last, and `{"end": true}`. `pause`
+and `resume` are not answered. `measure/telemetry.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck import links
-from gpucheck.machine import nvml, nvml_fields
+from gpucheck.machine import kernel_driver, nvml, nvml_fields
 from gpucheck.machine.speaking import claim_stdout
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.
@@ -24,9 +25,12 @@ MOST_KEPT = 12_000
 
 _SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reasons", "pcie/generation", "pcie/width")
 FIELDS = tuple(field for field in nvml_fields.DETAILS if field.name in _SAMPLED)
-_ONCE = ("pcie/max_width", "pcie/max_generation", "pcie/device_max_generation")
+_ONCE = ("max_sm_clock_hz", "pcie/max_width", "pcie/max_generation", "pcie/device_max_generation")
 ONCE = (*(field for field in nvml_fields.DETAILS if field.name in _ONCE), nvml_fields.C2C)
-ADDRESS = tuple(field for field in nvml_fields.IDENTITY if field.name == "pci_address")
+PLACE = (
+    *(field for field in nvml_fields.IDENTITY if field.name == "pci_address"),
+    *(field for field in nvml_fields.DETAILS if field.name == "numa_node"),
+)
 DEVICES = Path("/sys/bus/pci/devices")
 # In millijoules since the driver was loaded (Volta and later).
 ENERGY = nvml_fields.Field(
@@ -57,37 +61,54 @@ class Sampler:
         self._kept: list[dict[str, Any]] = []
         self._once = nvml.Row()
         self._once.read(pynvml, handle, ONCE)
-        address = nvml.Row()
-        address.read(pynvml, handle, ADDRESS)
-        width = card_width(address.device.get("pci_address"))
+        self._place = nvml.Row()
+        self._place.read(pynvml, handle, PLACE)
+        width = card_width(self._place.device.get("pci_address"))
         if width is not None:
             self._once.put("pcie/device_max_width", width)
+        self.awake = threading.Event()
+        self.awake.set()
+
+    def place(self) -> dict[str, Any]:
+        """The NUMA node that the device is attached to, as NVML tells it, else the kernel; None and why."""
+        address, node = self._place.device.get("pci_address"), self._place.device.get("numa_node")
+        if node is None and address is not None:
+            node = kernel_driver.numa_nodes([address]).get(address)
+        reason = self._place.unknown.get("numa_node", "NVML tells none")
+        return {
+            "numa_node": node,
+            "numa_unknown": None if node is not None else f"{reason}, and the kernel none either",
+        }
 
     def run(self) -> None:
         """Sample until the process ends."""
-        while True:
+        while self.awake.wait():
             began = time.perf_counter()
-            sample = self.sample()
-            with self._lock:
-                self._kept.append(sample)
-                del self._kept[:-MOST_KEPT]
+            self.keep()
             time.sleep(max(INTERVAL_S - (time.perf_counter() - began), INTERVAL_S / 5))
+
+    def keep(self) -> None:
+        """Take one reading and keep it."""
+        sample = self.sample()
+        with self._lock:
+            self._kept.append(sample)
+            del self._kept[:-MOST_KEPT]
 
     def sample(self) -> dict[str, Any]:
         """One reading; its time is the middle of its taking, on the clock of `Accel.host_now`."""
         began = time.perf_counter()
         row = nvml.Row()
-        row.read(self._pynvml, self._handle, (*FIELDS, ENERGY))
+        row.read(self._pynvml, self._handle, (*FIELDS, ENERGY, nvml_fields.VIOLATIONS))
         link = {**row.device.get("pcie", {}), **self._once.device.get("pcie", {})}
         at_s = (began + time.perf_counter()) / 2
-        c2c = self._once.device.get(nvml_fields.C2C.name)
-        return {**row.device, "pcie": link, nvml_fields.C2C.name: c2c, "at_s": at_s, "unknown": row.unknown}
+        once = {name: self._once.device.get(name) for name in ("max_sm_clock_hz", nvml_fields.C2C.name)}
+        return {**row.device, **once, "pcie": link, "at_s": at_s, "unknown": row.unknown}
 
     def take(self) -> list[dict[str, Any]]:
-        """What was read since the last time."""
+        """What was read since the last time, in order."""
         with self._lock:
             taken, self._kept = self._kept, []
-        return taken
+        return sorted(taken, key=lambda sample: float(sample["at_s"]))
 
 
 def find(pynvml: Any, uuid: str) -> Any:
@@ -116,9 +137,16 @@ def main() -> int:
         return 0
     # A daemon: a call into a wedged driver must not keep the process.
     threading.Thread(target=sampler.run, daemon=True).start()
-    say({"sampling": True})
-    for _ in sys.stdin:
-        for sample in sampler.take():
-            say(sample)
-        say({"end": True})
+    say({"sampling": True, **sampler.place()})
+    for line in sys.stdin:
+        if line.strip() == "take":
+            # Counters are read before and after a row: what the thread read last may be older than its interval.
+            sampler.keep()
+            for sample in sampler.take():
+                say(sample)
+            say({"end": True})
+        elif line.strip() == "pause":
+            sampler.awake.clear()
+        else:
+            sampler.awake.set()
     return 0

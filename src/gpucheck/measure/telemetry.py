@@ -1,10 +1,15 @@
-"""Clocks, heat, power and link beside a measurement. Only what was read inside a timed window counts."""
+"""Clocks, heat, power and link beside a measurement. Only what was read inside a timed window counts.
+
+The driver also counts for how long what held the clock: these counters are read before and after the windows, and tell
+of what happened between two readings.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
@@ -20,18 +25,32 @@ ENERGY_SPAN_S = 2.0
 THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 # Normal at full load.
 POWER_LIMITED = ("sw_power_cap",)
+# Somebody's setting, and only where the clock is really lower: a setting at the maximum holds nothing.
+HELD = ("applications_clocks_setting", "sync_boost", "display_clock_setting")
+HELD_BELOW = 0.98
+# nvml.h's counters of the same.
+THROTTLED_VIOLATIONS = ("thermal", "reliability")
+POWER_VIOLATIONS = ("power", "board_limit")
+# A clock that was held for less than this share of the time cannot move a figure by more than that.
+LEAST_VIOLATION_SHARE = 0.01
 
 Sample = dict[str, Any]
 
 
 class Watch:
-    """A child that samples one device. Where it cannot, `reason` says why and every answer is None."""
+    """A child that samples one device. Where it cannot, `reason` says why and every answer is None.
+
+    `numa_node` is the node that the device is attached to, None with `numa_unknown` saying why.
+    """
 
     def __init__(self, uuid: str | None, *, start: Callable[[str], LineChild] | None = None) -> None:
         self.reason = ""
+        self.numa_node: int | None = None
+        self.numa_unknown = ""
         self._child: LineChild | None = None
+        self._last: Sample | None = None
         if uuid is None:
-            self.reason = "NVML is asked by UUID, and this device has none"
+            self.reason = self.numa_unknown = "NVML is asked by UUID, and this device has none"
             return
         try:
             self._child = (start or _start)(uuid)
@@ -41,11 +60,12 @@ class Watch:
         except ChildEnded:
             self._fail("the process that samples NVML ended early")
         else:
+            self.numa_node, self.numa_unknown = said.get("numa_node"), said.get("numa_unknown") or ""
             if not said.get("sampling"):
                 self._fail(str(said.get("error") or f"NVML did not answer within {START_TIMEOUT_S:g} s"))
 
     def take(self) -> list[Sample]:
-        """What was read since the last time."""
+        """What was read since the last time; the last one is of this moment."""
         samples: list[Sample] = []
         if self._child is None:
             return samples
@@ -53,6 +73,7 @@ class Watch:
             self._child.send("take")
             while line := _line(self._child, TAKE_TIMEOUT_S):
                 if line.get("end"):
+                    self._last = samples[-1] if samples else self._last
                     return samples
                 samples.append(line)
             self._fail(f"NVML's samples did not come within {TAKE_TIMEOUT_S:g} s")
@@ -62,10 +83,29 @@ class Watch:
 
     def during(self, run: Run) -> tuple[dict[str, Any] | None, str]:
         """What was read inside the run's windows, in few figures; else None and why."""
+        before = self._last
         samples = self.take()
         if self.reason:
             return None, self.reason
-        return summarise(samples, run)
+        return summarise([before, *samples] if before is not None else samples, run)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """For a while no readings are taken: somebody else reads this device."""
+        self._tell("pause")
+        try:
+            yield
+        finally:
+            self._tell("resume")
+            self.take()
+
+    def _tell(self, word: str) -> None:
+        if self._child is None:
+            return
+        try:
+            self._child.send(word)
+        except ChildEnded:
+            self._fail("the process that samples NVML ended early")
 
     def close(self) -> None:
         """End the child; it holds nothing that needs an orderly end."""
@@ -74,7 +114,7 @@ class Watch:
             self._child = None
 
     def _fail(self, reason: str) -> None:
-        self.reason = reason
+        self.reason = self.numa_unknown = reason
         self.close()
 
     def __enter__(self) -> Watch:
@@ -85,7 +125,10 @@ class Watch:
 
 
 def summarise(samples: Sequence[Sample], run: Run) -> tuple[dict[str, Any] | None, str]:
-    """The samples that lie inside a window of the run; None and why where there is none."""
+    """The samples that lie inside a window of the run; None and why where there is none.
+
+    Those before and after tell what the driver's counters came to meanwhile.
+    """
     windows = list(zip(run.started_monotonic_s, run.samples_s, strict=True))
     inside = [one for one in samples if any(start <= one["at_s"] <= start + length for start, length in windows)]
     if not inside:
@@ -93,15 +136,19 @@ def summarise(samples: Sequence[Sample], run: Run) -> tuple[dict[str, Any] | Non
     clocks = _values(inside, "sm_clock_hz")
     links = [one.get("pcie") or {} for one in inside]
     power_w, power_reason = _power(samples, windows)
+    violations_s, span_s, violations_reason = _violations(samples, windows)
     told = {
         "readings": len(inside),
         "sm_clock_hz": {"median": statistics.median(clocks), "min": min(clocks), "max": max(clocks)}
         if clocks
         else None,
+        "max_sm_clock_hz": _median(_values(inside, "max_sm_clock_hz")),
         "memory_clock_hz": _median(_values(inside, "memory_clock_hz")),
         "temperature_celsius": max(_values(inside, "temperature_celsius"), default=None),
         "power_w": power_w,
         "clock_reasons": sorted({name for one in inside for name in (one.get("clock_reasons") or {}).get("names", ())}),
+        "violations_s": violations_s,
+        "violations_span_s": span_s,
         "pcie": {
             name: statistics.mode(found) if (found := [link[name] for link in links if link.get(name)]) else None
             for name in (
@@ -118,15 +165,37 @@ def summarise(samples: Sequence[Sample], run: Run) -> tuple[dict[str, Any] | Non
     }
     unknown = {name: reason for one in inside for name, reason in one.get("unknown", {}).items()}
     unknown |= {"power_w": power_reason} if power_reason else {}
+    unknown |= {"violations_s": violations_reason} if violations_reason else {}
     return {**told, "unknown": unknown}, ""
 
 
-def flags(telemetry: dict[str, Any] | None) -> tuple[str, ...]:
-    """`throttled` and `power-limited`, from why the clock was held."""
-    names = set(telemetry["clock_reasons"]) if telemetry else set()
-    return tuple(
-        flag for flag, reasons in (("throttled", THROTTLED), ("power-limited", POWER_LIMITED)) if names & set(reasons)
-    )
+def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """`throttled`, `power-limited` and `clock-held`, from why the clock was held and for how long."""
+    if telemetry is None:
+        return ()
+    names = set(telemetry["clock_reasons"])
+    long = {name for name, share in violation_shares(telemetry).items() if share > LEAST_VIOLATION_SHARE}
+    held = bool(names & set(HELD)) and is_below_maximum(telemetry)
+    told = {
+        "throttled": bool(names & set(THROTTLED) or long & set(THROTTLED_VIOLATIONS)),
+        "power-limited": bool(names & set(POWER_LIMITED) or long & set(POWER_VIOLATIONS)),
+        "clock-held": held,
+    }
+    return tuple(flag for flag, is_so in told.items() if is_so)
+
+
+def violation_shares(telemetry: Mapping[str, Any]) -> dict[str, float]:
+    """For what share of the time each held the clock, by the driver's counters; empty where they were not read."""
+    seconds, span_s = telemetry.get("violations_s"), telemetry.get("violations_span_s")
+    if not seconds or not span_s:
+        return {}
+    return {name: value / span_s for name, value in seconds.items() if value is not None}
+
+
+def is_below_maximum(telemetry: Mapping[str, Any]) -> bool:
+    """Whether the clock inside the windows was lower than the part's highest; False where either is not known."""
+    clock, most = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
+    return bool(clock and most and clock["median"] < HELD_BELOW * most)
 
 
 def _power(samples: Sequence[Sample], windows: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
@@ -139,6 +208,32 @@ def _power(samples: Sequence[Sample], windows: Sequence[tuple[float, float]]) ->
     if span_s < ENERGY_SPAN_S:
         return None, f"the row is shorter than the {ENERGY_SPAN_S:g} s over which energy is counted"
     return (counted[-1]["energy_j"] - counted[0]["energy_j"]) / span_s, ""
+
+
+def _violations(
+    samples: Sequence[Sample], windows: Sequence[tuple[float, float]]
+) -> tuple[dict[str, float | None] | None, float | None, str]:
+    """Seconds by what held the clock, from the last reading before the windows to the first one after, and that span.
+
+    None and why where the counters were not read on both sides.
+    """
+    first, last = windows[0][0], windows[-1][0] + windows[-1][1]
+    counted = [one for one in samples if one.get("violations_s") is not None]
+    if not counted:
+        reasons = [one["unknown"]["violations_s"] for one in samples if "violations_s" in one.get("unknown", {})]
+        return None, None, reasons[-1] if reasons else "the counters were not read"
+    before = [one for one in counted if one["at_s"] <= first]
+    after = [one for one in counted if one["at_s"] >= last]
+    if not before or not after:
+        return None, None, "the counters were not read both before and after the row"
+    start, end = before[-1], after[0]
+    pairs = {name: (began, end["violations_s"].get(name)) for name, began in start["violations_s"].items()}
+    seconds = {
+        # A counter that ran backwards was started anew: the driver was loaded again.
+        name: None if began is None or ended is None or ended < began else ended - began
+        for name, (began, ended) in pairs.items()
+    }
+    return seconds, end["at_s"] - start["at_s"], ""
 
 
 def _values(samples: Iterable[Sample], name: str) -> list[float]:

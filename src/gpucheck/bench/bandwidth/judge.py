@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.bench import busy, share
+from gpucheck.bench import busy, clocks, share
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -25,6 +25,7 @@ def judge(measurements: Sequence[Measurement], part: Part | Unknown | None = Non
         *_speed(measurements, best),
         *share.of_memory(best, part),
         *busy.judge("bandwidth.cpu_busy", measurements),
+        *clocks.judge("bandwidth.clocks", measurements),
     ]
 
 

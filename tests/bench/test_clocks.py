@@ -1,0 +1,71 @@
+"""What held the clock beside measured rows, told in one finding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpucheck.bench import clocks
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
+
+
+def row(
+    *flags: str, reasons: tuple[str, ...] = (), seconds: dict[str, float] | None = None, **seen: Any
+) -> Measurement:
+    told = {
+        "clock_reasons": list(reasons),
+        "violations_s": seconds,
+        "sm_clock_hz": {"median": 1.2e9, "min": 1e9, "max": 1.98e9},
+        "max_sm_clock_hz": 1.98e9,
+        "temperature_celsius": 87.0,
+        **seen,
+    }
+    method = Method("host", "host", "cold")
+    return Measurement("copy", DeviceRef("cuda:0"), {"n": 1}, (), None, {}, None, MemoryFigures(), method, told, flags)
+
+
+def judged(*rows: Measurement) -> Finding:
+    (finding,) = clocks.judge("copy.clocks", rows)
+    return finding
+
+
+def test_nothing_is_said_of_free_clocks() -> None:
+    assert clocks.judge("copy.clocks", [row(), row("noisy")]) == []
+
+
+def test_heat_is_named_with_clock_and_temperature() -> None:
+    found = judged(row(), row("throttled", reasons=("hw_thermal_slowdown",), seconds={"thermal": 1.5, "power": 0.1}))
+    assert (found.id, found.verdict, found.title) == ("copy.clocks", "warn", "the device was throttled")
+    assert (
+        found.message
+        == "in 1 of 2 rows; hw thermal slowdown, 1.50 s thermal; SM clock down to 1200 of 1980 MHz; up to 87 °C"
+    )
+    assert found.fix is not None and "airflow" in found.fix
+    assert found.evidence["violations_s"] == {"thermal": 1.5}
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    found = judged(row("throttled", seconds={"reliability": 2.0}, sm_clock_hz=None, temperature_celsius=None))
+    assert found.message == "in 1 of 1 rows; 2.00 s reliability"
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [("hw_power_brake_slowdown", "power supply or the rack"), ("hw_slowdown", "nvidia-smi -q -d PERFORMANCE")],
+)
+def test_the_advice_is_of_the_cause(reason: str, word: str) -> None:
+    assert word in (judged(row("throttled", reasons=(reason,))).fix or "")
+
+
+def test_a_setting_and_the_power_limit_are_remarks() -> None:
+    held = judged(row("clock-held", reasons=("applications_clocks_setting",)))
+    assert (held.verdict, held.title) == ("info", "a setting holds the device's clock down")
+    assert held.fix == "see `nvidia-smi -q -d CLOCK`; `nvidia-smi -rac` and `-rgc` take such settings back"
+    limited = judged(row("power-limited", reasons=("sw_power_cap",), seconds={"power": 0.5}))
+    assert limited.verdict == "info" and limited.fix is None
+
+
+def test_the_worst_kind_is_told() -> None:
+    assert judged(row("power-limited"), row("throttled")).verdict == "warn"
