@@ -147,10 +147,14 @@ class _Rows:
             yield from self._each(todo, until, watch)
 
     def _sustain(self, there: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
-        by_dtype = {case.dtype: case for case in there}
-        for dtype, row in chosen.fastest_products(self.measured).items():
-            case = replace(next(one for name, one in by_dtype.items() if name == dtype), shape=_shape(row))
-            result = self._guarded(case, partial(sustain.sustain, case, self.accel, seconds, watch, self.emit))
+        fastest = chosen.fastest_products(self.measured)
+        for dtype, any_shape in {case.dtype: case for case in there}.items():
+            if dtype not in fastest:
+                self.emit(Notice(f"{dtype}: no product was measured that a long run could repeat", "warning"))
+                continue
+            case = replace(any_shape, shape=_shape(fastest[dtype]))
+            long_run = partial(sustain.sustain, case, self.accel, seconds, watch, self.emit, idle_s=sustain.IDLE_S)
+            result = self._guarded(case, long_run)
             self.accel.empty_cache()
             if result is None:
                 continue

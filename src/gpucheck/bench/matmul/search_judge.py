@@ -68,7 +68,8 @@ def _sentence(entry: Entry, seen: Mapping[str, Any]) -> str:
         text += f", {units.percent(gained)} above" if gained >= 0.01 else ", no faster than"
         text += f" {seen['square']}"
     if seen["as_fast"]:
-        text += f" ({', '.join(seen['as_fast'])} as fast)"
+        others = len(seen["as_fast"]) - 1
+        text += f" ({seen['as_fast'][0]}{f' and {others} others' if others else ''} as fast)"
     return text if entry["complete"] else f"{text}, of what was tried until then"
 
 

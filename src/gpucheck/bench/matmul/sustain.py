@@ -73,7 +73,7 @@ class Sustained:
 
 
 def sustain(
-    case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, *, idle_s: float = IDLE_S
+    case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, *, idle_s: float
 ) -> Sustained | None:
     """Run one product for so long after a pause. None where a signal came before the first window had ended.
 

@@ -1,0 +1,52 @@
+"""The search of `gpucheck bench matmul --search` as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpucheck import units
+from gpucheck.render.blocks import Block, Column, Line, column_of_numbers, table
+
+
+def blocks(entries: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """The finalists of each dtype with the intervals of their medians, and what was tried."""
+    found = [one for one in entries if one["best"] is not None]
+    if not found:
+        return []
+    rows = [(one["dtype"], shape) for one in found for shape in one["finalists"] or [one["best"]]]
+    fastest = max(shape["flop_per_s"] for _, shape in rows)
+    scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
+    columns = (
+        Column("dtype", "left"),
+        Column("M×N×K", "left"),
+        Column(unit),
+        Column("from", keep=4),
+        Column("to", keep=4),
+        Column("rounds", keep=1),
+    )
+    rates, low, high = (
+        column_of_numbers([shape[name] for _, shape in rows], scale) for name in ("flop_per_s", "ci_low", "ci_high")
+    )
+    cells = [
+        [dtype, f"{shape['m']}×{shape['n']}×{shape['k']}", *numbers, str(shape["rounds"])]
+        for (dtype, shape), *numbers in zip(rows, rates, low, high, strict=True)
+    ]
+    return [
+        Line("search: the last in the race, measured in turns"),
+        Line(),
+        table(columns, cells),
+        Line(),
+        *_tried(found),
+    ]
+
+
+def _tried(found: Sequence[Mapping[str, Any]]) -> list[Line]:
+    lines = []
+    for one in found:
+        of = "" if one["shapes_in_range"] is None else f" of {one['shapes_in_range']}"
+        where = ", ".join(f"{side.upper()} {text}" for side, text in one["range"].items())
+        cut = "" if one["complete"] else "; cut off, this is the best so far"
+        took = units.duration(one["time_s"])
+        lines.append(Line(f"{one['dtype']}: {one['shapes_tried']}{of} shapes tried in {took} ({where}){cut}"))
+    return [*lines, Line()]

@@ -1,0 +1,225 @@
+"""Long runs: what burst and sustained are, what is said of them, and one for real on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpucheck.bench.matmul import cases, command, sustain, sustain_judge
+from gpucheck.bench.matmul.cases import Case, Options, Support
+from gpucheck.errors import UsageError
+from gpucheck.machine import accel, choose, inventory
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.events import Answered, Judged, Measured, Recorder
+from gpucheck.report.facts import Facts
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run
+
+CPU = accel.open_device("cpu")
+CASE = Case("float32", (64, 64, 64), Support("native"))
+
+
+def run_of(*samples_s: float) -> Run:
+    starts, now = [], 100.0
+    for sample in samples_s:
+        starts.append(now)
+        now += sample
+    return Run("", 10, samples_s, tuple(starts))
+
+
+def row(run: Run, flags: tuple[str, ...] = (), reasons: tuple[str, ...] = (), **more: Any) -> Measurement:
+    return Measurement(
+        name="matmul.sustained",
+        device=DeviceRef("cuda:0"),
+        case={"dtype": "bfloat16", "m": 8, "n": 8, "k": 8, "support": "native"},
+        runs=(run,),
+        time_s=None,
+        work={"flop": 1e13},
+        rate=Rate(1e12, "FLOP/s"),
+        memory=MemoryFigures(),
+        method=Method(
+            "device events",
+            "unheld",
+            "warm",
+            details={"worst_error_of_bound": 0.1, "not_finite": 0, **sustain_judge.figures(run, 1e13), **more},
+        ),
+        telemetry={"clock_reasons": list(reasons)},
+        flags=flags,
+    )
+
+
+# burst and sustained
+
+
+def test_the_burst_is_what_begins_in_the_first_second_and_sustained_the_last_third() -> None:
+    found = sustain_judge.figures(run_of(*[0.1] * 10, *[0.125] * 80), 1e13)
+    assert found["burst"]["flop_per_s"] == pytest.approx(1e15)
+    # Windows that begin in the first second: ten of 0.1 s; whether the next begins in it is rounding.
+    assert found["burst"]["seconds"] == pytest.approx(1.0, abs=0.13)
+    assert found["sustained"] == {"flop_per_s": pytest.approx(8e14), "seconds": pytest.approx(30 * 0.125)}
+    assert found["settled"] is True
+
+
+def test_where_the_last_third_still_falls_the_last_sixth_counts() -> None:
+    falling = [0.1 + 0.001 * place for place in range(75)]
+    settled = sustain_judge.figures(run_of(*falling, *[0.175] * 15), 1e13)
+    assert settled["settled"] is True and settled["sustained"]["seconds"] == pytest.approx(15 * 0.175)
+    never = sustain_judge.figures(run_of(*(0.1 + 0.002 * place for place in range(90))), 1e13)
+    assert never["settled"] is False
+
+
+def test_few_windows_tell_no_trend_and_one_is_both() -> None:
+    found = sustain_judge.figures(run_of(2.0), 1e13)
+    assert found["burst"] == found["sustained"] == {"flop_per_s": 5e13, "seconds": 2.0}
+    assert found["settled"] is None
+
+
+# judging
+
+SLOWER = run_of(*[0.1] * 10, *[0.125] * 80)
+
+
+def test_what_is_sustained_is_told_and_is_no_fault() -> None:
+    finding = sustain_judge.judge([row(SLOWER, ("power-limited",), ("sw_power_cap",))])[0]
+    assert (finding.id, finding.verdict, finding.title) == ("matmul.sustained", "info", "sustained 0.80 of burst")
+    assert finding.message == (
+        "bfloat16 8x8x8 800 TFLOP/s after 1.00 PFLOP/s, held by the power limit, which is normal at full load"
+    )
+    assert finding.evidence["bfloat16 8x8x8"]["share"] == pytest.approx(0.8)
+    assert sustain_judge.judge([]) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause", "fix"),
+    [
+        ("hw_thermal_slowdown", "the device is too hot", "look at its fans, the airflow and the room's temperature"),
+        ("hw_power_brake_slowdown", "the power supply asks for less", "look at the power supply and its cables"),
+    ],
+)
+def test_a_throttled_run_is_a_warning_with_its_cause(reason: str, cause: str, fix: str) -> None:
+    finding = sustain_judge.judge([row(SLOWER, ("throttled",), (reason,))])[0]
+    assert (finding.verdict, finding.fix) == ("warn", fix)
+    assert finding.message.endswith(f"; the clock was held: {cause} ({reason})")
+
+
+def test_a_wrong_result_after_a_long_run_fails() -> None:
+    finding = sustain_judge.judge([row(SLOWER, not_finite=1)])[0]
+    assert (finding.verdict, finding.title) == ("fail", "a result is wrong after a long run")
+
+
+def test_several_runs_are_one_finding() -> None:
+    steady = run_of(*[0.1] * 90)
+    one = row(steady)
+    finding = sustain_judge.judge([row(SLOWER), replace(one, case={**one.case, "dtype": "float32"})])[0]
+    assert finding.title == "sustained 0.80 to 1.0 of burst"
+
+
+# telemetry over time
+
+
+def test_readings_lie_in_the_run_half_a_second_apart_and_power_comes_from_energy() -> None:
+    samples = [
+        {"at_s": 99.9, "sm_clock_hz": 3e8, "energy_j": 0.0},
+        {"at_s": 100.0, "sm_clock_hz": 1.98e9, "temperature_celsius": 40, "energy_j": 100.0},
+        {"at_s": 100.25, "sm_clock_hz": 1.98e9, "temperature_celsius": 41, "energy_j": 300.0},
+        {"at_s": 100.5, "sm_clock_hz": 1.7e9, "temperature_celsius": 45, "energy_j": 450.0},
+        {"at_s": 103.0, "sm_clock_hz": 3e8, "energy_j": 500.0},
+    ]
+    assert sustain.readings(samples, run_of(1.0, 1.0)) == [
+        {"at_s": 0.0, "sm_clock_hz": 1.98e9, "temperature_celsius": 40, "power_w": None},
+        {"at_s": 0.5, "sm_clock_hz": 1.7e9, "temperature_celsius": 45, "power_w": 700.0},
+    ]
+    without = [{"at_s": 100.0}, {"at_s": 101.0}]
+    assert [one["power_w"] for one in sustain.readings(without, run_of(2.0))] == [None, None]
+
+
+# on a device
+
+
+def test_a_long_run_keeps_every_window_with_its_time() -> None:
+    found = sustain.sustain(CASE, CPU, 0.4, Watch(None), Recorder(), idle_s=0.0)
+    assert found is not None and found.cut_off is None and found.readings == []
+    one = found.measurement
+    assert (one.name, one.case["m"], one.method.clock) == ("matmul.sustained", 64, "host")
+    starts = one.runs[0].started_monotonic_s
+    assert len(starts) == len(one.runs[0].samples_s) >= 2 and list(starts) == sorted(starts)
+    assert one.method.details["burst"]["flop_per_s"] > 0 and one.method.details["worst_error_of_bound"] <= 1
+    assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
+
+
+def test_a_signal_ends_a_long_run_with_what_there_is() -> None:
+    windows, calls = sustain._Windows(60.0, lambda since_s, length_s: None), [0]
+
+    def call() -> None:
+        calls[0] += 1
+        if calls[0] == 7:
+            raise KeyboardInterrupt
+
+    sustain._on_host(call, 2, CPU, windows)
+    assert len(windows.lengths_s) == 3 and isinstance(windows.cut_off, KeyboardInterrupt)
+
+
+class Stamps:
+    """A device whose calls take 10 ms each: events are due when its work is, and the host waits by asking."""
+
+    def __init__(self) -> None:
+        self.now_s, self.device_s = 0.0, 0.0
+
+    def host_now(self) -> float:
+        self.now_s += 1e-6
+        return self.now_s
+
+    def record(self) -> float:
+        self.device_s = max(self.device_s, self.now_s)
+        return self.device_s
+
+    def call(self) -> None:
+        self.now_s += 1e-5
+        self.device_s = max(self.device_s, self.now_s) + 0.01
+
+    def done(self, mark: float) -> bool:
+        self.now_s += 1e-3
+        return self.now_s >= mark
+
+    def elapsed_s(self, start: float, end: float) -> float:
+        return end - start
+
+    def synchronize(self) -> None:
+        self.now_s = max(self.now_s, self.device_s)
+
+
+def test_windows_on_a_device_follow_each_other_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sustain.time, "sleep", lambda seconds: None)
+    device = Stamps()
+    windows = sustain._Windows(1.0, lambda since_s, length_s: None)
+    sustain._on_device(device.call, 5, device, windows)  # type: ignore[arg-type]
+    # The first waits for its first call to be enqueued; then the device is never without work.
+    assert windows.lengths_s[1:] == pytest.approx([0.05] * (len(windows.lengths_s) - 1))
+    assert sum(windows.lengths_s) == pytest.approx(device.device_s, abs=1e-4) and device.device_s >= 1.0
+    gaps = [b - a for a, b in zip(windows.starts_s, windows.starts_s[1:], strict=False)]
+    assert gaps == pytest.approx([0.05] * len(gaps), abs=3e-3)
+
+
+def test_the_command_runs_the_fastest_product_of_each_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "read", lambda: Facts())
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
+    monkeypatch.setattr(sustain, "IDLE_S", 0.0)
+    options = Options(dtypes=("float32",), shapes=((256, 256, 256),), time_budget_s=1.9, sustain_s=0.3)
+    recorder = Recorder()
+    command.command(options, recorder)
+    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    assert [one.name for one in rows] == ["matmul", "matmul.sustained"]
+    assert {key: rows[1].case[key] for key in "mnk"} == {"m": 256, "n": 256, "k": 256}
+    found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
+    assert found["matmul.sustained"].verdict == "info"
+    answers = [event for event in recorder.events if isinstance(event, Answered)]
+    assert answers[0].name == "bench_matmul_sustained" and answers[0].value[0]["readings"] == []
+
+
+def test_a_budget_that_the_long_runs_use_up_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "read", lambda: Facts())
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
+    options = cases.parse(dtypes=("float32",), time_budget_s=5.0, sustain_s=30.0)
+    with pytest.raises(UsageError, match=r"--sustain takes 33\.0 s here"):
+        command.command(options, Recorder())

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+
+from gpucheck.render import live, terminal, text
+from gpucheck.report.events import Trial
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.report import Report, Summary
+
+H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
+
+
+def row(
+    dtype: str, side: int, rate: float, *, unit: str = "FLOP/s", observed: str = "", cache: str = "warm", **more: Any
+) -> Measurement:
+    time_s = 2.0 * side**3 / rate
+    return Measurement(
+        name=more.pop("name", "matmul"),
+        device=H200,
+        case={"dtype": dtype, "m": side, "n": side, "k": side, "support": "native"},
+        runs=more.pop("runs", (Run("", 1, (time_s,), (0.0,)),)),
+        time_s=TimeStats(time_s, 30),
+        work={"flop": 2.0 * side**3},
+        rate=Rate(rate, unit, rate * 0.99, rate * 1.01),
+        memory=MemoryFigures(),
+        method=Method("device events", "held", cache, dtype, observed or dtype, details=more.pop("details", {})),
+        flags=more.pop("flags", ()),
+    )
+
+
+def shown(rows: tuple[Measurement, ...], findings: tuple[Finding, ...] = (), **results: Any) -> list[str]:
+    made = Report(
+        "gpucheck.report/1", "0.1.0", "bench matmul", (), "", 1.0, Facts(), rows, findings, results, (),
+        summary=Summary("pass", 0, True),
+    )  # fmt: skip
+    stream = io.StringIO()
+    terminal.show(terminal.console(stream), text.blocks(made))
+    return re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines()
+
+
+@pytest.fixture(autouse=True)
+def _pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def test_a_row_for_each_product_with_its_share_of_the_peak_where_one_is_known() -> None:
+    peaks = {"bfloat16": {"flop_per_s": 1e15}, "float32": {"flop_per_s": 67e12}}
+    findings = (Finding("matmul.share_of_peak", "info", "share", "told", {"peaks": peaks}),)
+    rows = (
+        row("bfloat16", 8192, 800e12),
+        row("bfloat16", 4096, 700e12, cache="cold", flags=("noisy",)),
+        row("float32", 8192, 50e12, observed="tf32"),
+    )
+    assert shown(rows, findings) == [
+        "NVIDIA H200 (cuda:0) · dense products, preallocated output",
+        "",
+        " dtype      M×N×K            TFLOP/s   of peak     p05     p95      time   computed in   samples   notes",
+        "─",
+        " bfloat16   8192×8192×8192     800.0      80 %   792.0   808.0   1.37 ms   bfloat16           30",
+        " bfloat16   4096×4096×4096     700.0      70 %   693.0   707.0    196 µs   bfloat16           30   cold, noisy",
+        " float32    8192×8192×8192      50.0         –    49.5    50.5   22.0 ms   tf32               30",
+        "",
+        "timed by device events for 23.6 ms, warmed up by time and not in a burst, caches warm and cold, on random "
+        "data; the spread covers this process, not this machine",
+        "",
+        "· share: told",
+    ]
+
+
+def test_whole_numbers_are_no_flop_and_without_a_peak_there_is_no_column() -> None:
+    head = shown((row("int8", 8192, 1500e12, unit="OP/s"),))[2]
+    assert head.split() == ["dtype", "M×N×K", "TOP/s", "p05", "p95", "time", "computed", "in", "samples", "notes"]
+    assert " TFLOP/s, TOP/s " in shown((row("int8", 8, 2e12, unit="OP/s"), row("float16", 8, 1e12)))[2].replace(
+        "TOP/s, TFLOP/s", "TFLOP/s, TOP/s"
+    )
+
+
+def test_parts_that_differ_have_no_share_in_the_table() -> None:
+    findings = tuple(
+        Finding("matmul.share_of_peak", "info", "share", "", {"peaks": {"bfloat16": {"flop_per_s": peak}}})
+        for peak in (1e15, 2e15)
+    )
+    assert "of peak" not in shown((row("bfloat16", 8192, 800e12),), findings)[2]
+
+
+def test_the_search_shows_its_final_and_what_was_tried() -> None:
+    def figures(m: int, rate: float, **more: Any) -> dict[str, Any]:
+        return {"m": m, "n": 8, "k": 8, "flop_per_s": rate, "ci_low": None, "ci_high": None, "rounds": 3, **more}
+
+    entry = {
+        "device": "cuda:0",
+        "dtype": "bfloat16",
+        "best": figures(16, 801e12),
+        "finalists": [figures(16, 801e12, ci_low=799e12, ci_high=803e12, rounds=12), figures(24, 790e12)],
+        "range": {"m": "8:64:8", "n": "8:8:1", "k": "8:8:1"},
+        "shapes_in_range": 8,
+        "shapes_tried": 7,
+        "time_s": 2.5,
+        "complete": False,
+    }
+    assert shown((), bench_matmul_search=[entry]) == [
+        "cuda:0 (cuda:0) · dense products, preallocated output",
+        "",
+        "search: the last in the race, measured in turns",
+        "",
+        " dtype      M×N×K    TFLOP/s   from    to   rounds",
+        "─",
+        " bfloat16   16×8×8       801    799   803       12",
+        " bfloat16   24×8×8       790      –     –        3",
+        "",
+        "bfloat16: 7 of 8 shapes tried in 2.50 s (M 8:64:8, N 8:8:1, K 8:8:1); cut off, this is the best so far",
+        "",
+    ]
+
+
+def test_a_long_run_shows_burst_sustained_its_curve_and_the_device() -> None:
+    lengths = (0.1,) * 10 + (0.125,) * 80
+    starts = tuple(0.1 * place for place in range(10)) + tuple(1 + 0.125 * place for place in range(80))
+    flop = 2.0 * 8192**3
+    details = {
+        "idle_before_s": 3.0,
+        "burst": {"flop_per_s": 100 * flop / 0.1, "seconds": 1.0},
+        "sustained": {"flop_per_s": 100 * flop / 0.125, "seconds": 3.75},
+        "settled": True,
+    }
+    run = Run("", 100, lengths, starts)
+    one = row("bfloat16", 8192, 9e14, name="matmul.sustained", runs=(run,), details=details, flags=("power-limited",))
+    readings = [
+        {"at_s": 0.0, "sm_clock_hz": 1.98e9, "temperature_celsius": 40, "power_w": None},
+        {"at_s": 9.0, "sm_clock_hz": 1.7e9, "temperature_celsius": 71, "power_w": 700.0},
+    ]
+    lines = shown((one,), bench_matmul_sustained=[{"device": "cuda:0", **one.case, "readings": readings}])
+    assert lines[:6] == [
+        "NVIDIA H200 (cuda:0) · dense products, preallocated output",
+        "",
+        "bfloat16 8192×8192×8192 without a pause",
+        "burst 1.10 PFLOP/s in the first 1.00 s after 3.00 s idle; sustained 880 TFLOP/s in the last 3.75 s, settled",
+        "notes: power-limited",
+        "clock 1980 → 1700 MHz, power 700 → 700 W, 40 → 71 °C",
+    ]
+    assert any(line.startswith("TFLOP/s") for line in lines)
+    assert not any("┤" in line for line in shown((row("bfloat16", 8, 1e12),)))
+
+
+def test_the_trials_of_a_search_are_lines_of_their_own() -> None:
+    stream = io.StringIO()
+    view = live.LiveView(stream)
+    for number, stage in ((1, "reference"), (2, "final")):
+        shape = {"m": 1024, "n": 2048, "k": 512}
+        view(Trial(number, {"dtype": "bfloat16", **shape, "flop_per_s": 5e14, "purpose": stage}))
+    view.close()
+    assert stream.getvalue().splitlines() == [
+        " trial   dtype     M×N×K                           rate   look",
+        "     1   bfloat16  1024×2048×512            500 TFLOP/s   reference",
+        "     2   bfloat16  1024×2048×512            500 TFLOP/s   final",
+    ]
