@@ -102,7 +102,7 @@ def counted(**more: dict[str, float | None] | None) -> list[dict[str, Any]]:
     """Readings at 9.5, 9.9, 10.5 and 21.5 s about windows from 10 to 11 and from 20 to 21 s."""
     names = ("first", "before", "inside", "after")
     return [
-        reading(at_s, **({"violations_s": more[name]} if name in more else {}))
+        reading(at_s) | ({"violations_s": more[name]} if name in more else {})
         for name, at_s in zip(names, (9.5, 9.9, 10.5, 21.5), strict=True)
     ]
 

@@ -1,0 +1,278 @@
+"""NUMA nodes (Linux): which there are, binding this process to one, and on which node memory really lies.
+
+A process is bound before it starts threads and allocates: what runs and lies elsewhere by then stays there. Elsewhere
+than on Linux there are no nodes, and what cannot be told is None with a reason.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpucheck.errors import CannotLook
+
+ROOT = Path("/")
+
+# The kernel's system call tables (arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h).
+SYSTEM_CALLS = {
+    "x86_64": {"set_mempolicy": 238, "get_mempolicy": 239, "move_pages": 279},
+    "aarch64": {"set_mempolicy": 237, "get_mempolicy": 236, "move_pages": 239},
+}
+# linux/mempolicy.h
+MPOL_BIND = 2
+MPOL_F_NODE, MPOL_F_ADDR = 1, 2
+# Linux can be built for 1024 nodes at most; the kernel reads one bit less than it is told.
+MOST_NODES = 1024
+# Pages are placed one by one: a bound buffer lies on one node, a spread one shows within so many.
+SAMPLED_PAGES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: its CPUs, its memory in bytes (None where it is not told), its distance to each node in their order."""
+
+    number: int
+    cpus: frozenset[int]
+    memory_bytes: int | None = None
+    distances: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What binding came to. `memory` is False where the kernel refused the memory policy, and `reason` says why.
+
+    Memory is then taken from the node whose CPU touches it first, as long as that has any left.
+    """
+
+    node: int
+    cpus: tuple[int, ...]
+    memory: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """How many of the sampled pages lie on which node; None where the kernel does not tell, and why."""
+
+    by_node: dict[int, int] | None
+    reason: str = ""
+
+
+# -- what there is ----------------------------------------------------------------------------------------------------
+
+
+def nodes(root: Path = ROOT) -> tuple[Node, ...]:
+    """Every node that is online, in order; none where sysfs shows none."""
+    found = []
+    for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
+        cpus = _text(folder / "cpulist")
+        if cpus is None:
+            continue
+        distances = (_text(folder / "distance") or "").split()
+        found.append(
+            Node(int(folder.name[4:]), frozenset(parse_list(cpus)), _memory(folder), tuple(map(int, distances)))
+        )
+    return tuple(sorted(found, key=lambda node: node.number))
+
+
+def allowed(root: Path = ROOT) -> tuple[int, ...]:
+    """The nodes that this process may work on: those with a CPU that it may run on, and memory that it may take.
+
+    Empty where the system does not tell.
+    """
+    cpus = _allowed_cpus()
+    memory = _allowed_memory(root)
+    return tuple(node.number for node in nodes(root) if node.cpus & cpus and (memory is None or node.number in memory))
+
+
+def allowed_text(root: Path = ROOT) -> str | None:
+    """`any of nodes 0-1`, `node 0`: where a process runs that is not bound. None where the system does not tell."""
+    numbers = allowed(root)
+    if not numbers:
+        return None
+    return f"node {numbers[0]}" if len(numbers) == 1 else f"any of nodes {list_text(numbers)}"
+
+
+def farthest(node: int, root: Path = ROOT) -> int | None:
+    """The node to which the way from `node` is longest, among those that this process may work on; None for no other.
+
+    Nodes without CPUs (memory on a device, or behind a switch) are none to run on.
+    """
+    known = {one.number: one for one in nodes(root)}
+    others = [number for number in allowed(root) if number != node]
+    here = known.get(node)
+    order = list(known)
+
+    def distance(number: int) -> int:
+        place = order.index(number)
+        return here.distances[place] if here is not None and place < len(here.distances) else 0
+
+    return max(others, key=distance, default=None)
+
+
+# -- binding ----------------------------------------------------------------------------------------------------------
+
+
+def bind(node: int, root: Path = ROOT) -> Bound:
+    """Run on this node's CPUs and take memory from it alone, from now on. Raises CannotLook where that cannot be.
+
+    For a process that has one thread yet: others stay where they are.
+    """
+    if sys.platform != "linux":
+        raise CannotLook("NUMA nodes are Linux's", f"this is {sys.platform}", "leave --numa out", finding="numa.bind")
+    known = {one.number: one for one in nodes(root)}
+    if node not in known:
+        raise CannotLook(f"there is no NUMA node {node}", f"the system shows {list_text(known)}", finding="numa.bind")
+    cpus = known[node].cpus & _allowed_cpus()
+    if not cpus:
+        raise CannotLook(
+            f"this process may run on no CPU of NUMA node {node}",
+            "a container, a batch system or taskset keeps it elsewhere",
+            finding="numa.bind",
+        )
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        raise CannotLook(
+            f"the CPUs of NUMA node {node} are refused", error.strerror or str(error), finding="numa.bind"
+        ) from error
+    words = MOST_NODES // 64
+    mask = (ctypes.c_uint64 * words)()
+    mask[node // 64] = 1 << node % 64
+    try:
+        syscall("set_mempolicy", MPOL_BIND, ctypes.addressof(mask), MOST_NODES + 1)
+    except OSError as error:
+        return Bound(node, tuple(sorted(cpus)), False, f"the memory policy is refused ({_name(error)})")
+    return Bound(node, tuple(sorted(cpus)))
+
+
+def node_of_pages(address: int, length: int) -> Pages:
+    """On which nodes the memory from `address` on lies, by pages spread over its `length` in bytes."""
+    if sys.platform != "linux":
+        return Pages(None, f"{sys.platform} does not tell")
+    size = os.sysconf("SC_PAGE_SIZE")
+    first, last = -(-address // size), (address + length) // size
+    if last <= first:
+        return Pages(None, "the memory fills no page")
+    step = max((last - first) // SAMPLED_PAGES, 1)
+    places = [page * size for page in range(first, last, step)][:SAMPLED_PAGES]
+    pages = (ctypes.c_uint64 * len(places))(*places)
+    states = (ctypes.c_int * len(places))()
+    try:
+        # No nodes to move to: only asked where the pages are.
+        syscall("move_pages", 0, len(places), ctypes.addressof(pages), 0, ctypes.addressof(states), 0)
+    except OSError as error:
+        return _by_policy(places[0], f"move_pages is refused ({_name(error)})")
+    counted = Counter(state for state in states if state >= 0)
+    if counted:
+        return Pages(dict(counted))
+    # What a driver maps, as pinned memory may be, is no page of the kernel's lists.
+    return _by_policy(places[0], f"the kernel does not tell ({errno.errorcode.get(-states[0], str(states[0]))})")
+
+
+def told(bound: Bound | None, pages: Pages) -> str | None:
+    """Where memory lies, in words: as read back, else as assumed; None where neither is known."""
+    if pages.by_node is None:
+        return f"node {bound.node} (assumed from affinity)" if bound is not None else None
+    numbers = sorted(pages.by_node)
+    if bound is not None and numbers != [bound.node]:
+        return f"bound to node {bound.node} (pages read back: on {list_text(numbers)})"
+    return f"node {list_text(numbers)} (pages read back)"
+
+
+def together(found: Sequence[Pages]) -> Pages:
+    """Several buffers as one. Not known where one of them is not."""
+    unknown = next((one for one in found if one.by_node is None), None)
+    if unknown is not None or not found:
+        return unknown or Pages(None, "there is no buffer")
+    return Pages(dict(sum((Counter(one.by_node) for one in found), Counter())))
+
+
+# -- the kernel -------------------------------------------------------------------------------------------------------
+
+
+def syscall(name: str, *arguments: int) -> int:
+    """One of the system calls above. Raises OSError; ENOSYS for a processor whose numbers are not known here."""
+    number = SYSTEM_CALLS.get(platform.machine(), {}).get(name)
+    if number is None:
+        raise OSError(errno.ENOSYS, "its number is not known for this processor")
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    answer = int(libc.syscall(ctypes.c_long(number), *(ctypes.c_long(one) for one in arguments)))
+    if answer == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return answer
+
+
+def _by_policy(address: int, reason: str) -> Pages:
+    """The node of one page by another call, where the first one told none."""
+    node = ctypes.c_int(-1)
+    try:
+        syscall("get_mempolicy", ctypes.addressof(node), 0, 0, address, MPOL_F_NODE | MPOL_F_ADDR)
+    except OSError as error:
+        return Pages(None, f"{reason}, nor get_mempolicy ({_name(error)})")
+    return Pages({node.value: 1}) if node.value >= 0 else Pages(None, reason)
+
+
+def _name(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, str(error))
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+
+def parse_list(text: str) -> list[int]:
+    """`0-2,8` of the kernel's lists. Raises ValueError for anything else."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        if part:
+            low, _, high = part.partition("-")
+            found += range(int(low), int(high or low) + 1)
+    return found
+
+
+def list_text(numbers: Sequence[int] | dict[int, Node]) -> str:
+    """`0-2,8`; `none` for nothing."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts) or "none"
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _memory(folder: Path) -> int | None:
+    """`Node 0 MemTotal:  19359956 kB`"""
+    for line in (_text(folder / "meminfo") or "").splitlines():
+        words = line.split()
+        if "MemTotal:" in words:
+            return int(words[words.index("MemTotal:") + 1]) * 1024
+    return None
+
+
+def _allowed_cpus() -> set[int]:
+    return set(os.sched_getaffinity(0)) if sys.platform == "linux" else set()
+
+
+def _allowed_memory(root: Path) -> set[int] | None:
+    for line in (_text(root / "proc/self/status") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == "Mems_allowed_list":
+            return set(parse_list(value))
+    return None
