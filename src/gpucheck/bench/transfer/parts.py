@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpucheck.bench.transfer import idioms_judge, idioms_measure, judge, measure
+from gpucheck.bench.transfer import both_ways, both_ways_judge, idioms_judge, idioms_measure, judge, measure, on_device
 from gpucheck.bench.transfer.setting import Setting, Together
 from gpucheck.errors import UsageError
 from gpucheck.machine.accel import Accel
@@ -55,6 +55,8 @@ class TogetherPart:
 PARTS: tuple[Part, ...] = (
     Part("copies", "transfer", 8.0, measure.rows, judge.of_document, answer=judge.answer),
     Part("idioms", idioms_measure.NAME, 3.0, idioms_measure.rows, idioms_judge.judge, answer=idioms_judge.answer),
+    Part("both_ways", both_ways.NAME, 3.0, both_ways.rows, both_ways_judge.judge, both_ways.applies),
+    Part("on_device", on_device.NAME, 1.5, on_device.rows, on_device.judge, on_device.applies),
 )
 
 TOGETHER: tuple[TogetherPart, ...] = ()

@@ -1,0 +1,147 @@
+"""Copies within one card's own memory, counted as they move: every byte is read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpucheck import units
+from gpucheck.bench import share
+from gpucheck.bench.transfer.cases import COLD_FACTOR, MOST_BYTES
+from gpucheck.bench.transfer.copies import Buffer, Copies, allocate
+from gpucheck.bench.transfer.measure import ASSUMED_CACHE_BYTES, SAMPLING_SHARE, VERIFYING_SHARE
+from gpucheck.bench.transfer.setting import Setting
+from gpucheck.errors import CannotLook
+from gpucheck.machine.accel import Accel
+from gpucheck.measure import row, runs, timing
+from gpucheck.measure.telemetry import Watch
+from gpucheck.peaks import Part
+from gpucheck.report.events import Progress
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement
+from gpucheck.units import KIB, MIB
+
+NAME = "transfer.on_device"
+# nvbandwidth's size; twice the largest cache of today (256 MiB on an MI300X).
+USUAL_BYTES = 512 * MIB
+# Below this nothing but the launch is timed.
+LEAST_BYTES = 4 * KIB
+# A row that is not precise by then has told what it can; clocks of the device's memory settle within a tenth.
+LONGEST_ROW_S, WARM_UP_S = 2.0, 0.1
+# A copy reads and writes each of its bytes.
+MOVES = 2
+
+
+def applies(accel: Accel) -> bool:
+    """Whether this is a device with memory of its own to copy in; on a CPU that is the copy from host to host."""
+    return not accel.is_cpu
+
+
+def rows(setting: Setting) -> Iterator[Measurement]:
+    """One row: `b.copy_(a)`, both on the device. Raises CannotLook where there is no room."""
+    accel = setting.accel
+    most = (setting.room.host if setting.room.device is None else setting.room.device) // 2
+    size = size_of(setting.options.sizes, most)
+    cold = COLD_FACTOR * (accel.l2_cache_bytes or ASSUMED_CACHE_BYTES)
+    # One slice more than is needed: sizes that do not divide it leave a rest.
+    capacity = max(size, min(cold + size, most, MOST_BYTES))
+    setting.emit(Progress(f"{units.capacity(size)} within {accel.id}", 0, 1))
+    try:
+        source, destination = (allocate(capacity, accel.device) for _ in range(2))
+    except (RuntimeError, MemoryError) as error:
+        if not accel.is_out_of_memory(error):
+            raise
+        raise CannotLook(
+            f"no room for two buffers of {units.capacity(capacity)} on {accel.id}",
+            str(error).strip().splitlines()[0],
+            "give a smaller --size, or end what else uses this memory",
+            finding=NAME,
+        ) from error
+    yield measure(size, accel, source, destination, cold, setting.row_s(1, LONGEST_ROW_S), setting.watch)
+
+
+def size_of(sizes: tuple[int, ...], most: int) -> int:
+    """The one size: the largest that was asked for, else the usual one, and what fits where there is less room.
+
+    Raises CannotLook where there is next to none.
+    """
+    if most < LEAST_BYTES:
+        why = f"each of two buffers may take {units.capacity(most)}"
+        raise CannotLook("there is no room to copy in", why, "end what else uses this memory", finding=NAME)
+    wanted = max(sizes, default=USUAL_BYTES)
+    # A power of two, as the usual size is.
+    return wanted if wanted <= most else 1 << (most.bit_length() - 1)
+
+
+def measure(
+    size: int, accel: Accel, source: Buffer, destination: Buffer, cold: int, budget_s: float, watch: Watch
+) -> Measurement:
+    """Time and verify the row."""
+    accel.reset_peak()
+    sampling_s = budget_s * SAMPLING_SHARE
+    copies = Copies(
+        source,
+        destination,
+        size,
+        span=max(cold, size),
+        non_blocking=True,
+        synchronize=accel.synchronize,
+        allowance_s=sampling_s * VERIFYING_SHARE,
+    )
+    clock: timing.Clock = "device events" if accel.has_events else "host"
+    work = timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare, forget=copies.forget)
+    limits = timing.Limits(sampling_s, min(WARM_UP_S, budget_s / 10))
+    timed, beside = row.watched(watch, 1, lambda: timing.measure(accel, work, clock=clock, limits=limits))
+    if timed.launch == "graph":
+        # What a graph replays moves no cursor: one copy more, so that something of this row is compared.
+        copies.call()
+    slices = min(copies.count, timed.run.calls_per_sample) if timed.launch == "graph" else copies.count
+    verified = copies.finish()
+    return row.measurement(
+        NAME,
+        accel.ref,
+        timed,
+        beside,
+        case={"size_bytes": size},
+        work=("bytes", float(MOVES * size), "B/s"),
+        memory=accel.memory(),
+        cache="cold" if slices * copies.stride >= cold else "warm",
+        details={
+            "call": "b.copy_(a)",
+            "bytes_counted": "read and written",
+            "bytes_copied": size,
+            "buffers": "preallocated",
+            "rotation_bytes": slices * copies.stride,
+            "last_level_cache_bytes": accel.l2_cache_bytes,
+            "verified_slices": verified.slices,
+            "wrong_bytes": verified.wrong_bytes,
+            "first_wrong_byte": verified.first_wrong,
+        },
+    )
+
+
+def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """Whether the copies arrived, and at what rate; beside the memory's peak where the part is known. Pure."""
+    rows = [one for one in measurements if one.name == NAME]
+    return [finding for one in rows for finding in _judged(one, facts)]
+
+
+def _judged(one: Measurement, facts: Facts) -> list[Finding]:
+    size = units.capacity(one.case["size_bytes"])
+    wrong = sum(run["details"]["wrong_bytes"] for run in runs.each(one))
+    if wrong:
+        message = f"{wrong} wrong bytes ({size} at a time)"
+        fix = "run it again, then `gpucheck smoke`: memory that returns something else twice is broken"
+        return [Finding(NAME, "fail", "copies within the device arrived changed", message, {"wrong_bytes": wrong}, fix)]
+    if one.rate is None:
+        return []
+    rate = one.rate.median
+    evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": one.case["size_bytes"]}
+    message = f"read and written ({size} at a time); nvbandwidth counts the half, {units.byte_rate(rate / MOVES)}"
+    device = next((device for device in facts.devices if device.id == one.device.id), None)
+    part = share.part_in(device) if device is not None else None
+    if isinstance(part, Part) and part.memory_bytes_per_s and one.method.cache == "cold":
+        evidence["share_of_peak"] = rate / part.memory_bytes_per_s
+        whose = "estimated peak" if part.kind == "estimate" else "peak"
+        message += f"; {units.percent(evidence['share_of_peak'])} of its memory's {whose}"
+    return [Finding(NAME, "info", f"copies within the device at {units.byte_rate(rate)}", message, evidence)]

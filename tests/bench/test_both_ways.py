@@ -1,0 +1,398 @@
+"""Both directions at once: which windows count, on a simulated device; copies and judging on the host's memory."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from duplex import Duplex
+
+from gpucheck.bench.transfer import both_ways, both_ways_judge, both_ways_windows, measure
+from gpucheck.bench.transfer.both_ways_windows import Lane, ran_beside
+from gpucheck.bench.transfer.cases import Options, Room
+from gpucheck.bench.transfer.copies import Buffer, allocate
+from gpucheck.bench.transfer.setting import Setting
+from gpucheck.errors import CannotLook
+from gpucheck.machine import accel
+from gpucheck.measure.telemetry import Watch
+from gpucheck.measure.timing import Limits, Timed
+from gpucheck.report.events import Judged, Recorder
+from gpucheck.report.facts import Facts
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate
+
+MIB = 2**20
+HOST = torch.device("cpu")
+SHORT = Limits(budget_s=0.5)
+
+
+def lanes(device: Duplex) -> tuple[Lane, Lane]:
+    return Lane(device.copy, device.on("a")), Lane(device.copy, device.on("b"))
+
+
+def take(device: Duplex, limits: Limits = SHORT) -> Timed:
+    return both_ways_windows.take(device, *lanes(device), limits)
+
+
+def per_call_s(timed: Timed) -> float:
+    return timed.run.samples_s[0] / timed.run.calls_per_sample
+
+
+# windows
+
+
+@pytest.mark.parametrize("copy_s", [20e-6, 200e-6, 2.4e-3, 40e-3])
+def test_engines_of_their_own_show_the_full_rate(copy_s: float) -> None:
+    timed = take(Duplex(length=lambda stream, number: copy_s))
+    assert per_call_s(timed) == pytest.approx(copy_s, rel=0.01)
+    assert timed.details["beside_calls_per_s"] == pytest.approx(1 / copy_s, rel=0.01)
+    assert timed.details["discarded_windows"] == 0
+    assert timed.launch == "held"
+
+
+def test_a_link_that_both_share_shows_its_half() -> None:
+    timed = take(Duplex(length=lambda stream, number: 2e-3, beside=0.5))
+    assert per_call_s(timed) == pytest.approx(4e-3, rel=0.01)
+    assert timed.details["alone_s"] == pytest.approx(2e-3, rel=0.01)
+    assert timed.details["beside_calls_per_s"] == pytest.approx(250, rel=0.01)
+
+
+def test_one_engine_that_serves_both_in_turn_shows_half_the_rate() -> None:
+    timed = take(Duplex(length=lambda stream, number: 2e-3, engines="in turn"))
+    assert per_call_s(timed) == pytest.approx(4e-3, rel=0.01)
+    assert timed.details["discarded_windows"] == 0
+
+
+def test_ways_of_different_length_each_take_their_own_time() -> None:
+    for length_s, other_s, calls in ((1e-3, 4e-3, 8), (4e-3, 1e-3, 4)):
+        timed = take(Duplex(length=lambda stream, number, a=length_s, b=other_s: a if stream == "a" else b))
+        assert per_call_s(timed) == pytest.approx(length_s, rel=0.01)
+        assert timed.details["beside_calls_per_s"] == pytest.approx(1 / other_s, rel=0.02)
+        assert timed.run.calls_per_sample == calls
+
+
+def test_a_window_that_the_other_does_not_outlast_is_discarded_and_the_other_copies_more() -> None:
+    # While it is looked at alone it takes 4 ms, later 1.
+    device = Duplex(length=lambda stream, number: 4e-3 if stream == "a" or number < 6 else 1e-3)
+    timed = take(device)
+    assert timed.details["discarded_because"] == {"it ended too early": 2}
+    assert timed.details["discarded_windows"] == 2
+    assert timed.details["beside_calls"] == 4 * 9
+    assert per_call_s(timed) == pytest.approx(4e-3, rel=0.01)
+    assert "ended_because" not in timed.details
+
+
+def test_one_that_never_outlasts_the_window_has_no_sample() -> None:
+    device = Duplex(length=lambda stream, number: 4e-3 if stream == "a" or number < 6 else 1e-6)
+    timed = take(device)
+    assert timed.run.samples_s == () and timed.flags == ("never-together",)
+    assert timed.details["ended_because"] == "it ended too early"
+    assert timed.details["beside_calls_per_s"] is None
+
+
+def test_an_engine_that_serves_one_stream_first_is_not_both_at_once() -> None:
+    """The other begins before the window and ends after it, and yet stands still in between."""
+    timed = take(Duplex(length=lambda stream, number: 2e-3, engines="a first"))
+    assert timed.flags == ("never-together",)
+    assert timed.details["discarded_because"] == {"it stood still": 4}
+
+
+def test_a_hold_that_is_too_short_is_doubled() -> None:
+    device = Duplex(length=lambda stream, number: 20e-6, held_share=0.25)
+    timed = take(device)
+    assert timed.details["discarded_because"] == {"the device waited for the host": 2}
+    assert device.holds[2] == pytest.approx(4 * device.holds[0])
+    assert per_call_s(timed) == pytest.approx(20e-6, rel=0.01)
+
+
+def test_a_device_that_cannot_hold_counts_only_long_copies() -> None:
+    long = take(Duplex(length=lambda stream, number: 2e-3, can_hold=False))
+    assert (long.launch, long.details["hold_s"], long.flags) == ("unheld", None, ())
+    short = take(Duplex(length=lambda stream, number: 10e-6, can_hold=False))
+    assert short.flags == ("never-together",)
+    assert short.details["ended_because"] == "the device waited for the host"
+
+
+def test_a_budget_that_ends_leaves_few_samples() -> None:
+    timed = take(Duplex(length=lambda stream, number: 40e-3), Limits(budget_s=0.7))
+    assert 0 < len(timed.run.samples_s) < 10
+    assert timed.flags == ("few-samples",)
+
+
+def test_both_are_prepared_before_each_window_with_patterns_of_their_own() -> None:
+    device, asked = Duplex(), list[tuple[str, int, int]]()
+    first, second = (
+        Lane(device.copy, device.on(name), lambda number, calls, name=name: asked.append((name, number, calls)))
+        for name in "ab"
+    )
+    timed = both_ways_windows.take(device, first, second, Limits(budget_s=0.05))
+    calls, beside = timed.run.calls_per_sample, timed.details["beside_calls"]
+    assert asked[2:6] == [("a", 0, calls + 1), ("b", 1, beside), ("a", 2, calls + 1), ("b", 3, beside)]
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ([0.0, 1.0, 2.0, 3.0], 1.5),
+        ([0.0, 4.0], 0.375),
+        ([0.0, 1.0], 0.0),
+        ([3.0, 4.0], 0.0),
+        ([0.0, 0.0, 1.0, 1.5], 1.0),
+        ([], 0.0),
+    ],
+)
+def test_parts_of_a_copy_count(marks: list[float], expected: float) -> None:
+    assert ran_beside(1.0, 2.5, marks) == expected
+
+
+# copies between host and a device whose memory is the host's
+
+
+@dataclass
+class Fake:
+    """A device with a clock, pinned memory and two streams, whose memory is the host's and whose copies block."""
+
+    streams: bool = True
+    l2_cache_bytes: int | None = MIB
+    id: str = "cuda:0"
+    is_cpu: bool = False
+    can_pin: bool = True
+    has_events: bool = True
+    device: torch.device = HOST
+
+    @property
+    def ref(self) -> DeviceRef:
+        return DeviceRef(self.id, name="a fake GPU")
+
+    def host_now(self) -> float:
+        return time.perf_counter()
+
+    record = host_now
+
+    def synchronize(self) -> None: ...
+
+    def wait(self, mark: float) -> None: ...
+
+    def done(self, mark: float) -> bool:
+        return False
+
+    def elapsed_s(self, start: float, end: float) -> float:
+        return end - start
+
+    def hold(self, seconds: float) -> bool:
+        return True
+
+    def capture(self, call: Callable[[], object], calls: int) -> None: ...
+
+    def side_stream(self) -> Any:
+        return contextlib.nullcontext if self.streams else None
+
+    def memory(self) -> MemoryFigures:
+        return MemoryFigures(source="fake")
+
+    def reset_peak(self) -> None: ...
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return "out of memory" in str(error)
+
+
+ROOM = Room(host=64 * MIB, device=64 * MIB, cache=64 * 1024, cache_known=True)
+
+
+def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
+    return allocate(size, device)
+
+
+def setting(device: Any = None, room: Room = ROOM, **options: Any) -> Setting:
+    chosen = Options(sizes=(MIB,), **options)
+    return Setting(chosen, device or Fake(), room, Watch(None), Recorder(), time.monotonic() + 0.2)
+
+
+def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "allocate", unpinned)
+    rows = list(both_ways.rows(setting()))
+    assert [row.case for row in rows] == [
+        {"direction": way, "host_memory": "pinned", "size_bytes": MIB, "other": other}
+        for way, other in (("host_to_device", "device_to_host"), ("device_to_host", "host_to_device"))
+    ]
+    for row in rows:
+        details = row.method.details
+        assert row.rate is not None and row.work == {"bytes": float(MIB)}
+        assert (row.method.clock, row.method.launch, row.method.cache) == ("device events", "held", "cold")
+        assert details["verified_slices"] > 0 and details["other_verified_slices"] > 0
+        assert (details["wrong_bytes"], details["other_wrong_bytes"]) == (0, 0)
+        assert details["other_bytes_per_s"] > 0
+
+
+def test_the_two_directions_hold_different_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "allocate", unpinned)
+    made: list[measure.Buffers] = []
+
+    def kept(*given: Any) -> measure.Buffers:
+        made.append(measure.buffers(*given))
+        return made[-1]
+
+    monkeypatch.setattr(both_ways, "buffers", kept)
+    list(both_ways.rows(setting()))
+    to_device, to_host = made[0].host["pinned"].number, made[1].device.number
+    assert to_device is not None and to_host is not None
+    assert (to_device - to_host) % 2 == 1
+
+
+def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "allocate", unpinned)
+    real = both_ways.Copies.call
+
+    def wrong(self: Any) -> None:
+        real(self)
+        if self.source.number is not None and self.source.number % 2:
+            self.destination.words[0] += 1
+
+    monkeypatch.setattr(both_ways.Copies, "call", wrong)
+    (row,) = both_ways.rows(setting(directions=("device_to_host",)))
+    # The direction that is timed has even numbers, the other odd ones.
+    assert row.method.details["wrong_bytes"] == 0
+    assert row.method.details["other_wrong_bytes"] > 0 and row.method.details["other_first_wrong_byte"] == 0
+
+
+def test_what_does_not_apply_and_what_there_is_no_room_for() -> None:
+    assert not both_ways.applies(accel.open_device("cpu"))
+    assert both_ways.applies(Fake())  # type: ignore[arg-type]
+    assert list(both_ways.rows(setting(memories=("pageable",)))) == []
+    with pytest.raises(CannotLook, match="cuda:0 has no second stream"):
+        list(both_ways.rows(setting(Fake(streams=False))))
+    with pytest.raises(CannotLook, match="no room to copy both ways at once; buffers may take 512 KiB each"):
+        list(both_ways.rows(setting(room=Room(MIB, 64 * MIB, MIB, True))))
+
+
+def test_the_size_is_one_of_the_copies_alone_where_it_fits() -> None:
+    assert both_ways.size_of((), ROOM) == 64 * MIB
+    assert both_ways.size_of((), Room(1024 * MIB, 1024 * MIB, MIB, True)) == 128 * MIB
+    assert both_ways.size_of((4096, 3 * MIB), ROOM) == 3 * MIB
+    assert both_ways.size_of((4096,), ROOM) == MIB
+
+
+def test_pinned_memory_that_is_refused_is_one_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
+        if pinned:
+            raise RuntimeError("CUDA error: out of memory\nmore words")
+        return allocate(size, device)
+
+    monkeypatch.setattr(measure, "allocate", refuse)
+    given = setting()
+    assert list(both_ways.rows(given)) == []
+    (found,) = [event.finding for event in given.emit.events if isinstance(event, Judged)]  # type: ignore[attr-defined]
+    assert (found.id, found.verdict, found.message) == ("transfer.pinned", "skip", "CUDA error: out of memory")
+
+
+# judging
+
+
+def row(
+    direction: str, rate: float | None, *, size: int = 128 * MIB, telemetry: Any = None, **details: Any
+) -> Measurement:
+    other = "device_to_host" if direction == "host_to_device" else "host_to_device"
+    told = {
+        "wrong_bytes": 0,
+        "other_wrong_bytes": 0,
+        "other_bytes_per_s": rate,
+        "alone_s": size / 50e9,
+        "discarded_windows": 0,
+        "discarded_because": {},
+        **details,
+    }
+    return Measurement(
+        name=both_ways.NAME,
+        device=DeviceRef("cuda:0"),
+        case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
+        runs=(),
+        time_s=None,
+        work={"bytes": float(size)},
+        rate=None if rate is None else Rate(rate, "B/s"),
+        memory=MemoryFigures(),
+        method=Method("device events", "held", "cold", details=told),
+        telemetry=telemetry,
+    )
+
+
+def alone(direction: str, rate: float, size: int = 128 * MIB, timed: str = "link") -> Measurement:
+    one = row(direction, rate, size=size)
+    case = {"direction": direction, "host_memory": "pinned", "size_bytes": size, "timed": timed}
+    return replace(one, name="transfer", case=case)
+
+
+def both(to_device: float, to_host: float, **more: Any) -> list[Measurement]:
+    return [row("host_to_device", to_device, **more), row("device_to_host", to_host, **more)]
+
+
+def test_the_sum_stands_beside_one_direction_alone() -> None:
+    rows = [*both(48e9, 46e9), alone("host_to_device", 55e9), alone("device_to_host", 54e9)]
+    (found,) = both_ways_judge.judge([*rows, alone("device_to_host", 99e9, size=MIB)], Facts())
+    assert (found.id, found.verdict) == ("transfer.both_ways", "info")
+    assert found.title == "both directions at once: 48.0 GB/s to the device, 46.0 GB/s to the host"
+    assert found.message == (
+        "94.0 GB/s in sum, 1.71× one direction alone (55.0 GB/s to the device, 54.0 GB/s to the host)"
+    )
+    assert found.evidence["sum_bytes_per_s"] == 94e9
+    assert found.evidence["alone_bytes_per_s"] == {"host_to_device": 55e9, "device_to_host": 54e9}
+    assert found.evidence["alone_from"] == "rows of one direction"
+
+
+def test_two_directions_that_are_hardly_more_than_one_are_a_warning() -> None:
+    (found,) = both_ways_judge.judge(both(11e9, 25e9), Facts())
+    assert found.verdict == "warn"
+    assert found.message == (
+        "36.0 GB/s in sum, 0.720× one direction alone (50.0 GB/s to the device, 50.0 GB/s to the host): "
+        "likely one copy engine for both, a link that they share, or a virtual machine's"
+    )
+    assert found.evidence["alone_from"] == "a few copies before"
+    assert found.fix is not None
+    (enough,) = both_ways_judge.judge(both(28.75e9, 28.75e9), Facts())
+    assert enough.verdict == "info"
+
+
+def test_a_chip_to_chip_link_is_known_to_add_little() -> None:
+    (found,) = both_ways_judge.judge(both(25e9, 25e9, telemetry={"c2c_bytes_per_s": 447e9}), Facts())
+    assert found.verdict == "info" and "1.00× one direction" in found.message
+
+
+def test_of_one_direction_asked_for_the_other_is_told_by_what_ran_beside() -> None:
+    (found,) = both_ways_judge.judge([row("host_to_device", 48e9, other_bytes_per_s=40e9)], Facts())
+    assert found.title == "both directions at once: 48.0 GB/s to the device, 40.0 GB/s to the host"
+    assert found.evidence["bytes_per_s"] == {"host_to_device": 48e9}
+    assert found.evidence["beside_bytes_per_s"] == {"device_to_host": 40e9}
+
+
+def test_directions_that_never_ran_together_are_undecided_and_an_engine_that_takes_turns_is_told() -> None:
+    timed = row("host_to_device", 48e9, other_bytes_per_s=40e9)
+    early = {"ended_because": "it ended too early", "discarded_windows": 4, "other_bytes_per_s": None}
+    (found,) = both_ways_judge.judge([row("host_to_device", None, **early)], Facts())
+    assert (found.verdict, found.message) == (
+        "inconclusive",
+        "to the device: the copies to the host ended too early (windows discarded: 4)",
+    )
+    still = {"ended_because": "it stood still", "discarded_windows": 4, "other_bytes_per_s": None}
+    (found,) = both_ways_judge.judge([row("device_to_host", None, **still)], Facts())
+    assert (found.verdict, found.message) == (
+        "warn",
+        "to the host: the copies to the device stood still (windows discarded: 4)",
+    )
+    assert [one.verdict for one in both_ways_judge.judge([timed, row("device_to_host", None, **early)], Facts())] == [
+        "inconclusive",
+        "info",
+    ]
+
+
+def test_wrong_bytes_of_either_direction_fail() -> None:
+    rows = [row("host_to_device", 50e9, other_wrong_bytes=3), row("device_to_host", 50e9, wrong_bytes=4)]
+    found = both_ways_judge.judge(rows, Facts())[0]
+    assert (found.id, found.verdict, found.message) == (
+        "transfer.both_ways_corrupt",
+        "fail",
+        "7 wrong bytes to the host",
+    )
+    assert both_ways_judge.judge([alone("host_to_device", 1.0)], Facts()) == []

@@ -1,0 +1,167 @@
+"""Copies within one device, on a fake whose memory is the host's: counted as they move, verified, judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.bench.transfer import on_device
+from gpucheck.bench.transfer.cases import Options, Room
+from gpucheck.bench.transfer.copies import Buffer
+from gpucheck.bench.transfer.setting import Setting
+from gpucheck.errors import CannotLook
+from gpucheck.machine import accel
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.events import Recorder
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+HOST = torch.device("cpu")
+
+
+@dataclass
+class Fake:
+    """A device with a clock, whose memory is the host's."""
+
+    has_events: bool = True
+    l2_cache_bytes: int | None = 256 * KIB
+    id: str = "cuda:0"
+    is_cpu: bool = False
+    device: torch.device = HOST
+
+    @property
+    def ref(self) -> DeviceRef:
+        return DeviceRef(self.id, name="a fake GPU")
+
+    def host_now(self) -> float:
+        return time.perf_counter()
+
+    record = host_now
+
+    def synchronize(self) -> None: ...
+
+    def done(self, mark: float) -> bool:
+        return False
+
+    def elapsed_s(self, start: float, end: float) -> float:
+        return max(end - start, 1e-9)
+
+    def hold(self, seconds: float) -> bool:
+        return True
+
+    def capture(self, call: Callable[[], object], calls: int) -> None: ...
+
+    def memory(self) -> MemoryFigures:
+        return MemoryFigures(source="fake")
+
+    def reset_peak(self) -> None: ...
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return "out of memory" in str(error)
+
+
+def setting(device: Any = None, device_bytes: int | None = 8 * MIB, sizes: tuple[int, ...] = (MIB,)) -> Setting:
+    room = Room(host=4 * MIB, device=device_bytes, cache=KIB, cache_known=True)
+    return Setting(Options(sizes=sizes), device or Fake(), room, Watch(None), Recorder(), time.monotonic() + 0.1)
+
+
+def measured(rate: float | None = 4e12, cache: str = "cold", **details: Any) -> Measurement:
+    return Measurement(
+        name=on_device.NAME,
+        device=DeviceRef("cuda:0"),
+        case={"size_bytes": 512 * MIB},
+        runs=(),
+        time_s=None,
+        work={"bytes": float(GIB)},
+        rate=None if rate is None else Rate(rate, "B/s"),
+        memory=MemoryFigures(),
+        method=Method("device events", "held", cache, details={"wrong_bytes": 0, **details}),
+    )
+
+
+def test_every_byte_counts_twice_and_the_copy_is_compared() -> None:
+    (row,) = on_device.rows(setting())
+    details = row.method.details
+    assert (row.name, row.case, row.work) == ("transfer.on_device", {"size_bytes": MIB}, {"bytes": 2.0 * MIB})
+    assert (row.method.clock, row.method.launch, row.method.cache) == ("device events", "held", "cold")
+    assert (details["bytes_counted"], details["bytes_copied"]) == ("read and written", MIB)
+    assert details["verified_slices"] > 0 and details["wrong_bytes"] == 0
+
+
+def test_small_copies_rotate_over_twice_the_cache_where_there_is_room() -> None:
+    (row,) = on_device.rows(setting(sizes=(64 * KIB,)))
+    assert (row.method.details["rotation_bytes"], row.method.cache) == (512 * KIB, "cold")
+    (row,) = on_device.rows(setting(Fake(l2_cache_bytes=64 * MIB), sizes=(64 * KIB,)))
+    assert (row.method.details["rotation_bytes"], row.method.cache) == (4 * MIB, "warm")
+
+
+def test_a_device_without_a_clock_is_timed_by_the_hosts() -> None:
+    (row,) = on_device.rows(setting(Fake(has_events=False)))
+    assert (row.method.clock, row.method.launch) == ("host", "host")
+
+
+def test_a_copy_that_goes_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = on_device.Copies.call
+
+    def wrong(self: Any) -> None:
+        real(self)
+        self.destination.words[5] += 1
+
+    monkeypatch.setattr(on_device.Copies, "call", wrong)
+    (row,) = on_device.rows(setting())
+    assert row.method.details["wrong_bytes"] > 0
+    (found,) = on_device.judge([row], Facts())
+    assert (found.id, found.verdict) == ("transfer.on_device", "fail")
+
+
+def test_the_usual_size_and_what_fits() -> None:
+    assert on_device.size_of((), GIB) == 512 * MIB
+    assert on_device.size_of((), 500 * MIB) == 256 * MIB
+    assert on_device.size_of((KIB, 3 * MIB), GIB) == 3 * MIB
+    with pytest.raises(CannotLook, match="no room to copy in; each of two buffers may take 2 KiB"):
+        on_device.size_of((), 2 * KIB)
+    # Where host and device share their memory the two buffers come out of it.
+    (row,) = on_device.rows(setting(device_bytes=None, sizes=()))
+    assert row.case == {"size_bytes": 2 * MIB}
+
+
+def test_it_is_for_devices_and_one_that_is_full_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not on_device.applies(accel.open_device("cpu"))
+    assert on_device.applies(Fake())  # type: ignore[arg-type]
+
+    def refuse(size: int, device: torch.device) -> Buffer:
+        raise RuntimeError("CUDA out of memory. Tried to allocate")
+
+    monkeypatch.setattr(on_device, "allocate", refuse)
+    with pytest.raises(CannotLook, match=r"no room for two buffers of 1\.5 MiB on cuda:0; CUDA out of memory"):
+        list(on_device.rows(setting()))
+
+
+def test_the_rate_is_told_in_both_ways_of_counting() -> None:
+    (found,) = on_device.judge([measured(), replace(measured(), name="transfer")], Facts())
+    assert (found.verdict, found.title) == ("info", "copies within the device at 4.00 TB/s")
+    assert found.message == "read and written (512 MiB at a time); nvbandwidth counts the half, 2.00 TB/s"
+    assert found.evidence == {"bytes_per_s": 4e12, "bytes_copied_per_s": 2e12, "size_bytes": 512 * MIB}
+    assert on_device.judge([measured(rate=None)], Facts()) == []
+
+
+def test_the_share_of_the_memory_peak_is_told_where_the_part_is_known() -> None:
+    h200 = Device(
+        kind="cuda",
+        id="cuda:0",
+        name="NVIDIA H200",
+        compute_capability="9.0",
+        multiprocessors=132,
+        memory_bus_width_bits=6144,
+    )
+    (found,) = on_device.judge([measured(rate=4.32e12)], Facts(devices=(h200,)))
+    assert found.message.endswith("; 90 % of its memory's peak")
+    assert found.evidence["share_of_peak"] == pytest.approx(0.9)
+    (warm,) = on_device.judge([measured(cache="warm")], Facts(devices=(h200,)))
+    assert "share_of_peak" not in warm.evidence
