@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -62,12 +62,24 @@ def test_each_round_begins_with_another_and_every_group_has_as_many_windows() ->
     assert timed["b"].details["in_turn_with"] == ["a"]
 
 
-def test_rounds_end_where_every_interval_is_narrow_and_there_is_one_at_least() -> None:
+def test_rounds_end_where_every_interval_is_narrow_and_there_are_three_at_least() -> None:
     device = Engines()
     groups = {"a": Group(device, on_host(device, 0.1))}
     assert len(rounds.take(groups, until_s=device.host_s + 1e6)["a"].run.samples_s) == 20
-    assert len(rounds.take(groups, until_s=0.0)["a"].run.samples_s) == 1
-    assert len(rounds.take(groups, until_s=device.host_s + 1e6, longest=3)["a"].run.samples_s) == 3
+    assert len(rounds.take(groups, until_s=0.0)["a"].run.samples_s) == 3
+
+
+def test_rounds_end_where_the_times_of_calls_are_plain_and_are_not_watched_between() -> None:
+    device, asked = Engines(noise=0.5), list[int]()
+
+    def plain(times: Mapping[str, Sequence[float]]) -> bool:
+        assert 0.01 < times["a"][0] < 1.0
+        asked.append(len(times["a"]))
+        return len(asked) == 3
+
+    groups = {"a": Group(device, device.product(0.1), calls=3)}
+    assert len(rounds.take(groups, until_s=device.host_s + 1e6, plain=plain)["a"].run.samples_s) == 40
+    assert asked == [10, 20, 40]
 
 
 def test_a_noisy_group_goes_on_until_its_time_is_over() -> None:

@@ -19,6 +19,7 @@ COMMANDS = {
     "bench bandwidth",
     "bench matmul",
     "bench overlap",
+    "bench crossover",
     "bench all",
     "find-batch-size",
     "compare",

@@ -82,6 +82,7 @@ def test_the_document_of_every_command_is_one_and_valid(
         (("memory", "--device", "cuda:97"), 3, "skip"),
         (("bench", "matmul", "--device", "GPU-0000"), 3, "skip"),
         (("bench", "overlap", "--device", "cpu"), 3, "skip"),
+        (("bench", "crossover", "--device", "cpu"), 3, "skip"),
         (("bench", "transfer", "--device", "mps:7"), 3, "skip"),
         (("find-batch-size", "--device", "xpu:9"), 3, "skip"),
         (("smoke", "--device", "cpu", "--min-devices", "99", "--only", "device"), 1, "fail"),

@@ -14,7 +14,7 @@ import psutil
 from gpucheck import stats
 from gpucheck.machine import others
 from gpucheck.measure import summary, telemetry
-from gpucheck.measure.held import LONG_CALL_S, UNTIMED_CALLS, calls_for
+from gpucheck.measure.held import LONG_CALL_S, SURELY_LONG_S, UNTIMED_CALLS, calls_for
 from gpucheck.measure.row import Beside
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timer import Timer
@@ -23,6 +23,8 @@ from gpucheck.report.measurement import Run, TimeStats
 
 # Below this a comparison of two times gains nothing: they differ by more from process to process.
 PRECISION = 0.02
+# One window may be a hiccup, and which of two was cannot be told.
+FEWEST_ROUNDS = 3
 # Of an unknown call: the shorter of so many counts, for a hiccup makes it longer and never shorter.
 TRIES = 2
 
@@ -55,7 +57,9 @@ class Group:
 def filling(timer: Timer, call: Callable[[], object]) -> Group:
     """A group with as many calls as fill a window, after one that loads what is loaded lazily."""
     Group(timer, call).window(0)
-    about_s = min(Group(timer, call).window(0)[1] for _ in range(TRIES))
+    about_s = Group(timer, call).window(0)[1]
+    if about_s < SURELY_LONG_S:
+        about_s = min(about_s, Group(timer, call).window(0)[1])
     if about_s < LONG_CALL_S:
         # Caches and clocks settle within a few calls; of short ones the mean of several is known better than one.
         some = Group(timer, call, calls=UNTIMED_CALLS, untimed=UNTIMED_CALLS)
@@ -64,10 +68,13 @@ def filling(timer: Timer, call: Callable[[], object]) -> Group:
     return Group(timer, call, calls, UNTIMED_CALLS if calls > 1 else 1 if about_s < LONG_CALL_S else 0)
 
 
-def take(groups: Mapping[str, Group], until_s: float, *, longest: int = LOOKS[-1]) -> dict[str, Timed]:
+def take(
+    groups: Mapping[str, Group], until_s: float, *, plain: Callable[[Mapping[str, Sequence[float]]], bool] | None = None
+) -> dict[str, Timed]:
     """Time every group once in each round, each round beginning with another, until `until_s` of their clock.
 
-    There is one round at least, and no more than `longest`; they end earlier where every interval is narrow.
+    There are three rounds at least. They end earlier where every interval is narrow, or where `plain` says that the
+    times of calls so far tell enough; both are asked only at set numbers of rounds.
     """
     names = list(groups)
     clock = groups[names[0]].timer
@@ -79,8 +86,14 @@ def take(groups: Mapping[str, Group], until_s: float, *, longest: int = LOOKS[-1
         for name in (*names[first:], *names[:first]):
             windows[name].append(groups[name].window(done + 1))
         done += 1
-        if clock.host_now() >= until_s or done >= longest or (done in LOOKS and _narrow(windows.values())):
+        if done < FEWEST_ROUNDS:
+            continue
+        if clock.host_now() >= until_s or done >= LOOKS[-1] or (done in LOOKS and _narrow(windows.values())):
             break
+        if plain is not None and done in (WANTED_SAMPLES, *LOOKS):
+            per_call = {name: [length / groups[name].calls for _, length in windows[name]] for name in names}
+            if plain(per_call):
+                break
     flags = ("few-samples",) if done < WANTED_SAMPLES else ()
     return {
         name: Timed(
@@ -127,7 +140,16 @@ def ratio(over: Sequence[Run], under: Sequence[Run]) -> TimeStats | None:
     It has no unit. The interval covers one process, from three runs on the machine. Raises ValueError for runs that are
     not of the same rounds.
     """
-    pairs = [
+    return summary.time_stats(_paired(over, under))
+
+
+def ratios(over: Sequence[Run], under: Sequence[Run]) -> list[float]:
+    """The ratio of every round, of all runs."""
+    return [sample for run in _paired(over, under) for sample in run.samples_s]
+
+
+def _paired(over: Sequence[Run], under: Sequence[Run]) -> list[Run]:
+    return [
         Run(
             one.started,
             1,
@@ -139,7 +161,6 @@ def ratio(over: Sequence[Run], under: Sequence[Run]) -> TimeStats | None:
         )
         for one, other in zip(over, under, strict=True)
     ]
-    return summary.time_stats(pairs)
 
 
 def windows(*parts: Sequence[Run]) -> tuple[Run, ...]:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpucheck.render import bandwidth, batch_size, bench_all, compare, devices, matmul, memory, overlap, smoke, transfer
+from gpucheck.render import (
+    bandwidth,
+    batch_size,
+    bench_all,
+    compare,
+    crossover,
+    devices,
+    matmul,
+    memory,
+    overlap,
+    smoke,
+    transfer,
+)
 from gpucheck.render.blocks import Block, Line
 from gpucheck.render.markdown import markdown
 from gpucheck.report.report import Report
@@ -17,6 +29,7 @@ LAYOUTS: dict[str, Callable[[Report], list[Block]]] = {
     "bench bandwidth": bandwidth.blocks,
     "bench matmul": matmul.blocks,
     "bench overlap": overlap.blocks,
+    "bench crossover": crossover.blocks,
     "bench all": bench_all.blocks,
     "find-batch-size": batch_size.blocks,
     "compare": compare.blocks,

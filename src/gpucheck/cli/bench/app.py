@@ -6,6 +6,7 @@ import typer
 
 from gpucheck.cli.bench.all import all_benchmarks
 from gpucheck.cli.bench.bandwidth import bandwidth
+from gpucheck.cli.bench.crossover import crossover
 from gpucheck.cli.bench.matmul import matmul
 from gpucheck.cli.bench.overlap import overlap
 from gpucheck.cli.bench.transfer import transfer
@@ -28,4 +29,5 @@ add(app, "transfer", transfer, group="bench")
 add(app, "bandwidth", bandwidth, group="bench")
 add(app, "matmul", matmul, group="bench")
 add(app, "overlap", overlap, group="bench")
+add(app, "crossover", crossover, group="bench")
 add(app, "all", all_benchmarks, group="bench")

@@ -1,0 +1,205 @@
+"""From what size on the device is faster, as the measured rows say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpucheck import units
+from gpucheck.bench import busy, rounds
+from gpucheck.bench.crossover import crossing
+from gpucheck.bench.crossover.crossing import Winner, size_text
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement
+
+NAME = "crossover"
+# Below six rounds there is no interval of a median: their extremes, widened by what copies differ by from one process
+# to the next, decide only what is plain.
+FEW_FACTOR = 1.25
+# A ratio this close to 1 is no gain and no loss.
+EVEN = 0.05
+# The size at which a training step's speed-up is told.
+NORMAL = {"training": 32}
+NAMES = {"matmul": "matmul", "elementwise": "elementwise", "training": "a training step"}
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """One size with or without the copies: the CPU's time over the device's, its interval, and who is faster.
+
+    The interval is None below six rounds; `winner` is then told from their extremes.
+    """
+
+    ratio: float
+    ci_low: float | None
+    ci_high: float | None
+    winner: Winner
+
+
+def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[int, Race]]:
+    """By operation and whether the copies count: each size at which both sides were timed. For one device's rows."""
+    rows = {
+        (one.case["operation"], one.case["size"], one.case["side"], one.case["transfers"]): one
+        for one in measurements
+        if one.name == NAME
+    }
+    found: dict[tuple[str, bool], dict[int, Race]] = {}
+    for (operation, size, side, transfers), one in rows.items():
+        cpu = rows.get((operation, size, "cpu", False))
+        if side == "device" and cpu is not None and (race := _race(cpu, one)) is not None:
+            found.setdefault((operation, transfers), {})[size] = race
+    return found
+
+
+def _race(cpu: Measurement, device: Measurement) -> Race | None:
+    ratio = rounds.ratio(cpu.runs, device.runs)
+    if ratio is None:
+        return None
+    low, high = ratio.ci_low, ratio.ci_high
+    if low is not None and high is not None:
+        return Race(ratio.median, low, high, crossing.winner(low, high))
+    samples = rounds.ratios(cpu.runs, device.runs)
+    decided = crossing.winner(min(samples) / FEW_FACTOR, max(samples) * FEW_FACTOR)
+    return Race(ratio.median, None, None, decided)
+
+
+def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> list[dict[str, Any]]:
+    """For each operation, with and without the copies: the crossing, and the speed-up at a normal size.
+
+    `ended` says of an operation why sizes stopped growing: `time`, `memory`.
+    """
+    told = []
+    for (operation, transfers), tried in races(measurements).items():
+        known = crossing.crossing({size: race.winner for size, race in tried.items()})
+        told.append(
+            {
+                "device": measurements[0].device.id,
+                "operation": operation,
+                "transfers": transfers,
+                "cpu_faster_up_to": known.cpu_faster_up_to,
+                "device_faster_from": known.device_faster_from,
+                "even": list(known.even),
+                "reason": known.reason,
+                "smallest": min(tried),
+                "largest": max(tried),
+                "ended_by": ended.get(operation),
+                "speedup": _speedup(tried.get(NORMAL.get(operation, 0)), NORMAL.get(operation, 0)),
+            }
+        )
+    return told
+
+
+def _speedup(race: Race | None, size: int) -> dict[str, Any] | None:
+    if race is None:
+        return None
+    return {"size": size, "ratio": race.ratio, "ci_low": race.ci_low, "ci_high": race.ci_high}
+
+
+def judge(measurements: Sequence[Measurement], facts: Facts, ended: Mapping[str, str] | None = None) -> list[Finding]:
+    """Every finding of one device's rows: a sentence for each operation, then whether the results are right."""
+    mine = [one for one in measurements if one.name == NAME]
+    told = answer(mine, ended or {})
+    if not told:
+        return [Finding("crossover.result", "skip", "nothing was timed", "no size was finished")]
+    found = []
+    for operation in dict.fromkeys(str(one["operation"]) for one in told):
+        found.append(_crossing([one for one in told if one["operation"] == operation], operation))
+        found += _speedups([one for one in told if one["operation"] == operation], operation)
+    return [*found, _precision(mine), _result(mine), *busy.judge("crossover.cpu_busy", mine)]
+
+
+def _crossing(told: Sequence[Mapping[str, Any]], operation: str) -> Finding:
+    """`matmul: the device is faster from 512×512 on (from 128×128 on without the copies)`."""
+    words = {one["transfers"]: _from(one, operation) for one in told}
+    title = f"{NAMES[operation]}: the device is {words.get(True) or words[False]}"
+    if len(words) == 2:
+        same = words[True] == words[False]
+        title += ", with the copies and without" if same else f" ({words[False]} without the copies)"
+    beside = {one["transfers"]: text for one in told if (text := _bracket(one, operation))}
+    if len(beside) == 2 and beside[True] == beside[False]:
+        message = beside[True]
+    else:
+        message = "; ".join(f"{'with' if copies else 'without'} the copies {text}" for copies, text in beside.items())
+    evidence = {"device": told[0]["device"], "crossings": [dict(one) for one in told]}
+    return Finding(f"crossover.{operation}", "info", title, message, evidence)
+
+
+def _from(one: Mapping[str, Any], operation: str) -> str:
+    start = one["device_faster_from"]
+    if start is None:
+        return f"never faster up to {size_text(operation, one['largest'])}"
+    if start == one["smallest"]:
+        return f"faster from the smallest on, {size_text(operation, start)}"
+    return f"faster from {size_text(operation, start)} on"
+
+
+def _bracket(one: Mapping[str, Any], operation: str) -> str:
+    """What is on the other side of the crossing, and what ended the search early."""
+    parts = []
+    if one["device_faster_from"] is not None and one["cpu_faster_up_to"] is not None:
+        parts.append(f"the CPU up to {size_text(operation, one['cpu_faster_up_to'])}")
+    if one["even"] and one["reason"] != crossing.NEVER:
+        first, last = (size_text(operation, one["even"][place]) for place in (0, -1))
+        parts.append(f"even at {first}" if first == last else f"even from {first} to {last}")
+    if one["ended_by"] and one["device_faster_from"] is None:
+        parts.append(f"larger ones were left out for {one['ended_by']}")
+    return ", ".join(parts)
+
+
+def _speedups(told: Sequence[Mapping[str, Any]], operation: str) -> list[Finding]:
+    by = {one["transfers"]: one["speedup"] for one in told if one["speedup"] is not None}
+    if not by:
+        return []
+    first = by.get(True) or by[False]
+    title = f"{NAMES[operation]} at {size_text(operation, first['size'])} {_times(first)} on the device"
+    message = _interval(first)
+    if True in by and False in by:
+        message += f", the batch copied in and the loss back; without these it {_times(by[False])}"
+    evidence = {"device": told[0]["device"], "with_copies": by.get(True), "without_copies": by.get(False)}
+    return [Finding(f"crossover.{operation}_speedup", "info", title, message, evidence)]
+
+
+def _times(speedup: Mapping[str, Any]) -> str:
+    ratio = speedup["ratio"]
+    low, high = speedup["ci_low"] or ratio, speedup["ci_high"] or ratio
+    if abs(ratio - 1) < EVEN or low <= 1 <= high:
+        return "is as fast"
+    if ratio < 1:
+        return f"takes {units.significant(1 / ratio, 2)}× as long"
+    return f"is {units.significant(ratio, 2)}× as fast"
+
+
+def _interval(speedup: Mapping[str, Any]) -> str:
+    if speedup["ci_low"] is None or speedup["ci_high"] is None:
+        return "too few rounds for an interval"
+    return f"{units.significant(speedup['ci_low'])} to {units.significant(speedup['ci_high'])} times as fast"
+
+
+def _precision(measurements: Sequence[Measurement]) -> Finding:
+    seen = {str(one.case["side"]): one.method.precision_observed for one in measurements}
+    wrong = {side: got for side, got in seen.items() if got != "float32"}
+    if not wrong:
+        return Finding("crossover.precision", "pass", "both sides multiply in float32", evidence=seen)
+    told = "; ".join(f"the {side} in {got}" for side, got in wrong.items())
+    fix = "look for NVIDIA_TF32_OVERRIDE, TORCH_ALLOW_TF32_CUBLAS_OVERRIDE or ONEDNN_DEFAULT_FPMATH_MODE"
+    return Finding("crossover.precision", "fail", "a side does not multiply in float32", told, seen, fix)
+
+
+def _result(measurements: Sequence[Measurement]) -> Finding:
+    wrong = dict.fromkeys(
+        f"{one.case['operation']}, {size_text(one.case['operation'], one.case['size'])}"
+        for one in measurements
+        if not one.method.details["result_is_right"]
+    )
+    if not wrong:
+        return Finding("crossover.result", "pass", "the device's results are right at every size")
+    return Finding(
+        "crossover.result",
+        "fail",
+        "the device computed something else than it must",
+        "; ".join(wrong),
+        {"wrong": list(wrong)},
+        fix="run it again, then `gpucheck smoke`: a device that computes wrongly twice is broken",
+    )

@@ -1,0 +1,191 @@
+"""What the CPU and the device both do: three operations, each on the CPU, on the device, and there with the copies."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpucheck.machine.accel import Accel
+from gpucheck.units import MIB
+from gpucheck.work.models import MODELS
+from gpucheck.work.reference import check_product
+from gpucheck.work.target import OPTIMIZERS
+
+ITEM = 4  # float32
+MODEL, CLASSES, IMAGE = "convnet", 100, (3, 64, 64)
+# Whole numbers below this and a half are exact in float32.
+PERIOD = 256
+# The mean over a batch of what a dozen layers of float32 lead to: their errors are some 1e-6, TF32's some 1e-3.
+LOSSES_AGREE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The same work three times, everything allocated. `check` tells whether the device's result is right."""
+
+    cpu: Callable[[], object]
+    device: Callable[[], object]
+    transfers: Callable[[], object]
+    check: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation by its size. `bytes` is what either side allocates, `work` what a call does (name, amount, unit).
+
+    `largest` is where the search ends; `normal` a size that is measured in any case, for what it tells by itself.
+    """
+
+    id: str
+    smallest: int
+    largest: int
+    grain: int
+    call: str
+    build: Callable[[int, Accel], Sides]
+    bytes: Callable[[int], int]
+    work: Callable[[int], tuple[str, float, str]]
+    weight: float
+    normal: int | None = None
+
+
+def matmul(size: int, accel: Accel) -> Sides:
+    """A product of two square matrices."""
+    a, b, out = (torch.empty((size, size)) for _ in range(3))
+    # The same numbers each time; zeros and ones draw less power and run faster.
+    generator = torch.Generator().manual_seed(0)
+    a.normal_(generator=generator)
+    b.normal_(generator=generator)
+    on_a, on_b, on_out = _copies(accel, a, b, out)
+
+    def transfers() -> None:
+        on_a.copy_(a)
+        on_b.copy_(b)
+        torch.mm(on_a, on_b, out=on_out)
+        out.copy_(on_out)
+
+    def check() -> bool:
+        out.fill_(float("nan"))
+        transfers()
+        accel.synchronize()
+        return check_product(a, b, out).passed
+
+    return Sides(
+        lambda: torch.mm(a, b, out=out),
+        lambda: torch.mm(on_a, on_b, out=on_out),
+        transfers,
+        check,
+    )
+
+
+def elementwise(size: int, accel: Accel) -> Sides:
+    """A sum of two vectors, which moves three times their bytes and computes next to nothing."""
+    a = torch.arange(size, dtype=torch.float32).remainder_(PERIOD)
+    b, out = torch.full_like(a, 0.5), torch.empty_like(a)
+    on_a, on_b, on_out = _copies(accel, a, b, out)
+
+    def transfers() -> None:
+        on_a.copy_(a)
+        on_b.copy_(b)
+        torch.add(on_a, on_b, out=on_out)
+        out.copy_(on_out)
+
+    def check() -> bool:
+        out.fill_(float("nan"))
+        transfers()
+        accel.synchronize()
+        return bool(out.sub_(a).equal(b))
+
+    return Sides(
+        lambda: torch.add(a, b, out=out),
+        lambda: torch.add(on_a, on_b, out=on_out),
+        transfers,
+        check,
+    )
+
+
+def training(size: int, accel: Accel) -> Sides:
+    """A training step of a small residual network; with the copies the batch goes in and the loss comes back."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn((size, *IMAGE), generator=generator)
+    y = torch.randint(0, CLASSES, (size,), generator=generator)
+    model = MODELS[MODEL].build()
+    on_x, on_y = _copies(accel, x, y)
+    on_cpu, on_device = _step(model, x, y), _step(copy.deepcopy(model).to(accel.device), on_x, on_y)
+
+    def transfers() -> float:
+        on_x.copy_(x)
+        on_y.copy_(y)
+        return float(on_device())
+
+    # From the same weights and on the same batch both must lose the same; later they are at different steps.
+    agree = math.isclose(float(on_cpu()), transfers(), rel_tol=LOSSES_AGREE)
+    return Sides(on_cpu, on_device, transfers, lambda: agree and math.isfinite(transfers()))
+
+
+def _step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+    optimizer = OPTIMIZERS["sgd"].build(model.parameters())
+    model.train()
+
+    def step() -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _copies(accel: Accel, *tensors: Tensor) -> list[Tensor]:
+    """The same on the device, in memory of its own also where host and device are one."""
+    made = [torch.empty_like(one, device=accel.device) for one in tensors]
+    for there, one in zip(made, tensors, strict=True):
+        there.copy_(one)
+    return made
+
+
+# Where the search ends: 8192³ takes a CPU of 1 TFLOP/s a second, a vector of 64 Mi elements is 256 MiB, and a batch of
+# 256 images is more than small models are trained with.
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "matmul",
+        32,
+        8192,
+        8,
+        "torch.mm(a, b, out=c)",
+        matmul,
+        lambda n: 3 * n * n * ITEM,
+        lambda n: ("flop", 2.0 * n**3, "FLOP/s"),
+        1.0,
+    ),
+    Operation(
+        "elementwise",
+        2**10,
+        2**26,
+        2**6,
+        "torch.add(a, b, out=c)",
+        elementwise,
+        lambda n: 3 * n * ITEM,
+        lambda n: ("bytes", 3.0 * n * ITEM, "B/s"),
+        1.0,
+    ),
+    Operation(
+        "training",
+        1,
+        256,
+        1,
+        f"a training step of {MODEL} with SGD",
+        training,
+        # A resident set grows by 4 to 5 MiB for each image of a batch; weights, gradients and momentum are 2 MiB.
+        lambda n: (6 * n + 64) * MIB,
+        lambda n: ("samples", float(n), "1/s"),
+        1.5,
+        normal=32,
+    ),
+)

@@ -1,0 +1,408 @@
+"""The crossing as rows tell it, and the command with the CPU posing as the device, dearer or cheaper to call."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.bench.crossover import cases, command, crossing, judge, work
+from gpucheck.bench.crossover.cases import Options
+from gpucheck.bench.crossover.work import OPERATIONS, Operation
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import accel, choose, host, inventory
+from gpucheck.machine.host import HostMemory
+from gpucheck.measure.summary import time_stats
+from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
+
+MIB, GIB = 2**20, 2**30
+CPU = accel.open_device("cpu")
+BY_ID = {one.id: one for one in OPERATIONS}
+
+
+def row(operation: str, size: int, side: str, transfers: bool, *samples: float, right: bool = True) -> Measurement:
+    runs = (Run("", 1, samples, tuple(map(float, range(len(samples))))),)
+    return Measurement(
+        name="crossover",
+        device=DeviceRef("cuda:0", name="a GPU"),
+        case={"operation": operation, "size": size, "side": side, "transfers": transfers},
+        runs=runs,
+        time_s=time_stats(runs),
+        work={},
+        rate=None,
+        memory=MemoryFigures(),
+        method=Method("host", "host", "warm", "float32", "float32", details={"result_is_right": right}),
+    )
+
+
+def rows(operation: str, size: int, cpu_s: float, device_s: float, transfers_s: float, n: int = 8) -> list[Measurement]:
+    return [
+        row(operation, size, "cpu", False, *(cpu_s,) * n),
+        row(operation, size, "device", False, *(device_s,) * n),
+        row(operation, size, "device", True, *(transfers_s,) * n),
+    ]
+
+
+# what rows say
+
+
+def test_ratios_are_of_the_same_rounds_and_decide_where_the_interval_excludes_one() -> None:
+    found = judge.races([*rows("matmul", 64, 1.0, 2.0, 4.0), *rows("matmul", 128, 3.0, 2.0, 3.0)])
+    assert list(found) == [("matmul", False), ("matmul", True)]
+    assert {size: race.winner for size, race in found["matmul", False].items()} == {64: "cpu", 128: "device"}
+    assert {size: race.ratio for size, race in found["matmul", True].items()} == {64: 0.25, 128: 1.0}
+    assert found["matmul", True][128].winner == "even"
+
+
+def test_noise_makes_a_size_even() -> None:
+    cpu = row("matmul", 64, "cpu", False, *(1.0, 1.6) * 6)
+    device = row("matmul", 64, "device", False, *(1.5, 1.1) * 6)
+    race = judge.races([cpu, device])["matmul", False][64]
+    assert race.ci_low is not None and race.ci_high is not None and race.ci_low < 1 < race.ci_high
+    assert race.winner == "even"
+
+
+@pytest.mark.parametrize(("device_s", "winner"), [(0.5, "device"), (0.9, "even"), (1.1, "even"), (2.0, "cpu")])
+def test_few_rounds_decide_only_what_is_plain(device_s: float, winner: str) -> None:
+    race = judge.races(rows("matmul", 64, 1.0, device_s, 1.0, n=3))["matmul", False][64]
+    assert (race.winner, race.ci_low, race.ci_high) == (winner, None, None)
+
+
+def test_the_answer_has_both_crossings_and_the_speed_up_at_a_normal_batch() -> None:
+    found = judge.answer(
+        [
+            *rows("training", 1, 1.0, 2.0, 3.0),
+            *rows("training", 2, 2.0, 2.0, 3.0),
+            *rows("training", 32, 30.0, 2.0, 3.0),
+        ],
+        {"training": "time"},
+    )
+    assert found[0] == {
+        "device": "cuda:0",
+        "operation": "training",
+        "transfers": False,
+        "cpu_faster_up_to": 1,
+        "device_faster_from": 32,
+        "even": [2],
+        "reason": None,
+        "smallest": 1,
+        "largest": 32,
+        "ended_by": "time",
+        "speedup": {"size": 32, "ratio": 15.0, "ci_low": 15.0, "ci_high": 15.0},
+    }
+    assert (found[1]["transfers"], found[1]["cpu_faster_up_to"], found[1]["speedup"]["ratio"]) == (True, 2, 10.0)
+
+
+def judged(*measurements: Measurement, ended: dict[str, str] | None = None) -> dict[str, Finding]:
+    return {one.id: one for one in judge.judge(measurements, Facts(), ended)}
+
+
+def test_an_operation_in_one_sentence() -> None:
+    found = judged(
+        *rows("matmul", 64, 1.0, 2.0, 4.0),
+        *rows("matmul", 128, 2.0, 2.0, 4.0),
+        *rows("matmul", 256, 3.0, 2.0, 4.0),
+        *rows("matmul", 512, 8.0, 2.0, 4.0),
+    )
+    one = found["crossover.matmul"]
+    assert one.verdict == "info"
+    assert one.title == "matmul: the device is faster from 512×512 on (faster from 256×256 on without the copies)"
+    assert one.message == (
+        "without the copies the CPU up to 64×64, even at 128×128; with the copies the CPU up to 256×256"
+    )
+    assert one.evidence["device"] == "cuda:0" and len(one.evidence["crossings"]) == 2
+    assert [found[name].verdict for name in ("crossover.precision", "crossover.result")] == ["pass", "pass"]
+
+
+def test_always_and_never_are_told_with_the_sizes_that_were_tried() -> None:
+    tried = [*rows("elementwise", 1024, 2.0, 1.0, 4.0), *rows("elementwise", 2**21, 2.0, 1.0, 4.0)]
+    one = judged(*tried, ended={"elementwise": "memory"})["crossover.elementwise"]
+    assert one.title == (
+        "elementwise: the device is never faster up to 2.10 million elements "
+        "(faster from the smallest on, 1024 elements without the copies)"
+    )
+    assert one.message == "with the copies larger ones were left out for memory"
+    one = judged(*rows("matmul", 32, 1.0, 2.0, 4.0), ended={"matmul": "time"})["crossover.matmul"]
+    assert one.title == "matmul: the device is never faster up to 32×32, with the copies and without"
+    assert one.message == "larger ones were left out for time"
+
+
+def test_the_speed_up_of_a_training_step() -> None:
+    one = judged(*rows("training", 32, 30.0, 1.0, 1.25))["crossover.training_speedup"]
+    assert one.title == "a training step at batch 32 is 24× as fast on the device"
+    assert (
+        one.message
+        == "24.0 to 24.0 times as fast, the batch copied in and the loss back; without these it is 30× as fast"
+    )
+    one = judged(*rows("training", 32, 1.0, 1.5, 2.0, n=2))["crossover.training_speedup"]
+    assert one.title == "a training step at batch 32 takes 2.0× as long on the device"
+    assert one.message.startswith("too few rounds for an interval, ")
+    noisy = [row("training", 32, "cpu", False, *(1.0, 1.5) * 6), row("training", 32, "device", True, *(1.1,) * 12)]
+    one = judged(*noisy)["crossover.training_speedup"]
+    assert one.title == "a training step at batch 32 is as fast on the device"
+    one = judged(*rows("training", 32, 1.04, 1.0, 1.03))["crossover.training_speedup"]
+    assert one.title == "a training step at batch 32 is as fast on the device"
+    assert "crossover.training_speedup" not in judged(*rows("training", 16, 30.0, 1.0, 1.25))
+
+
+def test_wrong_results_and_another_precision_fail() -> None:
+    wrong = replace(rows("matmul", 64, 1.0, 2.0, 3.0)[1], method=Method("host", "host", "warm", "float32", "tf32"))
+    wrong.method.details["result_is_right"] = False
+    found = judged(rows("matmul", 64, 1.0, 2.0, 3.0)[0], wrong)
+    assert (found["crossover.precision"].verdict, found["crossover.precision"].message) == (
+        "fail",
+        "the device in tf32",
+    )
+    assert (found["crossover.result"].verdict, found["crossover.result"].message) == ("fail", "matmul, 64×64")
+
+
+def test_nothing_timed_is_a_skip() -> None:
+    assert [(one.id, one.verdict) for one in judge.judge([], Facts())] == [("crossover.result", "skip")]
+
+
+# options and room
+
+
+def test_only_takes_prefixes() -> None:
+    assert [one.id for one in cases.operations(cases.parse(only=("mat", "train")))] == ["matmul", "training"]
+    assert len(cases.operations(cases.parse())) == 3
+    with pytest.raises(UsageError) as raised:
+        cases.parse(only=("conv",))
+    assert str(raised.value) == "--only 'conv' fits no operation; the operations are matmul, elementwise, training"
+
+
+def test_a_size_takes_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 16 * GIB, None, None))
+    assert cases.room(Options(), CPU) == 2 * GIB  # host and device are one: both sides are in it
+    assert cases.room(Options(), Fake()) == 256 * MIB
+    assert cases.room(Options(host_share=0.01), Fake()) == int(0.16 * GIB)
+
+
+def test_what_a_size_allocates_is_what_it_says() -> None:
+    assert BY_ID["matmul"].bytes(1024) == 12 * MIB and BY_ID["elementwise"].bytes(MIB) == 12 * MIB
+    assert BY_ID["matmul"].work(10) == ("flop", 2000.0, "FLOP/s")
+    assert {one.id: one.normal for one in OPERATIONS if one.normal is not None} == judge.NORMAL
+    assert judge.NAMES.keys() == BY_ID.keys()
+
+
+# the work
+
+
+@pytest.mark.parametrize("one", OPERATIONS, ids=lambda one: one.id)
+def test_both_sides_do_the_same_and_the_result_is_checked(one: Operation) -> None:
+    sides = one.build(one.smallest, CPU)
+    sides.cpu()
+    sides.device()
+    sides.transfers()
+    assert sides.check() is True
+
+
+def test_a_device_that_computes_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, build in (("mm", work.matmul), ("add", work.elementwise)):
+        right: Callable[..., Any] = getattr(torch, name)
+
+        def wrong(a: Any, b: Any, out: Any, right: Callable[..., Any] = right) -> None:
+            right(a, b, out=out)
+            out.view(-1)[7] += 1
+
+        sides = build(64, CPU)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, name, wrong)
+            assert sides.check() is False
+
+
+def test_a_training_step_that_differs_from_the_cpus_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, made = work._step, list[int]()
+
+    def step(model: Any, x: Any, y: Any) -> Any:
+        made.append(1)
+        taken = real(model, x, y)
+        return taken if len(made) == 1 else lambda: taken() * 1.01
+
+    monkeypatch.setattr(work, "_step", step)
+    assert work.training(2, CPU).check() is False
+
+
+# the command
+
+
+@dataclass
+class Fake:
+    """The CPU as a device, each wait for which takes so much longer."""
+
+    wait_s: float = 0.0
+    id: str = "cuda:0"
+    is_cpu: bool = False
+    integrated: bool = False
+    uuid: str | None = None
+    name: str = "a fake GPU"
+    device: torch.device = CPU.device
+
+    @property
+    def ref(self) -> DeviceRef:
+        return DeviceRef(self.id, name=self.name)
+
+    def host_now(self) -> float:
+        return time.perf_counter()
+
+    def synchronize(self) -> None:
+        until = time.perf_counter() + self.wait_s
+        while time.perf_counter() < until:
+            pass
+
+    def memory_info(self) -> tuple[int, int]:
+        return GIB, GIB
+
+    def memory(self) -> MemoryFigures:
+        return MemoryFigures(1, 2, 3, 4, source="fake")
+
+    def reset_peak(self) -> None: ...
+
+    def empty_cache(self) -> None: ...
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return "out of memory" in str(error)
+
+    def as_current(self) -> Any:
+        return CPU.as_current()
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, *, device: Any, cpu: Any = CPU, options: Options, largest: dict[str, int]
+) -> Recorder:
+    facts = Facts(devices=(Device(kind="cpu", id="cpu", name="EPYC"),))
+    monkeypatch.setattr(inventory, "read", lambda: facts)
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,), "a notice"))
+    monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
+    monkeypatch.setattr(command.accels, "open_device", lambda device, name=None: cpu)
+    small = tuple(replace(one, largest=largest.get(one.id, one.smallest), normal=None) for one in OPERATIONS)
+    monkeypatch.setattr(cases, "OPERATIONS", small)
+    recorder = Recorder()
+    command.command(options, recorder)
+    return recorder
+
+
+def told(recorder: Recorder) -> list[dict[str, Any]]:
+    found = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
+    return [{key: one[key] for key in ("operation", "transfers", "device_faster_from", "reason")} for one in found]
+
+
+def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = run(
+        monkeypatch,
+        device=Fake(wait_s=0.02),
+        options=Options(only=("matmul", "elementwise"), time_budget_s=0.8),
+        largest={"matmul": 64, "elementwise": 2048},
+    )
+    assert told(recorder) == [
+        {"operation": operation, "transfers": transfers, "device_faster_from": None, "reason": crossing.NEVER}
+        for operation in ("matmul", "elementwise")
+        for transfers in (False, True)
+    ]
+    measured = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    assert [one.case for one in measured][:3] == [
+        {"operation": "matmul", "size": 32, "side": "cpu", "transfers": False},
+        {"operation": "matmul", "size": 32, "side": "device", "transfers": False},
+        {"operation": "matmul", "size": 32, "side": "device", "transfers": True},
+    ]
+    assert {one.device.id for one in measured} == {"cuda:0"}
+    assert measured[0].method.details["threads"] == torch.get_num_threads()
+    assert (measured[0].method.precision_observed, measured[0].work) == ("float32", {"flop": 2.0 * 32**3})
+    assert measured[0].memory.resident_bytes and measured[1].memory.max_memory_reserved_bytes == 4
+    found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    assert (found["crossover.result"], found["crossover.precision"]) == ("pass", "pass")
+
+
+def test_a_cpu_that_is_dear_to_call_is_slower_from_the_smallest_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = run(
+        monkeypatch,
+        device=Fake(),
+        cpu=Fake(wait_s=0.02),
+        options=Options(only=("elementwise",), time_budget_s=0.8),
+        largest={},
+    )
+    assert [one["reason"] for one in told(recorder)] == [crossing.FROM_THE_SMALLEST] * 2
+
+
+def modelled(cpu_s: Callable[[int], float], device_s: Callable[[int], float]) -> Callable[..., list[Measurement]]:
+    def measure(operation: Operation, size: int, bench: Any, budget_s: float) -> list[Measurement]:
+        # The copies cost as much again.
+        return rows(operation.id, size, cpu_s(size), device_s(size), 2 * device_s(size))
+
+    return measure
+
+
+def test_the_search_finds_the_crossing_of_a_cost_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "measure", modelled(lambda n: 1e-6 + n * 1e-8, lambda n: 8e-6 + n * 1e-10))
+    recorder = run(
+        monkeypatch,
+        device=Fake(),
+        options=Options(only=("elementwise",), time_budget_s=10.0),
+        largest={"elementwise": 2**26},
+    )
+    # 7 µs / 9.9 ns = 707 elements, below the smallest; with the copies 15 µs / 9.8 ns = 1531.
+    without, with_copies = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
+    assert without["device_faster_from"] == 1024 and without["reason"] == crossing.FROM_THE_SMALLEST
+    assert with_copies["cpu_faster_up_to"] <= 1531 <= with_copies["device_faster_from"]
+    assert with_copies["device_faster_from"] / with_copies["cpu_faster_up_to"] < 1.11
+    assert with_copies["largest"] == 4096
+
+
+def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "measure", modelled(lambda n: n * 1e-3, lambda n: n * 2e-3))
+    recorder = run(
+        monkeypatch, device=Fake(), options=Options(only=("matmul",), time_budget_s=60.0), largest={"matmul": 8192}
+    )
+    (without, _) = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
+    # At 256 the three sides take 1.8 s a call: 512 has eight times the work, and would take 100 s with seven calls.
+    assert (without["largest"], without["ended_by"]) == (256, "time")
+
+
+def test_memory_ends_the_doubling(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(operation: Operation, size: int, bench: Any, budget_s: float) -> list[Measurement]:
+        if size > 128:
+            raise RuntimeError("CUDA out of memory. Tried to allocate")
+        return rows(operation.id, size, 1.0e-6, 2.0e-6, 3.0e-6)
+
+    monkeypatch.setattr(command, "measure", measure)
+    options = Options(only=("matmul",), time_budget_s=5.0)
+    recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 8192})
+    (without, _) = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
+    assert (without["largest"], without["ended_by"]) == (128, "memory")
+    monkeypatch.setattr(cases, "room", lambda options, device: 100)
+    monkeypatch.setattr(command, "room", lambda options, device: 100)
+    with pytest.raises(CannotLook, match="no room for the smallest size of matmul"):
+        run(monkeypatch, device=Fake(), options=options, largest={"matmul": 8192})
+
+
+def test_the_normal_size_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[int, float]] = []
+
+    def measure(operation: Operation, size: int, bench: Any, budget_s: float) -> list[Measurement]:
+        tried.append((size, budget_s))
+        return rows(operation.id, size, 3.0e-6, 2.0e-6, 2.5e-6)
+
+    monkeypatch.setattr(command, "measure", measure)
+    bench: Any = type("Bench", (), {"accel": Fake()})()
+    search = command.Search(BY_ID["training"], bench, lambda event: None, time.monotonic() + 10.0, GIB, {})
+    assert len(list(search.rows())) == 9
+    assert [size for size, _ in tried] == [32, 1, 2]
+    assert tried[0][1] == pytest.approx(5.0, rel=0.05) and tried[1][1] < 0.81
+    assert math.isclose(search.call_s[32], 7.5e-6)
+
+
+def test_a_cpu_alone_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(inventory, "read", lambda: Facts())
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
+    with pytest.raises(CannotLook, match="there is no second device"):
+        command.command(Options(), recorder)
+    assert not [event for event in recorder.events if isinstance(event, (Notice, Judged))]
