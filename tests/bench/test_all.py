@@ -88,7 +88,8 @@ def fails(error: BaseException) -> Steps:
 def ran(monkeypatch: pytest.MonkeyPatch, *benchmarks: Benchmark, shared: Shared = ALONE, **options: Any) -> Recorder:
     monkeypatch.setattr(work, "BENCHMARKS", benchmarks)
     monkeypatch.setattr(inventory, "read", lambda: FACTS)
-    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0",)))
+    ids = options.pop("ids", ("cuda:0",))
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(ids))
     recorder = Recorder()
     try:
         work.command(Options(**options), recorder, shared)
@@ -156,7 +157,7 @@ def test_ctrl_c_leaves_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_time_and_thresholds_are_split_among_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[float, tuple[str, ...]]] = []
-    clock = iter([0.0, 0.0, 12.0, 15.0, 100.0])
+    clock = iter([0.0, 0.0, 12.0, 15.0, 100.0] * 2)
     monkeypatch.setattr(work, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
     def look(given: Given, emit: Emit, shared: Shared) -> None:
@@ -171,6 +172,22 @@ def test_time_and_thresholds_are_split_among_those_that_run(monkeypatch: pytest.
         time_budget_s=24.0,
     )
     assert seen == [(6.0, ("transfer.min_gbps",)), (2.0, ()), (1.8, ("matmul.min_tflops",)), (1e-3, ())]
+    # What measures nothing on a CPU takes nothing of the others' time.
+    seen.clear()
+    ran(
+        monkeypatch,
+        benchmark("transfer", look),
+        replace(benchmark("overlap", look), on_cpu=False),
+        benchmark("matmul", look),
+        ids=("cpu",),
+        time_budget_s=24.0,
+    )
+    assert [time_s for time_s, _ in seen] == [12.0, 12.0, 9.0]
+
+
+def test_the_usual_time() -> None:
+    assert work.default_s(("cpu",)) < 60 - 8  # torch takes seconds to start
+    assert work.default_s(("cuda:0", "cuda:1")) == 2 * work.default_s(("cuda:0",))
 
 
 def test_a_threshold_of_what_could_not_be_measured_is_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,6 +298,30 @@ def test_what_hides_of_a_pinned_copy_on_a_second_stream() -> None:
         (line,) = all_headlines.of(rows, (), ("overlap",)).headlines
         assert (line.case, line.value, line.unit, line.share) == (case, 0.5, "1", None)
         assert line.low is not None and line.low <= 0.5 <= (line.high or 0.0)
+
+
+def raced(operation: str, size: int, cpu_s: float, device_s: float) -> list[Measurement]:
+    """A size with its copies counted, in eight rounds."""
+    found = []
+    for side, transfers, time_s in (("cpu", False, cpu_s), ("device", True, device_s)):
+        case = {"operation": operation, "size": size, "side": side, "transfers": transfers}
+        one = row("crossover", case, 1.0)
+        found.append(replace(one, runs=(Run("", 1, (time_s,) * 8, tuple(map(float, range(8)))),)))
+    return found
+
+
+def test_from_what_size_on_the_device_is_faster() -> None:
+    rows = [
+        *(raced("matmul", 64, 1.0, 2.0) + raced("matmul", 128, 4.0, 2.0)),
+        *(raced("training", 32, 8.0, 2.0) + raced("training", 64, 8.0, 2.0)),
+        *raced("elementwise", 1000, 1.0, 2.0),
+    ]
+    told = all_headlines.of(rows, (), ("crossover",)).headlines
+    assert [(one.case, one.value, one.low, one.high, one.unit) for one in told] == [
+        ("matmul, faster from 128×128 on; at 128×128", 2.0, 2.0, 2.0, "times"),
+        ("training, faster from batch 32 on; at batch 32", 4.0, 4.0, 4.0, "times"),
+        ("elementwise, never faster; at 1000 elements", 0.5, 0.5, 0.5, "times"),
+    ]
 
 
 def test_a_row_without_a_rate_shows_none() -> None:

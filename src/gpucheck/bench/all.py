@@ -14,6 +14,8 @@ from gpucheck import exits
 from gpucheck.bench import all_headlines, limits
 from gpucheck.bench.bandwidth import cases as bandwidth
 from gpucheck.bench.bandwidth.command import command as run_bandwidth
+from gpucheck.bench.crossover import cases as crossover
+from gpucheck.bench.crossover.command import command as run_crossover
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import cases as matmul
 from gpucheck.bench.matmul.command import command as run_matmul
@@ -30,12 +32,14 @@ from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.thresholds import Limit
 
-# With the start of torch and what a benchmark does beside measuring, this ends within a minute.
-DEFAULT_BUDGET_S = 48.0
+# For a CPU: with the start of torch and what a benchmark does beside measuring, this ends within a minute. For each
+# accelerator: about what the benchmarks take by themselves.
+DEFAULT_BUDGET_S = {"cpu": 48.0, "accelerator": 90.0}
 # Of the memory that is there as this begins, the process with torch and all buffers included.
 MEMORY_SHARE = 0.25
 # What measuring takes beside the buffers: patterns, results in float64 for some rows, threads.
 BESIDE_BYTES = 128 * 2**20
+CPU = ("cpu",)
 # Buffers smaller than this share would tell of a cache and not of the memory.
 LEAST_SHARE = 0.02
 
@@ -61,11 +65,15 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark. `name` begins the ids of its findings; `weight` is its share of the time among those that run."""
+    """A benchmark. `name` begins the ids of its findings; `weight` is its share of the time among those that run.
+
+    One that is not `on_cpu` says so itself there, and takes no time.
+    """
 
     name: str
     weight: float
     run: Callable[[Given, Emit, Shared], None]
+    on_cpu: bool = True
 
 
 # In the order of the table. Weights are about the times that each takes by itself.
@@ -81,7 +89,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ),
     Benchmark(
         "bandwidth",
-        8.0,
+        10.0,
         lambda given, emit, shared: run_bandwidth(
             bandwidth.Options(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
             emit,
@@ -90,19 +98,30 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ),
     Benchmark(
         "matmul",
-        16.0,
+        20.0,
         lambda given, emit, shared: run_matmul(
             matmul.Options(time_budget_s=given.time_budget_s, device=given.device), emit, shared
         ),
     ),
     Benchmark(
         "overlap",
-        8.0,
+        10.0,
         lambda given, emit, shared: run_overlap(
             overlap.Options(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
             emit,
             shared,
         ),
+        on_cpu=False,
+    ),
+    Benchmark(
+        "crossover",
+        24.0,
+        lambda given, emit, shared: run_crossover(
+            crossover.Options(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
+            emit,
+            shared,
+        ),
+        on_cpu=False,
     ),
 )
 
@@ -149,12 +168,13 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
+    deadline = began + (options.time_budget_s or default_s(chosen.ids))
     share = host_share()
     told = _Told(emit)
     for place, one in enumerate(todo):
-        left_s = max((options.time_budget_s or DEFAULT_BUDGET_S) - (time.monotonic() - began), 0.0)
+        weights = sum(other.weight for other in todo[place:] if other.on_cpu or chosen.ids != CPU)
         # A budget of nothing would be none at all.
-        budget_s = max(left_s * one.weight / sum(other.weight for other in todo[place:]), 1e-3)
+        budget_s = max((deadline - time.monotonic()) * one.weight / max(weights, one.weight), 1e-3)
         told.name = one.name
         mine = tuple(limit for limit in shared.limits if limit.id.startswith(f"{one.name}."))
         rows, findings = len(told.measured), len(told.findings)
@@ -182,6 +202,11 @@ def _unjudged(rows: Sequence[Measurement], asked: Sequence[Limit], found: Sequen
             (), [row for row in rows if row.device.id == device.id], asked, device, complete=False
         )
     ]
+
+
+def default_s(ids: Sequence[str]) -> float:
+    """The time for everything on these devices, where none was given."""
+    return DEFAULT_BUDGET_S["cpu"] if tuple(ids) == CPU else DEFAULT_BUDGET_S["accelerator"] * len(ids)
 
 
 def host_share() -> float:

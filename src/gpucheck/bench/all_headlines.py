@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from gpucheck import units
 from gpucheck.bench import chosen, limits
+from gpucheck.bench.crossover import judge as crossover
+from gpucheck.bench.crossover.crossing import size_text
 from gpucheck.bench.limits import Ceilings
 from gpucheck.bench.overlap import judge as overlap
 from gpucheck.report.finding import Finding, Verdict
@@ -142,10 +144,28 @@ def _overlap(measurements: Sequence[Measurement], known: Ceilings) -> list[Headl
     return found
 
 
+def _crossover(measurements: Sequence[Measurement], known: Ceilings) -> list[Headline]:
+    """For each operation, its copies counted, the device's speed-up at a normal size, else at the largest."""
+    found = []
+    races = crossover.races(measurements)
+    for one in crossover.answer(measurements, {}):
+        operation, start = str(one["operation"]), one["device_faster_from"]
+        if not one["transfers"]:
+            continue
+        speedup, tried = one["speedup"], races[operation, True]
+        size = speedup["size"] if speedup is not None else one["largest"]
+        race = tried[size]
+        faster = f"faster from {size_text(operation, start)} on" if start is not None else "never faster"
+        case = f"{operation}, {faster}; at {size_text(operation, size)}"
+        found.append(Headline("crossover", one["device"], case, race.ratio, "times", race.ci_low, race.ci_high))
+    return found
+
+
 # The figures that stand for a benchmark, of one device's measurements.
 HEADLINES: dict[str, Callable[[Sequence[Measurement], Ceilings], list[Headline]]] = {
     "transfer": _transfer,
     "bandwidth": _bandwidth,
     "matmul": _matmul,
     "overlap": _overlap,
+    "crossover": _crossover,
 }

@@ -24,7 +24,7 @@ def all_benchmarks(
         typer.Option("--skip", metavar="NAME", help="No benchmarks whose name begins so. Repeatable."),
     ] = None,
     time_budget: Annotated[
-        str, typer.Option("--time-budget", metavar="TIME", help="For all of them together; default 48s.")
+        str, typer.Option("--time-budget", metavar="TIME", help="For all of them; default 90s, a CPU 48s.")
     ] = "",
     runs: Annotated[str, again.RUNS] = "",
     baseline: Annotated[str, again.BASELINE] = "",
