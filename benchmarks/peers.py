@@ -1,0 +1,135 @@
+"""How gpucheck's figures compare with those of established tools, measured in turns in one process.
+
+    python benchmarks/peers.py --matmul [--threads N] [--pairs 21] [--json]
+
+--matmul: products on the CPU by the measuring loop of `bench matmul`, and by torch.utils.benchmark's
+Timer.adaptive_autorange, on the same operands. Passes where the median of the ratios of rates lies within 2 %. Exit
+status 1 where one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import comb
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+WITHIN = 0.02
+FEWEST_PAIRS = 15
+SHAPES = ((512, 512, 512), (1024, 1024, 1024), (2048, 256, 1024))
+DTYPES = ("float32", "bfloat16")
+# Of one side of a pair; the Timer takes at least so long, and goes on until its own spread is small.
+SIDE_S = 0.2
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """gpucheck's rate over the peer's: the median of the pairs with its 95 % interval."""
+
+    what: str
+    peer_flop_per_s: float
+    median: float
+    low: float
+    high: float
+    pairs: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the median lies within 2 %."""
+        return abs(self.median - 1) <= WITHIN
+
+
+def interval_of_median(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """The order statistics that enclose the median with this probability. Raises ValueError below 6 values."""
+    ordered, n = sorted(values), len(values)
+    if n < 6:
+        raise ValueError("an interval of the median needs 6 values")
+    rank, outside = 0, 2 * 0.5**n
+    while outside + 2 * comb(n, rank + 1) * 0.5**n <= 1 - level:
+        rank += 1
+        outside += 2 * comb(n, rank) * 0.5**n
+    return ordered[rank], ordered[n - 1 - rank]
+
+
+def in_turns(what: str, work: float, ours: Callable[[], float], theirs: Callable[[], float], pairs: int) -> Ratio:
+    """Each side's seconds per call, one after the other, who is first alternating."""
+    ours(), theirs()
+    ratios, rates = [], []
+    for pair in range(pairs):
+        mine, other = (ours(), theirs()) if pair % 2 == 0 else (theirs(), ours())[::-1]
+        ratios.append(other / mine)
+        rates.append(work / other)
+    return Ratio(what, statistics.median(rates), statistics.median(ratios), *interval_of_median(ratios), pairs)
+
+
+def matmul(threads: int | None, pairs: int) -> list[Ratio]:
+    """`bench matmul` against torch's own Timer, on the same operands."""
+    import torch
+    from torch.utils.benchmark import Timer
+
+    from gpucheck.bench.matmul import cases
+    from gpucheck.machine import accel
+    from gpucheck.measure import timing
+    from gpucheck.work import precision
+
+    if threads:
+        torch.set_num_threads(threads)
+    cpu = accel.open_device("cpu")
+    found = []
+    for dtype in DTYPES:
+        if cases.support(dtype, cpu).kind == "emulated":
+            continue
+        for m, n, k in SHAPES:
+            kind = getattr(torch, dtype)
+            a, b, out = torch.randn(m, k).to(kind), torch.randn(k, n).to(kind), torch.empty(m, n, dtype=kind)
+            nothing = a[:0, :0], b[:0, :0], out[:0, :0]
+            work = timing.Work(
+                lambda a=a, b=b, out=out: torch.mm(a, b, out=out),
+                empty=lambda x=nothing: torch.mm(x[0], x[1], out=x[2]),
+            )
+            timer = Timer(
+                "torch.mm(a, b, out=out)",
+                globals={"torch": torch, "a": a, "b": b, "out": out},
+                num_threads=torch.get_num_threads(),  # its default is one
+            )
+
+            def ours(work: timing.Work = work) -> float:
+                timed = timing.measure(cpu, work, clock="host", limits=timing.Limits(SIDE_S, SIDE_S / 4))
+                return statistics.median(timed.run.samples_s) / timed.run.calls_per_sample
+
+            def theirs(timer: Timer = timer) -> float:
+                return float(timer.adaptive_autorange(min_run_time=SIDE_S, max_run_time=2 * SIDE_S).median)
+
+            with precision.precision("ieee"):
+                found.append(in_turns(f"{dtype} {m}x{n}x{k}", 2.0 * m * n * k, ours, theirs, pairs))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--matmul", action="store_true", help="products, against torch.utils.benchmark.Timer")
+    parser.add_argument("--threads", type=int, help="of the CPU; default all")
+    parser.add_argument("--pairs", type=int, default=21)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if not given.matmul:
+        parser.error("give --matmul")
+    if given.pairs < FEWEST_PAIRS:
+        parser.error(f"--pairs {given.pairs}: fewer than {FEWEST_PAIRS} prove nothing")
+    found = matmul(given.threads, given.pairs)
+    if given.json:
+        print(json.dumps([{**vars(one), "agrees": one.agrees} for one in found], indent=1))
+    for one in found if not given.json else ():
+        told = f"{one.median:.4f} [{one.low:.4f}, {one.high:.4f}] of {one.peer_flop_per_s / 1e9:.1f} GFLOP/s"
+        print(f"matmul {one.what:24} {told}, {one.pairs} pairs: {'PASS' if one.agrees else 'MISS'}")
+    return 0 if all(one.agrees for one in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
