@@ -1,0 +1,89 @@
+"""A search's tries on a simulated device: what it tells must be what the calls take, however they are launched."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpucheck.bench.matmul.search_device import Tries
+from gpucheck.bench.matmul.search_range import Shape
+from gpucheck.bench.matmul.search_try import Ask
+
+
+def _simulated() -> ModuleType:
+    path = Path(__file__).parents[1] / "measure" / "simulated.py"
+    spec = importlib.util.spec_from_file_location("simulated_device", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+SIMULATED = _simulated()
+RATE = 100e12
+
+
+@dataclass
+class Products:
+    """Products that all run at one rate."""
+
+    device: Any
+
+    def product(self, shape: Shape) -> Callable[[], object]:
+        m, n, k = shape
+        call: Callable[[], object] = self.device.kernel(2.0 * m * n * k / RATE)
+        return call
+
+
+def tries_on(**how: Any) -> tuple[Any, Tries]:
+    device = SIMULATED.Device(**how)
+    device.is_cpu = False
+    tries = Tries(device, Products(device))  # type: ignore[arg-type]
+    tries.warm_up((1024, 1024, 1024))
+    return device, tries
+
+
+# 2.7 µs, 21 µs, 1.4 ms and 86 ms.
+@pytest.mark.parametrize("side", [512, 1024, 4096, 16256])
+def test_a_try_tells_the_devices_time_and_not_the_hosts(side: int) -> None:
+    device, tries = tries_on(enqueue_s=6e-6)
+    for _ in range(2):
+        reading = tries.take(Ask((side, side, side), 1e-3, "spread"))
+    assert reading.rate == pytest.approx(RATE, rel=0.01)
+    assert reading.low <= reading.rate <= reading.high
+    assert reading.spent_s < 5e-3 + 2.1 * 2.0 * side**3 / RATE
+
+
+def test_short_calls_are_held_and_long_ones_are_not() -> None:
+    device, tries = tries_on(enqueue_s=6e-6)
+    tries.take(Ask((512, 512, 512), 1e-3, "spread"))
+    tries.take(Ask((512, 512, 512), 1e-3, "spread"))
+    held = len(device.holds)
+    assert held >= 1
+    tries.take(Ask((16256, 16256, 16256), 1e-3, "spread"))
+    assert len(device.holds) == held
+
+
+def test_a_hold_that_ends_early_is_doubled() -> None:
+    device, tries = tries_on(enqueue_s=6e-6, held_share=0.4)
+    for _ in range(2):
+        reading = tries.take(Ask((512, 512, 512), 1e-3, "spread"))
+    assert reading.rate == pytest.approx(RATE, rel=0.01)
+    assert device.holds[-1] > 1.9 * device.holds[0] or device.holds[-1] == pytest.approx(2 * device.holds[-2])
+
+
+def test_what_a_try_spends_counts_from_the_answer_before() -> None:
+    device, tries = tries_on()
+    tries.take(Ask((1024, 1024, 1024), 1e-3, "spread"))
+    before = device.host_s
+    device.host_s += 1.0
+    reading = tries.take(Ask((1024, 1024, 1024), 1e-3, "spread"))
+    assert reading.spent_s == pytest.approx(device.host_s - before, abs=1e-6) and reading.spent_s > 1.0
