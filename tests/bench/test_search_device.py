@@ -54,7 +54,7 @@ def tries_on(**how: Any) -> tuple[Any, Tries]:
 # 2.7 µs, 21 µs, 1.4 ms and 86 ms.
 @pytest.mark.parametrize("side", [512, 1024, 4096, 16256])
 def test_a_try_tells_the_devices_time_and_not_the_hosts(side: int) -> None:
-    device, tries = tries_on(enqueue_s=6e-6)
+    _, tries = tries_on(enqueue_s=6e-6)
     for _ in range(2):
         reading = tries.take(Ask((side, side, side), 1e-3, "spread"))
     assert reading.rate == pytest.approx(RATE, rel=0.01)

@@ -119,6 +119,25 @@ def test_the_search_shows_its_final_and_what_was_tried() -> None:
     ]
 
 
+def test_a_search_that_was_cut_off_before_its_final_shows_the_best_so_far() -> None:
+    best = {"m": 8, "n": 8, "k": 8, "flop_per_s": 5e9, "ci_low": None, "ci_high": None, "rounds": 0}
+    entry = {
+        "device": "cpu",
+        "dtype": "float32",
+        "best": best,
+        "finalists": [],
+        "range": {"m": "8:64:8", "n": "8:64:8", "k": "8:64:8"},
+        "shapes_in_range": None,
+        "shapes_tried": 7,
+        "time_s": 2.5,
+        "complete": False,
+    }
+    lines = shown((), bench_matmul_search=[entry, {**entry, "dtype": "bfloat16", "best": None}])
+    assert lines[2] == "search: the best so far"
+    assert lines[6].split() == ["float32", "8×8×8", "5.00", "–", "–", "0"]
+    assert lines[8].startswith("float32: 7 shapes tried in 2.50 s")
+
+
 def test_a_long_run_shows_burst_sustained_its_curve_and_the_device() -> None:
     lengths = (0.1,) * 10 + (0.125,) * 80
     starts = tuple(0.1 * place for place in range(10)) + tuple(1 + 0.125 * place for place in range(80))

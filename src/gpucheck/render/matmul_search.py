@@ -32,8 +32,10 @@ def blocks(entries: Sequence[Mapping[str, Any]]) -> list[Block]:
         [dtype, f"{shape['m']}×{shape['n']}×{shape['k']}", *numbers, str(shape["rounds"])]
         for (dtype, shape), *numbers in zip(rows, rates, low, high, strict=True)
     ]
+    final = all(one["finalists"] for one in found)
+    head = "search: the last in the race, measured in turns" if final else "search: the best so far"
     return [
-        Line("search: the last in the race, measured in turns"),
+        Line(head),
         Line(),
         table(columns, cells),
         Line(),

@@ -92,7 +92,7 @@ class _Told:
         if ask.stage == "final":
             if ask.shape not in self._finalists:
                 self._finalists.add(ask.shape)
-                self._trial(ask.shape, reading.rate, ask.stage)
+                self._trial(ask.shape, reading.rate, "final")
         elif now < self._next_s:
             # To rank all that was tried takes as long as a short try.
             return
@@ -101,17 +101,17 @@ class _Told:
             return
         if ask.stage != "final" and best.shape != self._best:
             self._best = best.shape
-            self._trial(best.shape, best.rate, ask.stage)
+            self._trial(best.shape, best.rate, "best so far")
         if now >= self._next_s:
             self._next_s = now + PROGRESS_EVERY_S
             text = f"search {self._case.dtype} on {self._accel.id}, {searcher.shapes_tried} shapes tried"
             m, n, k = best.shape
             self._emit(Progress(text, best=f"{m}×{n}×{k} at {units.flop_rate(best.rate)}"))
 
-    def _trial(self, shape: Shape, rate: float, stage: str) -> None:
+    def _trial(self, shape: Shape, rate: float, purpose: str) -> None:
         self._number += 1
         m, n, k = shape
-        result = {"dtype": self._case.dtype, "m": m, "n": n, "k": k, "flop_per_s": rate, "purpose": stage}
+        result = {"dtype": self._case.dtype, "m": m, "n": n, "k": k, "flop_per_s": rate, "purpose": purpose}
         self._emit(Trial(self._number, result))
 
 
