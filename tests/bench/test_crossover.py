@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 import torch
 
+from gpucheck.bench import anew
 from gpucheck.bench.crossover import cases, command, crossing, judge, work
 from gpucheck.bench.crossover.cases import Options
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory
+from gpucheck.measure import runs as merging
 from gpucheck.measure.summary import time_stats
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
+from gpucheck.report.report import Report, Summary
 
 MIB, GIB = 2**20, 2**30
 CPU = accel.open_device("cpu")
@@ -406,3 +409,26 @@ def test_a_cpu_alone_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(CannotLook, match="there is no second device"):
         command.command(Options(), recorder)
     assert not [event for event in recorder.events if isinstance(event, (Notice, Judged))]
+
+
+def test_several_runs_have_one_crossing() -> None:
+    documents = []
+    for number, cpu_s in enumerate((2.0, 2.2, 2.4)):
+        measured = [*rows("matmul", 64, 0.5, 1.0, 3.0), *rows("matmul", 128, cpu_s, 1.0, 2.3)]
+        if number:
+            # Another process looked at another size as well.
+            measured += rows("matmul", 96, 0.9, 1.0, 3.0)
+        measured = [replace(one, runs=(replace(one.runs[0], started=str(number)),)) for one in measured]
+        ended = {"matmul": "time"}
+        parts = ("gpucheck.report/1", "0.1.0", "bench crossover", (), "", 1.0, Facts())
+        results = {"bench_crossover": judge.answer(measured, ended)}
+        findings = tuple(judge.judge(measured, Facts(), ended))
+        documents.append(Report(*parts, tuple(measured), findings, results, (), Summary("pass", 0, True)))
+    whole = anew.again(merging.merge(documents))
+    without, with_copies = whole.results["bench_crossover"]
+    assert (without["cpu_faster_up_to"], without["device_faster_from"], without["even"]) == (64, 128, [96])
+    assert with_copies["device_faster_from"] is None and with_copies["ended_by"] == "time"
+    titles = {one.id: one.title for one in whole.findings}
+    assert titles["crossover.matmul"] == (
+        "matmul: the device is never faster up to 128×128 (faster from 128×128 on without the copies)"
+    )

@@ -10,7 +10,7 @@ import pytest
 import torch
 from engines import Engines
 
-from gpucheck.bench import devices, rounds
+from gpucheck.bench import anew, devices, rounds
 from gpucheck.bench.overlap import balance, cases, command, judge, measure
 from gpucheck.bench.overlap.balance import Balance, Pair
 from gpucheck.bench.overlap.cases import Options
@@ -19,10 +19,12 @@ from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.copies import Buffer, allocate
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
+from gpucheck.measure import runs as merging
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
+from gpucheck.report.report import Report, Summary
 
 MIB, GIB = 2**20, 2**30
 CPU = accel.open_device("cpu")
@@ -364,3 +366,30 @@ def test_memory_that_runs_out_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(CannotLook, match="no room for the matrices") as raised:
         run(Fake(), monkeypatch, Options(size=MIB))
     assert raised.value.finding == "overlap.memory"
+
+
+# several runs
+
+
+def report(measured: list[Measurement]) -> Report:
+    found = tuple(judge.judge(measured, Facts()))
+    results = {"bench_overlap": judge.answer(measured)}
+    parts = ("gpucheck.report/1", "0.1.0", "bench overlap", (), "", 1.0, Facts())
+    return Report(*parts, tuple(measured), found, results, (), Summary("pass", 0, True))
+
+
+def test_several_runs_have_one_overlap_also_where_they_calibrated_to_other_products() -> None:
+    documents = []
+    for number, overlap in enumerate((0.9, 0.92, 0.94, 0.96)):
+        copy, compute, both = (
+            replace(one, runs=(replace(one.runs[0], started=f"run {number}"),)) for one in rows(overlap)
+        )
+        documents.append(report([copy, replace(compute, work={"flop": 1.0 + (number == 3)}), both]))
+    whole = anew.again(merging.merge(documents))
+    assert [one.case["what"] for one in whole.measurements] == ["copy", "compute", "both", "compute"]
+    (found,) = whole.results["bench_overlap"]
+    assert found["overlap"] == pytest.approx(0.93) and found["rounds"] == 32
+    # Between processes, not within one.
+    assert found["ci_low"] < 0.905 and found["ci_high"] > 0.955
+    told = {one.id: one.message for one in whole.findings}
+    assert told["overlap.pinned_two_streams"] == "93 % to the device"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpucheck.bench.devices import Shared
-from gpucheck.errors import CannotLook
+from gpucheck.errors import CannotLook, GpucheckError
 from gpucheck.machine import choose, inventory
 from gpucheck.report.events import Emit, Started
 
@@ -16,7 +16,10 @@ def shared_with_facts(device: str, emit: Emit, shared: Shared, error: CannotLook
     Said before the loop over devices, which would remark first that it works on the CPU.
     """
     facts = shared.facts or inventory.read()
-    if choose.choose(device, facts).ids == ("cpu",):
+    try:
+        if choose.choose(device, facts).ids == ("cpu",):
+            raise error
+    except GpucheckError:
         emit(Started(facts))
-        raise error
+        raise
     return replace(shared, facts=facts)

@@ -11,7 +11,9 @@ from typing import Any
 
 from gpucheck.bench import limits, share
 from gpucheck.bench.bandwidth import judge as bandwidth
+from gpucheck.bench.crossover import judge as crossover
 from gpucheck.bench.matmul import judge as matmul
+from gpucheck.bench.overlap import judge as overlap
 from gpucheck.bench.transfer import parts
 from gpucheck.peaks import Part
 from gpucheck.report.facts import Facts
@@ -24,13 +26,19 @@ _KEPT: tuple[Verdict, ...] = ("fail", "inconclusive")
 
 
 def again(whole: Report) -> Report:
-    """The document with its findings, and what `bench transfer` derives from its rows, told of all its runs."""
+    """The document with its findings, and what benchmarks derive from their rows, told of all its runs."""
     results: dict[str, Any] = dict(whole.results)
     if "bench_transfer" in results:
         results["bench_transfer"] = [
             {**entry, **parts.answer(entry["device"], _of_device(whole, entry["device"]), whole.facts)}
             for entry in results["bench_transfer"]
         ]
+    for name, answer in _ANSWERS:
+        entries = results.get(name, [])
+        for device_id in dict.fromkeys(entry["device"] for entry in entries):
+            before = [entry for entry in entries if entry["device"] == device_id]
+            others = [entry for entry in results[name] if entry["device"] != device_id]
+            results[name] = [*others, *answer(_of_device(whole, device_id), before)]
     return replace(whole, findings=tuple(combined(whole.findings, judged(whole))), results=results)
 
 
@@ -91,4 +99,13 @@ _JUDGES: tuple[tuple[Callable[[str], bool], _Judge], ...] = (
     (_is_transfer, _transfer),
     ("bandwidth".__eq__, lambda rows, facts: bandwidth.judge(rows, _part(rows, facts))),
     ("matmul".__eq__, lambda rows, facts: matmul.judge(rows, _part(rows, facts))),
+    (overlap.NAME.__eq__, overlap.judge),
+    (crossover.NAME.__eq__, crossover.judge),
+)
+
+# A benchmark's answer for one device, from its rows and from what its first run answered.
+_Answer = Callable[[Sequence[Measurement], Sequence[dict[str, Any]]], list[dict[str, Any]]]
+_ANSWERS: tuple[tuple[str, _Answer], ...] = (
+    ("bench_overlap", lambda rows, before: overlap.answer(rows)),
+    ("bench_crossover", lambda rows, before: crossover.answer(rows, crossover.ended_by(before))),
 )

@@ -137,8 +137,8 @@ def watched(
 def ratio(over: Sequence[Run], under: Sequence[Run]) -> TimeStats | None:
     """The time of a call over that of another, round by round, with its interval; None where there is no pair.
 
-    It has no unit. The interval covers one process, from three runs on the machine. Raises ValueError for runs that are
-    not of the same rounds.
+    It has no unit. The interval covers one process, from three runs on the machine. A run without its counterpart is
+    left out.
     """
     return summary.time_stats(_paired(over, under))
 
@@ -159,7 +159,17 @@ def _paired(over: Sequence[Run], under: Sequence[Run]) -> list[Run]:
             ),
             one.started_monotonic_s,
         )
-        for one, other in zip(over, under, strict=True)
+        for one, other in _same_rounds(over, under)
+    ]
+
+
+def _same_rounds(*parts: Sequence[Run]) -> list[tuple[Run, ...]]:
+    """The runs of several groups that were taken in the same rounds: they began as one."""
+    later = [{run.started: run for run in part} for part in parts[1:]]
+    return [
+        (first, *(part[first.started] for part in later))
+        for first in parts[0]
+        if all(first.started in part for part in later)
     ]
 
 
@@ -172,7 +182,7 @@ def windows(*parts: Sequence[Run]) -> tuple[Run, ...]:
             tuple(map(sum, zip(*(one.samples_s for one in same), strict=True))),
             same[0].started_monotonic_s,
         )
-        for same in zip(*parts, strict=True)
+        for same in _same_rounds(*parts)
     )
 
 

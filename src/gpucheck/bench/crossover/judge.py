@@ -91,6 +91,11 @@ def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> lis
     return told
 
 
+def ended_by(answers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What an earlier answer says of why sizes stopped growing, by operation."""
+    return {one["operation"]: one["ended_by"] for one in answers if one["ended_by"]}
+
+
 def _speedup(race: Race | None, size: int) -> dict[str, Any] | None:
     if race is None:
         return None

@@ -13,6 +13,7 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, TimeStats
 
 NAME = "overlap"
+CASE = ("direction", "host_memory", "streams", "size_bytes")
 WAYS = {"host_to_device": "to the device", "device_to_host": "to the host"}
 # What the two cost each other (the device's memory, launches, one wait) is some percent: a fifth left to wait for is
 # more than that. Below the half more of the copy is waited for than hides.
@@ -30,41 +31,44 @@ def answer(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
     The interval comes from the rounds: both over the sum of the two alone, pair by pair. None below six rounds.
     """
     found = []
-    for parts in _cases(measurements):
+    for key, parts in _cases(measurements).items():
         if parts.keys() < {"copy", "compute", "both"}:
             continue
-        copy, compute, both = (parts[what] for what in ("copy", "compute", "both"))
-        copy_s, compute_s, both_s = (rounds.window_s(one.runs) for one in (copy, compute, both))
+        copy, compute, both = ([run for one in parts[what] for run in one.runs] for what in ("copy", "compute", "both"))
+        if not rounds.windows(copy, compute, both):
+            continue
+        copy_s, compute_s, both_s = (rounds.window_s(runs) for runs in (copy, compute, both))
         overlap = (copy_s + compute_s - both_s) / min(copy_s, compute_s)
         low, high = _interval(
             overlap,
             (copy_s + compute_s) / min(copy_s, compute_s),
-            rounds.ratio(rounds.windows(both.runs), rounds.windows(copy.runs, compute.runs)),
+            rounds.ratio(rounds.windows(both), rounds.windows(copy, compute)),
         )
         found.append(
             {
-                "device": copy.device.id,
-                **{name: copy.case[name] for name in ("direction", "host_memory", "streams", "size_bytes")},
+                "device": key[0].id,
+                **dict(zip(CASE, key[1:], strict=True)),
                 "overlap": overlap,
                 "ci_low": low,
                 "ci_high": high,
                 "copy_s": copy_s,
                 "compute_s": compute_s,
                 "both_s": both_s,
-                "rounds": sum(len(run.samples_s) for run in both.runs),
+                "rounds": sum(len(run.samples_s) for run in both),
                 "flags": _flags(parts, copy_s, compute_s),
             }
         )
     return found
 
 
-def _cases(measurements: Sequence[Measurement]) -> list[dict[str, Measurement]]:
-    cases: dict[tuple[Any, ...], dict[str, Measurement]] = {}
+def _cases(measurements: Sequence[Measurement]) -> dict[tuple[Any, ...], dict[str, list[Measurement]]]:
+    """The rows by case and part. A part may have several: processes that calibrated to other products."""
+    cases: dict[tuple[Any, ...], dict[str, list[Measurement]]] = {}
     for one in measurements:
         if one.name == NAME:
-            key = (one.device, *(one.case[name] for name in ("direction", "host_memory", "streams", "size_bytes")))
-            cases.setdefault(key, {})[one.case["what"]] = one
-    return list(cases.values())
+            key = (one.device, *(one.case[name] for name in CASE))
+            cases.setdefault(key, {}).setdefault(one.case["what"], []).append(one)
+    return cases
 
 
 def _interval(overlap: float, scale: float, share: TimeStats | None) -> tuple[float | None, float | None]:
@@ -74,8 +78,8 @@ def _interval(overlap: float, scale: float, share: TimeStats | None) -> tuple[fl
     return min((1 - share.ci_high) * scale, overlap), max((1 - share.ci_low) * scale, overlap)
 
 
-def _flags(parts: Mapping[str, Measurement], copy_s: float, compute_s: float) -> list[str]:
-    flags = [flag for one in parts.values() for flag in one.flags]
+def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s: float) -> list[str]:
+    flags = [flag for rows in parts.values() for one in rows for flag in one.flags]
     return list(dict.fromkeys(flags + ["unbalanced"] * unbalanced(copy_s, compute_s)))
 
 
