@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpucheck.bench.transfer import both_ways, both_ways_judge, idioms_judge, idioms_measure, judge, measure, on_device
+from gpucheck.bench.transfer import (
+    both_ways,
+    both_ways_judge,
+    idioms_judge,
+    idioms_measure,
+    judge,
+    measure,
+    on_device,
+    together,
+    together_judge,
+)
 from gpucheck.bench.transfer.setting import Setting, Together
 from gpucheck.errors import UsageError
 from gpucheck.machine.accel import Accel
@@ -59,7 +69,9 @@ PARTS: tuple[Part, ...] = (
     Part("on_device", on_device.NAME, 1.5, on_device.rows, on_device.judge, on_device.applies),
 )
 
-TOGETHER: tuple[TogetherPart, ...] = ()
+TOGETHER: tuple[TogetherPart, ...] = (
+    TogetherPart("together", together.NAME, 2.0, together.rows, together_judge.judge),
+)
 
 
 def select(only: Sequence[str], skip: Sequence[str]) -> frozenset[str]:

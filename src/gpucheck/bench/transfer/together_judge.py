@@ -1,0 +1,112 @@
+"""What copies of several devices at once say: what is left of each one's rate, and who shares what. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpucheck import units
+from gpucheck.bench.transfer.judge import WAYS
+from gpucheck.bench.transfer.link import LARGE_BYTES
+from gpucheck.machine import numa_pci
+from gpucheck.measure import runs
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement
+
+NAME = "transfer.together"
+# Behind a shared uplink 45 to 80 % of the rate alone is left (25 to 45 of 56 GB/s are reported); devices with ports of
+# their own keep nearly all. Below this at least two devices share what one of them fills.
+LEAST_SHARE = 0.6
+
+
+def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """One finding for each direction in which every device copied."""
+    together = [one for one in measurements if one.name == NAME]
+    found = []
+    for direction in dict.fromkeys(one.case["direction"] for one in together):
+        rows = [one for one in together if one.case["direction"] == direction]
+        # Where one was lost, that was said; what the others reached was not beside all.
+        if rows and len(rows) >= rows[0].case["devices"]:
+            found.append(_judge(direction, rows, measurements))
+    return found
+
+
+def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None:
+    """The device's rate in bytes per second while it copies alone: its best large copy of the same kind.
+
+    That of the link where there is one: windows together, too, wait for their end only once.
+    """
+    same = [
+        one
+        for one in measurements
+        if one.name == "transfer"
+        and one.device == row.device
+        and one.rate is not None
+        and all(one.case[key] == row.case[key] for key in ("direction", "host_memory"))
+        and one.case["size_bytes"] >= min(LARGE_BYTES, row.case["size_bytes"])
+    ]
+    rates = {
+        timed: max((one.rate.median for one in same if one.rate and one.case["timed"] == timed), default=None)
+        for timed in ("link", "as_called")
+    }
+    return rates["link"] or rates["as_called"]
+
+
+def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Finding:
+    way = WAYS[direction]
+    wrong = {
+        one.device.id: count for one in rows if (count := sum(run["details"]["wrong_bytes"] for run in runs.each(one)))
+    }
+    if wrong:
+        told = ", ".join(f"{count} wrong bytes on {name}" for name, count in wrong.items())
+        return Finding(
+            NAME,
+            "fail",
+            f"copies {way} arrived changed while several devices copied",
+            told,
+            {"direction": direction, "wrong_bytes": wrong},
+            fix="run it again; if it repeats, look for PCIe and memory errors in the system log",
+        )
+    rates = {one.device.id: one.rate.median for one in rows if one.rate}
+    rates_alone = {one.device.id: rate for one in rows if (rate := alone(one, measurements)) is not None}
+    shares = {name: rate / rates_alone[name] for name, rate in rates.items() if name in rates_alone}
+    bridges = _shared_bridges(rows)
+    total = sum(rates.values())
+    evidence: dict[str, Any] = {
+        "direction": direction,
+        "bytes_per_s": rates,
+        "alone_bytes_per_s": rates_alone,
+        "share": shares,
+        "sum_bytes_per_s": total,
+        "shared_bridges": [{"bridge": bridge, "devices": list(names)} for bridge, names in bridges],
+    }
+    told = ", ".join(_device(name, rate, rates_alone.get(name)) for name, rate in rates.items())
+    message = f"{units.byte_rate(total)} in all; {told}"
+    if not shares or min(shares.values()) >= LEAST_SHARE:
+        return Finding(NAME, "info", f"{len(rows)} devices copying at once {way}", message, evidence)
+    worst = min(shares, key=lambda name: shares[name])
+    return Finding(
+        NAME,
+        "warn",
+        f"of {len(rows)} devices copying at once {way}, {worst} keeps {units.percent(shares[worst])} of its rate",
+        f"{message}; {_cause(worst, bridges)}",
+        evidence,
+        fix="`nvidia-smi topo -m` shows who shares what: what loads much at once belongs behind different switches",
+    )
+
+
+def _device(name: str, rate: float, rate_alone: float | None) -> str:
+    told = f"{name} {units.byte_rate(rate)}"
+    return told if rate_alone is None else f"{told} of {units.byte_rate(rate_alone)} alone"
+
+
+def _shared_bridges(rows: Sequence[Measurement]) -> list[tuple[str, tuple[str, ...]]]:
+    return numa_pci.shared({one.device.id: runs.each(one)[0]["details"].get("pci_bridges", ()) for one in rows})
+
+
+def _cause(worst: str, bridges: Sequence[tuple[str, tuple[str, ...]]]) -> str:
+    mine = next(((bridge, names) for bridge, names in bridges if worst in names), None)
+    if mine is None:
+        return "they may share a PCIe switch, a root port or the host's memory"
+    return f"{' and '.join(mine[1])} share the PCIe bridge {mine[0]}"

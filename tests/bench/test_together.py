@@ -1,0 +1,235 @@
+"""Devices that copy at the same time: which windows count, what they say, and children that are lost."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpucheck.bench.transfer import bound_talk, together, together_child, together_judge
+from gpucheck.bench.transfer.bound_talk import Lost, Talk
+from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.setting import Together
+from gpucheck.errors import CannotLook
+from gpucheck.machine import numa
+from gpucheck.machine.child import LineChild
+from gpucheck.report.events import Judged, Recorder
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+
+GB, MIB = 1e9, 2**20
+NOTHING = Facts()
+
+
+def setting(recorder: Recorder, *ids: str, facts: Facts = NOTHING) -> Together:
+    return Together(Options(host_share=0.05), ids, facts, recorder, time.monotonic() + 0.5)
+
+
+# for real, with the CPU as both devices
+
+
+def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "SIZE", 2 * MIB)
+    recorder = Recorder()
+    node = next(iter(numa.allowed()), None)
+    facts = Facts(devices=(Device("cpu", id="cpu", numa_node=node),))
+    first, second = together.rows(setting(recorder, "cpu", "cpu", facts=facts))
+    assert [event for event in recorder.events if isinstance(event, Judged)] == []
+    case = {"direction": "host_to_host", "host_memory": "pageable", "size_bytes": 2 * MIB, "devices": 2}
+    assert first.case == second.case == case
+    begun = [one.runs[0].started_monotonic_s[0] for one in (first, second)]
+    ended = [one.runs[0].started_monotonic_s[-1] + one.runs[0].samples_s[-1] for one in (first, second)]
+    # Every window that counts began after both did, and ended before either did.
+    assert max(begun) < min(ended)
+    for one in (first, second):
+        details = one.method.details
+        assert details["wrong_bytes"] == 0 and details["verified_slices"] > 0
+        assert details["all_copied_s"] >= max(ended) - min(begun)
+        assert details["synchronised"] == "after each window"
+        if node is not None:
+            assert one.method.numa in (f"node {node} (pages read back)", f"node {node} (assumed from affinity)")
+
+
+# which windows count
+
+
+class _Copies:
+    non_blocking, span_bytes = True, 4096
+
+    def finish(self) -> Any:
+        from gpucheck.bench.transfer.copies import Verified
+
+        return Verified(1, 4, 0, None)
+
+
+class _Watch:
+    def during(self, run: Run) -> tuple[None, str]:
+        return None, "not watched"
+
+
+def worker(windows: list[tuple[float, float]]) -> together_child.Worker:
+    """A child after its copies, without a device."""
+    from gpucheck.bench.transfer.cases import Room
+
+    made: Any = together_child.Worker.__new__(together_child.Worker)
+    made.taken = together_child.Taken("", [began for began, _ in windows], [length for _, length in windows])
+    made.calls, made.size, made.direction, made.memory = 2, 100, "host_to_device", "pinned"
+    made.copies, made.watch, made.numa, made.details = _Copies(), _Watch(), "node 0", {}
+    made.room = Room(host=1, device=None, cache=1024, cache_known=True)
+
+    class Accel:
+        ref = DeviceRef("cuda:0")
+
+        def memory(self) -> MemoryFigures:
+            return MemoryFigures()
+
+    made.accel = Accel()
+    return made  # type: ignore[no-any-return]
+
+
+def test_windows_outside_the_common_time_are_counted_and_left_out() -> None:
+    windows = [(10.0, 1.0), (11.0, 1.0), (12.0, 2.0), (14.0, 1.0), (15.0, 1.0)]
+    one = worker(windows).measurement(10.5, 15.5, 2)
+    assert one.runs[0].started_monotonic_s == (11.0, 12.0, 14.0)
+    assert one.runs[0].samples_s == (1.0, 2.0, 1.0)
+    assert (one.method.details["windows_outside"], one.method.details["all_copied_s"]) == (2, 5.0)
+    assert one.rate is not None and one.rate.median == 200.0
+    assert one.method.numa == "node 0"
+    assert one.flags == ("few-samples",)
+    assert one.method.cache == "cold"
+
+
+def test_no_window_in_the_common_time_is_no_figure() -> None:
+    with pytest.raises(CannotLook, match="none of its copies ran while all devices copied; 1 windows ran outside"):
+        worker([(10.0, 1.0)]).measurement(10.5, 15.5, 2)
+
+
+# children that are lost
+
+
+def says(*lines: str) -> bound_talk.Start:
+    """A child that answers each line with the next of these, then ends."""
+    program = "import sys\n" + "".join(f"sys.stdin.readline()\n{line}\n" for line in lines)
+    return lambda module: LineChild([sys.executable, "-c", program])
+
+
+READY = 'print(\'{"ready": true, "directions": ["host_to_device"]}\', flush=True)'
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (("sys.exit('no device')",), "its process ended with 1: no device"),
+        (("import os; os.kill(os.getpid(), 9)",), "its process was ended by SIGKILL"),
+        (('print(\'{"error": "torch cannot use cuda:0"}\', flush=True)',), "torch cannot use cuda:0"),
+        (("print('half', flush=True)",), "its process did not end its line"),
+        ((READY, "import time; time.sleep(60)"), "its process did not answer within 1 s"),
+    ],
+)
+def test_a_child_that_is_lost_leaves_it_undecided(
+    lines: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together, "ANSWER_TIMEOUT_S", 1.0)
+    recorder = Recorder()
+    assert list(together.measured(setting(recorder, "cuda:0"), says(*lines))) == []
+    (finding,) = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    assert (finding.id, finding.verdict, finding.message) == ("transfer.together", "inconclusive", reason)
+    assert finding.title == "cuda:0 did not copy beside the others"
+
+
+def test_a_child_that_cannot_be_started() -> None:
+    def start(module: str) -> LineChild:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    with pytest.raises(Lost) as lost:
+        Talk("cuda:0", "x", start)
+    assert lost.value.reason == "its process cannot be started (No such file or directory)"
+
+
+def test_no_room_is_said() -> None:
+    with pytest.raises(CannotLook, match="there is no room for 2 buffers of 16 MiB"):
+        list(together.rows(replace(setting(Recorder(), "cuda:0", "cuda:1"), options=Options(host_share=1e-9))))
+
+
+# what it says
+
+
+def row(device: str, gb: float, name: str = "transfer.together", **more: Any) -> Measurement:
+    case: dict[str, Any] = {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": 256 * MIB}
+    details = more.pop("details", {"wrong_bytes": 0})
+    case |= {"devices": 2} if name == "transfer.together" else {"timed": "link"}
+    return Measurement(
+        name,
+        DeviceRef(device),
+        case | more,
+        (),
+        TimeStats(1.0, 10),
+        {"bytes": gb * GB},
+        Rate(gb * GB, "B/s"),
+        MemoryFigures(),
+        Method("host", "host", "cold", details=details),
+    )
+
+
+def judged(*rows: Measurement) -> Finding:
+    (finding,) = together_judge.judge(rows, NOTHING)
+    return finding
+
+
+ALONE = (row("cuda:0", 56.0, "transfer"), row("cuda:1", 55.0, "transfer"))
+
+
+def test_devices_that_keep_their_rate() -> None:
+    found = judged(*ALONE, row("cuda:0", 54.0), row("cuda:1", 53.0))
+    assert (found.verdict, found.title) == ("info", "2 devices copying at once to the device")
+    assert found.message == "107 GB/s in all; cuda:0 54.0 GB/s of 56.0 GB/s alone, cuda:1 53.0 GB/s of 55.0 GB/s alone"
+    assert found.evidence["share"] == {"cuda:0": 54 / 56, "cuda:1": 53 / 55}
+
+
+def test_devices_that_share_an_uplink() -> None:
+    ways = [{"wrong_bytes": 0, "pci_bridges": ["0000:00:01.0", last]} for last in ("0000:02:00.0", "0000:02:01.0")]
+    found = judged(*ALONE, row("cuda:0", 28.0, details=ways[0]), row("cuda:1", 33.0, details=ways[1]))
+    assert (found.verdict, found.title) == (
+        "warn",
+        "of 2 devices copying at once to the device, cuda:0 keeps 50 % of its rate",
+    )
+    assert found.message.endswith("; cuda:0 and cuda:1 share the PCIe bridge 0000:00:01.0")
+    assert found.evidence["shared_bridges"] == [{"bridge": "0000:00:01.0", "devices": ["cuda:0", "cuda:1"]}]
+    assert found.fix is not None
+
+
+def test_the_cause_is_guessed_where_the_way_is_not_known() -> None:
+    found = judged(*ALONE, row("cuda:0", 28.0), row("cuda:1", 33.0))
+    assert found.message.endswith("; they may share a PCIe switch, a root port or the host's memory")
+
+
+def test_without_rates_alone_there_is_nothing_to_compare_with() -> None:
+    found = judged(row("cuda:0", 5.0), row("cuda:1", 6.0))
+    assert (found.verdict, found.message) == ("info", "11.0 GB/s in all; cuda:0 5.00 GB/s, cuda:1 6.00 GB/s")
+
+
+def test_alone_means_the_same_direction_and_memory_and_the_link() -> None:
+    mine = row("cuda:0", 50.0)
+    others = [
+        row("cuda:0", 99.0, "transfer", direction="device_to_host"),
+        row("cuda:0", 98.0, "transfer", host_memory="pageable"),
+        row("cuda:1", 97.0, "transfer"),
+        row("cuda:0", 96.0, "transfer", size_bytes=MIB),
+    ]
+    assert together_judge.alone(mine, others) is None
+    called = row("cuda:0", 57.0, "transfer", timed="as_called")
+    assert together_judge.alone(mine, [*others, called]) == 57 * GB
+    assert together_judge.alone(mine, [*others, called, *ALONE]) == 56 * GB
+
+
+def test_what_arrived_changed_fails() -> None:
+    found = judged(row("cuda:0", 50.0), row("cuda:1", 50.0, details={"wrong_bytes": 3}))
+    assert (found.verdict, found.message) == ("fail", "3 wrong bytes on cuda:1")
+
+
+def test_rows_without_all_devices_say_nothing() -> None:
+    assert together_judge.judge([*ALONE, row("cuda:0", 5.0)], NOTHING) == []

@@ -1,0 +1,63 @@
+"""The table of devices that copy at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucheck.render.blocks import Line, Table
+from gpucheck.render.transfer_together import blocks
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate
+
+MIB = 2**20
+
+
+def row(device: str, direction: str, gb: float | None, **case: Any) -> Measurement:
+    name = "transfer" if case else "transfer.together"
+    given = {"direction": direction, "host_memory": "pinned", "size_bytes": 256 * MIB} | (case or {"devices": 2})
+    place = f"node {device[-1]} (pages read back)"
+    return Measurement(
+        name,
+        DeviceRef(device),
+        given,
+        (),
+        None,
+        {},
+        None if gb is None else Rate(gb * 1e9, "B/s"),
+        MemoryFigures(),
+        Method("host", "host", "cold", numa=place, details={"windows_outside": 2}),
+    )
+
+
+def test_each_device_beside_its_rate_alone() -> None:
+    rows = [
+        row("cuda:0", "host_to_device", 56.0, timed="link"),
+        row("cuda:0", "host_to_device", 28.0),
+        row("cuda:1", "host_to_device", 25.5),
+        row("cuda:0", "device_to_host", 27.0),
+        row("cuda:1", "device_to_host", None),
+    ]
+    title, _, table, _, method, _ = blocks(rows)
+    assert title == Line("2 devices at once")
+    assert isinstance(table, Table)
+    assert [column.head for column in table.columns] == [
+        "device",
+        "to device, GB/s\nat once",
+        "\nalone",
+        "\nleft",
+        "to host, GB/s\nat once",
+        "\nalone",
+        "\nleft",
+    ]
+    assert [[cell.text for cell in one] for one in table.rows] == [
+        ["cuda:0", "28.0", "56.0", "50 %", "27.0", "–", "–"],
+        ["cuda:1", "25.5", "–", "–", "–", "–", "–"],
+        ["all", "53.5", "", "", "27.0", "", ""],
+    ]
+    assert method == Line(
+        "256 MiB of pinned memory, a process for each device, node 0 (pages read back); node 1 (pages read back); "
+        "released together, only windows in which all copied count; 8 windows in which not all copied are left out"
+    )
+
+
+def test_nothing_where_none_copied_at_once() -> None:
+    assert blocks([row("cuda:0", "host_to_device", 56.0, timed="link")]) == []
