@@ -1,0 +1,150 @@
+"""What copies from device to device say: whether they arrived, which go through the host, which are slow. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpucheck import stats, units
+from gpucheck.measure import runs
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.measurement import Measurement
+
+NAME = "transfer.peer"
+# Links of a kind differ by a few percent; one that has lost half its lanes, or is shared by two, shows a half.
+LEAST_OF_SIBLINGS = 0.6
+# A link carries as much either way: what is further apart than noise has another way back, or a fault.
+LEAST_OF_REVERSE = 0.8
+# A sentence names so many pairs; all are in the evidence.
+MOST_NAMED = 4
+
+Pair = tuple[str, str]
+
+
+def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """One finding for all pairs, with the matrix as evidence."""
+    rows = [one for one in measurements if one.name == NAME]
+    if not rows:
+        return []
+    rated = {_pair(one): one for one in rows if one.case["what"] == "rate"}
+    rates = {pair: one.rate.median for pair, one in rated.items() if one.rate}
+    paths = {pair: _path(one) for pair, one in rated.items()}
+    wrong = _wrong(rows)
+    slow = slower(rates, paths)
+    staged = [pair for pair in paths if paths[pair] == "staged"]
+    mixed = staged if "peer" in paths.values() else []
+    crooked = asymmetric(rates)
+    evidence = {
+        **matrix(rows),
+        "wrong_bytes": _listed(wrong),
+        "slow": [list(pair) for pair in slow],
+        "staged": [list(pair) for pair in staged],
+        "asymmetric": [[*pair, ratio] for pair, ratio in crooked.items()],
+    }
+    told = [
+        _named("wrong bytes", {pair: str(count) for pair, count in wrong.items()}),
+        _named(
+            f"less than {units.percent(LEAST_OF_SIBLINGS)} of the median of their kind",
+            {pair: units.byte_rate(rates[pair]) for pair in slow},
+        ),
+        _named("through the host, while others copy directly", dict.fromkeys(mixed, "")),
+        _named(
+            "not the same both ways",
+            {pair: f"{units.byte_rate(rates[pair])}, back {units.byte_rate(rates[pair[::-1]])}" for pair in crooked},
+        ),
+    ]
+    verdict, title, fix = _verdict(rates, paths, bool(wrong), bool(slow), bool(mixed))
+    return [Finding(NAME, verdict, title, "; ".join(text for text in told if text), evidence, fix)]
+
+
+def slower(rates: dict[Pair, float], paths: dict[Pair, str | None]) -> list[Pair]:
+    """The pairs that are much slower than those of the same path."""
+    found = []
+    for path in dict.fromkeys(paths.values()):
+        mine = {pair: rate for pair, rate in rates.items() if paths[pair] == path}
+        found += [pair for pair, rate in mine.items() if rate < LEAST_OF_SIBLINGS * stats.median(list(mine.values()))]
+    return found
+
+
+def asymmetric(rates: dict[Pair, float]) -> dict[Pair, float]:
+    """The pairs whose way back is faster, each by its slow way, with its share of the other."""
+    return {
+        (source, destination): rate / back
+        for (source, destination), rate in rates.items()
+        if (back := rates.get((destination, source))) is not None and rate < LEAST_OF_REVERSE * back
+    }
+
+
+def matrix(rows: Sequence[Measurement]) -> dict[str, Any]:
+    """The devices in order, and rate, path and latency from each (down) to each (across); None where there is none."""
+    ids = list(dict.fromkeys(one.case[end] for end in ("source", "destination") for one in rows))
+    ids.sort(key=_place)
+    cells: dict[str, dict[Pair, Any]] = {"bytes_per_s": {}, "path": {}, "latency_s": {}}
+    for one in rows:
+        if one.case["what"] == "rate":
+            cells["bytes_per_s"][_pair(one)] = one.rate.median if one.rate else None
+            cells["path"][_pair(one)] = _path(one)
+        elif one.time_s:
+            cells["latency_s"][_pair(one)] = one.time_s.median
+    return {"devices": ids} | {
+        name: [[found.get((source, destination)) for destination in ids] for source in ids]
+        for name, found in cells.items()
+    }
+
+
+def _verdict(
+    rates: dict[Pair, float], paths: dict[Pair, str | None], wrong: bool, slow: bool, mixed: bool
+) -> tuple[Verdict, str, str | None]:
+    if wrong:
+        fix = (
+            "turn peer access off until it is mended (NCCL_P2P_DISABLE=1); IOMMU and PCIe ACS settings are the usual "
+            "cause"
+        )
+        return "fail", "copies from device to device arrived changed", fix
+    if not rates:
+        return "inconclusive", "no pair of devices has a rate", "run it again when the machine is idle"
+    if slow or mixed:
+        what = "much slower than others" if slow else "without a direct path"
+        fix = "`nvidia-smi topo -m` shows how they are connected; `gpucheck devices` the state of each"
+        return "warn", f"some pairs of devices are {what}", fix
+    direct = "directly" if set(paths.values()) == {"peer"} else "through the host" if "staged" in paths.values() else ""
+    typical = units.byte_rate(stats.median(list(rates.values())))
+    told = f"devices copy to each other {direct}".rstrip()
+    return "info", f"{told} at {typical}, the median of {len(rates)} ways", None
+
+
+def _wrong(rows: Sequence[Measurement]) -> dict[Pair, int]:
+    found: dict[Pair, int] = {}
+    for one in rows:
+        count = sum(run["details"]["wrong_bytes"] for run in runs.each(one))
+        if count:
+            found[_pair(one)] = found.get(_pair(one), 0) + count
+    return found
+
+
+def _listed(found: dict[Pair, int]) -> list[list[Any]]:
+    return [[*pair, count] for pair, count in found.items()]
+
+
+def _named(what: str, told: dict[Pair, str]) -> str:
+    """`what: cuda:0 to cuda:1 (…), …`; nothing where there is no pair."""
+    if not told:
+        return ""
+    names = [f"{source} to {destination}{f' ({text})' if text else ''}" for (source, destination), text in told.items()]
+    more = len(names) - MOST_NAMED
+    return f"{what}: {', '.join(names[:MOST_NAMED])}" + (f" and {more} more" if more > 0 else "")
+
+
+def _pair(one: Measurement) -> Pair:
+    return str(one.case["source"]), str(one.case["destination"])
+
+
+def _path(one: Measurement) -> str | None:
+    path: str | None = one.method.details["path"]
+    return path
+
+
+def _place(device_id: str) -> tuple[str, int]:
+    kind, _, index = device_id.partition(":")
+    return kind, int(index or 0)

@@ -1,0 +1,369 @@
+"""Device to device: a pair's work on two fakes, the parent with a fake child, one real child, and the judge."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.bench.transfer import peer, peer_child, peer_judge
+from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.setting import Together
+from gpucheck.errors import CannotLook
+from gpucheck.machine import child
+from gpucheck.machine.child import ChildResult
+from gpucheck.report.events import Judged, Progress, Recorder
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
+
+KIB, MIB = 2**10, 2**20
+HOST = torch.device("cpu")
+
+
+@dataclass
+class Fake:
+    """One of two devices, whose memory is the host's."""
+
+    id: str
+    path: bool | None = True
+    free: int = 4 * MIB
+    l2_cache_bytes: int | None = 64 * KIB
+    has_events: bool = True
+    device: torch.device = HOST
+    current: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    @property
+    def ref(self) -> DeviceRef:
+        return DeviceRef(self.id, uuid="GPU-torch", name="a fake GPU")
+
+    def host_now(self) -> float:
+        return time.perf_counter()
+
+    def record(self) -> float:
+        self.current.append("stamp")
+        return time.perf_counter()
+
+    def synchronize(self) -> None: ...
+
+    def done(self, mark: float) -> bool:
+        return False
+
+    def elapsed_s(self, start: float, end: float) -> float:
+        return max(end - start, 1e-9)
+
+    def hold(self, seconds: float) -> bool:
+        return True
+
+    def capture(self, call: Callable[[], object], calls: int) -> None: ...
+
+    def memory(self) -> MemoryFigures:
+        return MemoryFigures(source="fake")
+
+    def memory_info(self) -> tuple[int, int]:
+        return self.free, 2 * self.free
+
+    def reset_peak(self) -> None: ...
+
+    def empty_cache(self) -> None: ...
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return "out of memory" in str(error)
+
+    def peer_access(self, other: Fake) -> bool | None:
+        self.asked.append(other.id)
+        return self.path
+
+    @contextlib.contextmanager
+    def as_current(self) -> Iterator[None]:
+        self.current.append("entered")
+        yield
+        self.current.append("left")
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RATE_S", "LATENCY_S", "WARM_UP_S"):
+        monkeypatch.setattr(peer_child, name, 0.02)
+
+
+def work(first: Fake, second: Fake) -> list[Measurement]:
+    return list(peer_child.work(first, second))  # type: ignore[arg-type]
+
+
+# what the child does
+
+
+def test_a_pair_is_measured_both_ways_on_the_sources_stream() -> None:
+    first, second = Fake("cuda:0"), Fake("cuda:1")
+    rows = work(first, second)
+    assert [tuple(one.case.values()) for one in rows] == [
+        ("cuda:0", "cuda:1", MIB, "rate"),
+        ("cuda:0", "cuda:1", 64 * KIB, "latency"),
+        ("cuda:1", "cuda:0", MIB, "rate"),
+        ("cuda:1", "cuda:0", 64 * KIB, "latency"),
+    ]
+    assert [one.device.id for one in rows] == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
+    for one in (first, second):
+        assert (one.current[0], one.current[-1]) == ("entered", "left") and "stamp" in one.current
+    assert set(first.asked) == {"cuda:1"}
+    for one in rows:
+        assert one.method.details["path"] == "peer"
+        assert one.method.details["verified_slices"] > 0 and one.method.details["wrong_bytes"] == 0
+    assert [(one.method.clock, one.method.cache) for one in rows[:2]] == [("device events", "cold"), ("host", "cold")]
+    assert rows[0].rate is not None and rows[1].time_s is not None
+    assert rows[0].method.details["no_telemetry_because"].startswith("clocks and links are not sampled")
+
+
+def test_copies_through_the_host_are_timed_by_the_hosts_clock() -> None:
+    (rate, *_) = work(Fake("cuda:0", path=False), Fake("cuda:1", path=None))
+    assert (rate.method.details["path"], rate.method.clock) == ("staged", "host")
+    assert work(Fake("xpu:0", path=None), Fake("xpu:1"))[0].method.details["path"] is None
+
+
+def test_bytes_that_change_on_the_way_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = peer_child.Copies.call
+
+    def wrong(self: Any) -> None:
+        real(self)
+        self.destination.words[1] += 1
+
+    monkeypatch.setattr(peer_child.Copies, "call", wrong)
+    assert work(Fake("cuda:0"), Fake("cuda:1"))[0].method.details["wrong_bytes"] > 0
+
+
+def test_the_fuller_device_decides_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert peer_child.size_of(Fake("a", free=2**40), Fake("b", free=2**40)) == 256 * MIB  # type: ignore[arg-type]
+    assert peer_child.size_of(Fake("a", free=2**40), Fake("b", free=13 * MIB)) == 2 * MIB  # type: ignore[arg-type]
+    with pytest.raises(CannotLook, match="there is no room on a and b; a buffer may take 32 KiB on each"):
+        peer_child.size_of(Fake("a", free=128 * KIB), Fake("b"))  # type: ignore[arg-type]
+
+    def refuse(size: int, device: torch.device) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate")
+
+    monkeypatch.setattr(peer_child, "allocate", refuse)
+    with pytest.raises(CannotLook, match="no room for buffers of 1 MiB; CUDA out of memory"):
+        work(Fake("cuda:0"), Fake("cuda:1"))
+
+
+def said_by_main(monkeypatch: pytest.MonkeyPatch, *ids: str, **kinds: Any) -> list[dict[str, Any]]:
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(peer_child.speaking, "claim_stdout", lambda: said.append)
+    monkeypatch.setattr(peer_child.accel, "open_device", lambda name: Fake(name, **kinds))
+    monkeypatch.setattr(peer_child.sys, "argv", ["peer_child", *ids])
+    assert peer_child.main() == 0
+    return said
+
+
+def test_the_child_says_a_line_for_each_measurement_or_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = said_by_main(monkeypatch, "cuda:0", "cuda:3")
+    assert [one["measurement"]["case"]["destination"] for one in said] == ["cuda:3", "cuda:3", "cuda:0", "cuda:0"]
+    (refused,) = said_by_main(monkeypatch, "cuda:0", "cuda:3", free=KIB)
+    assert refused == {"error": "there is no room on cuda:0 and cuda:3; a buffer may take 256 B on each"}
+
+
+# what the parent does
+
+
+def ended(stdout: str = "", returncode: int | None = 0, stderr: str = "", *, timed_out: bool = False) -> ChildResult:
+    return ChildResult(returncode, stdout, stderr, timed_out, returncode is None, 1.0)
+
+
+def together(*ids: str, left_s: float = 100.0) -> Together:
+    facts = Facts(devices=tuple(Device(kind="cuda", id=one, uuid=f"GPU-{one[-1]}") for one in ids))
+    return Together(Options(), ids, facts, Recorder(), time.monotonic() + left_s)
+
+
+def judged(given: Together) -> list[Finding]:
+    return [event.finding for event in given.emit.events if isinstance(event, Judged)]  # type: ignore[attr-defined]
+
+
+def test_every_two_devices_of_a_kind_are_a_pair_neighbours_first() -> None:
+    ids = ("cuda:0", "cuda:1", "cuda:2", "xpu:0", "xpu:1", "cpu")
+    assert peer.pairs(ids) == [("cuda:0", "cuda:1"), ("cuda:1", "cuda:2"), ("cuda:0", "cuda:2"), ("xpu:0", "xpu:1")]
+    assert len(peer.pairs([f"cuda:{place}" for place in range(8)])) == 28
+    assert peer.applies(ids) and not peer.applies(("cpu", "cuda:0"))
+
+
+def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def run_child(argv: Sequence[str], timeout_s: float) -> ChildResult:
+        pair = tuple(argv[-2:])
+        asked.append(pair)
+        assert timeout_s == peer.CHILD_TIMEOUT_S and "gpucheck.bench.transfer.peer_child" in argv[-3]
+        if pair == ("cuda:1", "cuda:2"):
+            return ended(returncode=-11)
+        lines = [json.dumps(one) for one in said_by_main(monkeypatch, *pair)]
+        # A library's word, and a line cut off by a time limit: of the second way only the latency is missing.
+        if pair == ("cuda:0", "cuda:2"):
+            return ended("\n".join(["loading…", "[1]", *lines[:3], lines[3][:40]]), None, timed_out=True)
+        return ended("\n".join(lines))
+
+    given = together("cuda:0", "cuda:1", "cuda:2")
+    rows = list(peer.rows(given, run_child))
+    assert asked == [("cuda:0", "cuda:1"), ("cuda:1", "cuda:2"), ("cuda:0", "cuda:2")]
+    assert len(rows) == 4 + 3
+    assert {(one.device.id, one.device.uuid) for one in rows} == {
+        (f"cuda:{place}", f"GPU-{place}") for place in (0, 1, 2)
+    }
+    assert [(one.id, one.verdict, one.title, one.message) for one in judged(given)] == [
+        ("transfer.peer", "inconclusive", f"the {what} of copies from {ways} could not be measured", why)
+        for what, ways, why in (
+            ("rate and latency", "cuda:1 to cuda:2", "its process was ended by SIGSEGV"),
+            ("rate and latency", "cuda:2 to cuda:1", "its process was ended by SIGSEGV"),
+            ("latency", "cuda:2 to cuda:0", "its process did not end within 1 min and could not be ended"),
+        )
+    ]
+    steps = [event.step for event in given.emit.events if isinstance(event, Progress)]  # type: ignore[attr-defined]
+    assert steps == ["cuda:0 and cuda:1", "cuda:1 and cuda:2", "cuda:0 and cuda:2"]
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "x.py", line 1, in work
+torch.AcceleratorError: CUDA error: an illegal memory access was encountered
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1.
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (ended(returncode=None, timed_out=True), "its process did not end within 1 min and could not be ended"),
+        (ended(returncode=-9, timed_out=True), "its process did not end within 1 min"),
+        (
+            ended(returncode=1, stderr=TRACEBACK),
+            "its process ended with 1: torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+        ),
+        (ended(returncode=3, stderr="no words\n\n"), "its process ended with 3: no words"),
+        (ended(returncode=-40), "its process was ended by signal 40"),
+        (ended('{"error": "there is no room"}'), "there is no room"),
+        (ended(), ""),
+    ],
+)
+def test_why_a_child_said_nothing(result: ChildResult, reason: str) -> None:
+    assert peer.read(result) == peer.Answer((), reason)
+
+
+def test_a_child_that_ends_well_and_says_nothing_is_told() -> None:
+    given = together("cuda:0", "cuda:1")
+    assert list(peer.rows(given, lambda argv, timeout_s: ended())) == []
+    assert [one.message for one in judged(given)] == ["nothing was said of it"] * 2
+
+
+def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = together("cuda:0", "cuda:1", "cuda:2", left_s=-1.0)
+    lines = "\n".join(json.dumps(one) for one in said_by_main(monkeypatch, "cuda:0", "cuda:1"))
+    assert len(list(peer.rows(given, lambda argv, timeout_s: ended(lines)))) == 4
+    (found,) = judged(given)
+    assert (found.verdict, found.title, found.message) == (
+        "skip",
+        "2 of 3 pairs of devices were not measured",
+        "the time was up",
+    )
+    assert found.evidence == {"pairs": [["cuda:1", "cuda:2"], ["cuda:0", "cuda:2"]]}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has such a device")
+def test_a_real_child_says_that_there_is_no_such_device() -> None:
+    answer = peer.read(child.run(child.python_argv("gpucheck.bench.transfer.peer_child", "cuda:0", "cuda:1"), 60.0))
+    assert answer.measurements == ()
+    assert answer.reason.startswith("torch cannot use cuda:0; ")
+
+
+# what the judge says
+
+
+def row(source: int, destination: int, rate: float | None, path: str | None = "peer", wrong: int = 0) -> Measurement:
+    return measured(source, destination, "rate", rate, 6e-4, {"path": path, "wrong_bytes": wrong})
+
+
+def measured(
+    source: int, destination: int, what: str, rate: float | None, seconds: float, details: dict[str, Any]
+) -> Measurement:
+    return Measurement(
+        name=peer_judge.NAME,
+        device=DeviceRef(f"cuda:{source}"),
+        case={"source": f"cuda:{source}", "destination": f"cuda:{destination}", "size_bytes": MIB, "what": what},
+        runs=(),
+        time_s=TimeStats(seconds, 30),
+        work={"bytes": float(MIB)},
+        rate=None if rate is None else Rate(rate, "B/s"),
+        memory=MemoryFigures(),
+        method=Method("device events", "held", "cold", details={"wrong_bytes": 0, **details}),
+    )
+
+
+def every(rate: float, count: int = 3, **changed: Any) -> list[Measurement]:
+    """Every ordered pair at one rate; `changed` names some as `r01=…` for the rate from 0 to 1."""
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    return [row(a, b, changed.get(f"r{a}{b}", rate)) for a, b in pairs]
+
+
+def test_a_sound_matrix_is_told_by_its_median() -> None:
+    latency = measured(0, 1, "latency", None, 12e-6, {"path": "peer"})
+    (found,) = peer_judge.judge([*every(390e9, 2), latency], Facts())
+    assert (found.id, found.verdict, found.message) == ("transfer.peer", "info", "")
+    assert found.title == "devices copy to each other directly at 390 GB/s, the median of 2 ways"
+    assert found.evidence == {
+        "devices": ["cuda:0", "cuda:1"],
+        "bytes_per_s": [[None, 390e9], [390e9, None]],
+        "path": [[None, "peer"], ["peer", None]],
+        "latency_s": [[None, 12e-6], [None, None]],
+        "wrong_bytes": [],
+        "slow": [],
+        "staged": [],
+        "asymmetric": [],
+    }
+    assert peer_judge.judge([], Facts()) == []
+
+
+def test_a_pair_much_slower_than_its_siblings_warns() -> None:
+    (found,) = peer_judge.judge(every(390e9, r01=200e9, r10=195e9), Facts())
+    assert (found.verdict, found.title) == ("warn", "some pairs of devices are much slower than others")
+    assert found.message == (
+        "less than 60 % of the median of their kind: cuda:0 to cuda:1 (200 GB/s), cuda:1 to cuda:0 (195 GB/s)"
+    )
+    assert found.evidence["slow"] == [["cuda:0", "cuda:1"], ["cuda:1", "cuda:0"]]
+    assert peer_judge.judge(every(390e9, r01=235e9, r10=235e9), Facts())[0].verdict == "info"
+
+
+def test_pairs_through_the_host_warn_beside_direct_ones_and_are_not_held_against_them() -> None:
+    rows = [row(0, 1, 50e9), row(1, 0, 50e9), row(0, 2, 10e9, "staged"), row(2, 0, 10e9, "staged")]
+    (found,) = peer_judge.judge(rows, Facts())
+    assert (found.verdict, found.title) == ("warn", "some pairs of devices are without a direct path")
+    assert found.message == "through the host, while others copy directly: cuda:0 to cuda:2, cuda:2 to cuda:0"
+    assert found.evidence["slow"] == []
+    (all_staged,) = peer_judge.judge(rows[2:], Facts())
+    assert (all_staged.verdict, all_staged.message) == ("info", "")
+    assert all_staged.title == "devices copy to each other through the host at 10.0 GB/s, the median of 2 ways"
+
+
+def test_a_pair_that_is_not_the_same_both_ways_is_told() -> None:
+    (found,) = peer_judge.judge(every(390e9, r01=300e9), Facts())
+    assert found.verdict == "info"
+    assert found.message == "not the same both ways: cuda:0 to cuda:1 (300 GB/s, back 390 GB/s)"
+    assert found.evidence["asymmetric"] == [["cuda:0", "cuda:1", 300 / 390]]
+
+
+def test_wrong_bytes_fail_whatever_the_rate() -> None:
+    (found,) = peer_judge.judge([row(0, 1, 390e9, wrong=7), row(1, 0, 390e9)], Facts())
+    assert (found.verdict, found.message) == ("fail", "wrong bytes: cuda:0 to cuda:1 (7)")
+    assert found.evidence["wrong_bytes"] == [["cuda:0", "cuda:1", 7]]
+    assert found.fix is not None and "NCCL_P2P_DISABLE=1" in found.fix
+
+
+def test_no_rate_at_all_is_undecided_and_many_pairs_are_counted() -> None:
+    (found,) = peer_judge.judge([row(0, 1, None), row(1, 0, None)], Facts())
+    assert (found.verdict, found.title) == ("inconclusive", "no pair of devices has a rate")
+    rows = [row(a, b, 1e9 * (a + 1), "staged" if b == 9 else "peer") for a in range(6) for b in (8, 9, 10)]
+    (found,) = peer_judge.judge(rows, Facts())
+    assert "cuda:3 to cuda:9 and 2 more" in found.message
+    assert found.evidence["devices"][-1] == "cuda:10"
