@@ -17,6 +17,8 @@ from gpucheck.bench.transfer import (
     judge,
     measure,
     on_device,
+    peer,
+    peer_judge,
     together,
     together_judge,
 )
@@ -71,6 +73,7 @@ PARTS: tuple[Part, ...] = (
 
 TOGETHER: tuple[TogetherPart, ...] = (
     TogetherPart("together", together.NAME, 2.0, together.rows, together_judge.judge),
+    TogetherPart("peer", peer_judge.NAME, 3.0, peer.rows, peer_judge.judge, peer.applies),
 )
 
 
