@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jsonschema
 import pytest
 import torch
 
@@ -20,11 +22,13 @@ from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory
 from gpucheck.measure import runs as merging
 from gpucheck.measure.summary import time_stats
+from gpucheck.render.json import document
+from gpucheck.report import schema
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
-from gpucheck.report.report import Report, Summary
+from gpucheck.report.report import Collector, Report, Summary
 
 MIB, GIB = 2**20, 2**30
 CPU = accel.open_device("cpu")
@@ -117,9 +121,10 @@ def test_an_operation_in_one_sentence() -> None:
     )
     one = found["crossover.matmul"]
     assert one.verdict == "info"
-    assert one.title == "matmul: the device is faster from 512×512 on (faster from 256×256 on without the copies)"
+    assert one.title == "matmul: the device is faster from 512×512 on (without the copies faster from 256×256 on)"
     assert one.message == (
-        "without the copies the CPU up to 64×64, even at 128×128; with the copies the CPU up to 256×256"
+        "without the copies the CPU up to 64×64, even at 128×128; with the copies the CPU up to 256×256; "
+        "tried up to 512×512"
     )
     assert one.evidence["device"] == "cuda:0" and len(one.evidence["crossings"]) == 2
     assert [found[name].verdict for name in ("crossover.precision", "crossover.result")] == ["pass", "pass"]
@@ -130,7 +135,7 @@ def test_always_and_never_are_told_with_the_sizes_that_were_tried() -> None:
     one = judged(*tried, ended={"elementwise": "memory"})["crossover.elementwise"]
     assert one.title == (
         "elementwise: the device is never faster up to 2.10 million elements "
-        "(faster from the smallest on, 1024 elements without the copies)"
+        "(without the copies faster at every size, from 1024 elements on)"
     )
     assert one.message == "with the copies larger ones were left out for memory"
     one = judged(*rows("matmul", 32, 1.0, 2.0, 4.0), ended={"matmul": "time"})["crossover.matmul"]
@@ -322,6 +327,11 @@ def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.Monke
     assert measured[0].memory.resident_bytes and measured[1].memory.max_memory_reserved_bytes == 4
     found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
     assert (found["crossover.result"], found["crossover.precision"]) == ("pass", "pass")
+    collector = Collector()
+    for event in recorder.events:
+        collector(event)
+    made = collector.report(version="0", command="bench crossover", argv=(), started="", elapsed_s=1.0)
+    jsonschema.validate(json.loads(document(made)), schema.schema())
 
 
 def test_a_cpu_that_is_dear_to_call_is_slower_from_the_smallest_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,5 +440,5 @@ def test_several_runs_have_one_crossing() -> None:
     assert with_copies["device_faster_from"] is None and with_copies["ended_by"] == "time"
     titles = {one.id: one.title for one in whole.findings}
     assert titles["crossover.matmul"] == (
-        "matmul: the device is never faster up to 128×128 (faster from 128×128 on without the copies)"
+        "matmul: the device is never faster up to 128×128 (without the copies faster from 128×128 on)"
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import replace
 from typing import Any
 
+import jsonschema
 import pytest
 import torch
 from engines import Engines
@@ -20,11 +22,13 @@ from gpucheck.bench.transfer.copies import Buffer, allocate
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
+from gpucheck.render.json import document
+from gpucheck.report import schema
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
-from gpucheck.report.report import Report, Summary
+from gpucheck.report.report import Collector, Report, Summary
 
 MIB, GIB = 2**20, 2**30
 CPU = accel.open_device("cpu")
@@ -260,7 +264,7 @@ def test_the_most_telling_cases_come_first_and_what_cannot_be_had_is_left_out() 
 
 
 def test_the_size_follows_the_room() -> None:
-    assert cases.size_for(Options(), Room(GIB, 8 * GIB, MIB, True)) == 128 * MIB
+    assert cases.size_for(Options(), Room(GIB, 8 * GIB, MIB, True)) == 64 * MIB
     assert cases.size_for(Options(), Room(100 * MIB, 8 * GIB, MIB, True)) == 32 * MIB
     with pytest.raises(UsageError, match=r"--size 64 MiB does not fit; .*; give at most 50 MiB"):
         cases.size_for(Options(64 * MIB), Room(100 * MIB, 8 * GIB, MIB, True))
@@ -337,6 +341,11 @@ def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(answers[-1]) == 8 and answers[-1] == judge.answer(made)
     verdicts = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
     assert verdicts["overlap.copies"] == "pass"
+    collector = Collector()
+    for event in recorder.events:
+        collector(event)
+    made = collector.report(version="0", command="bench overlap", argv=(), started="", elapsed_s=1.0)
+    jsonschema.validate(json.loads(document(made)), schema.schema())
 
 
 def test_a_cpu_is_told_in_one_sentence_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

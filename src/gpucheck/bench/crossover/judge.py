@@ -116,17 +116,20 @@ def judge(measurements: Sequence[Measurement], facts: Facts, ended: Mapping[str,
 
 
 def _crossing(told: Sequence[Mapping[str, Any]], operation: str) -> Finding:
-    """`matmul: the device is faster from 512×512 on (from 128×128 on without the copies)`."""
+    """`matmul: the device is faster from 512×512 on (without the copies faster from 128×128 on)`."""
     words = {one["transfers"]: _from(one, operation) for one in told}
     title = f"{NAMES[operation]}: the device is {words.get(True) or words[False]}"
     if len(words) == 2:
         same = words[True] == words[False]
-        title += ", with the copies and without" if same else f" ({words[False]} without the copies)"
+        title += ", with the copies and without" if same else f" (without the copies {words[False]})"
     beside = {one["transfers"]: text for one in told if (text := _bracket(one, operation))}
     if len(beside) == 2 and beside[True] == beside[False]:
         message = beside[True]
     else:
         message = "; ".join(f"{'with' if copies else 'without'} the copies {text}" for copies, text in beside.items())
+    if all(one["device_faster_from"] is not None for one in told):
+        tried = f"tried up to {size_text(operation, told[0]['largest'])}"
+        message = f"{message}; {tried}" if message else tried
     evidence = {"device": told[0]["device"], "crossings": [dict(one) for one in told]}
     return Finding(f"crossover.{operation}", "info", title, message, evidence)
 
@@ -136,7 +139,7 @@ def _from(one: Mapping[str, Any], operation: str) -> str:
     if start is None:
         return f"never faster up to {size_text(operation, one['largest'])}"
     if start == one["smallest"]:
-        return f"faster from the smallest on, {size_text(operation, start)}"
+        return f"faster at every size, from {size_text(operation, start)} on"
     return f"faster from {size_text(operation, start)} on"
 
 

@@ -14,8 +14,9 @@ from gpucheck.units import MIB
 
 Streams = Literal[1, 2]
 
-# 2.4 ms on PCIe 5, 10 on PCIe 3: against that a launch and a synchronise, some 10 µs, are less than a percent.
-DEFAULT_SIZE = 128 * MIB
+# 1.2 ms on PCIe 5 and 5 on PCIe 3, from pageable memory often ten times that: long against a launch and a wait (some
+# 10 µs), and short enough for ten rounds of each case.
+DEFAULT_SIZE = 64 * MIB
 # Below this launching a copy takes about as long as copying (1 MiB is 19 µs on PCIe 5).
 SMALLEST_SIZE = MIB
 # What buffers may take of the host's memory that is left.

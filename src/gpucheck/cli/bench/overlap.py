@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a help page needs no report
 
 def overlap(
     common: Common,
-    size: Annotated[str, typer.Option("--size", metavar="SIZE", help="Of a copy, from 1MiB on; default 128MiB.")] = "",
+    size: Annotated[str, typer.Option("--size", metavar="SIZE", help="Of a copy, from 1MiB on; default 64MiB.")] = "",
     direction: Annotated[
         str, typer.Option("--direction", metavar="WAY", help="both, host_to_device (h2d) or device_to_host (d2h).")
     ] = "both",
