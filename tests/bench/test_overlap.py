@@ -218,6 +218,16 @@ def test_between_the_two_nothing_is_judged() -> None:
     assert judged(*noisy)["overlap.pinned_two_streams"].verdict == "info"
 
 
+@pytest.mark.parametrize("overlap", [0.1, 0.95])
+def test_what_is_noisy_neither_warns_nor_passes(overlap: float) -> None:
+    copy, *rest = rows(overlap)
+    copy.method.details["cores_used_by_others"] = 1.5
+    found = judged(replace(copy, flags=("noisy", "drift", "cpu-busy")), *rest)["overlap.pinned_two_streams"]
+    assert (found.verdict, found.fix) == ("info", judge.AGAIN)
+    assert found.title == "what of pinned copies hides on a second stream cannot be told for sure"
+    assert found.message.endswith("% to the device; rounds are cpu-busy and noisy")
+
+
 def test_without_a_gain_there_is_no_advice() -> None:
     found = judged(*rows(0.3), *rows(0.1, host_memory="pageable"))
     assert found["overlap.pageable"].fix is None
@@ -315,6 +325,7 @@ def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: Options, pin: boo
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
     monkeypatch.setattr(transfer_measure, "allocate", unpinned)
     monkeypatch.setattr(transfer_measure, "LINK_WARM_UP_S", 0.0)
+    monkeypatch.setattr(measure, "WARM_UP_S", 0.0)
     monkeypatch.setattr(measure, "SIDES", (8, 16))
     recorder = Recorder()
     command.command(options, recorder, devices.ALONE)
@@ -393,6 +404,8 @@ def test_several_runs_have_one_overlap_also_where_they_calibrated_to_other_produ
         copy, compute, both = (
             replace(one, runs=(replace(one.runs[0], started=f"run {number}"),)) for one in rows(overlap)
         )
+        # One of four was disturbed: not most of them.
+        copy = replace(copy, flags=("noisy",) if number == 2 else ())
         documents.append(report([copy, replace(compute, work={"flop": 1.0 + (number == 3)}), both]))
     whole = anew.again(merging.merge(documents))
     assert [one.case["what"] for one in whole.measurements] == ["copy", "compute", "both", "compute"]
@@ -400,5 +413,7 @@ def test_several_runs_have_one_overlap_also_where_they_calibrated_to_other_produ
     assert found["overlap"] == pytest.approx(0.93) and found["rounds"] == 32
     # Between processes, not within one.
     assert found["ci_low"] < 0.905 and found["ci_high"] > 0.955
-    told = {one.id: one.message for one in whole.findings}
-    assert told["overlap.pinned_two_streams"] == "93 % to the device"
+    assert found["flags"] == []
+    told = {one.id: one for one in whole.findings}
+    assert told["overlap.pinned_two_streams"].message == "93 % to the device"
+    assert told["overlap.copies"].evidence == {"copies": 16}

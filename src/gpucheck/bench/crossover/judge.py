@@ -10,6 +10,7 @@ from gpucheck import units
 from gpucheck.bench import busy, rounds
 from gpucheck.bench.crossover import crossing
 from gpucheck.bench.crossover.crossing import Winner, size_text
+from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -199,7 +200,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
     wrong = dict.fromkeys(
         f"{one.case['operation']}, {size_text(one.case['operation'], one.case['size'])}"
         for one in measurements
-        if not one.method.details["result_is_right"]
+        if not all(run["details"]["result_is_right"] for run in runs.each(one))
     )
     if not wrong:
         return Finding("crossover.result", "pass", "the device's results are right at every size")

@@ -10,7 +10,7 @@ from gpucheck.bench import accelerated, devices
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.overlap import judge
 from gpucheck.bench.overlap.cases import HOST_BUFFERS, Options, cases, fast_dtype, size_for
-from gpucheck.bench.overlap.measure import SLICES, Bench, Compute, compute, measure
+from gpucheck.bench.overlap.measure import SLICES, Bench, Compute, compute, measure, warm_up
 from gpucheck.bench.transfer.measure import Buffers, buffers, room_for, wake
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
@@ -70,6 +70,7 @@ def _rows(options: Options, accel: Accel, emit: Emit, deadline: float) -> Iterat
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         bench = Bench(accel, shared, _compute(accel), room, watch, side_stream, {})
         wake(accel, shared)
+        warm_up(accel, bench.compute)
         for done, case in enumerate(todo):
             emit(Progress(f"{case.label} on {accel.id}", done, len(todo)))
             share_s = max(deadline - time.monotonic(), 0.0) / (len(todo) - done)

@@ -8,6 +8,7 @@ from typing import Any
 from gpucheck import units
 from gpucheck.bench import busy, rounds
 from gpucheck.bench.overlap.balance import unbalanced
+from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, TimeStats
@@ -19,6 +20,9 @@ WAYS = {"host_to_device": "to the device", "device_to_host": "to the host"}
 # more than that. Below the half more of the copy is waited for than hides.
 HIDDEN, HALF = 0.8, 0.5
 
+# What makes an overlap a guess: two times that change between rounds differ by more than what hides.
+DOUBTFUL = ("cpu-busy", "few-samples", "noisy", "throttled", "unbalanced")
+AGAIN = "run it again when the machine is idle, with a longer --time-budget"
 ADVICE = (
     "pin_memory=True in the DataLoader (or pinned buffers that are reused), then copy with non_blocking=True on a "
     "second stream, which the compute waits for (wait_stream); record_stream keeps the tensor's memory"
@@ -37,7 +41,7 @@ def answer(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
         copy, compute, both = ([run for one in parts[what] for run in one.runs] for what in ("copy", "compute", "both"))
         if not rounds.windows(copy, compute, both):
             continue
-        copy_s, compute_s, both_s = (rounds.window_s(runs) for runs in (copy, compute, both))
+        copy_s, compute_s, both_s = (rounds.window_s(part) for part in (copy, compute, both))
         overlap = (copy_s + compute_s - both_s) / min(copy_s, compute_s)
         low, high = _interval(
             overlap,
@@ -79,7 +83,11 @@ def _interval(overlap: float, scale: float, share: TimeStats | None) -> tuple[fl
 
 
 def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s: float) -> list[str]:
-    flags = [flag for rows in parts.values() for one in rows for flag in one.flags]
+    """What most of a part's runs were flagged for, and that the two are not equally long."""
+    flags = []
+    for one in (row for rows in parts.values() for row in rows):
+        told = [run["flags"] for run in runs.each(one)]
+        flags += [flag for flag in one.flags if sum(flag in run for run in told) > len(told) / 2]
     return list(dict.fromkeys(flags + ["unbalanced"] * unbalanced(copy_s, compute_s)))
 
 
@@ -115,6 +123,10 @@ def _pinned(found: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) 
     name, told, evidence = "overlap.pinned_two_streams", _told(two), _evidence(two)
     if one_stream:
         told += f"; in one stream {_told(one_stream)}"
+    doubts = sorted({flag for one in two for flag in one["flags"] if flag in DOUBTFUL})
+    if doubts:
+        title = "what of pinned copies hides on a second stream cannot be told for sure"
+        return [Finding(name, "info", title, f"{told}; rounds are {' and '.join(doubts)}", evidence, fix=AGAIN)]
     # Certainly less than the half, as far as there is an interval.
     if any((one["overlap"] if one["ci_high"] is None else one["ci_high"]) < HALF for one in two):
         title = "pinned copies do not hide behind compute, not even on a second stream"
@@ -140,7 +152,8 @@ def _pageable(found: Sequence[Mapping[str, Any]]) -> list[Finding]:
         return []
     pinned = {one["direction"]: one["overlap"] for one in _of(found, "pinned", 2)}
     exposed = [one for one in two if one["overlap"] < HALF]
-    gains = [one for one in exposed if pinned.get(one["direction"], 0.0) >= HALF]
+    sure = [one for one in exposed if not set(one["flags"]) & set(DOUBTFUL)]
+    gains = [one for one in sure if pinned.get(one["direction"], 0.0) >= HALF]
     title = (
         "copies of pageable memory keep the host, and hide nothing or little"
         if exposed
@@ -152,18 +165,24 @@ def _pageable(found: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 def _copies(measurements: Sequence[Measurement]) -> Finding:
     """Whether every copy that was compared arrived as it was sent."""
-    copies = [one for one in measurements if one.name == NAME and one.case["what"] == "copy"]
-    slices = sum(one.method.details["verified_slices"] for one in copies)
-    evidence = {"copies": slices}
-    wrong = [one for one in copies if one.method.details["wrong_bytes"]]
+    copies = [
+        (one.case, run["details"])
+        for one in measurements
+        if one.name == NAME and one.case["what"] == "copy"
+        for run in runs.each(one)
+    ]
+    evidence = {"copies": sum(details["verified_slices"] for _, details in copies)}
+    wrong = [
+        f"{details['wrong_bytes']} wrong bytes {WAYS[case['direction']]}, {case['host_memory']}, the first at byte "
+        f"{details['first_wrong_byte']}"
+        for case, details in copies
+        if details["wrong_bytes"]
+    ]
     if wrong:
-        told = "; ".join(
-            f"{one.method.details['wrong_bytes']} wrong bytes {WAYS[one.case['direction']]}, "
-            f"{one.case['host_memory']}, the first at byte {one.method.details['first_wrong_byte']}"
-            for one in wrong
-        )
         fix = "run it again; if it repeats, look for PCIe and memory errors in the system log"
-        return Finding("overlap.copies", "fail", "copies beside compute arrived changed", told, evidence, fix)
-    if not all(one.method.details["verified_slices"] for one in copies):
+        return Finding(
+            "overlap.copies", "fail", "copies beside compute arrived changed", "; ".join(wrong), evidence, fix
+        )
+    if not all(details["verified_slices"] for _, details in copies):
         return Finding("overlap.copies", "inconclusive", "not every row was compared", "", evidence)
     return Finding("overlap.copies", "pass", "every copy that was compared arrived as it was sent", "", evidence)

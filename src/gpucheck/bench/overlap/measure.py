@@ -28,6 +28,8 @@ from gpucheck.work import precision
 NAME = "overlap"
 # From what fills a small part for 20 µs to what fills the largest of today for 200.
 SIDES = (512, 1024, 2048, 4096)
+# The clock settles within about a second under load, most of it in the first half.
+WARM_UP_S = 0.5
 # What copies rotate over: the next goes to another slice, and refilling both takes a tenth of a second.
 SLICES = 2
 # What refilling and comparing the buffers may take of a case's time.
@@ -62,6 +64,15 @@ def compute(accel: Accel, dtype: Dtype) -> Compute:
 
 def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
     return lambda: torch.mm(a, b, out=out)
+
+
+def warm_up(accel: Accel, compute: Compute) -> None:
+    """Compute for a while: as much compute as takes as long as a copy is not found on a sleeping clock."""
+    product = compute.products[max(compute.products)]
+    until_s = accel.host_now() + WARM_UP_S
+    while accel.host_now() < until_s:
+        product()
+        accel.synchronize()
 
 
 @dataclass(slots=True)
