@@ -1,0 +1,101 @@
+"""Both directions at once, and copies within the device, for real on a CUDA device, short. No speed is asserted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gpucheck.bench.transfer import both_ways, both_ways_judge, both_ways_windows, on_device
+from gpucheck.bench.transfer.both_ways_windows import Lane
+from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.measure import room_for
+from gpucheck.bench.transfer.setting import Setting
+from gpucheck.machine import accel
+from gpucheck.measure.telemetry import Watch
+from gpucheck.measure.timing import Limits
+from gpucheck.report.events import Recorder
+from gpucheck.report.facts import Facts
+
+pytestmark = pytest.mark.gpu
+
+MIB = 2**20
+# A millisecond or so, by the counter of a device that idles as well as of one that boosts.
+CYCLES = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def device() -> accel.Accel:
+    opened = accel.open_device("cuda:0")
+    for _ in range(3):  # the clock wakes under load
+        opened.hold(0.1)
+    opened.synchronize()
+    return opened
+
+
+def setting(device: accel.Accel, watch: Watch, seconds: float, *sizes: int) -> Setting:
+    return Setting(Options(sizes=sizes), device, room_for(device), watch, Recorder(), time.monotonic() + seconds)
+
+
+def lane(device: accel.Accel, call: Callable[[], object]) -> Lane:
+    stream = device.side_stream()
+    assert stream is not None
+    return Lane(call, stream)
+
+
+def test_both_directions_are_timed_together_and_arrive(device: accel.Accel) -> None:
+    with Watch(None) as watch, device.as_current():
+        rows = list(both_ways.rows(setting(device, watch, 4.0, 64 * MIB)))
+    assert [row.case["direction"] for row in rows] == ["host_to_device", "device_to_host"]
+    for row in rows:
+        details = row.method.details
+        assert len(row.runs[0].samples_s) > 0 and row.rate is not None, details
+        assert "never-together" not in row.flags
+        assert (row.method.clock, row.method.launch) == ("device events", "held")
+        assert details["verified_slices"] > 0 and details["other_verified_slices"] > 0
+        assert (details["wrong_bytes"], details["other_wrong_bytes"]) == (0, 0)
+        assert details["other_bytes_per_s"] > 0
+        # No copy is faster beside another than alone, but for what the clock resolves.
+        assert row.rate.median < 1.1 * 64 * MIB / details["alone_s"]
+    found = {one.id: one for one in both_ways_judge.judge(rows, Facts())}
+    assert found.keys() == {"transfer.both_ways"}
+    assert found["transfer.both_ways"].evidence["over_one_direction"] > 0
+
+
+def test_windows_see_what_runs_beside_them_on_another_stream(device: accel.Accel) -> None:
+    """Two kernels that sleep run side by side: each takes what it takes alone."""
+    first, second = (lane(device, lambda: torch.cuda._sleep(CYCLES)) for _ in range(2))
+    with device.as_current():
+        timed = both_ways_windows.take(device, first, second, Limits(budget_s=0.5))
+    assert timed.launch == "held" and len(timed.run.samples_s) >= 5, timed.details
+    per_call_s = sorted(timed.run.samples_s)[len(timed.run.samples_s) // 2] / timed.run.calls_per_sample
+    assert per_call_s == pytest.approx(timed.details["alone_s"], rel=0.3)
+    assert timed.details["beside_calls_per_s"] == pytest.approx(1 / per_call_s, rel=0.3)
+
+
+def test_one_that_ends_before_the_window_does_is_found(device: accel.Accel) -> None:
+    calls = 0
+
+    def ever_shorter() -> None:
+        nonlocal calls
+        calls += 1
+        torch.cuda._sleep(CYCLES if calls <= 2 * both_ways_windows.CALIBRATIONS else CYCLES // 500)
+
+    first, second = lane(device, lambda: torch.cuda._sleep(CYCLES)), lane(device, ever_shorter)
+    with device.as_current():
+        timed = both_ways_windows.take(device, first, second, Limits(budget_s=0.5))
+    assert timed.run.samples_s == () and timed.flags == ("never-together",)
+    assert timed.details["ended_because"] == "it ended too early"
+
+
+def test_copies_within_the_device_are_cold_counted_twice_and_arrive(device: accel.Accel) -> None:
+    with Watch(None) as watch, device.as_current():
+        (row,) = on_device.rows(setting(device, watch, 2.0, 256 * MIB))
+    assert row.work == {"bytes": 512.0 * MIB} and row.rate is not None
+    assert (row.method.clock, row.method.cache) == ("device events", "cold")
+    assert "launch-bound" not in row.flags
+    assert row.method.details["verified_slices"] > 0 and row.method.details["wrong_bytes"] == 0
+    (found,) = on_device.judge([row], Facts())
+    assert (found.id, found.verdict) == ("transfer.on_device", "info")
