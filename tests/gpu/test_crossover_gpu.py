@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 def test_large_products_are_faster_on_the_device_and_every_result_is_right() -> None:
     recorder = Recorder()
-    command(parse(device="cuda:0", time_budget_s=20.0), recorder)
+    command(parse(device="cuda:0", time_budget_s=12.0), recorder)
     found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     answers = [event.value for event in recorder.events if isinstance(event, Answered)][-1]

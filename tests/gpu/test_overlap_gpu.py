@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 
 def test_pinned_copies_hide_on_a_second_stream_and_nowhere_else() -> None:
     recorder = Recorder()
-    command(parse(device="cuda:0", time_budget_s=8.0), recorder)
+    command(parse(device="cuda:0", time_budget_s=12.0), recorder)
     found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     answers = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
