@@ -107,7 +107,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     options = cases.parse(dtypes=(dtype,), search=True, ranges={"--range": text})
     case = cases.Case(options.dtypes[0], (1, 1, 1), cases.support(options.dtypes[0], opened))
     room = int((info[0] if (info := opened.memory_info()) else host.memory().usable) * 0.5)
-    grid = fitting(search_run.grid_of(options, opened), room, case.torch_dtype.itemsize)
+    grid = fitting(case, search_run.grid_of(options, opened), room, opened)
     shapes = list(grid.shapes()) if grid.product <= MOST_SHAPES else []
     if not shapes:
         raise ValueError(f"{grid.product} shapes; a scan takes 1 to {MOST_SHAPES}")

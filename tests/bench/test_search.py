@@ -147,16 +147,17 @@ def test_what_a_search_does_not_go_with(given: dict[str, Any]) -> None:
 def test_operands_are_shared_and_each_shape_is_contiguous_from_the_beginning() -> None:
     grid = Grid((Axis(16, 64, 16), Axis(8, 32, 8), Axis(4, 128, 4)))
     operands = search_device.allocate(CASE, grid, 2**20, CPU)
-    assert (operands.a.numel(), operands.b.numel(), operands.out.numel()) == (64 * 128, 128 * 32, 64 * 32)
+    flat = operands.flat
+    assert (flat.a.numel(), flat.b.numel(), flat.out.numel()) == (64 * 128, 128 * 32, 64 * 32)
     operands.product((16, 24, 100))()
-    expected = operands.a[:1600].view(16, 100) @ operands.b[:2400].view(100, 24)
-    assert (operands.out[: 16 * 24].view(16, 24) - expected).abs().max() < 1e-3
+    expected = flat.a[:1600].view(16, 100) @ flat.b[:2400].view(100, 24)
+    assert (flat.out[: 16 * 24].view(16, 24) - expected).abs().max() < 1e-3
 
 
 def test_what_is_too_large_for_its_third_of_the_memory_does_not_fit() -> None:
-    grid = search_device.fitting(cube(64, 256, 64), 3 * 4 * 128 * 128, 4)
+    grid = search_device.fitting(CASE, cube(64, 256, 64), 3 * 4 * 128 * 128, CPU)
     assert grid.fits((128, 128, 128)) and grid.fits((64, 256, 64)) and not grid.fits((192, 128, 128))
-    assert search_device.largest(grid, 3 * 4 * 128 * 128, 4) == (128 * 128,) * 3
+    assert search_device.largest(grid, 3 * 4 * 128 * 128, CASE.kind) == (128 * 128,) * 3
 
 
 def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Recorder:
@@ -234,6 +235,7 @@ def entry(**more: Any) -> dict[str, Any]:
     return {
         "device": "cuda:0",
         "dtype": "bfloat16",
+        "unit": "FLOP/s",
         "best": figures(24, 700e12),
         "finalists": [figures(24, 700e12), figures(32, 699e12), figures(40, 690e12)],
         "shapes_tried": 20,
@@ -257,4 +259,6 @@ def test_a_search_says_what_it_gains_and_what_is_as_fast() -> None:
     assert finding.evidence["bfloat16"]["gain"] == pytest.approx(1.1)
     finding = search_judge.judge([entry(complete=False, finalists=[])], [row(24, 600e12), row(8, 600e12)])[0]
     assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, no faster than 8x8x8, of what was tried until then"
+    finding = search_judge.judge([entry(dtype="int8", unit="OP/s", finalists=[])], [])[0]
+    assert finding.message == "int8 24x8x8 700 TOP/s"
     assert search_judge.judge([], []) == search_judge.judge([entry(best=None)], []) == []

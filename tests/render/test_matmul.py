@@ -96,6 +96,7 @@ def test_the_search_shows_its_final_and_what_was_tried() -> None:
     entry = {
         "device": "cuda:0",
         "dtype": "bfloat16",
+        "unit": "FLOP/s",
         "best": figures(16, 801e12),
         "finalists": [figures(16, 801e12, ci_low=799e12, ci_high=803e12, rounds=12), figures(24, 790e12)],
         "range": {"m": "8:64:8", "n": "8:8:1", "k": "8:8:1"},
@@ -124,6 +125,7 @@ def test_a_search_that_was_cut_off_before_its_final_shows_the_best_so_far() -> N
     entry = {
         "device": "cpu",
         "dtype": "float32",
+        "unit": "FLOP/s",
         "best": best,
         "finalists": [],
         "range": {"m": "8:64:8", "n": "8:64:8", "k": "8:64:8"},

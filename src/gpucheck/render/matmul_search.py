@@ -16,7 +16,8 @@ def blocks(entries: Sequence[Mapping[str, Any]]) -> list[Block]:
         return []
     rows = [(one["dtype"], shape) for one in found for shape in one["finalists"] or [one["best"]]]
     fastest = max(shape["flop_per_s"] for _, shape in rows)
-    scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
+    scale, prefix = (1e12, "T") if fastest >= 1e12 else (1e9, "G")
+    unit = ", ".join(dict.fromkeys(f"{prefix}{one['unit']}" for one in found))
     columns = (
         Column("dtype", "left"),
         Column("M×N×K", "left"),

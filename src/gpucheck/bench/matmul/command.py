@@ -39,6 +39,10 @@ _T = TypeVar("_T")
 
 def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     """Time matrix products on every device asked for. Raises CannotLook and UsageError."""
+    if options.search and options.cold:
+        raise UsageError(
+            "--search is warm", "shapes share their matrices", "give --cold with the --shape that it finds"
+        )
     searched = search_run.Results(emit)
     long_runs: list[dict[str, Any]] = []
 
@@ -149,8 +153,9 @@ class _Rows:
     def _sustain(self, there: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
         fastest = chosen.fastest_products(self.measured)
         for dtype, any_shape in {case.dtype: case for case in there}.items():
-            if dtype not in fastest:
-                self.emit(Notice(f"{dtype}: no product was measured that a long run could repeat", "warning"))
+            # What its result should be, and in which precision, is checked for the products of torch.mm alone.
+            if dtype not in fastest or any_shape.kind.by_columns:
+                self.emit(Notice(f"{dtype}: there is no product here that a long run could repeat", "warning"))
                 continue
             case = replace(any_shape, shape=_shape(fastest[dtype]))
             long_run = partial(sustain.sustain, case, self.accel, seconds, watch, self.emit, idle_s=sustain.IDLE_S)

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from gpucheck import stats
+from gpucheck.bench.matmul import product
 from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul.product import Kind, Matrices
 from gpucheck.bench.matmul.search_range import Grid, Shape
 from gpucheck.bench.matmul.search_try import Ask, Reading
 from gpucheck.machine.accel import Accel
@@ -37,48 +37,41 @@ FIRST_ENQUEUE_S = 20e-6
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Flat memory for A, B and the result: each shape takes the beginning of each."""
+    """Flat memory for A, B and the result of one kind: each shape takes the beginning of each."""
 
-    a: torch.Tensor
-    b: torch.Tensor
-    out: torch.Tensor
+    kind: Kind
+    flat: Matrices
 
     def product(self, shape: Shape) -> Callable[[], object]:
-        """The product of this shape as a call. Its matrices are contiguous and begin where the memory does."""
-        m, n, k = shape
-        a, b, out = self.a[: m * k].view(m, k), self.b[: k * n].view(k, n), self.out[: m * n].view(m, n)
-        return lambda: torch.mm(a, b, out=out)
+        """The product of this shape as a call."""
+        one = product.view(self.kind, self.flat, shape)
+        return self.kind.bind(one.a, one.b, one.out)
 
 
-def largest(grid: Grid, room: int, itemsize: int) -> tuple[int, int, int]:
+def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
     """Elements of A, B and the result for the largest shapes of the range, a third of `room` bytes each at most."""
     m, n, k = (axis.values[-1] for axis in grid.axes)
-    most = room // 3 // itemsize
-    return min(m * k, most), min(k * n, most), min(m * n, most)
+    most_a, most_b, most_out = (room // 3 // size for size in kind.itemsizes)
+    return min(m * k, most_a), min(k * n, most_b), min(m * n, most_out)
 
 
-def fitting(grid: Grid, room: int, itemsize: int) -> Grid:
-    """The range without what does not fit into these thirds."""
-    most_a, most_b, most_out = largest(grid, room, itemsize)
-    return Grid(
-        grid.axes,
-        lambda shape: (
-            shape[0] * shape[2] <= most_a and shape[2] * shape[1] <= most_b and shape[0] * shape[1] <= most_out
-        ),
-    )
+def fitting(case: Case, grid: Grid, room: int, accel: Accel) -> Grid:
+    """The range without what does not fit into these thirds, and what the device has no product of."""
+    most_a, most_b, most_out = largest(grid, room, case.kind)
+
+    def fits(shape: Shape) -> bool:
+        m, n, k = shape
+        small = m * k <= most_a and k * n <= most_b and m * n <= most_out
+        return small and not product.why_not(case.dtype, shape, accel)
+
+    return Grid(grid.axes, fits)
 
 
 def allocate(case: Case, grid: Grid, room: int, accel: Accel) -> Operands:
-    """Memory for every shape of the range that fits, with random data: zeros draw less power and run faster.
-
-    Raises what torch raises.
-    """
-    generator = torch.Generator(accel.device).manual_seed(0)
-    parts = [
-        torch.empty(elements, dtype=case.torch_dtype, device=accel.device).normal_(generator=generator)
-        for elements in largest(grid, room, case.torch_dtype.itemsize)
-    ]
-    return Operands(*parts)
+    """Memory for every shape of the range that fits, with random data. Raises what torch raises."""
+    flat = product.allocate(case.kind, largest(grid, room, case.kind), accel.device)
+    product.fill(case.kind, flat)
+    return Operands(case.kind, flat)
 
 
 class Tries:

@@ -61,7 +61,10 @@ def _as_fast(entry: Entry) -> list[str]:
 
 
 def _sentence(entry: Entry, seen: Mapping[str, Any]) -> str:
-    text = f"{entry['dtype']} {seen['shape']} {units.flop_rate(seen['flop_per_s'])}"
+    rate = units.flop_rate(seen["flop_per_s"])
+    if entry["unit"] == "OP/s":
+        rate = rate.replace("FLOP/s", "OP/s")
+    text = f"{entry['dtype']} {seen['shape']} {rate}"
     if seen["gain"] is not None:
         # A gain within a percent is within what two rows of one product differ by.
         gained = seen["gain"] - 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucheck import units
+from gpucheck.bench.matmul import product
 from gpucheck.bench.matmul.cases import Case, Options
 from gpucheck.bench.matmul.search import Search
 from gpucheck.bench.matmul.search_device import Tries, allocate, fitting
@@ -51,7 +52,7 @@ def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, resu
 
     Whatever cuts it off, the best so far is told. Raises UsageError where no shape fits, and what torch raises.
     """
-    grid = fitting(grid, room, case.torch_dtype.itemsize)
+    grid = fitting(case, grid, room, accel)
     began = time.monotonic()
     searcher = Search(grid, limit_s)
     first = searcher.ask()
@@ -64,7 +65,9 @@ def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, resu
     told = _Told(case, accel, results.emit)
     try:
         with precision.precision(wanted):
-            tries = Tries(accel, allocate(case, grid, room, accel))
+            operands = allocate(case, grid, room, accel)
+            product.try_once(operands.product(first.shape), case.dtype, accel)
+            tries = Tries(accel, operands)
             tries.warm_up(first.shape)
             while (ask := searcher.ask()) is not None:
                 reading = tries.take(ask)
@@ -106,7 +109,10 @@ class _Told:
             self._next_s = now + PROGRESS_EVERY_S
             text = f"search {self._case.dtype} on {self._accel.id}, {searcher.shapes_tried} shapes tried"
             m, n, k = best.shape
-            self._emit(Progress(text, best=f"{m}×{n}×{k} at {units.flop_rate(best.rate)}"))
+            rate = units.flop_rate(best.rate)
+            if self._case.kind.unit == "OP/s":
+                rate = rate.replace("FLOP/s", "OP/s")
+            self._emit(Progress(text, best=f"{m}×{n}×{k} at {rate}"))
 
     def _trial(self, shape: Shape, rate: float, purpose: str) -> None:
         self._number += 1
@@ -120,6 +126,7 @@ def _entry(case: Case, accel: Accel, searcher: Search, took_s: float) -> dict[st
     return {
         "device": accel.id,
         "dtype": case.dtype,
+        "unit": case.kind.unit,
         "best": None if searcher.best is None else _figures(searcher.best),
         "finalists": [_figures(one) for one in searcher.finalists],
         "range": {name: axis.text for name, axis in zip("mnk", searcher.grid.axes, strict=True)},

@@ -13,6 +13,7 @@ import psutil
 import torch
 
 from gpucheck import units
+from gpucheck.bench.matmul import product
 from gpucheck.bench.matmul.cases import Case
 from gpucheck.bench.matmul.search_device import Operands
 from gpucheck.bench.matmul.sustain_judge import figures
@@ -72,9 +73,7 @@ class Sustained:
     cut_off: BaseException | None
 
 
-def sustain(
-    case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, *, idle_s: float
-) -> Sustained | None:
+def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, *, idle_s: float) -> Sustained | None:
     """Run one product for so long after a pause. None where a signal came before the first window had ended.
 
     Raises what torch raises.
@@ -82,17 +81,13 @@ def sustain(
     m, n, k = case.shape
     flop = 2.0 * m * n * k
     accel.reset_peak()
-    operands = Operands(
-        *(torch.empty(one, dtype=case.torch_dtype, device=accel.device) for one in (m * k, k * n, m * n))
-    )
-    a, b, out = operands.a.view(m, k), operands.b.view(k, n), operands.out.view(m, n)
+    operands = Operands(case.kind, product.allocate(case.kind, case.elements, accel.device))
+    one = product.view(case.kind, operands.flat, case.shape)
+    a, b, out = one.a, one.b, one.out
     wanted: precision.Precision = "tf32" if case.dtype == "tf32" else "ieee"
     with precision.precision(wanted):
         observed = precision.observed(a, b, out)
-        # Random data: zeros and ones draw less power and run faster.
-        generator = torch.Generator(accel.device).manual_seed(0)
-        a.normal_(generator=generator)
-        b.normal_(generator=generator)
+        product.fill(case.kind, operands.flat)
         call = operands.product(case.shape)
         calls = _calls_for_a_window(call, accel)
         emit(Progress(f"idle for {idle_s:g} s, then {case.label} for {units.duration(seconds)} on {accel.id}"))
@@ -108,7 +103,7 @@ def sustain(
     memory = accel.memory()
     check = check_product(a, b, out, observed if case.dtype == "tf32" else None)
     details = {
-        "data": "normal, mean 0, variance 1",
+        "data": case.kind.data,
         "output": "preallocated",
         "idle_before_s": idle_s,
         "worst_error_of_bound": check.worst,

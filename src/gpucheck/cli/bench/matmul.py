@@ -17,7 +17,12 @@ def matmul(
     common: Common,
     dtype: Annotated[
         list[str] | None,
-        typer.Option("--dtype", metavar="DTYPE", help="float32, tf32, float16 or bfloat16; default all. Repeatable."),
+        typer.Option(
+            "--dtype",
+            metavar="DTYPE",
+            help="float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fnuz or int8; default what the "
+            "device really has. Repeatable.",
+        ),
     ] = None,
     size: Annotated[
         list[str] | None, typer.Option("--size", metavar="N", help="Square matrices of this side. Repeatable.")
@@ -25,6 +30,9 @@ def matmul(
     shape: Annotated[
         list[str] | None, typer.Option("--shape", metavar="MxNxK", help="(M×K)·(K×N). Repeatable.")
     ] = None,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Rotate over more matrices than the last-level cache holds.")
+    ] = False,
     search: Annotated[
         bool, typer.Option("--search", help="Find the fastest shape of each dtype, coarse to fine.")
     ] = False,
@@ -78,6 +86,7 @@ def matmul(
             shapes=tuple(shape or ()),
             time_budget_s=budget_s,
             device=common.device,
+            cold=cold,
             search=search,
             ranges={"--range": range, "--m": m, "--n": n, "--k": k},
             sustain_s=units.parse_duration(sustain, "--sustain") if sustain else None,
