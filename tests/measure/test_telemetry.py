@@ -217,18 +217,6 @@ def test_a_driver_without_the_counters_says_why(fake_driver: Callable[..., Path]
     assert told["unknown"]["violations_s"] == "the driver's NVML has no such function"
 
 
-def test_a_paused_child_reads_nothing(fake_driver: Callable[..., Path]) -> None:
-    fake_driver("nvml.count=1\n")
-    with Watch(UUID) as watch:
-        with watch.paused():
-            time.sleep(0.06)  # what was being read as it was told ends
-            watch.take()
-            time.sleep(0.2)
-            assert len(watch.take()) == 1  # that of the asking
-        time.sleep(0.2)
-        assert len(watch.take()) > 1
-
-
 def test_a_device_whose_node_nobody_tells(fake_driver: Callable[..., Path]) -> None:
     fake_driver("nvml.count=1\nbus=254\n")
     with Watch(UUID) as watch:

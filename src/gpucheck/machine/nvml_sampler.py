@@ -2,8 +2,8 @@
 
 The child samples by itself and keeps what it read: the process that is being measured is not woken. It is started with
 the device's UUID and says one line, `{"sampling": true, "numa_node": …}` or `{"error": …}`. Each `take` on stdin is
-answered by a line for each sample since the last, one of this very moment being the last, and `{"end": true}`. `pause`
-and `resume` are not answered. `measure/telemetry.py` is the parent's side.
+answered by a line for each sample since the last, one of this very moment being the last, and `{"end": true}`.
+`measure/telemetry.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -66,8 +66,6 @@ class Sampler:
         width = card_width(self._place.device.get("pci_address"))
         if width is not None:
             self._once.put("pcie/device_max_width", width)
-        self.awake = threading.Event()
-        self.awake.set()
 
     def place(self) -> dict[str, Any]:
         """The NUMA node that the device is attached to, as NVML tells it, else the kernel; None and why."""
@@ -82,7 +80,7 @@ class Sampler:
 
     def run(self) -> None:
         """Sample until the process ends."""
-        while self.awake.wait():
+        while True:
             began = time.perf_counter()
             self.keep()
             time.sleep(max(INTERVAL_S - (time.perf_counter() - began), INTERVAL_S / 5))
@@ -138,15 +136,10 @@ def main() -> int:
     # A daemon: a call into a wedged driver must not keep the process.
     threading.Thread(target=sampler.run, daemon=True).start()
     say({"sampling": True, **sampler.place()})
-    for line in sys.stdin:
-        if line.strip() == "take":
-            # Counters are read before and after a row: what the thread read last may be older than its interval.
-            sampler.keep()
-            for sample in sampler.take():
-                say(sample)
-            say({"end": True})
-        elif line.strip() == "pause":
-            sampler.awake.clear()
-        else:
-            sampler.awake.set()
+    for _ in sys.stdin:
+        # Counters are read before and after a row: what the thread read last may be older than its interval.
+        sampler.keep()
+        for sample in sampler.take():
+            say(sample)
+        say({"end": True})
     return 0

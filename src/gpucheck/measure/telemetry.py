@@ -6,10 +6,9 @@ of what happened between two readings.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
@@ -88,24 +87,6 @@ class Watch:
         if self.reason:
             return None, self.reason
         return summarise([before, *samples] if before is not None else samples, run)
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """For a while no readings are taken: somebody else reads this device."""
-        self._tell("pause")
-        try:
-            yield
-        finally:
-            self._tell("resume")
-            self.take()
-
-    def _tell(self, word: str) -> None:
-        if self._child is None:
-            return
-        try:
-            self._child.send(word)
-        except ChildEnded:
-            self._fail("the process that samples NVML ended early")
 
     def close(self) -> None:
         """End the child; it holds nothing that needs an orderly end."""

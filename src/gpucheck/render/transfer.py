@@ -6,7 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.render import transfer_fit, transfer_lines, transfer_together
+from gpucheck.render import (
+    transfer_at_once,
+    transfer_bound,
+    transfer_fit,
+    transfer_lines,
+    transfer_peer,
+    transfer_together,
+)
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -26,7 +33,12 @@ MOST_NAMED = 4
 # What stands in a device's own section.
 _BY_DEVICE = ("transfer", transfer_lines.NAME)
 # The other parts, below the devices: each picks its own from all measurements.
-BELOW: tuple[Callable[[Sequence[Measurement]], list[Block]], ...] = (transfer_together.blocks,)
+BELOW: tuple[Callable[[Sequence[Measurement]], list[Block]], ...] = (
+    transfer_at_once.blocks,
+    transfer_together.blocks,
+    transfer_bound.blocks,
+    transfer_peer.blocks,
+)
 _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link"))
 
 

@@ -23,9 +23,15 @@ def bind(node: int | None, unknown_because: str = "") -> tuple[Bound | None, str
 
 
 def where(bound: Bound | None, words: Iterable[Any]) -> str | None:
-    """Where buffers (tensors) lie: as read back, else as assumed from the binding, else where this process may run."""
+    """Where buffers (tensors) lie: as read back, else as assumed from the binding.
+
+    Of an unbound process, where it may run: on which node its memory came to lie differs from run to run, and is no
+    part of the method.
+    """
+    if bound is None:
+        return numa.allowed_text()
     pages = numa.together([numa.node_of_pages(one.data_ptr(), one.nbytes) for one in words])
-    return numa.told(bound, pages) or numa.allowed_text()
+    return numa.told(bound, pages)
 
 
 def placed(one: Measurement, told: str | None) -> Measurement:

@@ -15,6 +15,9 @@ Direction = Literal["host_to_device", "device_to_host", "host_to_host"]
 HostMemory = Literal["pageable", "pinned"]
 # `link`: on the device's clock; `as_called`: on the host's, with the wait for its end.
 Timed = Literal["link", "as_called"]
+# From the device's own NUMA node, from the farthest one too, or from wherever the system runs us.
+Numa = Literal["none", "local", "remote"]
+NUMA: dict[str, Numa] = {"none": "none", "local": "local", "remote": "remote"}
 
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {
     "both": ("host_to_device", "device_to_host"),
@@ -62,6 +65,7 @@ class Options:
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     host_share: float = HOST_SHARE
+    numa: Numa = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ def parse(
     device: str = "auto",
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
+    numa: str = "none",
 ) -> Options:
     """Options from what was typed. Raises UsageError."""
     if sizes and sweep:
@@ -135,6 +140,8 @@ def parse(
         raise UsageError(f"--direction {direction!r} is not known", "", f"give {', '.join(DIRECTIONS)}")
     if host_memory not in MEMORIES:
         raise UsageError(f"--host-memory {host_memory!r} is not known", "", f"give {', '.join(MEMORIES)}")
+    if numa not in NUMA:
+        raise UsageError(f"--numa {numa!r} is not known", "", f"give {', '.join(NUMA)}")
     parsed = {units.parse_size(text) for text in sizes}
     if parsed and max(parsed) > LARGEST_SIZE:
         raise UsageError(f"--size {max(parsed)} is too large", "no machine holds two buffers of 32 TiB")
@@ -147,6 +154,7 @@ def parse(
         device=device,
         only=tuple(only),
         skip=tuple(skip),
+        numa=NUMA[numa],
     )
 
 

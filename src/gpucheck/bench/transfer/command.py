@@ -9,13 +9,14 @@ from typing import Any
 
 from gpucheck.bench import devices
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.transfer import parts
+from gpucheck.bench.transfer import bound, bound_place, parts
 from gpucheck.bench.transfer.cases import Options
 from gpucheck.bench.transfer.measure import room_for
 from gpucheck.bench.transfer.parts import PARTS, TOGETHER, Part
 from gpucheck.bench.transfer.setting import Setting, Together
 from gpucheck.errors import CannotLook, Terminated
 from gpucheck.machine.accel import Accel
+from gpucheck.machine.numa import Bound
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice
 from gpucheck.report.facts import Facts
@@ -52,7 +53,9 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
 
     def rows(accel: Accel, deadline: float) -> Iterator[Measurement]:
         ran.clear()
-        return _rows(options, alone, accel, emit, deadline, ran)
+        if options.numa != "none" and alone:
+            return bound.rows(options, [part.id for part in alone], accel, emit, deadline, ran)
+        return rows_on(options, alone, accel, emit, deadline, ran)
 
     def conclude(accel: Accel, facts: Facts, measured: Sequence[Measurement]) -> list[Finding]:
         seen.facts = facts
@@ -69,7 +72,10 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
         conclude,
         # Only with this name there can be several devices; how many there are is not known yet.
         time_budget_s=budget_s and budget_s * (1 - TOGETHER_SHARE if several and options.device == "all" else 1),
-        default_s=lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
+        default_s=lambda accel: (
+            DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"]
+            + bound.START_S[options.numa]
+        ),
         shared=shared,
     )
     if len(seen.ids) > 1:
@@ -83,26 +89,37 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
         )
 
 
-def _rows(
-    options: Options, wanted: Sequence[Part], accel: Accel, emit: Emit, deadline: float, ran: set[str]
+def rows_on(
+    options: Options,
+    wanted: Sequence[Part],
+    accel: Accel,
+    emit: Emit,
+    deadline: float,
+    ran: set[str],
+    node: Bound | None = None,
 ) -> Iterator[Measurement]:
-    """The rows of every part that applies; `ran` gets their ids. One that has no room costs only itself."""
+    """The rows of every part that applies; `ran` gets their ids. One that has no room costs only itself.
+
+    `node` is what this process was bound to.
+    """
     todo = [part for part in wanted if part.applies(accel)]
     if not wanted:
         return
     if not todo:
         names = ", ".join(part.id for part in wanted)
         raise CannotLook(f"{names} cannot be measured on {accel.id}", finding="transfer.part")
+    place_told = bound_place.where(node, ())
     with Watch(accel.uuid) as watch:
         for place, part in enumerate(todo):
             left_s = max(deadline - time.monotonic(), 0.0)
             part_s = left_s * part.weight / sum(one.weight for one in todo[place:])
             setting = Setting(
-                options, accel, room_for(accel, options.host_share), watch, emit, time.monotonic() + part_s
+                options, accel, room_for(accel, options.host_share), watch, emit, time.monotonic() + part_s, node
             )
             ran.add(part.id)
             try:
-                yield from part.rows(setting)
+                for one in part.rows(setting):
+                    yield bound_place.placed(one, place_told)
             except CannotLook as error:
                 if place == 0:
                     raise

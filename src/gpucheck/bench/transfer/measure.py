@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gpucheck import units
-from gpucheck.bench.transfer import link
+from gpucheck.bench.transfer import bound_place, link
 from gpucheck.bench.transfer.cases import HOST_SHARE, Case, HostMemory, Room, cases, fitting
 from gpucheck.bench.transfer.copies import Buffer, Copies, Verified, allocate
 from gpucheck.bench.transfer.setting import Setting
@@ -99,9 +99,11 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         todo = [case for case in todo if case.memory != "pinned"]
     if not accel.is_cpu:
         wake(accel, shared)
+    place = bound_place.where(setting.bound, [one.words for one in shared.host.values()])
     for done, case in enumerate(todo):
         emit(Progress(case.label, done, len(todo)))
-        yield measure(case, accel, shared, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
+        one = measure(case, accel, shared, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
+        yield bound_place.placed(one, place)
 
 
 def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:

@@ -12,6 +12,7 @@ from typing import Any
 from gpucheck.bench.transfer import (
     both_ways,
     both_ways_judge,
+    bound_judge,
     idioms_judge,
     idioms_measure,
     judge,
@@ -64,8 +65,13 @@ class TogetherPart:
     applies: Callable[[Sequence[str]], bool] = lambda ids: True
 
 
+def _judge_copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """From wherever they were made, and from the wrong node if they were."""
+    return [*judge.of_document(measurements, facts), *bound_judge.judge(measurements, facts)]
+
+
 PARTS: tuple[Part, ...] = (
-    Part("copies", "transfer", 8.0, measure.rows, judge.of_document, answer=judge.answer),
+    Part("copies", "transfer", 8.0, measure.rows, _judge_copies, answer=judge.answer),
     Part("idioms", idioms_measure.NAME, 3.0, idioms_measure.rows, idioms_judge.judge, answer=idioms_judge.answer),
     Part("both_ways", both_ways.NAME, 3.0, both_ways.rows, both_ways_judge.judge, both_ways.applies),
     Part("on_device", on_device.NAME, 1.5, on_device.rows, on_device.judge, on_device.applies),

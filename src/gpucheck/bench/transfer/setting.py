@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpucheck.bench.transfer.cases import Options, Room
 from gpucheck.machine.accel import Accel
+from gpucheck.machine.numa import Bound
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Emit
 from gpucheck.report.facts import Facts
@@ -15,7 +16,10 @@ from gpucheck.report.facts import Facts
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One device. `deadline` is a time of `time.monotonic` by which the part's rows should be measured."""
+    """One device. `deadline` is a time of `time.monotonic` by which the part's rows should be measured.
+
+    `bound` is the NUMA node that this process was bound to before it began.
+    """
 
     options: Options
     accel: Accel
@@ -23,6 +27,7 @@ class Setting:
     watch: Watch
     emit: Emit
     deadline: float
+    bound: Bound | None = None
 
     def row_s(self, left: int, longest_s: float) -> float:
         """Seconds for the next of `left` rows, none longer than `longest_s`."""

@@ -32,6 +32,14 @@ def transfer(
     skip: Annotated[
         list[str] | None, typer.Option("--skip", metavar="PART", help="No parts that begin so. Repeatable.")
     ] = None,
+    numa: Annotated[
+        str,
+        typer.Option(
+            "--numa",
+            metavar="NODE",
+            help="From the device's own NUMA node (local), the farthest too (remote), or unbound (none).",
+        ),
+    ] = "none",
     time_budget: Annotated[
         str,
         typer.Option(
@@ -65,6 +73,7 @@ def transfer(
             device=common.device,
             only=tuple(only or ()),
             skip=tuple(skip or ()),
+            numa=numa,
         )
         command(options, emit, again.shared(common))
 
