@@ -207,6 +207,11 @@ def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer
     return allocate(size, device)
 
 
+@pytest.fixture(autouse=True)
+def awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "LINK_WARM_UP_S", 0.0)
+
+
 def setting(device: Any = None, room: Room = ROOM, **options: Any) -> Setting:
     chosen = Options(sizes=(MIB,), **options)
     return Setting(chosen, device or Fake(), room, Watch(None), Recorder(), time.monotonic() + 0.2)
@@ -274,6 +279,13 @@ def test_the_size_is_one_of_the_copies_alone_where_it_fits() -> None:
     assert both_ways.size_of((), Room(1024 * MIB, 1024 * MIB, MIB, True)) == 128 * MIB
     assert both_ways.size_of((4096, 3 * MIB), ROOM) == 3 * MIB
     assert both_ways.size_of((4096,), ROOM) == MIB
+
+
+def test_buffers_that_a_large_cache_would_make_huge_stay_small_and_are_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "allocate", unpinned)
+    monkeypatch.setattr(both_ways, "MOST_ROTATED_BYTES", 2 * MIB)
+    (row,) = both_ways.rows(setting(room=replace(ROOM, cache=16 * MIB), directions=("host_to_device",)))
+    assert (row.method.details["rotation_bytes"], row.method.cache) == (2 * MIB, "warm")
 
 
 def test_pinned_memory_that_is_refused_is_one_skip(monkeypatch: pytest.MonkeyPatch) -> None:

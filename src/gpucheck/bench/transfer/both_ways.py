@@ -12,7 +12,7 @@ from gpucheck.bench.transfer import both_ways_windows
 from gpucheck.bench.transfer.both_ways_windows import Lane
 from gpucheck.bench.transfer.cases import Direction, Room
 from gpucheck.bench.transfer.copies import Copies
-from gpucheck.bench.transfer.measure import SAMPLING_SHARE, VERIFYING_SHARE, Buffers, buffers
+from gpucheck.bench.transfer.measure import SAMPLING_SHARE, VERIFYING_SHARE, Buffers, buffers, wake
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
@@ -30,6 +30,9 @@ USUAL_BYTES = 128 * MIB
 # Below this launching a copy takes about as long as copying (1 MiB is 19 µs on PCIe 5).
 SMALLEST_BYTES = MIB
 OTHER: dict[Direction, Direction] = {"host_to_device": "device_to_host", "device_to_host": "host_to_device"}
+# Four buffers of this are filled and pinned in about a second; where a cache is larger than the half of it the rows are
+# labelled warm.
+MOST_ROTATED_BYTES = 512 * MIB
 # A row that is not precise by then has told what it can.
 LONGEST_ROW_S = 2.0
 
@@ -58,12 +61,14 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     size = size_of(options.sizes, room)
     setting.emit(Progress("allocating", 0, len(options.directions)))
     ways = Ways({}, _streams(accel))
+    capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
     for direction in OTHER:
-        ways.buffers[direction] = buffers(accel, ("pinned",), room.capacity(size, 1))
+        ways.buffers[direction] = buffers(accel, ("pinned",), capacity)
         refused = ways.buffers[direction].no_pinned
         if refused is not None:
             setting.emit(Judged(Finding("transfer.pinned", "skip", "no pinned memory was to be had", refused)))
             return
+    wake(accel, ways.buffers["host_to_device"])
     for done, direction in enumerate(options.directions):
         setting.emit(
             Progress(f"{units.capacity(size)} {direction.replace('_', ' ')}, both ways", done, len(options.directions))
