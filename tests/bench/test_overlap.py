@@ -24,7 +24,7 @@ from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
 from gpucheck.render.json import document
 from gpucheck.report import schema
-from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
+from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
@@ -366,6 +366,15 @@ def test_a_cpu_is_told_in_one_sentence_and_nothing_else(monkeypatch: pytest.Monk
     with pytest.raises(CannotLook, match="a CPU has no copies to hide"):
         command.command(Options(), recorder)
     assert not [event for event in recorder.events if isinstance(event, (Notice, Judged))]
+
+
+def test_the_machine_is_in_the_document_also_where_the_device_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
+    monkeypatch.setattr(inventory, "read", lambda: facts)
+    with pytest.raises(CannotLook, match="--device cuda:7 is not there"):
+        command.command(Options(device="cuda:7"), recorder)
+    assert recorder.events == [Started(facts)]
 
 
 def test_what_a_device_lacks_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
