@@ -118,9 +118,9 @@ def byte_rate(rate: float) -> str:
     return _scaled(rate, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
 
 
-def flop_rate(rate: float) -> str:
-    """A rate of floating-point operations: 7.9e14 → `790 TFLOP/s`."""
-    return _scaled(rate, ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1, "FLOP/s")))
+def flop_rate(rate: float, unit: str = "FLOP/s") -> str:
+    """A rate of floating-point operations: 7.9e14 → `790 TFLOP/s`; of whole numbers with the unit `OP/s`."""
+    return _scaled(rate, ((1e15, f"P{unit}"), (1e12, f"T{unit}"), (1e9, f"G{unit}"), (1e6, f"M{unit}"), (1, unit)))
 
 
 def percent(fraction: float) -> str:

@@ -68,7 +68,10 @@ def test_what_is_no_shape(shape: str) -> None:
 def test_an_unknown_dtype_names_those_that_are() -> None:
     with pytest.raises(UsageError) as raised:
         cases.parse(dtypes=("fp32",))
-    assert str(raised.value) == "--dtype 'fp32' is not known; give float32, tf32, float16, bfloat16"
+    assert str(raised.value) == (
+        "--dtype 'fp32' is not known; "
+        "give float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fnuz, int8"
+    )
 
 
 # what a device has
@@ -77,51 +80,53 @@ def test_an_unknown_dtype_names_those_that_are() -> None:
 @pytest.mark.parametrize(
     ("capability", "expected"),
     [
-        ((9, 0), ("native", "native", "native", "native")),
-        ((8, 0), ("native", "native", "native", "native")),
-        ((7, 5), ("native", "none", "native", "emulated")),
-        ((5, 2), ("native", "none", "emulated", "emulated")),
+        ((9, 0), "native native native native native native none native"),
+        ((8, 9), "native native native native native native none native"),
+        ((8, 0), "native native native native native none none native"),
+        ((7, 5), "native native none native emulated none none native"),
+        ((7, 0), "native native none native emulated none none none"),
+        ((5, 2), "native native none emulated emulated none none none"),
     ],
 )
 def test_what_a_gpu_multiplies_in_hardware(
-    capability: tuple[int, int], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    capability: tuple[int, int], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
-    assert tuple(cases.support(dtype, gpu(*capability)).kind for dtype in cases.DTYPES) == expected
+    assert " ".join(cases.support(dtype, gpu(*capability)).kind for dtype in cases.DTYPES) == expected
 
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ({"avx512_bf16"}, ("native", "none", "emulated", "native")),
-        ({"amx_bf16", "amx_fp16"}, ("native", "none", "native", "native")),
-        ({"sse2"}, ("native", "none", "emulated", "emulated")),
-        (set(), ("native", "none", "unknown", "unknown")),
+        ({"avx512_bf16"}, "native native none emulated native emulated emulated emulated"),
+        ({"amx_bf16", "amx_fp16", "amx_int8"}, "native native none native native emulated emulated native"),
+        ({"sse2"}, "native native none emulated emulated emulated emulated emulated"),
+        (set(), "native native none unknown unknown emulated emulated unknown"),
     ],
 )
-def test_what_a_cpu_multiplies_in_hardware(
-    flags: set[str], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_cpu_multiplies_in_hardware(flags: set[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "cpu_flags", lambda: frozenset(flags))
-    assert tuple(cases.support(dtype, CPU).kind for dtype in cases.DTYPES) == expected
+    assert " ".join(cases.support(dtype, CPU).kind for dtype in cases.DTYPES) == expected
 
 
 def test_what_is_emulated_runs_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
     turing = gpu(7, 5)
-    assert [case.dtype for case in cases.cases(Options(shapes=((8, 8, 8),)), turing)] == ["float32", "float16"]
+    assert [case.dtype for case in cases.cases(Options(shapes=((8, 8, 8),)), turing)] == ["float32", "float16", "int8"]
     asked = cases.cases(Options(dtypes=("bfloat16",), shapes=((8, 8, 8),)), turing)
     assert [(case.dtype, case.support.kind) for case in asked] == [("bfloat16", "emulated")]
 
 
 def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
     small, large = Case("float32", (8, 8, 8), NATIVE), Case("float32", (65536, 65536, 65536), NATIVE)
-    assert large.bytes == 48 * GIB
+    # Three matrices of 16 GiB, a copy of the first result, a byte for each element that is compared.
+    assert large.bytes == (3 * 16 + 16 + 4) * GIB
     assert list(cases.fitting([small, large], Options(), GIB)) == [small]
     with pytest.raises(UsageError) as raised:
         list(cases.fitting([small, large], Options(shapes=(large.shape,)), GIB))
     assert str(raised.value) == (
-        "float32 65536x65536x65536 does not fit; its matrices take 48 GiB, and 1 GiB are free; give a smaller --size"
+        "float32 65536x65536x65536 does not fit; "
+        "its matrices with a copy of the result take 68 GiB, and 1 GiB are free; give a smaller --size"
     )
 
 
@@ -139,7 +144,12 @@ def test_a_product_is_timed_checked_and_counted() -> None:
     assert one.memory.resident_bytes
     # Whether others are busy here is not this test's to say.
     found = {name: verdict for name, verdict in verdicts(one).items() if name != "matmul.cpu_busy"}
-    assert found == {"matmul.precision": "pass", "matmul.result": "pass", "matmul.speed": "info"}
+    assert found == {
+        "matmul.precision": "pass",
+        "matmul.result": "pass",
+        "matmul.corruption": "pass",
+        "matmul.speed": "info",
+    }
 
 
 def test_a_product_whose_call_is_most_of_it_has_a_time_and_no_rate() -> None:

@@ -17,11 +17,25 @@ from gpucheck.machine import accel
 
 Precision = Literal["ieee", "tf32"]
 
-# TF32 keeps 10 explicit bits of the mantissa, bfloat16 7, float32 23 (NVIDIA, A100 whitepaper, figure 9).
+# Explicit bits of the mantissa: float64 52, float32 23, TF32 and float16 10, bfloat16 7 (NVIDIA, A100 whitepaper,
+# figure 9), float8_e4m3 3 (Micikevicius et al., "FP8 Formats for Deep Learning", 2022).
+_LOST_BY_FLOAT32 = 1 + 2.0**-52
 _LOST_BY_TF32 = 1 + 2.0**-12
 _LOST_BY_BF16 = 1 + 2.0**-9
-# Representable in every dtype that is timed: a bfloat16 has 7 bits.
-_KEPT_BY_ALL = 1 + 2.0**-7
+_KEPT_BY_BF16 = 1 + 2.0**-7
+_KEPT_BY_FLOAT8 = 1 + 2.0**-3
+
+# For each dtype what can be seen, best first: its name, and a number that keeps its value in it and in nothing lower.
+_FLOAT32_STEPS = (("float32", _LOST_BY_TF32), ("tf32", _LOST_BY_BF16), ("bfloat16", _KEPT_BY_BF16))
+_STEPS: dict[torch.dtype, tuple[tuple[str, float], ...]] = {
+    torch.float64: (("float64", _LOST_BY_FLOAT32), *_FLOAT32_STEPS),
+    torch.float32: _FLOAT32_STEPS,
+    torch.float16: (("float16", _LOST_BY_BF16), ("bfloat16", _KEPT_BY_BF16)),
+    torch.bfloat16: (("bfloat16", _KEPT_BY_BF16),),
+    torch.float8_e4m3fn: (("float8_e4m3fn", _KEPT_BY_FLOAT8),),
+    torch.float8_e4m3fnuz: (("float8_e4m3fnuz", _KEPT_BY_FLOAT8),),
+    torch.int8: (("int8", 127),),
+}
 
 _REDUCTIONS = (
     "allow_fp16_reduced_precision_reduction",
@@ -101,21 +115,19 @@ def precision(wanted: Precision) -> Iterator[None]:
             setting.write(value)
 
 
-def observed(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> str:
-    """The precision that `torch.mm(a, b, out=out)` really has, on these very buffers (which it overwrites).
+def observed(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, multiply: Callable[[], object] | None = None) -> str:
+    """The precision that a product really has, on these very buffers (which it overwrites).
 
-    `a` (M×K) becomes a constant that a lower precision rounds away, `b` (K×N) the identity: the product is then the
-    constant as the multiplier saw it. For float32 the answer is `float32`, `tf32`, `bfloat16` or `lower`; for other
-    dtypes the dtype's name, or `lower`.
+    `multiply` puts the product of `a` and `b` into `out`; by default it is `torch.mm(a, b, out=out)`. `a` (M×K) becomes
+    a constant that a lower precision rounds away, `b` (K×N) the identity: the product is then the constant as the
+    multiplier saw it. The answer is the dtype's name, that of a lower one (`tf32`, `bfloat16`, …), or `lower`.
     """
-    names = {torch.float32: (("float32", _LOST_BY_TF32), ("tf32", _LOST_BY_BF16), ("bfloat16", _KEPT_BY_ALL))}
-    steps = names.get(a.dtype, ((str(a.dtype).removeprefix("torch."), _KEPT_BY_ALL),))
     diagonal = min(b.shape)
     b.zero_()
     b.diagonal().fill_(1)
-    for name, constant in steps:
+    for name, constant in _STEPS[a.dtype]:
         a.fill_(constant)
-        torch.mm(a, b, out=out)
+        torch.mm(a, b, out=out) if multiply is None else multiply()
         if bool((out[:, :diagonal] == constant).all()):
             return name
     return "lower"

@@ -3,16 +3,18 @@
 The bound is probabilistic (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019): rounding
 errors of K terms grow like √K, not K. For random inputs of mean zero it is
 
-    |error| ≤ u_out·|c| + SIGMAS·(2·u_in + √K·u_acc)·s + K/T·u_acc·(|c| + s),    s = √(Σ_k (a_ik·b_kj)²)
+    |error| ≤ u_out·|c| + SIGMAS·σ·s + d·(|c| + s),    σ = 2·u_in + √K·u_acc,    s = √(Σ_k (a_ik·b_kj)²)
 
 with the unit roundoffs of the output, of the inputs as the multiplier sees them, and of the accumulator. The last term
-is for tensor cores alone: they truncate after every T terms, always towards zero, and such errors grow like K. The
-worst-case bound would be some √K times wider, and blind to a wrong bit.
+is for tensor cores alone: they truncate after every T terms, always towards zero, and such errors grow like K
+(d = K/T·u_acc). The worst-case bound would be some √K times wider, and blind to a wrong bit. Products of whole numbers
+have no error at all.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +36,12 @@ _ROUNDOFF = {
 _ACCUMULATOR = 2.0**-23
 # V100 adds four products at once, later parts more (ibid.).
 _TERMS_AT_ONCE = 4
+# Of float8 Hopper's tensor cores keep 13 bits behind the point of the largest of 32 terms, and what they come to is
+# promoted to float32 after 128 (DeepSeek-V3 Technical Report, 2024, section 3.3.2; CUTLASS's mma_promotion_interval).
+# Others keep more.
+_FLOAT8_ACCUMULATOR, _FLOAT8_AT_ONCE, _FLOAT8_PROMOTED = 2.0**-13, 32, 128
+# Whole numbers are right or wrong.
+_HALF_OF_ONE = 0.5
 # Columns that are compared at once: float64 copies of a large matrix would not fit beside it.
 _COLUMNS_AT_ONCE = 1024
 
@@ -42,7 +50,8 @@ _COLUMNS_AT_ONCE = 1024
 class Check:
     """What a comparison came to. `worst` is the largest error as a share of its bound; at most 1 passes.
 
-    `row` and `column` name the worst element; `not_finite` counts elements of the whole result that are no number.
+    `row` and `column` name the worst element, `got` and `expected` its values; `not_finite` counts elements of the
+    whole result that are no number. An error of `smallest_detectable` is found where the bound is lowest.
     """
 
     rows: int
@@ -51,11 +60,60 @@ class Check:
     column: int
     not_finite: int
     smallest_detectable: float
+    got: float = 0.0
+    expected: float = 0.0
 
     @property
     def passed(self) -> bool:
         """Whether every sampled element lies within its bound and every element is finite."""
         return self.worst <= 1.0 and self.not_finite == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element of a product against float64; `worst` is its error as a share of its bound, infinite for a NaN."""
+
+    row: int
+    column: int
+    got: float
+    expected: float
+    worst: float
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """What makes a product of K terms inexact: u_out, σ and d of the bound; `exact` where nothing does."""
+
+    result: float
+    sigma: float
+    drift: float
+    exact: bool = False
+
+    def bound(self, expected: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
+        """The bound of each element; `spread` is s."""
+        if self.exact:
+            return torch.full_like(expected, _HALF_OF_ONE)
+        size = expected.abs()
+        found = self.result * size + SIGMAS * self.sigma * spread + self.drift * (size + spread)
+        # Where everything is zero the smallest number of the output's format is still room for nothing.
+        return found.clamp_min_(torch.finfo(torch.float32).tiny)
+
+
+def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | None = None) -> Errors:
+    """What makes a product of these dtypes inexact. `precision` names how the multiplier sees float32 (`tf32`)."""
+    if not result.is_floating_point:
+        return Errors(0.0, 0.0, 0.0, exact=True)
+    name = str(result).removeprefix("torch.")
+    seen = _ROUNDOFF[precision] if precision in ("tf32", "bfloat16") else 0.0
+    accumulator = _ROUNDOFF["float64"] if name == "float64" else _ACCUMULATOR
+    # float64 is its own reference: both sides round.
+    sigma = (2.0 if name == "float64" else 1.0) * (2 * seen + math.sqrt(k) * accumulator)
+    drift = k / _TERMS_AT_ONCE * accumulator if seen or name in ("float16", "bfloat16") else 0.0
+    if operand.itemsize == 1:
+        # Each term loses up to one part in 2¹³ of the largest, which is about the sum of a promoted part.
+        sigma += _FLOAT8_ACCUMULATOR * math.sqrt(min(k, _FLOAT8_PROMOTED))
+        drift += _FLOAT8_ACCUMULATOR * _FLOAT8_PROMOTED / _FLOAT8_AT_ONCE
+    return Errors(_ROUNDOFF[name], sigma, drift)
 
 
 def sampled_rows(count: int, rows: int = ROWS) -> list[int]:
@@ -71,40 +129,65 @@ def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precis
     `precision` names how the multiplier sees float32 (`tf32`); by default the inputs count as exact in their dtype.
     """
     chosen = sampled_rows(a.shape[0])
-    index = torch.tensor(chosen, device=a.device, dtype=torch.int64)
-    left, got = a.index_select(0, index).cpu().double(), result.index_select(0, index).cpu().double()
-    dtype = str(result.dtype).removeprefix("torch.")
-    worst, row, column, smallest = 0.0, 0, 0, math.inf
+    left, got = _rows(a, chosen), _rows(result, chosen)
+    made = errors(a.dtype, result.dtype, a.shape[1], precision)
+    worst, place, values, smallest = 0.0, (0, 0), (0.0, 0.0), math.inf
     for first in range(0, b.shape[1] if chosen else 0, _COLUMNS_AT_ONCE):
         right = b[:, first : first + _COLUMNS_AT_ONCE].cpu().double()
         expected = left @ right
-        spread = (left.square() @ right.square_()).sqrt_()
-        bound = _bound(expected, spread, a.shape[1], dtype, precision)
-        share = (got[:, first : first + _COLUMNS_AT_ONCE] - expected).abs_() / bound
-        # A NaN compares as false with everything: it must not pass as small.
-        share = torch.where(share.isnan(), torch.full_like(share, math.inf), share)
-        place = int(share.argmax())
+        bound = made.bound(expected, (left.square() @ right.square()).sqrt_())
+        mine = got[:, first : first + _COLUMNS_AT_ONCE]
+        share = _share(mine, expected, bound)
+        at = int(share.argmax())
         smallest = min(smallest, float(bound.min()))
-        if float(share.reshape(-1)[place]) > worst:
-            worst = float(share.reshape(-1)[place])
-            row, column = chosen[place // share.shape[1]], first + place % share.shape[1]
+        if float(share.reshape(-1)[at]) > worst:
+            worst = float(share.reshape(-1)[at])
+            place = chosen[at // share.shape[1]], first + at % share.shape[1]
+            values = float(mine.reshape(-1)[at]), float(expected.reshape(-1)[at])
     return Check(
         rows=len(chosen),
         worst=worst,
-        row=row,
-        column=column,
+        row=place[0],
+        column=place[1],
         not_finite=int(result.numel() - int(torch.isfinite(result).sum())),
-        smallest_detectable=smallest if math.isfinite(smallest) else 0.0,
+        smallest_detectable=(1.0 if made.exact else smallest) if math.isfinite(smallest) else 0.0,
+        got=values[0],
+        expected=values[1],
     )
 
 
-def _bound(expected: torch.Tensor, spread: torch.Tensor, k: int, dtype: str, precision: str | None) -> torch.Tensor:
-    seen = _ROUNDOFF[precision] if precision in ("tf32", "bfloat16") else 0.0
-    accumulator = _ROUNDOFF["float64"] if dtype == "float64" else _ACCUMULATOR
-    # float64 is its own reference: both sides round.
-    sides = 2.0 if dtype == "float64" else 1.0
-    random = sides * SIGMAS * (2 * seen + math.sqrt(k) * accumulator) * spread
-    if seen or dtype in ("float16", "bfloat16"):
-        random += k / _TERMS_AT_ONCE * accumulator * (expected.abs() + spread)
-    # Where everything is zero the smallest number of the output's format is still room for nothing.
-    return (_ROUNDOFF[dtype] * expected.abs() + random).clamp_min_(torch.finfo(torch.float32).tiny)
+def check_elements(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    result: torch.Tensor,
+    places: Sequence[tuple[int, int]],
+    precision: str | None = None,
+) -> list[Element]:
+    """These elements of `result` against float64, the worst first. It costs K products for each of them."""
+    if not places:
+        return []
+    rows, columns = [row for row, _ in places], [column for _, column in places]
+    terms = _rows(a, rows) * _rows(b.t(), columns)
+    index = (torch.tensor(rows, device=result.device), torch.tensor(columns, device=result.device))
+    got, expected = result[index].cpu().double(), terms.sum(1)
+    made = errors(a.dtype, result.dtype, a.shape[1], precision)
+    share = _share(got, expected, made.bound(expected, terms.square_().sum(1).sqrt_()))
+    found = [
+        Element(row, column, float(mine), float(right), float(worst))
+        for row, column, mine, right, worst in zip(rows, columns, got, expected, share, strict=True)
+    ]
+    return sorted(found, key=lambda one: -one.worst)
+
+
+def _share(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+    share = (got - expected).abs_() / bound
+    # A NaN compares as false with everything: it must not pass as small.
+    return torch.where(share.isnan(), torch.full_like(share, math.inf), share)
+
+
+def _rows(matrix: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """These rows in float64 on the CPU."""
+    index = torch.tensor(rows, device=matrix.device, dtype=torch.int64)
+    # Not every device selects float8; bytes are selected everywhere.
+    plain = matrix.view(torch.uint8) if matrix.dtype.itemsize == 1 else matrix
+    return plain.index_select(0, index).cpu().view(matrix.dtype).double()

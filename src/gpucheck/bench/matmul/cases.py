@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
 from gpucheck import units
+from gpucheck.bench.matmul.product import DTYPES, KINDS, Dtype, Kind, why_not
 from gpucheck.bench.matmul.search_range import LARGEST_SIDE, Axis, Shape, parse_axes
 from gpucheck.errors import UsageError
-from gpucheck.machine import host
+from gpucheck.machine import caches, host
 from gpucheck.machine.accel import Accel
 
-Dtype = Literal["float32", "tf32", "float16", "bfloat16"]
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+__all__ = ["DTYPES", "Case", "Dtype", "Options", "Support", "cases", "fitting", "parse", "support"]
 
 # 8192 fills the largest GPU of today (an H200 works on it for 1.4 ms in bfloat16), 4096 shows what smaller work gets;
 # the largest is not always the fastest (an L4 is faster at 2048 than at 10240). A CPU core needs 0.3 s for 2048.
 DEFAULT_SIZES = {"accelerator": (4096, 8192), "cpu": (1024, 2048)}
+# What a CPU runs without being asked: the others would take the time of these.
+DEFAULT_ON_CPU = frozenset({"float32", "float16", "bfloat16"})
+# CUDA C++ Programming Guide, "Arithmetic Instructions": 32 or more results of float64 per clock and SM. Others have 2
+# to 4, and one large product would take the whole time.
+FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
+# With --cold the sets together are more than this many last-level caches (CUTLASS's guide to measuring products).
+COLD_FACTOR = 2
+# Where the size of the cache is not told: no smaller than any cache in front of a device's memory (256 MiB, MI300X).
+ASSUMED_CACHE_BYTES = 256 * units.MIB
+# Small products would need more sets than it is worth to make; with fewer they are not called cold.
+MOST_SETS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,7 @@ class Options:
     # Of M, N and K; None is the default of the device.
     axes: tuple[Axis | None, Axis | None, Axis | None] = (None, None, None)
     sustain_s: float | None = None
+    cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +59,40 @@ class Support:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One product to time."""
+    """One product to time. It runs on `sets` of equal matrices in turn; `cold` where these are more than the cache."""
 
     dtype: Dtype
     shape: Shape
     support: Support
+    sets: int = 1
+    cold: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """How products of its dtype are made."""
+        return KINDS[self.dtype]
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype of its tensors: TF32 is a way to multiply float32."""
-        found: torch.dtype = getattr(torch, "float32" if self.dtype == "tf32" else self.dtype)
-        return found
+        """The dtype of its operands: TF32 is a way to multiply float32."""
+        return self.kind.operand_dtype
+
+    @property
+    def elements(self) -> tuple[int, int, int]:
+        """Elements of A, of B and of the result."""
+        m, n, k = self.shape
+        return m * k, k * n, m * n
+
+    @property
+    def set_bytes(self) -> int:
+        """What one set of its three matrices takes."""
+        return sum(count * size for count, size in zip(self.elements, self.kind.itemsizes, strict=True))
 
     @property
     def bytes(self) -> int:
-        """What its three matrices take."""
-        m, n, k = self.shape
-        return (m * k + k * n + m * n) * int(self.torch_dtype.itemsize)
+        """What it takes: its matrices, and to compare results a copy of the first and a byte for each element."""
+        results = self.elements[2]
+        return self.sets * self.set_bytes + results * (self.kind.itemsizes[2] + 1)
 
     @property
     def label(self) -> str:
@@ -81,6 +110,7 @@ def parse(
     search: bool = False,
     ranges: Mapping[str, str] | None = None,
     sustain_s: float | None = None,
+    cold: bool = False,
 ) -> Options:
     """Options from what was typed; `ranges` by the names of their options. Raises UsageError."""
     axes = parse_axes(ranges or {})
@@ -101,6 +131,7 @@ def parse(
         search=search,
         axes=axes,
         sustain_s=sustain_s,
+        cold=cold,
     )
 
 
@@ -126,30 +157,75 @@ def support(dtype: Dtype, accel: Accel) -> Support:
         return Support("native")
     if accel.is_cpu:
         return _support_on_cpu(dtype)
+    if accel.kind == "mps" and dtype == "float64":
+        return Support("none", "mps has no float64")
     if accel.kind != "cuda":
         return Support("none", f"{accel.kind} has no TF32") if dtype == "tf32" else Support("unknown")
-    if torch.version.hip:
-        return Support("unknown", "not told apart on ROCm")
+    return _support_on_rocm(dtype, accel) if torch.version.hip else _support_on_cuda(dtype, accel)
+
+
+def _support_on_cuda(dtype: Dtype, accel: Accel) -> Support:
     capability = accel.compute_capability or (0, 0)
-    # CUDA C++ Programming Guide, "Compute Capabilities": half arithmetic from 5.3, bfloat16 and TF32 from 8.0.
-    if dtype == "float16":
-        return Support("native") if capability >= (5, 3) else Support("emulated", "before compute capability 5.3")
-    if capability >= (8, 0):
+    if dtype == "float8_e4m3fnuz":
+        return Support("none", "this device has float8_e4m3fn")
+    # CUDA C++ Programming Guide, "Compute Capabilities" and the types of tensor cores: half arithmetic from 5.3, int8
+    # from 7.5 (7.2 on Tegra), bfloat16 and TF32 from 8.0, float8 from 8.9; float64 is everywhere, slow on most.
+    least, otherwise = _CUDA[dtype]
+    if capability >= least:
         return Support("native")
-    return Support("none" if dtype == "tf32" else "emulated", "before compute capability 8.0")
+    return Support(otherwise, f"before compute capability {least[0]}.{least[1]}")
+
+
+_CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
+    "float64": ((0, 0), "none"),
+    "tf32": ((8, 0), "none"),
+    "float16": ((5, 3), "emulated"),
+    "bfloat16": ((8, 0), "emulated"),
+    "float8_e4m3fn": ((8, 9), "none"),
+    "int8": ((7, 5), "none"),
+}
+
+
+def _support_on_rocm(dtype: Dtype, accel: Accel) -> Support:
+    """What is not told apart is unknown; the two float8 formats are (AMD CDNA3 and CDNA4 instruction sets)."""
+    get = getattr(accel.module, "get_device_properties", None)
+    architecture = str(getattr(get(accel.device), "gcnArchName", "")) if get is not None else ""
+    older = architecture.startswith("gfx94")
+    if dtype.startswith("float8") and architecture and older != (dtype == "float8_e4m3fnuz"):
+        return Support("none", f"this device has {'float8_e4m3fnuz' if older else 'float8_e4m3fn'}")
+    return Support("unknown", "not told apart on ROCm")
 
 
 def _support_on_cpu(dtype: Dtype) -> Support:
     if dtype == "tf32":
         return Support("none", "a CPU has no TF32")
+    if dtype == "float64":
+        return Support("native")
+    if dtype.startswith("float8"):
+        return Support("emulated", "on a CPU float8 is converted first")
     flags = host.cpu_flags()
     if not flags:
         return Support("unknown", "this system does not list the CPU's features")
-    # Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64: names as /proc/cpuinfo prints them.
-    native = {"bfloat16": {"amx_bf16", "avx512_bf16", "bf16"}, "float16": {"amx_fp16", "avx512_fp16", "asimdhp"}}
-    if native[dtype] & flags:
+    if _CPU[dtype] & flags:
         return Support("native")
-    return Support("emulated", f"this CPU has none of {', '.join(sorted(native[dtype]))}")
+    return Support("emulated", f"this CPU has none of {', '.join(sorted(_CPU[dtype]))}")
+
+
+# Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64: names as /proc/cpuinfo prints them.
+_CPU: dict[str, frozenset[str]] = {
+    "bfloat16": frozenset({"amx_bf16", "avx512_bf16", "bf16"}),
+    "float16": frozenset({"amx_fp16", "avx512_fp16", "asimdhp"}),
+    "int8": frozenset({"amx_int8", "avx512_vnni", "avx_vnni", "asimddp", "i8mm"}),
+}
+
+
+def _by_default(dtype: Dtype, has: Support, accel: Accel) -> bool:
+    """Whether a dtype runs without being asked for: what the device really has, and not at a crawl."""
+    if has.kind != "native":
+        return False
+    if accel.is_cpu:
+        return dtype in DEFAULT_ON_CPU
+    return dtype != "float64" or accel.kind != "cuda" or accel.compute_capability in FAST_FLOAT64
 
 
 def cases(options: Options, accel: Accel) -> list[Case]:
@@ -157,8 +233,20 @@ def cases(options: Options, accel: Accel) -> list[Case]:
     sizes = DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"]
     shapes = options.shapes or tuple((size, size, size) for size in sizes)
     supports = {dtype: support(dtype, accel) for dtype in options.dtypes or DTYPES}
-    wanted = [dtype for dtype, has in supports.items() if options.dtypes or has.kind == "native"]
-    return [Case(dtype, shape, supports[dtype]) for dtype in wanted for shape in shapes]
+    wanted = [dtype for dtype, has in supports.items() if options.dtypes or _by_default(dtype, has, accel)]
+    return [_case(dtype, shape, supports[dtype], options, accel) for dtype in wanted for shape in shapes]
+
+
+def _case(dtype: Dtype, shape: Shape, has: Support, options: Options, accel: Accel) -> Case:
+    problem = why_not(dtype, shape, accel)
+    if has.kind != "none" and problem:
+        has = Support("none", f"{'x'.join(map(str, shape))}: {problem}")
+    one = Case(dtype, shape, has)
+    if not options.cold:
+        return one
+    cache = (caches.last_level_bytes() if accel.is_cpu else accel.l2_cache_bytes) or ASSUMED_CACHE_BYTES
+    wanted = max(2, COLD_FACTOR * cache // one.set_bytes + 1)
+    return replace(one, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS)
 
 
 def fitting(found: Sequence[Case], options: Options, room: int) -> Iterator[Case]:
@@ -169,6 +257,7 @@ def fitting(found: Sequence[Case], options: Options, room: int) -> Iterator[Case
         elif options.shapes:
             raise UsageError(
                 f"{case.label} does not fit",
-                f"its matrices take {units.capacity(case.bytes)}, and {units.capacity(room)} are free",
+                f"its matrices with a copy of the result take {units.capacity(case.bytes)}, "
+                f"and {units.capacity(room)} are free",
                 "give a smaller --size",
             )

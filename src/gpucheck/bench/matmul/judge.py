@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.bench import busy, share
+from gpucheck.bench import busy, clocks, share
+from gpucheck.bench.matmul import corruption_judge
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
 
 def judge(measurements: Sequence[Measurement], part: Part | Unknown | None = None) -> list[Finding]:
-    """What one device's measurements say: wrong precision or a wrong result fails, whatever the speed.
+    """What one device's measurements say, of one run or of several.
 
     `part` is what the device can do at most; None for a CPU.
     """
@@ -20,24 +21,22 @@ def judge(measurements: Sequence[Measurement], part: Part | Unknown | None = Non
         return [Finding("matmul.speed", "skip", "nothing was timed", "this device has none of the dtypes asked for")]
     return [
         _precision(measurements),
-        _result(measurements),
+        corruption_judge.first_results(measurements),
+        *corruption_judge.later_results(measurements),
         *_fastest(measurements),
         *share.of_products(measurements, part),
+        *clocks.judge("matmul.clock", measurements),
         *busy.judge("matmul.cpu_busy", measurements),
     ]
 
 
-def _label(measurement: Measurement) -> str:
-    case = measurement.case
-    return f"{case['dtype']} {case['m']}x{case['n']}x{case['k']}"
-
-
 def _precision(measurements: Sequence[Measurement]) -> Finding:
-    seen = {_label(one): one.method.precision_observed for one in measurements}
-    wrong = [one for one in measurements if one.method.precision_observed != one.method.precision_requested]
+    label = corruption_judge.label
+    seen = {label(one): one.method.precision_observed for one in measurements}
+    wrong = [one for one in measurements if not corruption_judge.is_as_asked(one)]
     if not wrong:
         return Finding("matmul.precision", "pass", "every product has the precision asked for", evidence=seen)
-    told = "; ".join(f"{_label(one)} was computed in {one.method.precision_observed}" for one in wrong)
+    told = "; ".join(f"{label(one)} was computed in {one.method.precision_observed}" for one in wrong)
     return Finding(
         "matmul.precision",
         "fail",
@@ -48,44 +47,19 @@ def _precision(measurements: Sequence[Measurement]) -> Finding:
     )
 
 
-def _result(measurements: Sequence[Measurement]) -> Finding:
-    worst = {_label(one): one.method.details["worst_error_of_bound"] for one in measurements}
-    wrong = [
-        one
-        for one in measurements
-        if one.method.details["worst_error_of_bound"] > 1 or one.method.details["not_finite"]
-        # A product in another precision than asked for is that finding's, not a wrong result.
-        if one.method.precision_observed == one.method.precision_requested
-    ]
-    if not wrong:
-        return Finding("matmul.result", "pass", "results agree with float64 on the sampled rows", evidence=worst)
-    told = "; ".join(
-        f"{_label(one)}: error {units.significant(one.method.details['worst_error_of_bound'])} times its bound, "
-        f"{one.method.details['not_finite']} elements not finite"
-        for one in wrong
-    )
-    return Finding(
-        "matmul.result",
-        "fail",
-        "a result is wrong",
-        told,
-        worst,
-        fix="run it again, then `gpucheck smoke`: a device that computes wrongly twice is broken",
-    )
-
-
 def _fastest(measurements: Sequence[Measurement]) -> list[Finding]:
     """The best rate of each dtype, and what a lower precision would gain."""
-    best: dict[str, float] = {}
+    best: dict[str, tuple[float, str]] = {}
     for one in measurements:
         if one.rate is not None:
             dtype = str(one.case["dtype"])
-            best[dtype] = max(best.get(dtype, 0.0), one.rate.median)
+            best[dtype] = max(best.get(dtype, (0.0, "")), (one.rate.median, one.rate.unit))
     if not best:
         return []
-    told = ", ".join(f"{dtype} {units.flop_rate(rate)}" for dtype, rate in best.items())
-    found = [Finding("matmul.speed", "info", "fastest", told, {"flop_per_s": best})]
-    plain, tf32 = best.get("float32"), best.get("tf32")
+    told = ", ".join(f"{dtype} {units.flop_rate(rate, unit)}" for dtype, (rate, unit) in best.items())
+    rates = {dtype: rate for dtype, (rate, _) in best.items()}
+    found = [Finding("matmul.speed", "info", "fastest", told, {"flop_per_s": rates})]
+    plain, tf32 = rates.get("float32"), rates.get("tf32")
     # Below this the gain is within what shapes and clocks change.
     if plain and tf32 and tf32 > 1.2 * plain:
         found.append(

@@ -1,0 +1,130 @@
+"""Whether what a product gave is right: the first result against float64, later ones against the first. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpucheck import units
+from gpucheck.measure import runs
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement
+
+AGAIN = "run it again, then `gpucheck smoke`: a device that computes wrongly twice is broken"
+
+
+def label(measurement: Measurement) -> str:
+    """A product in words."""
+    case = measurement.case
+    return f"{case['dtype']} {case['m']}x{case['n']}x{case['k']}"
+
+
+def is_as_asked(measurement: Measurement) -> bool:
+    """Whether it was computed in the precision asked for. If not, that is what is wrong, and no result is."""
+    return measurement.method.precision_observed == measurement.method.precision_requested
+
+
+def first_results(measurements: Sequence[Measurement]) -> Finding:
+    """The first result of each row and run: sampled rows, and every element in sums of 64 columns."""
+    evidence: dict[str, Any] = {}
+    wrong: list[str] = []
+    unclear: list[str] = []
+    for one in measurements:
+        worst = max((run["details"] for run in runs.each(one)), key=_badness)
+        evidence[label(one)] = _first_evidence(worst)
+        if not is_as_asked(one):
+            continue
+        if _size(worst["worst_error_of_bound"]) > 1 or worst["not_finite"] or _wrong_element(worst):
+            wrong.append(f"{label(one)}: {_first_told(worst)}")
+        elif _sums(worst) > 1:
+            unclear.append(label(one))
+    if wrong:
+        return Finding("matmul.result", "fail", "a result is wrong", "; ".join(wrong), evidence, fix=AGAIN)
+    if unclear:
+        title = "sums over a result are off by more than rounding explains"
+        told = f"{', '.join(unclear)}: no single element is"
+        return Finding("matmul.result", "warn", title, told, evidence, fix=AGAIN)
+    title = "results agree with float64"
+    return Finding("matmul.result", "pass", title, "in sampled rows, and all elements in sums of columns", evidence)
+
+
+def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
+    """What was computed again from the same inputs, bit for bit. Nothing where it was not compared."""
+    evidence: dict[str, Any] = {}
+    wrong: list[str] = []
+    unsteady: list[str] = []
+    for one in measurements:
+        seen = [run["details"]["corruption"] for run in runs.each(one) if "corruption" in run["details"]]
+        if not seen:
+            continue
+        elements = [entry["worst"] for entry in seen if entry["worst"] is not None]
+        worst = max(elements, key=lambda element: _size(element["worst"]), default=None)
+        total = {name: sum(entry[name] for entry in seen) for name in _COUNTED}
+        evidence[label(one)] = {**total, "worst": worst, "detects": seen[0]["detects"]}
+        if worst is None:
+            continue
+        text = f"{label(one)}: {total['results_differing']} of {total['results_compared']} results, {_told(worst)}"
+        (wrong if is_as_asked(one) and _size(worst["worst"]) > 1 else unsteady).append(text)
+    if not evidence:
+        return []
+    compared = sum(entry["results_compared"] for entry in evidence.values())
+    if wrong:
+        title = "a later result of the same inputs is wrong"
+        return [Finding("matmul.corruption", "fail", title, "; ".join(wrong), evidence, fix=AGAIN)]
+    if unsteady:
+        title = "results of the same inputs differ, within what rounding explains"
+        return [Finding("matmul.corruption", "info", title, "; ".join(unsteady), evidence)]
+    title = "later results equal the first, bit for bit"
+    return [Finding("matmul.corruption", "pass", title, f"{compared} results compared", evidence)]
+
+
+_COUNTED = ("results_compared", "results_differing", "elements_differing")
+
+
+def _size(value: float | None) -> float:
+    """An error as a share of its bound; documents hold None for what is infinite."""
+    return math.inf if value is None or math.isnan(value) else value
+
+
+def _sums(details: Mapping[str, Any]) -> float:
+    return _size(details["column_sums"]["worst_of_threshold"]) if "column_sums" in details else 0.0
+
+
+def _wrong_element(details: Mapping[str, Any]) -> bool:
+    element = details.get("wrong_element")
+    return element is not None and _size(element["worst"]) > 1
+
+
+def _badness(details: Mapping[str, Any]) -> tuple[bool, float, float]:
+    return _wrong_element(details) or details["not_finite"] > 0, _size(details["worst_error_of_bound"]), _sums(details)
+
+
+def _first_evidence(details: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("worst_error_of_bound", "not_finite", "smallest_detectable_error", "column_sums", "wrong_element")
+    return {name: details.get(name) for name in names}
+
+
+def _first_told(details: Mapping[str, Any]) -> str:
+    element, told = details.get("wrong_element"), []
+    if element is not None:
+        told.append(_told(element))
+    elif _size(details["worst_error_of_bound"]) > 1:
+        told.append(f"error {_times(details['worst_error_of_bound'])} its bound")
+    if details["not_finite"]:
+        told.append(f"{details['not_finite']} elements not finite")
+    return ", ".join(told)
+
+
+def _told(element: Mapping[str, Any]) -> str:
+    """An element of a result against float64, in words."""
+    got = element["got"]
+    value = "no number" if got is None or not math.isfinite(got) else f"{got:.9g}"
+    far = "" if value == "no number" else f" ({_times(element['worst'])} its bound)"
+    where = f"row {element['row']}, column {element['column']}"
+    return f"{where} is {value} where float64 gives {element['expected']:.9g}{far}"
+
+
+def _times(value: float | None) -> str:
+    size = _size(value)
+    return f"{units.significant(size)} times" if math.isfinite(size) else "infinitely far beyond"

@@ -1,0 +1,216 @@
+"""How the products of each dtype are made: a row of a table says what is multiplied, what fills it, what is called.
+
+torch multiplies float8 and int8 through functions of its own, which want the right matrix by columns on CUDA; every
+device gets the same layout, so that rows compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+
+from gpucheck.machine.accel import Accel, feature
+
+Dtype = Literal["float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+Shape = tuple[int, int, int]
+
+# Random numbers that are drawn at once in float32 where the dtype itself has no generator: 64 MiB of them.
+_DRAWN_AT_ONCE = 2**24
+# Of int8: -128 is left out, so that the mean is zero and no sum of a billion terms leaves an int32 but by design.
+_LARGEST_INT8 = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """The operands of one product, on one device: a is M×K, b K×N, out M×N."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    out: torch.Tensor
+
+
+# Makes a product of these matrices a call without arguments; what the call needs besides is allocated here.
+Bind = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Callable[[], object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The products of one dtype: torch's names of what is multiplied and of the result, the call, the random data.
+
+    `work` and `unit` name what is counted: a product and a sum of whole numbers are operations, but no FLOP.
+    """
+
+    operand: str
+    result: str
+    bind: Bind
+    fill: Callable[[torch.Tensor, torch.Generator], None]
+    data: str = "normal, mean 0, variance 1"
+    by_columns: bool = False
+    work: str = "flop"
+    unit: str = "FLOP/s"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def operand_dtype(self) -> torch.dtype:
+        """The dtype of A and B."""
+        found: torch.dtype = getattr(torch, self.operand)
+        return found
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        """The dtype of the result."""
+        found: torch.dtype = getattr(torch, self.result)
+        return found
+
+    @property
+    def itemsizes(self) -> tuple[int, int, int]:
+        """Bytes of an element of A, of B and of the result."""
+        return self.operand_dtype.itemsize, self.operand_dtype.itemsize, self.result_dtype.itemsize
+
+
+def _mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
+    return lambda: torch.mm(a, b, out=out)
+
+
+def _scaled_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
+    one = torch.ones((), dtype=torch.float32, device=a.device)
+    return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=out.dtype, use_fast_accum=False, out=out)
+
+
+def _int_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
+    return lambda: torch._int_mm(a, b, out=out)
+
+
+def _normal(flat: torch.Tensor, generator: torch.Generator) -> None:
+    flat.normal_(generator=generator)
+
+
+def _rounded_normal(flat: torch.Tensor, generator: torch.Generator) -> None:
+    for part in flat.split(_DRAWN_AT_ONCE):
+        part.copy_(torch.empty(part.shape, dtype=torch.float32, device=flat.device).normal_(generator=generator))
+
+
+def _uniform(flat: torch.Tensor, generator: torch.Generator) -> None:
+    flat.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator)
+
+
+def _plain(name: str) -> Kind:
+    return Kind(name, name, _mm, _normal)
+
+
+def _float8(name: str) -> Kind:
+    # bfloat16 is what a model goes on with; the scales are those of data that needs none.
+    settings = {"use_fast_accum": False, "scale_a": 1.0, "scale_b": 1.0, "out_dtype": "bfloat16"}
+    data = "normal, mean 0, variance 1, rounded to float8"
+    return Kind(name, "bfloat16", _scaled_mm, _rounded_normal, data, by_columns=True, settings=settings)
+
+
+KINDS: dict[Dtype, Kind] = {
+    "float64": _plain("float64"),
+    "float32": _plain("float32"),
+    # A way to multiply float32.
+    "tf32": _plain("float32"),
+    "float16": _plain("float16"),
+    "bfloat16": _plain("bfloat16"),
+    "float8_e4m3fn": _float8("float8_e4m3fn"),
+    "float8_e4m3fnuz": _float8("float8_e4m3fnuz"),
+    "int8": Kind(
+        "int8",
+        "int32",
+        _int_mm,
+        _uniform,
+        f"uniform from -{_LARGEST_INT8} to {_LARGEST_INT8}",
+        by_columns=True,
+        work="op",
+        unit="OP/s",
+        settings={"out_dtype": "int32"},
+    ),
+}
+
+
+def why_not(dtype: Dtype, shape: Shape, accel: Accel) -> str:
+    """Why this device's library has no product of this shape in the dtype; empty where it has."""
+    m, n, k = shape
+    if accel.kind != "cuda":
+        return ""
+    # torch, ATen/native/cuda: _scaled_mm_out_cuda and _int_mm_out_cuda check these before they call cuBLASLt.
+    if dtype.startswith("float8") and (n % 16 or k % 16):
+        return "N and K must be multiples of 16"
+    if dtype == "int8" and (m <= 16 or n % 8 or k % 8):
+        return "M must be more than 16, N and K multiples of 8"
+    return ""
+
+
+def view(kind: Kind, flat: Matrices, shape: Shape) -> Matrices:
+    """Matrices of this shape at the beginning of flat memory; B by columns where the kind wants it so."""
+    m, n, k = shape
+    b = flat.b[: k * n]
+    return Matrices(
+        flat.a[: m * k].view(m, k), b.view(n, k).t() if kind.by_columns else b.view(k, n), flat.out[: m * n].view(m, n)
+    )
+
+
+def allocate(kind: Kind, elements: tuple[int, int, int], device: torch.device) -> Matrices:
+    """Flat memory for so many elements of A, B and the result, not written yet. Raises what torch raises."""
+    a, b, out = elements
+    return Matrices(
+        torch.empty(a, dtype=kind.operand_dtype, device=device),
+        torch.empty(b, dtype=kind.operand_dtype, device=device),
+        torch.empty(out, dtype=kind.result_dtype, device=device),
+    )
+
+
+def fill(kind: Kind, flat: Matrices) -> None:
+    """Random data into A and B, the same each time: zeros and ones draw less power and run faster."""
+    generator = torch.Generator(flat.a.device).manual_seed(0)
+    kind.fill(flat.a, generator)
+    kind.fill(flat.b, generator)
+
+
+def empty_call(kind: Kind, matrices: Matrices) -> Callable[[], object]:
+    """The same call on nothing."""
+    return kind.bind(matrices.a[:0, :0], matrices.b[:0, :0], matrices.out[:0, :0])
+
+
+class Rotation:
+    """One product on several sets of equal matrices in turn, so that none finds its own in the cache."""
+
+    def __init__(self, kind: Kind, sets: Sequence[Matrices]) -> None:
+        self._calls = [kind.bind(one.a, one.b, one.out) for one in sets]
+        self._next = 0
+
+    @property
+    def call(self) -> Callable[[], object]:
+        """The call; that of the only set where there is but one, which costs nothing more."""
+        return self._calls[0] if len(self._calls) == 1 else self._turn
+
+    def once_each(self) -> None:
+        """Fill the result of every set."""
+        for call in self._calls:
+            call()
+
+    def _turn(self) -> object:
+        call = self._calls[self._next]
+        self._next = (self._next + 1) % len(self._calls)
+        return call()
+
+
+def try_once(call: Callable[[], object], dtype: Dtype, accel: Accel) -> None:
+    """The first product of a dtype. What torch's private functions refuse is told as a product that is not implemented.
+
+    Raises RuntimeError, and what torch raises for memory that runs out or a device that breaks.
+    """
+    broken = feature("torch.AcceleratorError")
+    try:
+        call()
+        accel.synchronize()
+    except (RuntimeError, ValueError) as error:
+        private = KINDS[dtype].bind is not _mm
+        if not private or accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
+            raise
+        reason = str(error).strip().splitlines()[0]
+        raise RuntimeError(f"a product of {dtype} is not implemented for {accel.id}: {reason}") from error
