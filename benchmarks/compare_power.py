@@ -48,7 +48,7 @@ MOST_ALARMS, LEAST_FOUND = 1 / 40, 38 / 40
 # Small, so that a run is mostly the start of its process; each row still has its ten samples and more.
 COMMANDS = {
     "matmul": ("bench", "matmul", "--device", "cpu", "--dtype", "float32", "--size", "512", "--time-budget", "1s"),
-    "transfer": ("bench", "transfer", "--device", "cpu", "--size", "16MiB", "--time-budget", "1s"),
+    "transfer": ("bench", "transfer", "--device", "cpu", "--size", "16MiB", "--only", "copies", "--time-budget", "1s"),
 }
 # As many rows as `bench matmul` has on a CPU by default: two dtypes, two sizes.
 SIMULATED_ROWS = 4
