@@ -107,6 +107,16 @@ def test_an_unbound_process_tells_where_it_may_run(monkeypatch: pytest.MonkeyPat
     assert bound_place.where(Bound(1, (1,)), ()) == "node 1 (assumed from affinity)"
 
 
+def test_a_bound_process_has_its_nodes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numa, "free_bytes", lambda node: 1000)
+    room = cases.Room(host=700, device=None, cache=1, cache_known=True)
+    assert bound_place.within(room, Bound(0, (0,)), 0.5).host == 500
+    assert bound_place.within(room, Bound(0, (0,)), 0.9).host == 700
+    # Memory that is not bound comes from anywhere.
+    assert bound_place.within(room, Bound(0, (0,), False, "refused"), 0.5) is room
+    assert bound_place.within(room, None, 0.5) is room
+
+
 def test_what_a_row_tells_itself_stays() -> None:
     assert bound_place.placed(row("x", 1.0, numa=None), LOCAL).method.numa == LOCAL
     assert bound_place.placed(row("x", 1.0, numa=FAR), LOCAL).method.numa == FAR

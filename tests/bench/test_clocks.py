@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpucheck.bench import clocks
+from gpucheck.bench.bandwidth import judge as bandwidth
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
 
@@ -65,6 +67,12 @@ def test_a_setting_and_the_power_limit_are_remarks() -> None:
     assert held.fix == "see `nvidia-smi -q -d CLOCK`; `nvidia-smi -rac` and `-rgc` take such settings back"
     limited = judged(row("power-limited", reasons=("sw_power_cap",), seconds={"power": 0.5}))
     assert limited.verdict == "info" and limited.fix is None
+
+
+def test_bandwidth_says_it() -> None:
+    moved = replace(row("throttled"), case={"operation": "copy", "size_bytes": 1})
+    moved.method.details.update(verified_slices=1, wrong_elements=0)
+    assert [one.id for one in bandwidth.judge([moved])] == ["bandwidth.result", "bandwidth.speed", "bandwidth.clocks"]
 
 
 def test_the_worst_kind_is_told() -> None:

@@ -70,6 +70,13 @@ def test_a_node_is_allowed_with_a_cpu_and_memory_of_it(tmp_path: Path, on_cpus: 
     assert numa.allowed_text(tmp_path / "nothing") is None
 
 
+def test_what_a_node_has_left(tmp_path: Path) -> None:
+    root = machine(tmp_path, {0: "0-3"})
+    meminfo = root / "sys/devices/system/node/node0/meminfo"
+    meminfo.write_text("Node 0 MemTotal: 9 kB\nNode 0 MemFree: 2 kB\nNode 0 Inactive(file): 3 kB\n")
+    assert (numa.free_bytes(0, root), numa.free_bytes(1, root)) == (5 * 1024, None)
+
+
 def test_the_farthest_node_is_the_wrong_one(tmp_path: Path, on_cpus: list[set[int]]) -> None:
     cpus = {0: "0-1", 1: "2-3", 2: "4-5", 8: ""}
     root = machine(tmp_path / "a", cpus, distances={0: "10 32 21 90", 1: "32 10 12 90"})

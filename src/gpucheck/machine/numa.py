@@ -92,6 +92,16 @@ def allowed(root: Path = ROOT) -> tuple[int, ...]:
     return tuple(node.number for node in nodes(root) if node.cpus & cpus and (memory is None or node.number in memory))
 
 
+def free_bytes(node: int, root: Path = ROOT) -> int | None:
+    """What can be taken from a node: its free memory, and files that are only cached; None where it is not told.
+
+    A process that is bound to a node's memory ends where that ends, whatever the other nodes have left.
+    """
+    folder = root / f"sys/devices/system/node/node{node}"
+    free = _memory(folder, "MemFree:")
+    return None if free is None else free + (_memory(folder, "Inactive(file):") or 0)
+
+
 def allowed_text(root: Path = ROOT) -> str | None:
     """`any of nodes 0-1`, `node 0`: where a process runs that is not bound. None where the system does not tell."""
     numbers = allowed(root)
@@ -257,12 +267,12 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _memory(folder: Path) -> int | None:
-    """`Node 0 MemTotal:  19359956 kB`"""
+def _memory(folder: Path, name: str = "MemTotal:") -> int | None:
+    """Bytes of a line like `Node 0 MemTotal:  19359956 kB`."""
     for line in (_text(folder / "meminfo") or "").splitlines():
         words = line.split()
-        if "MemTotal:" in words:
-            return int(words[words.index("MemTotal:") + 1]) * 1024
+        if name in words:
+            return int(words[words.index(name) + 1]) * 1024
     return None
 
 

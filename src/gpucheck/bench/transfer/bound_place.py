@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.errors import CannotLook
 from gpucheck.machine import numa
 from gpucheck.machine.numa import Bound
 from gpucheck.report.measurement import Measurement
+
+if TYPE_CHECKING:  # torch comes after binding
+    from gpucheck.bench.transfer.cases import Room
 
 
 def bind(node: int | None, unknown_because: str = "") -> tuple[Bound | None, str]:
@@ -32,6 +35,12 @@ def where(bound: Bound | None, words: Iterable[Any]) -> str | None:
         return numa.allowed_text()
     pages = numa.together([numa.node_of_pages(one.data_ptr(), one.nbytes) for one in words])
     return numa.told(bound, pages)
+
+
+def within(room: Room, bound: Bound | None, share: float) -> Room:
+    """The room that is left on the node whose memory this process was bound to, of which `share` may be taken."""
+    free = None if bound is None or not bound.memory else numa.free_bytes(bound.node)
+    return room if free is None else replace(room, host=min(room.host, int(free * share)))
 
 
 def placed(one: Measurement, told: str | None) -> Measurement:

@@ -113,9 +113,8 @@ def rows_on(
         for place, part in enumerate(todo):
             left_s = max(deadline - time.monotonic(), 0.0)
             part_s = left_s * part.weight / sum(one.weight for one in todo[place:])
-            setting = Setting(
-                options, accel, room_for(accel, options.host_share), watch, emit, time.monotonic() + part_s, node
-            )
+            room = bound_place.within(room_for(accel, options.host_share), node, options.host_share)
+            setting = Setting(options, accel, room, watch, emit, time.monotonic() + part_s, node)
             ran.add(part.id)
             try:
                 for one in part.rows(setting):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,8 @@ class Worker:
         self.size = int(setup["size"])
         self.memory: HostMemory = "pinned" if self.accel.can_pin else "pageable"
         self.directions: list[Direction] = ["host_to_host"] if self.accel.is_cpu else list(setup["directions"])
-        self.room = measure.room_for(self.accel, setup["host_share"])
+        share = float(setup["host_share"])
+        self.room = bound_place.within(measure.room_for(self.accel, share), bound, share)
         self.buffers: Buffers = measure.buffers(self.accel, [self.memory], self.room.capacity(self.size, 1))
         if self.buffers.no_pinned is not None:
             raise CannotLook("no pinned memory was to be had", self.buffers.no_pinned)
@@ -137,6 +138,7 @@ class Worker:
 
     def measurement(self, from_s: float, to_s: float, devices: int) -> Measurement:
         """The windows that lie between these times. Raises CannotLook where there is none."""
+        from gpucheck.bench.transfer import link
         from gpucheck.measure import row, telemetry, timing
         from gpucheck.report.measurement import Run
 
@@ -178,4 +180,6 @@ class Worker:
                 **self.details,
             },
         )
-        return bound_place.placed(made, self.numa)
+        rate = made.rate.median if made.rate else None
+        below = link.flags(made.telemetry, self.size, rate) if self.memory == "pinned" else ()
+        return bound_place.placed(replace(made, flags=(*made.flags, *below)), self.numa)
