@@ -12,16 +12,16 @@ import pytest
 import torch
 from duplex import Duplex
 
-from gpucheck.bench.transfer import both_ways, both_ways_judge, both_ways_windows, measure
+from gpucheck.bench.transfer import both_ways, both_ways_judge, both_ways_windows, command, measure, on_device
 from gpucheck.bench.transfer.both_ways_windows import Lane, ran_beside
 from gpucheck.bench.transfer.cases import Options, Room
 from gpucheck.bench.transfer.copies import Buffer, allocate
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook
-from gpucheck.machine import accel
+from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Limits, Timed
-from gpucheck.report.events import Judged, Recorder
+from gpucheck.report.events import Judged, Measured, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate
 
@@ -162,6 +162,8 @@ class Fake:
     is_cpu: bool = False
     can_pin: bool = True
     has_events: bool = True
+    integrated: bool = False
+    uuid: str | None = None
     device: torch.device = HOST
 
     @property
@@ -194,7 +196,15 @@ class Fake:
     def memory(self) -> MemoryFigures:
         return MemoryFigures(source="fake")
 
+    def memory_info(self) -> tuple[int, int]:
+        return 40 * MIB, 80 * MIB
+
     def reset_peak(self) -> None: ...
+
+    def empty_cache(self) -> None: ...
+
+    def as_current(self) -> Any:
+        return contextlib.nullcontext()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return "out of memory" in str(error)
@@ -231,6 +241,20 @@ def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.Monke
         assert details["verified_slices"] > 0 and details["other_verified_slices"] > 0
         assert (details["wrong_bytes"], details["other_wrong_bytes"]) == (0, 0)
         assert details["other_bytes_per_s"] > 0
+
+
+def test_the_command_measures_and_judges_it_beside_copies_within_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (measure, on_device):
+        monkeypatch.setattr(module, "allocate", unpinned)
+    monkeypatch.setattr(inventory, "read", lambda: Facts())
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0",)))
+    monkeypatch.setattr(choose, "open_named", lambda device_id, facts: Fake())
+    recorder = Recorder()
+    command.command(Options(sizes=(MIB,), time_budget_s=0.6, only=("both_ways", "on_device")), recorder)
+    rows = [event.measurement.name for event in recorder.events if isinstance(event, Measured)]
+    assert rows == ["transfer.both_ways", "transfer.both_ways", "transfer.on_device"]
+    found = [event.finding.id for event in recorder.events if isinstance(event, Judged)]
+    assert found == ["transfer.both_ways", "transfer.on_device"]
 
 
 def test_the_two_directions_hold_different_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
