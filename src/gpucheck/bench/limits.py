@@ -264,7 +264,9 @@ def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> lis
 
 
 def _fastest(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    rates = [_rate(dtype, one) for dtype, one in chosen.fastest_products(measurements).items()]
+    best = chosen.fastest_products(measurements)
+    # Operations on whole numbers are no FLOP.
+    rates = [_rate(dtype, one) for dtype, one in best.items() if one.rate is None or one.rate.unit != "OP/s"]
     return sorted(rates, key=lambda figure: figure.value or 0.0)[-1:]
 
 

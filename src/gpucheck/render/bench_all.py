@@ -34,6 +34,7 @@ _COLUMNS = (
 _FIGURES: dict[str, Callable[[float], str]] = {
     "B/s": units.byte_rate,
     "FLOP/s": units.flop_rate,
+    "OP/s": lambda value: units.flop_rate(value, "OP/s"),
     "s": units.duration,
     "1": units.percent,
     "times": lambda value: f"{units.significant(value)}×",

@@ -69,8 +69,9 @@ def _label(row: Row) -> str:
 def _figure(rate: float | None, time_s: float, unit: str | None) -> str:
     if rate is None or unit is None:
         return units.duration(time_s)
-    texts = {"B/s": units.byte_rate, "FLOP/s": units.flop_rate}
-    return texts[unit](rate) if unit in texts else f"{units.significant(rate)} {unit}"
+    if unit in ("FLOP/s", "OP/s"):
+        return units.flop_rate(rate, unit)
+    return units.byte_rate(rate) if unit == "B/s" else f"{units.significant(rate)} {unit}"
 
 
 def _method(compared: Comparison) -> str:
