@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.bench import limits, share
+from gpucheck.bench import efficiency, limits, share
 from gpucheck.bench.bandwidth import judge as bandwidth
 from gpucheck.bench.crossover import judge as crossover
 from gpucheck.bench.matmul import judge as matmul
@@ -99,6 +99,7 @@ _JUDGES: tuple[tuple[Callable[[str], bool], _Judge], ...] = (
     (_is_transfer, _transfer),
     ("bandwidth".__eq__, lambda rows, facts: bandwidth.judge(rows, _part(rows, facts))),
     ("matmul".__eq__, lambda rows, facts: matmul.judge(rows, _part(rows, facts))),
+    (("matmul", efficiency.SUSTAINED).__contains__, lambda rows, facts: efficiency.judge(rows)),
     (overlap.NAME.__eq__, overlap.judge),
     (crossover.NAME.__eq__, crossover.judge),
 )

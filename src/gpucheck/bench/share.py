@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import peaks, units
 from gpucheck.machine.accel import Accel
+from gpucheck.measure import runs
 from gpucheck.peaks import Part, Peak, Unknown
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -69,18 +71,48 @@ def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None
     if not known:
         return [_unknown("matmul.share_of_peak", f"{part.source} gives none for {', '.join(best)}")]
     shares = {dtype: _rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
-    told = ", ".join(
-        f"{dtype} {units.percent(shares[dtype])} of {units.flop_rate(peak.flop_per_s)}" for dtype, peak in known.items()
-    )
-    accumulators = " and ".join(dict.fromkeys(peak.accumulator for peak in known.values()))
+    clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
+    # At another clock the part can do as much more or less.
+    at_clock = {
+        dtype: None if (clock := clocks[dtype]) is None else shares[dtype] * peak.clock_hz / clock
+        for dtype, peak in known.items()
+    }
+    told = ", ".join(_told(best[dtype], peak, shares[dtype], clocks[dtype]) for dtype, peak in known.items())
     evidence = {
         "share": shares,
+        "share_at_clock_seen": at_clock,
+        "clock_seen_hz": clocks,
         "peaks": {dtype: _peak(peak) for dtype, peak in known.items()},
         "without_peak": [dtype for dtype in best if dtype not in known],
         **_provenance(part),
     }
-    message = f"{told} ({accumulators} accumulator; {part.label})"
+    message = f"{told} ({_accumulators(known)}; {part.label})"
     return [Finding("matmul.share_of_peak", "info", f"share of the {_kind(part)} dense peak", message, evidence)]
+
+
+def _clock_seen(one: Measurement) -> float | None:
+    """The median SM clock inside the row's windows, over its runs; None where none of them read it."""
+    seen = [(run["telemetry"] or {}).get("sm_clock_hz") for run in runs.each(one)]
+    medians = [clock["median"] for clock in seen if clock]
+    return statistics.median(medians) if medians else None
+
+
+def _told(one: Measurement, peak: Peak, share: float, clock_hz: float | None) -> str:
+    unit = one.rate.unit if one.rate else "FLOP/s"
+    text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, unit)}"
+    if clock_hz is None:
+        return text
+    return f"{text} and {units.percent(share * peak.clock_hz / clock_hz)} at the {clock_hz / 1e6:.0f} MHz seen"
+
+
+def _accumulators(known: Mapping[str, Peak]) -> str:
+    """In what the products are added up: one for all, or each by its dtypes."""
+    dtypes: dict[str, list[str]] = {}
+    for dtype, peak in known.items():
+        dtypes.setdefault(peak.accumulator, []).append(dtype)
+    if len(dtypes) == 1:
+        return f"{next(iter(dtypes))} accumulator"
+    return "; ".join(f"{accumulator} accumulator for {', '.join(names)}" for accumulator, names in dtypes.items())
 
 
 def of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:

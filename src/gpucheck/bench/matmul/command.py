@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gpucheck import units
-from gpucheck.bench import chosen, devices, share
+from gpucheck.bench import chosen, devices, efficiency, share
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import search_judge, search_run, sustain, sustain_judge
 from gpucheck.bench.matmul.cases import Case, Options, cases, fitting
@@ -54,6 +54,7 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
         usual = [one for one in measured if one.name == "matmul"]
         return [
             *judge(usual, share.part_of(accel, facts)),
+            *efficiency.judge(measured),
             *search_judge.judge(entries, usual),
             *sustain_judge.judge(measured),
         ]

@@ -1,0 +1,66 @@
+"""How much a device computes for each watt: operations per joule. Pure.
+
+Power is the energy counter's over a whole row of at least two seconds: what a driver calls its power now is an average
+of the last second on recent parts, and says nothing of a short row. A long run without a pause tells more than a row of
+windows, between which the device rests: where there is one, it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpucheck import units
+from gpucheck.measure import runs
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement
+
+SUSTAINED = "matmul.sustained"
+
+
+def judge(measurements: Sequence[Measurement]) -> list[Finding]:
+    """One finding for the best of each dtype; nothing where no row was read at all, as on a CPU.
+
+    Rows of one device, short and long ones. Of a row in several runs it is the mean power of those that counted it.
+    """
+    read = [one for one in measurements if any(run["telemetry"] is not None for run in runs.each(one))]
+    timed = [one for one in read if one.rate is not None]
+    if not timed:
+        return []
+    best: dict[str, dict[str, Any]] = {}
+    for one in sorted(timed, key=lambda row: row.name != SUSTAINED):
+        entry, dtype = _entry(one), str(one.case["dtype"])
+        known = best.get(dtype)
+        if entry is None or (known is not None and known["row"] == SUSTAINED != one.name):
+            continue
+        if known is None or entry["flop_per_joule"] > known["flop_per_joule"]:
+            best[dtype] = entry
+    unknown = {str(one.case["dtype"]): _why(one) for one in timed if str(one.case["dtype"]) not in best}
+    evidence = {"efficiency": {**best, **dict.fromkeys(unknown)}, "because": unknown}
+    if not best:
+        reason = next(iter(unknown.values()))
+        told = f"{reason}; --sustain runs long enough to tell"
+        return [Finding("matmul.efficiency", "info", "the rate per watt is unknown", told, evidence)]
+    told = ", ".join(
+        f"{dtype} {units.flop_rate(it['flop_per_joule'], it['unit'])} per W at {it['power_w']:.0f} W"
+        for dtype, it in best.items()
+    )
+    return [Finding("matmul.efficiency", "info", "rate per watt", told, evidence)]
+
+
+def _entry(one: Measurement) -> dict[str, Any] | None:
+    power_w = _power(one)
+    if one.rate is None or not power_w:
+        return None
+    each = one.rate.median / power_w
+    return {"flop_per_joule": each, "power_w": power_w, "unit": one.rate.unit, "row": one.name}
+
+
+def _power(one: Measurement) -> float | None:
+    powers = [run["telemetry"]["power_w"] for run in runs.each(one) if (run["telemetry"] or {}).get("power_w")]
+    return sum(powers) / len(powers) if powers else None
+
+
+def _why(one: Measurement) -> str:
+    reasons = [(run["telemetry"] or {}).get("unknown", {}).get("power_w") for run in runs.each(one)]
+    return next((reason for reason in reasons if reason), "the energy counter was not read")

@@ -1,0 +1,182 @@
+"""What share of its part's peak a device reaches, at the data sheet's clock and at the clock that was seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.bench import efficiency, share
+from gpucheck.machine.accel import Accel
+from gpucheck.peaks import Part, lookup
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+
+H200 = lookup("NVIDIA H200", (9, 0), 132, 6144)
+SHEET = "NVIDIA H200 Tensor Core GPU data sheet, collected 2026-11"
+
+
+def telemetry(clock_hz: float | None = None, power_w: float | None = None, why: str = "") -> dict[str, Any]:
+    clock = None if clock_hz is None else {"median": clock_hz, "min": clock_hz, "max": clock_hz}
+    unknown = {"power_w": why} if why else {}
+    return {"sm_clock_hz": clock, "power_w": power_w, "clock_reasons": [], "unknown": unknown}
+
+
+def row(dtype: str, rate: float | None, seen: dict[str, Any] | None = None, name: str = "matmul") -> Measurement:
+    return Measurement(
+        name=name,
+        device=DeviceRef("cuda:0"),
+        case={"dtype": dtype, "m": 8, "n": 8, "k": 8, "support": "native"},
+        runs=(Run("", 1, (1.0,), (0.0,)),),
+        time_s=TimeStats(1.0, 1),
+        work={},
+        rate=None if rate is None else Rate(rate, "OP/s" if dtype == "int8" else "FLOP/s"),
+        memory=MemoryFigures(),
+        method=Method("device events", "held", "warm", dtype, dtype),
+        telemetry=seen,
+    )
+
+
+def of_several(one: Measurement, *seen: dict[str, Any] | None) -> Measurement:
+    """The row of several processes, as they are put together."""
+    each = [{"flags": (), "telemetry": telemetry, "details": {}} for telemetry in seen]
+    return replace(one, telemetry=None, method=replace(one.method, details={"each_run": each}))
+
+
+def only(found: list[Finding]) -> Finding:
+    (one,) = found
+    return one
+
+
+# products
+
+
+def test_the_share_is_told_at_the_data_sheets_clock_and_at_the_one_that_was_seen() -> None:
+    rows = [row("bfloat16", 791.52e12, telemetry(1.5e9)), row("bfloat16", 1e12, telemetry(0.3e9))]
+    finding = only(share.of_products(rows, H200))
+    # 989.4 TFLOP/s at 1.83 GHz are 811 at 1.5.
+    assert (
+        finding.message == f"bfloat16 80 % of 989 TFLOP/s and 98 % at the 1500 MHz seen (float32 accumulator; {SHEET})"
+    )
+    assert finding.evidence["share"] == {"bfloat16": pytest.approx(0.8)}
+    assert finding.evidence["share_at_clock_seen"] == {"bfloat16": pytest.approx(0.976)}
+    assert finding.evidence["clock_seen_hz"] == {"bfloat16": 1.5e9}
+
+
+def test_more_than_the_peak_is_told_as_it_is() -> None:
+    finding = only(share.of_products([row("float32", 73.7e12, telemetry(1.65e9))], H200))
+    assert finding.message.startswith("float32 110 % of 67.0 TFLOP/s and 132 % at the 1650 MHz seen (")
+
+
+def test_a_clock_that_was_not_read_is_no_clock() -> None:
+    for seen in (None, telemetry()):
+        finding = only(share.of_products([row("bfloat16", 494.7e12, seen)], H200))
+        assert finding.message == f"bfloat16 50 % of 989 TFLOP/s (float32 accumulator; {SHEET})"
+        assert finding.evidence["share_at_clock_seen"] == {"bfloat16": None}
+
+
+def test_of_several_runs_the_median_clock_counts() -> None:
+    one = of_several(row("bfloat16", 494.7e12), telemetry(1.2e9), None, telemetry(1.83e9), telemetry(1.5e9))
+    assert only(share.of_products([one], H200)).evidence["clock_seen_hz"] == {"bfloat16": 1.5e9}
+
+
+def test_each_accumulator_is_named_and_whole_numbers_are_no_flop() -> None:
+    rows = [row("float64", 33.5e12), row("bfloat16", 98.94e12), row("float8_e4m3fn", 989.5e12), row("int8", 1583.2e12)]
+    assert only(share.of_products(rows, H200)).message == (
+        "float64 50 % of 67.0 TFLOP/s, bfloat16 10 % of 989 TFLOP/s, float8_e4m3fn 50 % of 1.98 PFLOP/s, "
+        "int8 80 % of 1.98 POP/s (float64 accumulator for float64; "
+        f"float32 accumulator for bfloat16, float8_e4m3fn; int32 accumulator for int8; {SHEET})"
+    )
+
+
+# the part
+
+
+@pytest.mark.parametrize(
+    ("device", "kind"),
+    [
+        (Device("cuda", "cuda:0", "NVIDIA H200", compute_capability="9.0", multiprocessors=132), "data sheet"),
+        (
+            Device(
+                "cuda",
+                "cuda:0",
+                "NVIDIA H200",
+                uuid="MIG-1",
+                compute_capability="9.0",
+                multiprocessors=16,
+                max_sm_clock_hz=1.98e9,
+                max_memory_clock_hz=3.2e9,
+                memory_bus_width_bits=6144,
+            ),
+            "estimate",
+        ),
+    ],
+)
+def test_a_document_tells_the_part_without_its_machine(device: Device, kind: str) -> None:
+    part = share.part_in(device)
+    assert isinstance(part, Part) and part.kind == kind
+    # Of a slice of a card the card's memory clock says nothing.
+    assert (part.memory_bytes_per_s is None) == (kind == "estimate")
+    assert share.part_in(Device("cpu", "cpu")) is None
+
+
+def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
+    class Properties:
+        memory_bus_width = 6144
+        memory_clock_rate = 3201000
+
+    class Module:
+        @staticmethod
+        def get_device_properties(_: torch.device) -> Properties:
+            return Properties()
+
+    module: Any = Module()
+    accel = Accel(torch.device("cuda:0"), module, "NVIDIA H200", None, (9, 0), 132)
+    device = Device("cuda", "cuda:0", "NVIDIA H200", compute_capability="9.0", multiprocessors=132)
+    assert share.part_of(accel, Facts(devices=(device,))) == share.part_in(replace(device, memory_bus_width_bits=6144))
+
+
+# operations per joule
+
+
+def test_the_rate_per_watt_is_of_rows_whose_energy_was_counted() -> None:
+    rows = [row("bfloat16", 700e12, telemetry(power_w=700.0)), row("bfloat16", 500e12, telemetry(power_w=400.0))]
+    finding = only(efficiency.judge([*rows, row("int8", 1400e12, telemetry(power_w=500.0))]))
+    assert (finding.id, finding.verdict, finding.title) == ("matmul.efficiency", "info", "rate per watt")
+    assert finding.message == "bfloat16 1.25 TFLOP/s per W at 400 W, int8 2.80 TOP/s per W at 500 W"
+    assert finding.evidence["efficiency"]["bfloat16"]["flop_per_joule"] == 1.25e12
+
+
+def test_a_long_run_counts_more_than_a_row_of_windows() -> None:
+    rows = [
+        row("bfloat16", 700e12, telemetry(power_w=350.0)),
+        row("bfloat16", 600e12, telemetry(power_w=600.0), "matmul.sustained"),
+    ]
+    for order in (rows, rows[::-1]):
+        assert only(efficiency.judge(order)).message == "bfloat16 1.00 TFLOP/s per W at 600 W"
+
+
+def test_a_row_too_short_to_count_its_energy_says_so() -> None:
+    short = row("bfloat16", 700e12, telemetry(why="the row is shorter than the 2 s over which energy is counted"))
+    finding = only(efficiency.judge([short]))
+    assert finding.title == "the rate per watt is unknown"
+    assert finding.message == (
+        "the row is shorter than the 2 s over which energy is counted; --sustain runs long enough to tell"
+    )
+    assert finding.evidence["efficiency"] == {"bfloat16": None}
+    known = row("float32", 50e12, telemetry(power_w=500.0))
+    both = only(efficiency.judge([short, known]))
+    assert both.message == "float32 100 GFLOP/s per W at 500 W"
+    assert both.evidence["because"] == {"bfloat16": "the row is shorter than the 2 s over which energy is counted"}
+
+
+def test_without_any_reading_or_rate_nothing_is_said() -> None:
+    assert efficiency.judge([row("float32", 1e9), row("bfloat16", None, telemetry(power_w=9.0))]) == []
+
+
+def test_of_several_runs_it_is_the_mean_power_of_those_that_counted_it() -> None:
+    one = of_several(row("bfloat16", 600e12), telemetry(power_w=500.0), telemetry(), telemetry(power_w=700.0))
+    assert only(efficiency.judge([one])).message == "bfloat16 1.00 TFLOP/s per W at 600 W"
