@@ -34,12 +34,14 @@ class Duplex:
     """Seconds everywhere. `engines`: each stream's own; one, that serves them in turn; one, that serves `a` first.
 
     `beside` is each stream's speed while both copy on engines of their own: 1 is a link that carries both at full rate,
-    0.5 one that they share. `length(stream, number)` is what the stream's copy with this number takes alone.
+    0.5 one that they share; `beside_b` that of `b` where it differs. `length(stream,
+    number)` is what the stream's copy with this number takes alone.
     """
 
     length: Callable[[str, int], float] = lambda stream, number: 1e-3
     engines: Literal["own", "in turn", "a first"] = "own"
     beside: float = 1.0
+    beside_b: float | None = None
     launch_s: float = 5e-6
     can_hold: bool = True
     held_share: float = 1.0
@@ -131,8 +133,9 @@ class Duplex:
                 kept = "a" if self.engines == "a first" else serving if serving in copying else self._other()
                 copying = [kept]
             serving = copying[0] if len(copying) == 1 else ""
-            speed = self.beside if len(copying) > 1 else 1.0
-            running = dict.fromkeys(copying, speed)
+            running = dict.fromkeys(copying, self.beside if len(copying) > 1 else 1.0)
+            if self.beside_b is not None and len(copying) > 1:
+                running["b"] = self.beside_b
             running |= {name: 1.0 for name, head in heads.items() if head.kind == "hold"}
             ends = [now + heads[name].left_s / running[name] for name in running]
             ends += [q[0].enqueued_s for q in queues.values() if q and q[0].enqueued_s > now]

@@ -101,6 +101,13 @@ def test_an_engine_that_serves_one_stream_first_is_not_both_at_once() -> None:
     assert timed.details["discarded_because"] == {"it stood still": 4}
 
 
+def test_one_that_is_slowed_down_gets_the_time_to_end_a_copy() -> None:
+    timed = take(Duplex(length=lambda stream, number: 20e-3, beside_b=0.3))
+    assert timed.details["discarded_because"] == {"it stood still": 1}
+    assert timed.run.calls_per_sample == 4
+    assert per_call_s(timed) == pytest.approx(20e-3, rel=0.01)
+
+
 def test_a_hold_that_is_too_short_is_doubled() -> None:
     device = Duplex(length=lambda stream, number: 20e-6, held_share=0.25)
     timed = take(device)

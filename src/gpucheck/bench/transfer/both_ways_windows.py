@@ -101,8 +101,8 @@ def take(timer: Duplex, lane: Lane, other: Lane, limits: Limits) -> Timed:
     plan.hold_s = HOLD_BASE_S + HOLD_FACTOR * _window(timer, lane, other, plan, 0).enqueue_s
     # Filling the buffers for the first time is setting up.
     deadline = timer.host_now() + limits.budget_s
-    kept, flags, notes = _Kept(), [], {}
-    failures: Counter[str] = Counter()
+    kept, failures = _Kept(), Counter[str]()
+    notes: dict[str, Any] = {}
     number = 0
     while not _enough([one.elapsed_s for one in kept.windows], timer.host_now(), deadline, limits.precision):
         number += 1
@@ -113,19 +113,23 @@ def take(timer: Duplex, lane: Lane, other: Lane, limits: Limits) -> Timed:
             continue
         kept.discarded[one.wrong] += 1
         failures[one.wrong] += 1
+        calls = plan.calls
         if not _strengthen(plan, one.wrong, failures[one.wrong]):
             notes["ended_because"] = one.wrong
             break
-    if not kept.windows:
-        flags.append("never-together")
-    elif len(kept.windows) < WANTED_SAMPLES:
-        flags.append("few-samples")
-    rates = [one.beside_calls / one.elapsed_s for one in kept.windows]
-    run = Run(
-        started, plan.calls, tuple(one.elapsed_s for one in kept.windows), tuple(one.started_s for one in kept.windows)
-    )
+        if plan.calls != calls:
+            # A run's samples are all of so many calls.
+            kept.windows.clear()
+    return _timed(started, plan, kept, {"alone_s": alone_s, **notes})
+
+
+def _timed(started: str, plan: Plan, kept: _Kept, notes: dict[str, Any]) -> Timed:
+    """The windows that count as a row's samples, and what they are worth."""
+    windows = kept.windows
+    flags = ("never-together",) if not windows else ("few-samples",) if len(windows) < WANTED_SAMPLES else ()
+    rates = [one.beside_calls / one.elapsed_s for one in windows]
+    run = Run(started, plan.calls, tuple(one.elapsed_s for one in windows), tuple(one.started_s for one in windows))
     details = {
-        "alone_s": alone_s,
         "untimed_calls": UNTIMED_CALLS,
         "beside_calls": plan.beside,
         "beside_calls_per_s": stats.median(rates) if rates else None,
@@ -134,7 +138,7 @@ def take(timer: Duplex, lane: Lane, other: Lane, limits: Limits) -> Timed:
         "hold_s": plan.hold_s if plan.held else None,
         **notes,
     }
-    return Timed(run, "device events", "held" if plan.held else "unheld", tuple(flags), details)
+    return Timed(run, "device events", "held" if plan.held else "unheld", flags, details)
 
 
 def ran_beside(start_s: float, end_s: float, marks_s: Sequence[float]) -> float:
@@ -174,7 +178,7 @@ def _alone(timer: Duplex, lane: Lane, number: int) -> float:
 
 def _plan(alone_s: float, other_s: float) -> Plan:
     fewest = FEWEST_CALLS if alone_s < LONG_CALL_S else FEWEST_LONG_CALLS
-    calls = min(MOST_CALLS, max(fewest, calls_for(alone_s), math.ceil(LEAST_BESIDE * other_s / alone_s)))
+    calls = min(MOST_CALLS, max(fewest, calls_for(alone_s), round(LEAST_BESIDE * other_s / alone_s)))
     # Copies in turn on one engine come to one of the other's for each of ours.
     beside = math.ceil(OUTLAST * (UNTIMED_CALLS + calls) * max(1.0, alone_s / other_s)) + 1
     return Plan(calls, min(beside, MOST_BESIDE))
@@ -190,6 +194,9 @@ def _strengthen(plan: Plan, wrong: Reason, failures: int) -> bool:
         if plan.beside >= MOST_BESIDE:
             return False
         plan.beside = min(2 * plan.beside, MOST_BESIDE)
+    elif wrong == "it stood still":
+        # Slowed down by ours it may only need longer to end a copy.
+        plan.calls, plan.beside = min(2 * plan.calls, MOST_CALLS), min(2 * plan.beside, MOST_BESIDE)
     return True
 
 
