@@ -6,19 +6,19 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 
-from gpucheck.bench.transfer import peer, peer_child, peer_judge
+from gpucheck.bench.transfer import command, parts, peer, peer_child, peer_judge
 from gpucheck.bench.transfer.cases import Options
 from gpucheck.bench.transfer.setting import Together
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child
+from gpucheck.machine import child, choose, inventory
 from gpucheck.machine.child import ChildResult
-from gpucheck.report.events import Judged, Progress, Recorder
+from gpucheck.report.events import Judged, Measured, Progress, Recorder
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
@@ -76,6 +76,10 @@ class Fake:
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return "out of memory" in str(error)
+
+    # What else the command asks of a device.
+    is_cpu: bool = False
+    uuid: str | None = None
 
     def peer_access(self, other: Fake) -> bool | None:
         self.asked.append(other.id)
@@ -367,3 +371,30 @@ def test_no_rate_at_all_is_undecided_and_many_pairs_are_counted() -> None:
     (found,) = peer_judge.judge(rows, Facts())
     assert "cuda:3 to cuda:9 and 2 more" in found.message
     assert found.evidence["devices"][-1] == "cuda:10"
+
+
+# the command
+
+
+def test_the_command_measures_pairs_after_the_devices_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(given: Together) -> Iterator[Measurement]:
+        lines = "\n".join(json.dumps(one) for one in said_by_main(monkeypatch, *given.ids))
+        return peer.rows(given, lambda argv, timeout_s: ended(lines))
+
+    (part,) = [replace(one, rows=rows) for one in parts.TOGETHER if one.id == "peer"]
+    monkeypatch.setattr(parts, "TOGETHER", (part,))
+    monkeypatch.setattr(command, "TOGETHER", (part,))
+    monkeypatch.setattr(inventory, "read", lambda: Facts())
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0", "cuda:1")))
+    monkeypatch.setattr(choose, "open_named", lambda device_id, facts: Fake(device_id))
+    recorder = Recorder()
+    command.command(Options(device="all", only=("peer",)), recorder)
+    measured_rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    assert [(one.case["source"], one.case["what"]) for one in measured_rows] == [
+        ("cuda:0", "rate"),
+        ("cuda:0", "latency"),
+        ("cuda:1", "rate"),
+        ("cuda:1", "latency"),
+    ]
+    (found,) = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    assert found.id == "transfer.peer" and found.evidence["devices"] == ["cuda:0", "cuda:1"]
