@@ -1,10 +1,10 @@
 """What reading clocks, power and heat beside a measurement costs it, as ratios of times measured in turn.
 
-    python benchmarks/telemetry_cost.py [--device cuda:0] [--pairs 30] [--side 0.5] [--json]
+    python benchmarks/telemetry_cost.py [--device cuda:0] [--pairs 30] [--side 0.12] [--json]
 
-Each pair times the same work once while a child samples the device and once without it, the first of a pair
-alternating. The cost is the median ratio less one; it is below 0.5 % where the whole 95 % interval of the median is.
-Exit status 0 where that is so for every work, 1 where the whole interval lies above, 4 where it cannot be told, 3 where
+Each pair times the same work once while a child samples the device and once while that child is stopped (SIGSTOP), the
+first of a pair alternating. The cost is the median ratio less one; it is below 0.5 % where the whole 95 % interval of
+the median is. Exit status 0 where that is so for every work, 1 where the whole interval lies above, 4 where it cannot be told, 3 where
 there is no device that NVML reads. On a machine without a GPU it measures with whatever libnvidia-ml is found, a fake
 one too: then what the child itself costs the CPU is told.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,8 +28,10 @@ from copy_reference import interval_of_median  # noqa: E402  (found beside this 
 
 MOST = 0.005
 FEWEST_PAIRS = 30
-# A child that has just been started or ended still keeps a core busy.
-SETTLE_S = 0.2
+# The child samples 20 times a second: by then it is in its rhythm again, or at rest.
+SETTLE_S = 0.05
+# Of one side: two or three readings of the child, twenty windows of the longest work.
+SIDE_S = 0.12
 SHOWN, REFUTED, NOTHING, UNDECIDED = 0, 1, 3, 4
 
 # Seconds per call, measured for about so long.
@@ -72,29 +76,56 @@ def middle(values: Sequence[float]) -> float:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
-def sides(accel: Any, uuid: str, call: Callable[[], object], side_s: float) -> tuple[Side, Side]:
-    """The work with a child that samples the device `uuid`, and without."""
+class Sampled:
+    """A device that a child samples, and that it leaves alone for a while. Raises SystemExit where it cannot."""
+
+    def __init__(self, uuid: str) -> None:
+        from gpucheck.machine.child import LineChild, python_argv
+        from gpucheck.measure.telemetry import Watch
+
+        children: list[LineChild] = []
+
+        def start(uuid: str) -> LineChild:
+            children.append(LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid)))
+            return children[0]
+
+        self.watch = Watch(uuid, start=start)
+        if self.watch.reason:
+            raise SystemExit(f"telemetry_cost: {self.watch.reason}")
+        self._pid = children[0].pid
+
+    def stop(self) -> None:
+        """Let the child rest."""
+        os.kill(self._pid, signal.SIGSTOP)
+        time.sleep(SETTLE_S)
+
+    def go_on(self) -> None:
+        """Let it sample again."""
+        os.kill(self._pid, signal.SIGCONT)
+        time.sleep(SETTLE_S)
+
+
+def sides(accel: Any, sampled: Sampled, call: Callable[[], object], side_s: float) -> tuple[Side, Side]:
+    """The work with a child that samples the device, and without."""
     from gpucheck import stats
     from gpucheck.measure import timing
-    from gpucheck.measure.telemetry import Watch
 
     def timed() -> float:
         clock: timing.Clock = "device events" if accel.has_events else "host"
-        taken = timing.measure(accel, timing.Work(call), clock=clock, limits=timing.Limits(side_s, 0.05, 0.0)).run
+        taken = timing.measure(accel, timing.Work(call), clock=clock, limits=timing.Limits(side_s, 0.01, 0.0)).run
         return stats.median(taken.samples_s) / taken.calls_per_sample
 
     def watched() -> float:
-        with Watch(uuid) as watch:
-            if watch.reason:
-                raise SystemExit(f"telemetry_cost: {watch.reason}")
-            time.sleep(SETTLE_S)
-            seconds = timed()
-            if not watch.take():
-                raise SystemExit(f"telemetry_cost: nothing was read ({watch.reason or 'no reason given'})")
+        sampled.go_on()
+        before = len(sampled.watch.take())
+        seconds = timed()
+        # One of them is that of the asking itself.
+        if before == 0 or len(sampled.watch.take()) < 2:
+            raise SystemExit(f"telemetry_cost: nothing was read beside the work; {sampled.watch.reason or 'too short'}")
         return seconds
 
     def unwatched() -> float:
-        time.sleep(SETTLE_S)
+        sampled.stop()
         return timed()
 
     return watched, unwatched
@@ -122,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="What telemetry costs the measurement that it stands beside.")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--pairs", type=int, default=FEWEST_PAIRS)
-    parser.add_argument("--side", type=float, default=0.5, metavar="SECONDS", help="of one side of a pair")
+    parser.add_argument("--side", type=float, default=SIDE_S, metavar="SECONDS", help="of one side of a pair")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     if given.pairs < FEWEST_PAIRS:
@@ -137,7 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if uuid is None:
         print("telemetry_cost: NVML reads no device here: there is nothing to measure", file=sys.stderr)
         return NOTHING
-    costs = [cost_of(work, *sides(accel, uuid, call, given.side), given.pairs) for work, call in works(accel)]
+    sampled = Sampled(uuid)
+    with sampled.watch:
+        costs = [cost_of(work, *sides(accel, sampled, call, given.side), given.pairs) for work, call in works(accel)]
     if given.json:
         print(json.dumps([{**vars(cost), "within": cost.status == SHOWN} for cost in costs]))
     else:

@@ -72,7 +72,7 @@ def test_a_setting_and_the_power_limit_are_remarks() -> None:
 def test_bandwidth_says_it() -> None:
     moved = replace(row("throttled"), case={"operation": "copy", "size_bytes": 1})
     moved.method.details.update(verified_slices=1, wrong_elements=0)
-    assert [one.id for one in bandwidth.judge([moved])] == ["bandwidth.result", "bandwidth.speed", "bandwidth.clocks"]
+    assert [one.id for one in bandwidth.judge([moved])] == ["bandwidth.result", "bandwidth.speed", "bandwidth.clock"]
 
 
 def test_the_worst_kind_is_told() -> None:

@@ -25,7 +25,7 @@ def judge(measurements: Sequence[Measurement], part: Part | Unknown | None = Non
         *_speed(measurements, best),
         *share.of_memory(best, part),
         *busy.judge("bandwidth.cpu_busy", measurements),
-        *clocks.judge("bandwidth.clocks", measurements),
+        *clocks.judge("bandwidth.clock", measurements),
     ]
 
 
