@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.bench import busy
+from gpucheck.bench import busy, clocks
 from gpucheck.bench.transfer import fit
 from gpucheck.bench.transfer import link as of_link
 from gpucheck.bench.transfer.link import LARGE_BYTES, Link, link_under_load
@@ -53,6 +53,7 @@ def judge(measurements: Sequence[Measurement], link: Link) -> list[Finding]:
         *of_link.judge({way: row for way in WAYS if (row := best(measurements, way, "link")) is not None}, link, WAYS),
         *_speedup(measurements),
         *_on_host(measurements),
+        *clocks.judge("transfer.clock", measurements),
         *busy.judge("transfer.cpu_busy", measurements),
     ]
 
