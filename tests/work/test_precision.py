@@ -68,3 +68,35 @@ def test_a_multiplier_that_rounds_its_inputs_is_seen(bits: int, name: str, monke
 
     monkeypatch.setattr(torch, "mm", rounding)
     assert precision.observed(*buffers()) == name
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.int8])
+def test_what_is_multiplied_by_another_function_is_seen_too(dtype: torch.dtype) -> None:
+    a, b = torch.empty(24, 32, dtype=dtype), torch.empty(48, 32, dtype=dtype).t()
+    out = torch.empty(24, 48, dtype=torch.int32 if dtype == torch.int8 else torch.bfloat16)
+
+    def multiply() -> None:
+        out.copy_(a.double() @ b.double())
+
+    def rounding() -> None:
+        # What keeps two bits behind the point of a float8, and seven bits of a whole number.
+        kept = (a.double() * 4).round() / 4 if dtype != torch.int8 else (a.double() / 2).round() * 2
+        out.copy_(kept @ b.double())
+
+    assert precision.observed(a, b, out, multiply) == str(dtype).removeprefix("torch.")
+    assert precision.observed(a, b, out, rounding) == "lower"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "computed", "name"),
+    [
+        (torch.float64, torch.float32, "float32"),
+        (torch.float64, torch.bfloat16, "bfloat16"),
+        (torch.float16, torch.bfloat16, "bfloat16"),
+    ],
+)
+def test_a_wide_dtype_that_is_multiplied_in_a_lower_one_is_seen(
+    dtype: torch.dtype, computed: torch.dtype, name: str
+) -> None:
+    a, b, out = buffers(dtype)
+    assert precision.observed(a, b, out, lambda: out.copy_(a.to(computed) @ b.to(computed))) == name

@@ -84,3 +84,86 @@ def test_what_is_no_number_never_passes(value: float) -> None:
     unsampled = next(row for row in range(96) if row not in reference.sampled_rows(96))
     result[unsampled, 0] = value
     assert not reference.check_product(a, b, result).passed
+
+
+def test_the_inputs_stay_as_they_are() -> None:
+    a, b, result = product(torch.float64)
+    before = b.clone()
+    assert reference.check_product(a, b, result).passed
+    assert torch.equal(b, before)
+
+
+def whole_numbers() -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(7)
+    a = torch.empty(40, 64, dtype=torch.int8).random_(-127, 128, generator=generator)
+    b = torch.empty(24, 64, dtype=torch.int8).random_(-127, 128, generator=generator).t()
+    return a, b, (a.double() @ b.double()).to(torch.int32)
+
+
+def test_whole_numbers_are_right_or_wrong() -> None:
+    a, b, result = whole_numbers()
+    check = reference.check_product(a, b, result)
+    assert check.passed and (check.worst, check.smallest_detectable) == (0.0, 1.0)
+    right = int(result[13, 20])
+    result[13, 20] += 1
+    check = reference.check_product(a, b, result)
+    assert (check.passed, check.row, check.column) == (False, 13, 20)
+    assert (check.got, check.expected) == (right + 1, right)
+
+
+def float8_product() -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(7)
+    a = torch.randn(64, 4096, generator=generator).to(torch.float8_e4m3fn)
+    b = torch.randn(48, 4096, generator=generator).to(torch.float8_e4m3fn).t()
+    return a, b, (a.double() @ b.double())
+
+
+def kept_by_hopper(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """32 products at once, each cut off 13 bits behind the largest of them and of the sum; promoted after 128."""
+    whole = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
+    for start in range(0, a.shape[1], 128):
+        part = torch.zeros_like(whole)
+        for first in range(start, start + 128, 32):
+            terms = a[:, first : first + 32, None].double() * b[None, first : first + 32].double()
+            terms = torch.cat([terms, part[:, None]], dim=1)
+            unit = torch.exp2(torch.floor(torch.log2(terms.abs().amax(1, keepdim=True))) - 13)
+            part = ((terms / unit).trunc() * unit).sum(1)
+        whole += part
+    return whole
+
+
+def test_float8_added_up_in_few_bits_is_no_fault() -> None:
+    a, b, exact = float8_product()
+    assert reference.check_product(a, b, exact.to(torch.bfloat16)).passed
+    few = kept_by_hopper(a, b).to(torch.bfloat16)
+    check = reference.check_product(a, b, few)
+    assert check.passed
+    # What bfloat16 alone would leave room for is exceeded.
+    assert not reference.check_product(a.bfloat16(), b.bfloat16(), few).passed
+    few[0, 5] += 16 * check.smallest_detectable
+    check = reference.check_product(a, b, few)
+    assert (check.passed, check.row, check.column) == (False, 0, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_single_elements_are_checked_the_worst_first(dtype: torch.dtype) -> None:
+    a, b, result = product(dtype)
+    right = float(result[3, 4])
+    result[3, 4] += 0.5
+    found = reference.check_elements(a, b, result, [(95, 79), (3, 4), (0, 0)])
+    assert (found[0].row, found[0].column) == (3, 4)
+    assert found[0].worst > 1 and found[1].worst <= 1
+    assert found[0].expected == pytest.approx(right, rel=0.01)
+    assert found[0].got == float(result[3, 4])
+    result[0, 0] = math.nan
+    assert reference.check_elements(a, b, result, [(3, 4), (0, 0)])[0].worst == math.inf
+    assert reference.check_elements(a, b, result, []) == []
+
+
+def test_single_elements_of_float8_and_whole_numbers() -> None:
+    a, b, exact = float8_product()
+    (one,) = reference.check_elements(a, b, exact.to(torch.bfloat16), [(63, 47)])
+    assert one.worst <= 1 and one.expected == pytest.approx(float(exact[63, 47]))
+    a, b, result = whole_numbers()
+    (one,) = reference.check_elements(a, b, result, [(39, 23)])
+    assert (one.got, one.expected, one.worst) == (int(result[39, 23]), int(result[39, 23]), 0.0)

@@ -56,8 +56,10 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Result:
     with precision.precision(wanted):
         settings = precision.state()
         rotation = Rotation(kind, sets)
-        product.try_once(rotation.call, case.dtype, accel)
-        observed = precision.observed(first.a, first.b, first.out, kind.bind(first.a, first.b, first.out))
+        multiply = kind.bind(first.a, first.b, first.out)
+        observed = product.try_once(
+            lambda: precision.observed(first.a, first.b, first.out, multiply), case.dtype, accel
+        )
         _fill(case, flat)
         rotation.once_each()
         accel.synchronize()

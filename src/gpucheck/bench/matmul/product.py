@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -17,6 +17,7 @@ from gpucheck.machine.accel import Accel, feature
 Dtype = Literal["float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 Shape = tuple[int, int, int]
+_T = TypeVar("_T")
 
 # Random numbers that are drawn at once in float32 where the dtype itself has no generator: 64 MiB of them.
 _DRAWN_AT_ONCE = 2**24
@@ -199,15 +200,17 @@ class Rotation:
         return call()
 
 
-def try_once(call: Callable[[], object], dtype: Dtype, accel: Accel) -> None:
+def try_once(call: Callable[[], _T], dtype: Dtype, accel: Accel) -> _T:
     """The first product of a dtype. What torch's private functions refuse is told as a product that is not implemented.
 
-    Raises RuntimeError, and what torch raises for memory that runs out or a device that breaks.
+    Returns what the call returns. Raises RuntimeError, and what torch raises for memory that runs out or a device that
+    breaks.
     """
     broken = feature("torch.AcceleratorError")
     try:
-        call()
+        result = call()
         accel.synchronize()
+        return result
     except (RuntimeError, ValueError) as error:
         private = KINDS[dtype].bind is not _mm
         if not private or accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):

@@ -1,0 +1,307 @@
+"""Results of the same inputs: the first against float64, later ones against the first, and what that comes to."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.bench.matmul import corruption, corruption_judge, judge, measure, product
+from gpucheck.bench.matmul.cases import Case, Support
+from gpucheck.bench.matmul.corruption import Repeats
+from gpucheck.bench.matmul.product import KINDS, Matrices
+from gpucheck.machine import accel
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
+from gpucheck.work import reference
+
+CPU = accel.open_device("cpu")
+NATIVE = Support("native")
+# Of 96 rows these are not among the 64 that are sampled.
+UNSAMPLED = next(row for row in range(96) if row not in reference.sampled_rows(96))
+
+
+def sets(dtype: product.Dtype = "float32", count: int = 1) -> list[Matrices]:
+    """Equal sets with their first results."""
+    kind, made = KINDS[dtype], []
+    for _ in range(count):
+        flat = product.allocate(kind, (96 * 64, 64 * 80, 96 * 80), CPU.device)
+        product.fill(kind, flat)
+        made.append(product.view(kind, flat, (96, 80, 64)))
+        kind.bind(made[-1].a, made[-1].b, made[-1].out)()
+    return made
+
+
+def flip(tensor: torch.Tensor, row: int, column: int, bit: int) -> None:
+    corruption.bits(tensor)[row, column] ^= 1 << bit
+
+
+def told(repeats: Repeats) -> dict[str, Any]:
+    return {name: value for name, value in repeats.told().items() if name not in ("compare_s", "detects")}
+
+
+# later results, bit for bit
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8"])
+def test_what_comes_out_the_same_is_no_difference(dtype: product.Dtype) -> None:
+    made = sets(dtype)
+    repeats = Repeats(made, CPU)
+    KINDS[dtype].bind(made[0].a, made[0].b, made[0].out)()
+    repeats.finish()
+    assert told(repeats) == {
+        "results_compared": 1,
+        "results_differing": 0,
+        "elements_differing": 0,
+        "worst": None,
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8"])
+def test_any_bit_of_a_later_result_is_seen(dtype: product.Dtype) -> None:
+    made = sets(dtype)
+    repeats = Repeats(made, CPU)
+    flip(made[0].out, UNSAMPLED, 79, 0)
+    repeats.finish()
+    seen = told(repeats)
+    assert (seen["results_differing"], seen["elements_differing"]) == (1, 1)
+    assert (seen["worst"]["row"], seen["worst"]["column"]) == (UNSAMPLED, 79)
+
+
+def test_of_many_that_differ_a_little_the_wrong_one_is_named() -> None:
+    made = sets()
+    repeats = Repeats(made, CPU)
+    corruption.bits(made[0].out).add_(1)
+    right = float(made[0].out[50, 60])
+    made[0].out[50, 60] += 0.5
+    repeats.finish()
+    seen = told(repeats)
+    assert seen["elements_differing"] == 96 * 80
+    assert (seen["worst"]["row"], seen["worst"]["column"], seen["worst"]["got"]) == (50, 60, right + 0.5)
+    assert seen["worst"]["worst"] > 1
+
+
+def test_a_nan_equals_itself_and_nothing_else() -> None:
+    made = sets()
+    made[0].out[1, 2] = math.nan
+    repeats = Repeats(made, CPU)
+    repeats.finish()
+    assert repeats.differing == 0
+    made[0].out[3, 4] = math.nan
+    repeats.finish()
+    assert repeats.differing == 1 and repeats.worst is not None
+    assert (repeats.worst.row, repeats.worst.column, repeats.worst.worst) == (3, 4, math.inf)
+
+
+def test_rows_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corruption, "_AT_ONCE", 80 * 7)
+    made = sets()
+    repeats = Repeats(made, CPU)
+    made[0].out[0, 0] += 0.25
+    made[0].out[95, 79] += 0.5
+    repeats.finish()
+    assert repeats.elements == 2 and repeats.worst is not None
+    assert (repeats.worst.row, repeats.worst.column) == (95, 79)
+
+
+class Clock:
+    """A device whose clock a test moves; comparing costs nothing on it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def host_now(self) -> float:
+        return self.now
+
+    def synchronize(self) -> None:
+        return None
+
+
+def test_the_first_and_the_last_are_compared_and_between_as_the_allowance_affords() -> None:
+    clock: Any = Clock()
+    made = sets()
+    repeats = Repeats(made, clock)
+    repeats.before(0, 1)
+    assert repeats.compared == 0
+    repeats.before(1, 4)
+    assert repeats.compared == 1
+    repeats.spent_s = 0.2  # that one was dear: a tenth of two seconds
+    for now, compared in ((1.0, 1), (1.9, 1), (2.1, 2)):
+        clock.now = now
+        repeats.before(2, 4)
+        assert repeats.compared == compared
+    clock.now = 0.5
+    repeats.finish()
+    assert repeats.compared == 3
+
+
+def test_each_set_of_a_rotation_is_compared_at_the_end() -> None:
+    made = sets(count=5)
+    repeats = Repeats(made, CPU)
+    flip(made[3].out, 10, 10, 30)
+    repeats.before(1, 1)
+    assert (repeats.compared, repeats.differing) == (1, 0)
+    repeats.finish()
+    assert (repeats.compared, repeats.differing) == (6, 1)
+
+
+# the whole measurement
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, fault: Callable[[int, torch.Tensor], None]) -> Measurement:
+    """A row of a machine whose products have a fault; `fault` is given the number of the product of random data."""
+    real, count = torch.mm, 0
+
+    def wrong(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        real(a, b, out=out)
+        if a.numel() and float(a[0, 0]) != float(a[0, 1]):  # not those that tell the precision
+            count += 1
+            fault(count, out)
+        return out
+
+    monkeypatch.setattr(torch, "mm", wrong)
+    return measure.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None)).measurement
+
+
+def found(*rows: Measurement) -> dict[str, Finding]:
+    return {one.id: one for one in judge.judge(rows)}
+
+
+def test_a_wrong_bit_in_a_later_result_is_found_though_the_first_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = failing(monkeypatch, lambda number, out: flip(out, 41, 7, 27) if number > 1 else None)
+    findings = found(one)
+    assert findings["matmul.result"].verdict == "pass"
+    wrong = findings["matmul.corruption"]
+    assert (wrong.verdict, wrong.title) == ("fail", "a later result of the same inputs is wrong")
+    assert "row 41, column 7 is " in wrong.message and "where float64 gives " in wrong.message
+    seen = wrong.evidence["float32 96x80x64"]
+    assert seen["results_differing"] == seen["results_compared"] == seen["elements_differing"] > 1
+
+
+def test_a_wrong_bit_in_the_first_result_is_found_by_sampled_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = failing(monkeypatch, lambda number, out: flip(out, 0, 7, 27) if number == 1 else None)
+    wrong = found(one)["matmul.result"]
+    assert wrong.verdict == "fail" and "float32 96x80x64: row 0, column 7 is " in wrong.message
+    assert one.method.details["wrong_element"]["column"] == 7
+
+
+def test_a_wrong_bit_in_a_row_that_is_not_sampled_is_found_by_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = failing(monkeypatch, lambda _, out: flip(out, UNSAMPLED, 70, 27))
+    details = one.method.details
+    assert details["worst_error_of_bound"] < 1 < details["column_sums"]["worst_of_threshold"]
+    wrong = found(one)["matmul.result"]
+    assert wrong.verdict == "fail" and f"row {UNSAMPLED}, column 70 is " in wrong.message
+    # The same each time: to the comparison with the first it is right.
+    assert found(one)["matmul.corruption"].verdict == "pass"
+
+
+def test_a_result_that_is_added_up_in_another_order_is_only_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = found(failing(monkeypatch, lambda number, out: flip(out, 41, 7, 0) if number % 2 == 0 else None))
+    told = findings["matmul.corruption"]
+    assert (told.verdict, told.title) == ("info", "results of the same inputs differ, within what rounding explains")
+    assert findings["matmul.result"].verdict == "pass"
+
+
+def test_a_later_nan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = found(failing(monkeypatch, lambda number, out: out[5, 6].fill_(math.nan) if number > 1 else None))
+    assert wrong["matmul.corruption"].verdict == "fail"
+    assert "row 5, column 6 is no number where float64 gives " in wrong["matmul.corruption"].message
+
+
+def test_a_nan_from_the_first_on_fails_as_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = found(failing(monkeypatch, lambda _, out: out[UNSAMPLED, 6].fill_(math.nan)))
+    assert findings["matmul.result"].verdict == "fail"
+    assert f"row {UNSAMPLED}, column 6 is no number" in findings["matmul.result"].message
+    assert "1 elements not finite" in findings["matmul.result"].message
+    assert findings["matmul.corruption"].verdict == "pass"
+
+
+# judging what a document holds
+
+
+def row(dtype: str = "float32", observed: str = "float32", **details: Any) -> Measurement:
+    details = {"worst_error_of_bound": 0.5, "not_finite": 0, **details}
+    return Measurement(
+        name="matmul",
+        device=DeviceRef("cuda:0"),
+        case={"dtype": dtype, "m": 8, "n": 8, "k": 8, "support": "native"},
+        runs=(Run("", 1, (1.0,), (0.0,)),),
+        time_s=TimeStats(1.0, 1),
+        work={"flop": 1024.0},
+        rate=None,
+        memory=MemoryFigures(),
+        method=Method("device events", "held", "warm", dtype, observed, details=details),
+    )
+
+
+def seen(compared: int, worst: float | None = None, differing: int = 0) -> dict[str, Any]:
+    element = None if worst is None else {"row": 1, "column": 2, "got": 3.5, "expected": 1.25, "worst": worst}
+    return {
+        "results_compared": compared,
+        "results_differing": differing,
+        "elements_differing": differing,
+        "worst": element,
+        "compare_s": 0.0,
+        "detects": "any bit of a compared result",
+    }
+
+
+def sums(worst: float) -> dict[str, Any]:
+    return {"compared": 8, "worst_of_threshold": worst, "detects": 0.1}
+
+
+def test_equal_results_are_counted_over_all_rows() -> None:
+    rows = [row(corruption=seen(12)), row("float64", "float64", corruption=seen(30))]
+    (finding,) = corruption_judge.later_results(rows)
+    assert (finding.id, finding.verdict) == ("matmul.corruption", "pass")
+    assert (finding.title, finding.message) == ("later results equal the first, bit for bit", "42 results compared")
+    assert finding.evidence["float32 8x8x8"]["detects"] == "any bit of a compared result"
+    assert corruption_judge.later_results([row()]) == []
+
+
+def test_a_wrong_later_element_is_named_with_what_it_should_be() -> None:
+    (finding,) = corruption_judge.later_results([row(corruption=seen(10, worst=70.0, differing=3))])
+    assert finding.verdict == "fail"
+    assert finding.message == (
+        "float32 8x8x8: 3 of 10 results, row 1, column 2 is 3.5 where float64 gives 1.25 (70.0 times its bound)"
+    )
+
+
+def test_what_was_computed_in_another_precision_is_not_called_corrupt() -> None:
+    one = row(observed="tf32", worst_error_of_bound=90.0, column_sums=sums(40.0), corruption=seen(10, 70.0, 3))
+    assert corruption_judge.first_results([one]).verdict == "pass"
+    assert corruption_judge.later_results([one])[0].verdict == "info"
+
+
+def test_sums_that_are_off_without_a_wrong_element_are_a_warning() -> None:
+    element = {"row": 1, "column": 2, "got": 3.5, "expected": 3.5, "worst": 0.5}
+    finding = corruption_judge.first_results([row(column_sums=sums(1.5), wrong_element=element)])
+    assert (finding.verdict, finding.message) == ("warn", "float32 8x8x8: no single element is")
+
+
+def test_the_smallest_errors_that_would_be_found_are_told() -> None:
+    finding = corruption_judge.first_results([row(column_sums=sums(0.2), smallest_detectable_error=0.01)])
+    assert finding.verdict == "pass"
+    assert finding.evidence["float32 8x8x8"]["column_sums"]["detects"] == 0.1
+    assert finding.evidence["float32 8x8x8"]["smallest_detectable_error"] == 0.01
+
+
+def test_one_wrong_run_of_several_is_found_in_a_document_that_was_read_again() -> None:
+    good = row(corruption=seen(10), column_sums=sums(0.1))
+    bad = row(corruption=seen(10, math.inf, 1), worst_error_of_bound=math.inf, column_sums=sums(math.inf))
+    each = [{"flags": (), "telemetry": None, "details": one.method.details} for one in (good, bad)]
+    together = replace(good, method=replace(good.method, details={**good.method.details, "each_run": each}))
+    # What is infinite or no number is null there.
+    read = from_json(Measurement, json.loads(json.dumps(to_json(together), allow_nan=False)))
+    assert corruption_judge.first_results([read]).verdict == "fail"
+    (finding,) = corruption_judge.later_results([read])
+    assert finding.verdict == "fail" and finding.evidence["float32 8x8x8"]["results_compared"] == 20
+    assert finding.message.endswith("(infinitely far beyond its bound)")
