@@ -4,9 +4,9 @@
 
 Each pair times the same work once while a child samples the device and once while that child is stopped (SIGSTOP), the
 first of a pair alternating. The cost is the median ratio less one; it is below 0.5 % where the whole 95 % interval of
-the median is. Exit status 0 where that is so for every work, 1 where the whole interval lies above, 4 where it cannot be
-told, 3 where there is no device that NVML reads. On a machine without a GPU it measures with whatever libnvidia-ml is
-found, a fake one too: then what the child itself costs the CPU is told.
+the median is. Exit status 0 where that is so for every work, 1 where the whole interval lies above, 4 where it cannot
+be told, 3 where there is no device that NVML reads. On a machine without a GPU it measures with whatever libnvidia-ml
+is found, a fake one too: then what the child itself costs the CPU is told.
 """
 
 from __future__ import annotations
