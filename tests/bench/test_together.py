@@ -166,7 +166,7 @@ def row(device: str, gb: float, name: str = "transfer.together", **more: Any) ->
         name,
         DeviceRef(device),
         case | more,
-        (),
+        (Run("", 1, (1.0,), (0.0,)),),
         TimeStats(1.0, 10),
         {"bytes": gb * GB},
         Rate(gb * GB, "B/s"),
@@ -188,6 +188,13 @@ def test_devices_that_keep_their_rate() -> None:
     assert (found.verdict, found.title) == ("info", "2 devices copying at once to the device")
     assert found.message == "107 GB/s in all; cuda:0 54.0 GB/s of 56.0 GB/s alone, cuda:1 53.0 GB/s of 55.0 GB/s alone"
     assert found.evidence["share"] == {"cuda:0": 54 / 56, "cuda:1": 53 / 55}
+
+
+def test_devices_that_take_turns_are_not_told_by_their_median_window() -> None:
+    """Two windows of 1 s and one of 8 s, two copies of 10 GB in each: 60 GB in 10 s."""
+    one = replace(row("cuda:0", 10.0), runs=(Run("", 2, (1.0, 8.0, 1.0), (0.0, 1.0, 9.0)),))
+    assert together_judge.carried(one) == 6 * GB
+    assert together_judge.carried(replace(one, runs=())) is None
 
 
 def test_devices_that_share_an_uplink() -> None:

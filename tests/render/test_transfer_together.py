@@ -6,7 +6,7 @@ from typing import Any
 
 from gpucheck.render.blocks import Line, Table
 from gpucheck.render.transfer_together import blocks
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run
 
 MIB = 2**20
 
@@ -19,9 +19,9 @@ def row(device: str, direction: str, gb: float | None, **case: Any) -> Measureme
         name,
         DeviceRef(device),
         given,
-        (),
+        () if gb is None else (Run("", 1, (1.0, 1.0), (0.0, 1.0)),),
         None,
-        {},
+        {} if gb is None else {"bytes": gb * 1e9},
         None if gb is None else Rate(gb * 1e9, "B/s"),
         MemoryFigures(),
         Method("host", "host", "cold", numa=place, details={"windows_outside": 2}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.bench.transfer.together_judge import NAME, alone
+from gpucheck.bench.transfer.together_judge import NAME, alone, carried
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, column_of_numbers, table
 from gpucheck.render.transfer_fit import WAYS
 from gpucheck.report.measurement import Measurement
@@ -24,7 +24,7 @@ def blocks(measurements: Sequence[Measurement]) -> list[Block]:
     cells = [[*names, *[UNKNOWN] * (most - len(names)), "all"]]
     for direction in directions:
         mine = [one for one in rows if one.case["direction"] == direction]
-        together = [one.rate.median if one.rate else None for one in mine]
+        together = [carried(one) for one in mine]
         single = [alone(one, measurements) for one in mine]
         total = sum(rate for rate in together if rate is not None)
         gap: list[str] = [UNKNOWN] * (most - len(mine))

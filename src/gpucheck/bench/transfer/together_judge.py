@@ -32,6 +32,16 @@ def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     return found
 
 
+def carried(row: Measurement) -> float | None:
+    """Bytes per second over all windows that count, which follow each other without a pause; None where none does.
+
+    Devices that share a link may take turns: the median window is then a fast or a slow one, and no share of the link.
+    """
+    seconds = sum(sum(run.samples_s) for run in row.runs)
+    calls = sum(run.calls_per_sample * len(run.samples_s) for run in row.runs)
+    return calls * row.work["bytes"] / seconds if seconds else None
+
+
 def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None:
     """The device's rate in bytes per second while it copies alone: its best large copy of the same kind.
 
@@ -68,7 +78,7 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
             {"direction": direction, "wrong_bytes": wrong},
             fix="run it again; if it repeats, look for PCIe and memory errors in the system log",
         )
-    rates = {one.device.id: one.rate.median for one in rows if one.rate}
+    rates = {one.device.id: rate for one in rows if (rate := carried(one)) is not None}
     rates_alone = {one.device.id: rate for one in rows if (rate := alone(one, measurements)) is not None}
     shares = {name: rate / rates_alone[name] for name, rate in rates.items() if name in rates_alone}
     bridges = _shared_bridges(rows)
