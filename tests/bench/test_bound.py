@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gpucheck.bench.transfer import bound, bound_judge, bound_place, bound_talk, cases, parts
+from gpucheck.bench.transfer import bound, bound_judge, bound_place, bound_talk, cases, command, parts
 from gpucheck.bench.transfer.cases import Options
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import accel, numa
+from gpucheck.machine import accel, choose, inventory, kernel_driver, numa
 from gpucheck.machine.child import LineChild
 from gpucheck.machine.numa import Bound, Node
 from gpucheck.report.codec import to_json
@@ -28,7 +29,7 @@ LOCAL, FAR = "node 0 (pages read back)", "node 1 (pages read back)"
 
 
 class Gpu:
-    id, uuid, name, is_cpu = "cuda:0", "GPU-0", "a fake GPU", False
+    id, uuid, name, is_cpu, device, module = "cuda:0", "GPU-0", "a fake GPU", False, None, None
 
 
 def machine(
@@ -66,6 +67,20 @@ def test_the_option() -> None:
 def test_the_devices_own_node_and_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, 2, (0, 1), 1)
     assert (nodes_for("local"), nodes_for("remote")) == ((1,), (1, 0))
+
+
+def test_a_device_that_nvml_does_not_know_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Module:
+        @staticmethod
+        def get_device_properties(device: object) -> object:
+            return SimpleNamespace(pci_domain_id=1, pci_bus_id=0x41, pci_device_id=0)
+
+    class Amd(Gpu):
+        module = Module  # type: ignore[assignment]
+
+    machine(monkeypatch, 2, (0, 1), None, "NVML tells none")
+    monkeypatch.setattr(kernel_driver, "numa_nodes", lambda addresses: {"0001:41:00.0": 1})
+    assert nodes_for("local", device=Amd) == (1,)
 
 
 def test_one_node_is_everybodys_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +229,30 @@ def test_a_real_child_binds_itself_and_measures_the_same_rows() -> None:
     assert (one.name, one.case["size_bytes"], one.method.details["wrong_bytes"]) == ("transfer", 64 * 1024, 0)
     assert one.method.numa in (f"node {node} (pages read back)", f"node {node} (assumed from affinity)")
     assert ran == {"copies"}
+
+
+def test_the_command_measures_from_the_children_and_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = both(50.0, 25.0)
+    for one in pairs:
+        one.method.details.update(wrong_bytes=0, verified_slices=1, first_wrong_byte=None)
+    asked: list[Any] = []
+
+    def rows(
+        options: Options, wanted: list[str], accel: Any, emit: Any, deadline: float, ran: set[str]
+    ) -> Iterator[Measurement]:
+        asked.append((options.numa, wanted))
+        ran.add("copies")
+        yield from pairs
+
+    monkeypatch.setattr(bound, "rows", rows)
+    monkeypatch.setattr(inventory, "read", Facts)
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
+    monkeypatch.setattr(choose, "open_named", lambda device_id, facts: CPU)
+    recorder = Recorder()
+    command.command(cases.parse(numa="remote", only=("copies",)), recorder)
+    assert asked == [("remote", ["copies"])]
+    verdicts = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    assert (verdicts["transfer.numa"], verdicts["transfer.corrupt"]) == ("warn", "pass")
 
 
 # what the wrong node costs

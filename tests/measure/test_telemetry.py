@@ -187,9 +187,9 @@ def test_the_childs_counters_are_those_of_the_row(fake_driver: Callable[..., Pat
         assert (watch.numa_node, watch.numa_unknown) == (1, "")
         watch.take()
         began = time.perf_counter()
+        script.write_text("nvml.count=1\nviolation.thermal=3500000000\n")
         time.sleep(0.12)
         length = time.perf_counter() - began
-        script.write_text("nvml.count=1\nviolation.thermal=3500000000\n")
         told, reason = watch.during(Run("", 1, (length,), (began,)))
     assert told is not None, reason
     assert told["violations_s"] == {

@@ -17,7 +17,7 @@ from gpucheck.bench.transfer.bound_judge import REMOTE
 from gpucheck.bench.transfer.bound_talk import Lost, Start, Talk
 from gpucheck.bench.transfer.cases import Options
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import numa
+from gpucheck.machine import kernel_driver, numa
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
@@ -58,6 +58,8 @@ def nodes_for(wanted: str, parts: Sequence[str], accel: Accel) -> tuple[int, ...
     there = numa.nodes()
     with Watch(accel.uuid) as watch:
         own, why_not = watch.numa_node, watch.numa_unknown
+    if own is None:
+        own = _node_by_address(accel)
     if own is None and len(there) == 1:
         own = there[0].number
     if wanted == "remote" and len(there) <= 1:
@@ -81,6 +83,17 @@ def nodes_for(wanted: str, parts: Sequence[str], accel: Accel) -> tuple[int, ...
             finding="transfer.numa",
         )
     return own, other
+
+
+def _node_by_address(accel: Accel) -> int | None:
+    """The kernel's word by the PCI address that newer versions of torch tell, for a device that NVML does not know."""
+    get = getattr(accel.module, "get_device_properties", None)
+    properties = get(accel.device) if get is not None else None
+    domain, bus, device = (getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device"))
+    if domain is None or bus is None or device is None:
+        return None
+    address = f"{domain:04x}:{bus:02x}:{device:02x}.0"
+    return kernel_driver.numa_nodes([address]).get(address)
 
 
 def measured(
