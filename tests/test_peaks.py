@@ -60,6 +60,15 @@ def test_names_are_unique_and_none_is_a_range() -> None:
         ("NVIDIA H200", "bfloat16", 132, 2048 * 2, 1.83),
         ("NVIDIA H200", "float32", 132, 128 * 2, 1.98),
         ("AMD Instinct MI300X", "bfloat16", 304, 1024 * 2, 2.1),
+        ("Tesla V100-SXM2-16GB", "float64", 80, 32 * 2, 1.53),
+        ("NVIDIA A100-SXM4-40GB", "float64", 108, 64 * 2, 1.41),
+        ("NVIDIA H100 80GB HBM3", "float64", 132, 128 * 2, 1.98),
+        ("NVIDIA H200", "float8_e4m3fn", 132, 4096 * 2, 1.83),
+        ("NVIDIA H200", "int8", 132, 4096 * 2, 1.83),
+        ("NVIDIA A100-SXM4-80GB", "int8", 108, 2048 * 2, 1.41),
+        ("NVIDIA L4", "float8_e4m3fn", 58, 1024 * 2, 2.04),
+        ("NVIDIA GeForce RTX 4090", "int8", 128, 1024 * 2, 2.52),
+        ("AMD Instinct MI300X", "float8_e4m3fnuz", 304, 2048 * 2, 2.1),
     ],
 )
 def test_the_peaks_that_are_known_from_elsewhere(
@@ -115,6 +124,34 @@ def test_what_is_only_similar_is_an_estimate(
     assert part.memory_bytes_per_s == bus / 8 * 3.2e9 * 2
     for peak in part.peaks:
         assert peak.flop_per_s == multiprocessors * peak.per_clock_per_sm * 1.98e9
+
+
+# By capability: which of the newer dtypes its tensor cores multiply, and the rate of float64 as the guide gives it.
+@pytest.mark.parametrize(
+    ("capability", "float64", "float8", "int8"),
+    [
+        ((7, 0), 64, None, None),
+        ((7, 5), 4, None, 2048),
+        ((8, 0), 128, None, 4096),
+        ((8, 6), 4, None, 2048),
+        ((8, 9), 4, 2048, 2048),
+        ((9, 0), 256, 8192, 8192),
+        ((10, 0), None, 16384, 16384),
+    ],
+)
+def test_estimates_know_the_dtypes_of_their_capability(
+    capability: tuple[int, int], float64: int | None, float8: int | None, int8: int | None
+) -> None:
+    part = found("a GPU", capability, 10, clock_hz=1e9)
+    rates = {peak.dtype: peak.per_clock_per_sm for peak in part.peaks}
+    assert (rates.get("float64"), rates.get("float8_e4m3fn"), rates.get("int8")) == (float64, float8, int8)
+    assert {peak.accumulator for peak in part.peaks if peak.dtype == "int8"} <= {"int32"}
+    assert {peak.accumulator for peak in part.peaks if peak.dtype == "float64"} <= {"float64"}
+
+
+def test_a_data_sheet_that_gives_float64_counts_its_tensor_cores() -> None:
+    known = {part.name for part in PARTS if part.peak("float64") is not None}
+    assert known == {part.name for part in PARTS if part.capability in ((7, 0), (8, 0), (9, 0), (9, 4))}
 
 
 def test_an_estimate_of_a_slice_of_a_card_and_of_a_geforce() -> None:

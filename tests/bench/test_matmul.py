@@ -1,22 +1,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from gpucheck.bench.matmul import cases, command, judge, measure
+from gpucheck.bench.matmul import cases, command, judge, measure, product
 from gpucheck.bench.matmul.cases import Case, Options, Support
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import accel, choose, host, inventory
+from gpucheck.machine import accel, caches, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.peaks import Unknown, lookup
 from gpucheck.report.events import Judged, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
 NATIVE = Support("native")
 CPU = accel.open_device("cpu")
 
@@ -128,6 +129,148 @@ def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
         "float32 65536x65536x65536 does not fit; "
         "its matrices with a copy of the result take 68 GiB, and 1 GiB are free; give a smaller --size"
     )
+
+
+# how products are made
+
+
+def test_what_the_library_refuses_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", None)
+    shapes = ((64, 64, 64), (16, 64, 64), (64, 72, 64), (64, 64, 20))
+    asked = cases.cases(Options(dtypes=("float8_e4m3fn", "int8"), shapes=shapes), gpu(9, 0))
+    assert [(case.dtype, case.support.kind, case.support.reason) for case in asked] == [
+        ("float8_e4m3fn", "native", ""),
+        ("float8_e4m3fn", "native", ""),
+        ("float8_e4m3fn", "none", "64x72x64: N and K must be multiples of 16"),
+        ("float8_e4m3fn", "none", "64x64x20: N and K must be multiples of 16"),
+        ("int8", "native", ""),
+        ("int8", "none", "16x64x64: M must be more than 16, N and K multiples of 8"),
+        ("int8", "native", ""),
+        ("int8", "none", "64x64x20: M must be more than 16, N and K multiples of 8"),
+    ]
+    assert [case.support.kind for case in cases.cases(Options(dtypes=("int8",), shapes=((3, 5, 7),)), CPU)] != ["none"]
+
+
+def test_by_default_a_gpu_runs_float64_only_where_it_is_fast_and_a_cpu_no_more_than_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(host, "cpu_flags", lambda: frozenset({"avx512_bf16", "avx512_vnni"}))
+
+    def chosen(accel: accel.Accel) -> list[str]:
+        return [case.dtype for case in cases.cases(Options(shapes=((64, 64, 64),)), accel)]
+
+    assert chosen(gpu(9, 0)) == ["float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "int8"]
+    assert chosen(gpu(8, 9)) == ["float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "int8"]
+    assert chosen(CPU) == ["float32", "bfloat16"]
+
+
+def test_each_float8_runs_on_the_parts_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+
+    def kinds(architecture: str) -> list[str]:
+        module: Any = SimpleNamespace(get_device_properties=lambda _: SimpleNamespace(gcnArchName=architecture))
+        amd = accel.Accel(torch.device("cuda:0"), module, "a GPU")
+        return [cases.support(dtype, amd).kind for dtype in ("float8_e4m3fn", "float8_e4m3fnuz", "int8")]
+
+    assert kinds("gfx942:sramecc+:xnack-") == ["none", "unknown", "unknown"]
+    assert kinds("gfx950") == ["unknown", "none", "unknown"]
+    assert kinds("") == ["unknown", "unknown", "unknown"]
+
+
+def test_other_accelerators_have_no_float64_or_are_not_known() -> None:
+    mps = accel.Accel(torch.device("mps"), torch.mps, "Apple GPU")
+    assert [cases.support(dtype, mps).kind for dtype in ("float64", "tf32", "int8")] == ["none", "none", "unknown"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"])
+def test_each_kind_of_product_is_computed_as_asked_and_exact_where_it_can_be(dtype: product.Dtype) -> None:
+    case = Case(dtype, (96, 80, 64), NATIVE)
+    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None)).measurement
+    kind, details = product.KINDS[dtype], one.method.details
+    assert (one.method.precision_requested, one.method.precision_observed) == (dtype, dtype)
+    assert one.work == {kind.work: 2.0 * 96 * 80 * 64}
+    found = verdicts(one)
+    assert found["matmul.precision"] == found["matmul.result"] == found["matmul.corruption"] == "pass"
+    assert details["checked_rows"] == 64 and details["column_sums"]["compared"] == 96 * 2
+    assert details["layout"] == f"A by rows, B by {'columns' if details.get('settings') else 'rows'}"
+
+
+def test_whole_numbers_have_operations_and_float8_says_how_it_is_added_up() -> None:
+    assert (product.KINDS["int8"].work, product.KINDS["int8"].unit) == ("op", "OP/s")
+    assert {kind.unit for name, kind in product.KINDS.items() if name != "int8"} == {"FLOP/s"}
+    assert product.KINDS["float8_e4m3fn"].settings["use_fast_accum"] is False
+    assert product.KINDS["int8"].itemsizes == (1, 1, 4) and product.KINDS["float8_e4m3fn"].itemsizes == (1, 1, 2)
+
+
+def test_random_data_is_the_same_each_time_and_what_it_is_said_to_be() -> None:
+    for dtype in ("float32", "float8_e4m3fn", "int8"):
+        kind = product.KINDS[dtype]
+        one, other = (product.allocate(kind, (4000, 4000, 1), CPU.device) for _ in range(2))
+        product.fill(kind, one)
+        product.fill(kind, other)
+        assert torch.equal(one.a.float(), other.a.float()) and torch.equal(one.b.float(), other.b.float())
+        assert not torch.equal(one.a.float(), one.b.float())
+        if dtype == "int8":
+            assert (int(one.a.min()), int(one.a.max())) == (-127, 127)
+        else:
+            assert 0.9 < float(one.a.float().var()) < 1.1
+
+
+def test_what_torch_refuses_is_no_such_product_and_what_breaks_is_raised() -> None:
+    def refuse() -> None:
+        raise NotImplementedError("Could not run 'aten::_scaled_mm.out' with arguments from this backend\nmore")
+
+    with pytest.raises(RuntimeError) as raised:
+        product.try_once(refuse, "float8_e4m3fn", CPU)
+    assert str(raised.value) == (
+        "a product of float8_e4m3fn is not implemented for cpu: "
+        "Could not run 'aten::_scaled_mm.out' with arguments from this backend"
+    )
+    with pytest.raises(NotImplementedError):
+        product.try_once(refuse, "float32", CPU)
+    with pytest.raises(RuntimeError, match=r"^CUDA out of memory"):
+        product.try_once(failing("CUDA out of memory"), "int8", CPU)
+
+
+# cold
+
+
+def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "last_level_bytes", lambda: 32 * MIB)
+    shapes = ((512, 512, 512), (4096, 4096, 4096), (16, 16, 16))
+    large, larger_than_it, small = cases.cases(Options(dtypes=("float32",), shapes=shapes, cold=True), CPU)
+    assert (large.set_bytes, large.sets, large.cold) == (3 * MIB, 22, True)
+    assert large.bytes == 22 * 3 * MIB + 512 * 512 * 5
+    assert (larger_than_it.sets, larger_than_it.cold) == (2, True)
+    # So many sets are not made: what is left is warm, and said to be.
+    assert (small.sets, small.cold) == (1024, False)
+    (unknown,) = cases.cases(Options(dtypes=("float32",), shapes=shapes[:1], cold=True), gpu(9, 0))
+    assert unknown.sets * unknown.set_bytes > 2 * 256 * MIB
+    assert [case.sets for case in cases.cases(Options(dtypes=("float32",), shapes=shapes), CPU)] == [1, 1, 1]
+
+
+def test_sets_take_turns_and_are_equal() -> None:
+    kind, seen = product.KINDS["float32"], []
+    flat = [product.allocate(kind, (64, 64, 64), CPU.device) for _ in range(3)]
+    product.fill(kind, flat[0])
+    sets = [product.view(kind, one, (8, 8, 8)) for one in flat]
+    rotation = product.Rotation(replace(kind, bind=lambda a, b, out: lambda: seen.append(out.data_ptr())), sets)
+    rotation.once_each()
+    for _ in range(4):
+        rotation.call()
+    addresses = [one.out.data_ptr() for one in sets]
+    assert seen == [*addresses, *addresses, addresses[0]]
+
+
+def test_a_cold_row_says_how_many_sets_took_turns() -> None:
+    case = replace(Case("float32", (64, 64, 64), NATIVE), sets=3, cold=True)
+    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None)).measurement
+    assert one.method.cache == "cold"
+    assert (one.method.details["rotation_sets"], one.method.details["rotation_bytes"]) == (3, 3 * 3 * 64 * 64 * 4)
+    assert verdicts(one)["matmul.corruption"] == "pass"
+    warm = measure.measure(replace(case, sets=1, cold=False), CPU, budget_s=0.01, watch=Watch(None)).measurement
+    assert warm.method.cache == "warm" and "rotation_sets" not in warm.method.details
 
 
 # measuring, for real on the CPU

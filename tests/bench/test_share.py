@@ -136,7 +136,14 @@ def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
     module: Any = Module()
     accel = Accel(torch.device("cuda:0"), module, "NVIDIA H200", None, (9, 0), 132)
     device = Device("cuda", "cuda:0", "NVIDIA H200", compute_capability="9.0", multiprocessors=132)
-    assert share.part_of(accel, Facts(devices=(device,))) == share.part_in(replace(device, memory_bus_width_bits=6144))
+    known = replace(device, memory_bus_width_bits=6144)
+    for facts in (Facts(), Facts(devices=(device,)), Facts(devices=(known,))):
+        assert share.part_of(accel, facts) == share.part_in(known) == H200
+    # An older torch does not tell the bus: what the driver says of it does.
+    module.get_device_properties = lambda _: None
+    narrow = replace(device, memory_bus_width_bits=3072, max_sm_clock_hz=1.98e9)
+    part = share.part_of(accel, Facts(devices=(narrow,)))
+    assert isinstance(part, Part) and (part.kind, part.bus_width_bits) == ("estimate", 3072)
 
 
 # operations per joule

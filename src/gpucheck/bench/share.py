@@ -31,7 +31,7 @@ def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
         accel.name,
         accel.compute_capability,
         accel.multiprocessors,
-        getattr(properties, "memory_bus_width", None) or None,
+        device.memory_bus_width_bits or getattr(properties, "memory_bus_width", None) or None,
         clock_hz=device.max_sm_clock_hz or accel.max_clock_hz,
         memory_clock_hz=None if sliced else memory_hz,
     )

@@ -91,7 +91,9 @@ def check_sums(
 
 
 def _wide(part: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return part.to(device).to(torch.float64)
+    part = part.to(device)
+    # float8 is converted to float32 wherever there is float8; that is exact.
+    return (part.float() if part.dtype.itemsize == 1 else part).double()
 
 
 def _added(
