@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpucheck.render.blocks import Line, Table
 from gpucheck.render.transfer_bound import blocks
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
@@ -40,6 +42,11 @@ def test_each_copy_from_both_nodes() -> None:
         ["512 MiB pinned to device (link)", "53.7", "42.9", "1.25×"],
         ["1 MiB pinned to device", "–", "–", "2.00×"],
     ]
+
+
+def test_flags_of_the_wrong_nodes_rows_are_counted() -> None:
+    rows = [row("transfer", 0.01), replace(row("transfer.remote", 0.0125), flags=("noisy", "throttled"))]
+    assert blocks(rows)[4:] == [Line("from the wrong node noisy: 1 of 1 rows; throttled: 1 of 1 rows", "dim"), Line()]
 
 
 def test_nothing_without_a_wrong_node() -> None:

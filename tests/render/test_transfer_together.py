@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gpucheck.render.blocks import Line, Table
@@ -31,12 +32,16 @@ def row(device: str, direction: str, gb: float | None, **case: Any) -> Measureme
 def test_each_device_beside_its_rate_alone() -> None:
     rows = [
         row("cuda:0", "host_to_device", 56.0, timed="link"),
-        row("cuda:0", "host_to_device", 28.0),
+        replace(row("cuda:0", "host_to_device", 28.0), flags=("noisy",)),
         row("cuda:1", "host_to_device", 25.5),
-        row("cuda:0", "device_to_host", 27.0),
+        replace(row("cuda:0", "device_to_host", 27.0), flags=("noisy", "few-samples")),
         row("cuda:1", "device_to_host", None),
     ]
-    title, _, table, _, method, _ = blocks(rows)
+    title, _, table, _, method, noisy, few, _ = blocks(rows)
+    assert (noisy, few) == (
+        Line("noisy: cuda:0 to device, cuda:0 to host", "dim"),
+        Line("few-samples: cuda:0 to host", "dim"),
+    )
     assert title == Line("2 devices at once")
     assert isinstance(table, Table)
     assert [column.head for column in table.columns] == [

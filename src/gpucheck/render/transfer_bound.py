@@ -36,8 +36,16 @@ def blocks(measurements: Sequence[Measurement]) -> list[Block]:
             Line(),
             table(columns, [list(row) for row in zip(*cells, strict=True)]),
             Line(),
+            *_flags([other for _, other in found]),
         ]
     return laid_out
+
+
+def _flags(rows: Sequence[Measurement]) -> list[Line]:
+    """What the rows of the wrong node say of their own worth; those of the own one are told with their table."""
+    flags = dict.fromkeys(flag for one in rows for flag in one.flags)
+    told = [f"{flag}: {sum(flag in one.flags for one in rows)} of {len(rows)} rows" for flag in flags]
+    return [Line(f"from the wrong node {'; '.join(told)}", "dim"), Line()] if told else []
 
 
 def _label(one: Measurement) -> str:

@@ -45,8 +45,18 @@ def blocks(measurements: Sequence[Measurement]) -> list[Block]:
         table(columns, [list(row) for row in zip(*cells, strict=True)]),
         Line(),
         Line(_method(rows)),
+        *_flags(rows),
         Line(),
     ]
+
+
+def _flags(rows: Sequence[Measurement]) -> list[Line]:
+    """What the rows say of their own worth, a line for each flag."""
+    by_flag: dict[str, list[str]] = {}
+    for one in rows:
+        for flag in one.flags:
+            by_flag.setdefault(flag, []).append(f"{one.device.id} {WAYS[one.case['direction']]}")
+    return [Line(f"{flag}: {', '.join(names)}", "dim") for flag, names in by_flag.items()]
 
 
 def _method(rows: Sequence[Measurement]) -> str:
