@@ -13,6 +13,7 @@ import pytest
 
 from gpucheck.bench.transfer import bound, bound_judge, bound_place, bound_talk, cases, command, parts
 from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory, kernel_driver, numa
 from gpucheck.machine.child import LineChild
@@ -135,6 +136,25 @@ def test_a_bound_process_has_its_nodes_memory(monkeypatch: pytest.MonkeyPatch) -
 def test_what_a_row_tells_itself_stays() -> None:
     assert bound_place.placed(row("x", 1.0, numa=None), LOCAL).method.numa == LOCAL
     assert bound_place.placed(row("x", 1.0, numa=FAR), LOCAL).method.numa == FAR
+
+
+def test_every_part_tells_where_its_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numa, "allowed", lambda *root: (0, 1))
+    seen: list[Bound | None] = []
+
+    def rows(setting: Setting) -> Iterator[Measurement]:
+        seen.append(setting.bound)
+        yield row("x", 1.0, numa=None)
+
+    part = parts.Part("x", "x", 1.0, rows, lambda measurements, facts: [])
+    node = Bound(1, (1,), memory=False)
+    told = [
+        one.method.numa
+        for bound_to in (None, node)
+        for one in command.rows_on(Options(), [part], CPU, Recorder(), time.monotonic(), set(), bound_to)
+    ]
+    assert told == ["any of nodes 0-1", "node 1 (assumed from affinity)"]
+    assert seen == [None, node]
 
 
 # children
