@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpucheck.render import transfer
 from gpucheck.render.blocks import Line, Table
 from gpucheck.render.transfer_bound import blocks
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
@@ -47,6 +48,13 @@ def test_each_copy_from_both_nodes() -> None:
 def test_flags_of_the_wrong_nodes_rows_are_counted() -> None:
     rows = [row("transfer", 0.01), replace(row("transfer.remote", 0.0125), flags=("noisy", "throttled"))]
     assert blocks(rows)[4:] == [Line("from the wrong node noisy: 1 of 1 rows; throttled: 1 of 1 rows", "dim"), Line()]
+
+
+def test_the_table_of_copies_names_the_node_of_a_bound_process() -> None:
+    assert transfer._method([row("transfer", 0.01)]).endswith("smallest copy; from node 0 (pages read back)")
+    anywhere = row("transfer", 0.01)
+    anywhere = replace(anywhere, method=replace(anywhere.method, numa="any of nodes 0-1"))
+    assert transfer._method([anywhere]).endswith("smallest copy")
 
 
 def test_nothing_without_a_wrong_node() -> None:

@@ -133,7 +133,15 @@ def _method(measurements: Sequence[Measurement]) -> str:
         f"preallocated buffers, {cache}, {spread}; {_memories(measurements)} as called (with the wait for the end)"
         + (", link by the device's own clock" if any(one.case["timed"] == "link" for one in measurements) else "")
         + "; latency: the smallest copy"
+        + _node(measurements)
     )
+
+
+def _node(measurements: Sequence[Measurement]) -> str:
+    """Where the buffers lay, for processes that were bound to it: others run anywhere, which is nothing to tell."""
+    places = {one.method.numa for one in measurements}
+    place = places.pop() if len(places) == 1 else None
+    return f"; from {place}" if place is not None and "(" in place else ""
 
 
 def _memories(measurements: Sequence[Measurement]) -> str:
