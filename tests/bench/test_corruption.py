@@ -204,7 +204,7 @@ def test_a_wrong_bit_in_a_row_that_is_not_sampled_is_found_by_sums(monkeypatch: 
 
 
 def test_a_result_that_is_added_up_in_another_order_is_only_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    findings = found(failing(monkeypatch, lambda number, out: flip(out, 41, 7, 0) if number % 2 == 0 else None))
+    findings = found(failing(monkeypatch, lambda number, out: flip(out, 41, 7, 0) if number > 1 else None))
     told = findings["matmul.corruption"]
     assert (told.verdict, told.title) == ("info", "results of the same inputs differ, within what rounding explains")
     assert findings["matmul.result"].verdict == "pass"

@@ -154,8 +154,7 @@ class _Rows:
     def _sustain(self, there: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
         fastest = chosen.fastest_products(self.measured)
         for dtype, any_shape in {case.dtype: case for case in there}.items():
-            # What its result should be, and in which precision, is checked for the products of torch.mm alone.
-            if dtype not in fastest or any_shape.kind.by_columns:
+            if dtype not in fastest:
                 self.emit(Notice(f"{dtype}: there is no product here that a long run could repeat", "warning"))
                 continue
             case = replace(any_shape, shape=_shape(fastest[dtype]))

@@ -49,23 +49,44 @@ def first_results(measurements: Sequence[Measurement]) -> Finding:
     return Finding("matmul.result", "pass", title, "in sampled rows, and all elements in sums of columns", evidence)
 
 
+def later_told(measurement: Measurement) -> str:
+    """Which later result is wrong, and where; empty where none is, or where none was compared."""
+    seen = _later(measurement)
+    if seen is None or not is_as_asked(measurement) or _size((seen["worst"] or {"worst": 0.0})["worst"]) <= 1:
+        return ""
+    return _later_text(measurement, seen)
+
+
+def _later(measurement: Measurement) -> dict[str, Any] | None:
+    """What the comparisons of all runs came to; None where nothing was compared."""
+    seen = [run["details"]["corruption"] for run in runs.each(measurement) if "corruption" in run["details"]]
+    if not seen:
+        return None
+    elements = [entry["worst"] for entry in seen if entry["worst"] is not None]
+    worst = max(elements, key=lambda element: _size(element["worst"]), default=None)
+    total = {name: sum(entry[name] for entry in seen) for name in _COUNTED}
+    return {**total, "worst": worst, "detects": seen[0]["detects"]}
+
+
+def _later_text(measurement: Measurement, seen: Mapping[str, Any]) -> str:
+    compared = f"{seen['results_differing']} of {seen['results_compared']} results"
+    return f"{label(measurement)}: {compared}, {_told(seen['worst'])}"
+
+
 def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
     """What was computed again from the same inputs, bit for bit. Nothing where it was not compared."""
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unsteady: list[str] = []
     for one in measurements:
-        seen = [run["details"]["corruption"] for run in runs.each(one) if "corruption" in run["details"]]
-        if not seen:
+        seen = _later(one)
+        if seen is None:
             continue
-        elements = [entry["worst"] for entry in seen if entry["worst"] is not None]
-        worst = max(elements, key=lambda element: _size(element["worst"]), default=None)
-        total = {name: sum(entry[name] for entry in seen) for name in _COUNTED}
-        evidence[label(one)] = {**total, "worst": worst, "detects": seen[0]["detects"]}
-        if worst is None:
-            continue
-        text = f"{label(one)}: {total['results_differing']} of {total['results_compared']} results, {_told(worst)}"
-        (wrong if is_as_asked(one) and _size(worst["worst"]) > 1 else unsteady).append(text)
+        evidence[label(one)] = seen
+        if told := later_told(one):
+            wrong.append(told)
+        elif seen["worst"] is not None:
+            unsteady.append(_later_text(one, seen))
     if not evidence:
         return []
     compared = sum(entry["results_compared"] for entry in evidence.values())

@@ -15,6 +15,7 @@ import torch
 from gpucheck import units
 from gpucheck.bench.matmul import product
 from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul.corruption import Repeats
 from gpucheck.bench.matmul.search_device import Operands
 from gpucheck.bench.matmul.sustain_judge import figures
 from gpucheck.errors import Terminated
@@ -86,9 +87,12 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
     a, b, out = one.a, one.b, one.out
     wanted: precision.Precision = "tf32" if case.dtype == "tf32" else "ieee"
     with precision.precision(wanted):
-        observed = precision.observed(a, b, out)
-        product.fill(case.kind, operands.flat)
         call = operands.product(case.shape)
+        observed = precision.observed(a, b, out, call)
+        product.fill(case.kind, operands.flat)
+        call()
+        accel.synchronize()
+        repeats = Repeats([one], accel, observed if case.dtype == "tf32" else None)
         calls = _calls_for_a_window(call, accel)
         emit(Progress(f"idle for {idle_s:g} s, then {case.label} for {units.duration(seconds)} on {accel.id}"))
         time.sleep(idle_s)
@@ -101,13 +105,16 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         return None
     run = Run(started, calls, tuple(windows.lengths_s), tuple(windows.starts_s))
     memory = accel.memory()
-    check = check_product(a, b, out, observed if case.dtype == "tf32" else None)
+    repeats.finish()
+    check = check_product(a, b, out, repeats.precision)
     details = {
         "data": case.kind.data,
         "output": "preallocated",
         "idle_before_s": idle_s,
         "worst_error_of_bound": check.worst,
         "not_finite": check.not_finite,
+        # The last result, which the device gave when it was hottest, against the first.
+        "corruption": repeats.told(),
         **figures(run, flop),
     }
     bound = accel.has_events and windows.enqueue_s > HOST_BOUND * sum(windows.lengths_s)
@@ -123,7 +130,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         timed,
         _beside(timed, used, samples, watch),
         case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
-        work=("flop", flop, "FLOP/s"),
+        work=(case.kind.work, flop, case.kind.unit),
         memory=memory,
         cache="warm",
         precision_requested=case.dtype,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpucheck import stats, units
+from gpucheck.bench.matmul import corruption_judge
 from gpucheck.measure import summary
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
@@ -53,11 +54,11 @@ def judge(measurements: Sequence[Measurement]) -> list[Finding]:
     rows = [one for one in measurements if one.name == "matmul.sustained"]
     if not rows:
         return []
-    wrong = [one for one in rows if one.method.details["worst_error_of_bound"] > 1 or one.method.details["not_finite"]]
+    wrong = [one for one in rows if _is_wrong(one)]
     shares = {_label(one): _share(one) for one in rows}
     evidence = {_label(one): _evidence(one) for one in rows}
     if wrong:
-        told = ", ".join(_label(one) for one in wrong)
+        told = "; ".join(corruption_judge.later_told(one) or _label(one) for one in wrong)
         fix = "run it again, then `gpucheck smoke`: a device that computes wrongly twice is broken"
         return [Finding("matmul.sustained", "fail", "a result is wrong after a long run", told, evidence, fix)]
     low, high = (units.significant(one, 2) for one in (min(shares.values()), max(shares.values())))
@@ -79,6 +80,11 @@ def judge(measurements: Sequence[Measurement]) -> list[Finding]:
     ]
 
 
+def _is_wrong(one: Measurement) -> bool:
+    details = one.method.details
+    return details["worst_error_of_bound"] > 1 or details["not_finite"] > 0 or bool(corruption_judge.later_told(one))
+
+
 def _label(one: Measurement) -> str:
     return f"{one.case['dtype']} {one.case['m']}x{one.case['n']}x{one.case['k']}"
 
@@ -95,7 +101,8 @@ def _reasons(one: Measurement) -> list[str]:
 
 def _sentence(one: Measurement) -> str:
     details = one.method.details
-    burst, sustained = (units.flop_rate(details[part]["flop_per_s"]) for part in ("burst", "sustained"))
+    unit = one.rate.unit if one.rate else "FLOP/s"
+    burst, sustained = (units.flop_rate(details[part]["flop_per_s"], unit) for part in ("burst", "sustained"))
     text = f"{_label(one)} {sustained} after {burst}"
     if details["settled"] is False:
         text += ", not settled yet: a longer --sustain tells more"
