@@ -21,7 +21,7 @@ def matmul(
             "--dtype",
             metavar="DTYPE",
             help="float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fnuz or int8; default what the "
-            "device really has. Repeatable.",
+            "device really has, on a CPU float32, float16 and bfloat16 of these. Repeatable.",
         ),
     ] = None,
     size: Annotated[
