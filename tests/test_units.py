@@ -63,6 +63,7 @@ def test_text_of_capacities_rates_and_times() -> None:
     assert units.capacity(100 * 2**20) == "100 MiB"
     assert units.byte_rate(5.5e10) == "55.0 GB/s"
     assert units.flop_rate(7.9e14) == "790 TFLOP/s"
+    assert units.flop_rate(1.58e15, "OP/s") == "1.58 POP/s"
     assert units.duration(1.5e-6) == "1.50 µs"
     assert units.duration(3725) == "1 h 2 min 5 s"
     assert units.percent(0.88) == "88 %"

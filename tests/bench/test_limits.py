@@ -189,6 +189,15 @@ def test_every_operation_of_memory_is_judged_on_its_largest_cold_array() -> None
     assert judged(rows[:1], least)[least.id].verdict == "inconclusive"
 
 
+def test_operations_on_whole_numbers_are_no_flop() -> None:
+    tflops, integers = set_to("matmul.min_tflops", 7e14), product("int8", 1.5e15)
+    assert integers.rate is not None
+    integers = replace(integers, rate=replace(integers.rate, unit="OP/s"))
+    rows = [integers, product("bfloat16", 6e14)]
+    assert judged(rows, tflops)[tflops.id].message.startswith("bfloat16 600 TFLOP/s (")
+    assert judged(rows[:1], tflops)[tflops.id].verdict == "inconclusive"
+
+
 def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
     tflops, peak = set_to("matmul.min_tflops", 7e14), set_to("matmul.min_percent_of_peak", 0.7)
     rows = [product("bfloat16", 8e14), product("bfloat16", 7.5e14), product("float32", 4e13), product("float16", None)]
