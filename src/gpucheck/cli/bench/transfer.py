@@ -27,10 +27,14 @@ def transfer(
     ] = "both",
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="PART", help="Only parts that begin so, like copies. Repeatable."),
+        typer.Option(
+            "--only",
+            metavar="PART",
+            help="Only these parts: copies, idioms, both_ways, on_device, together, peer. Repeatable.",
+        ),
     ] = None,
     skip: Annotated[
-        list[str] | None, typer.Option("--skip", metavar="PART", help="No parts that begin so. Repeatable.")
+        list[str] | None, typer.Option("--skip", metavar="PART", help="Leave these parts out. Repeatable.")
     ] = None,
     numa: Annotated[
         str,
