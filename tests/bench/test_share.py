@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,26 +125,19 @@ def test_a_document_tells_the_part_without_its_machine(device: Device, kind: str
 
 
 def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
-    class Properties:
-        memory_bus_width = 6144
-        memory_clock_rate = 3201000
-
-    class Module:
-        @staticmethod
-        def get_device_properties(_: torch.device) -> Properties:
-            return Properties()
-
-    module: Any = Module()
-    accel = Accel(torch.device("cuda:0"), module, "NVIDIA H200", None, (9, 0), 132)
+    module: Any = SimpleNamespace()
+    bare = Accel(torch.device("cuda:0"), module, "NVIDIA H200", None, (9, 0), 132)
+    told = replace(bare, memory_bus_width_bits=6144, max_memory_clock_hz=3.2e9)
     device = Device("cuda", "cuda:0", "NVIDIA H200", compute_capability="9.0", multiprocessors=132)
     known = replace(device, memory_bus_width_bits=6144)
-    for facts in (Facts(), Facts(devices=(device,)), Facts(devices=(known,))):
+    for accel, facts in ((told, Facts()), (told, Facts(devices=(device,))), (bare, Facts(devices=(known,)))):
         assert share.part_of(accel, facts) == share.part_in(known) == H200
-    # An older torch does not tell the bus: what the driver says of it does.
-    module.get_device_properties = lambda _: None
-    narrow = replace(device, memory_bus_width_bits=3072, max_sm_clock_hz=1.98e9)
-    part = share.part_of(accel, Facts(devices=(narrow,)))
-    assert isinstance(part, Part) and (part.kind, part.bus_width_bits) == ("estimate", 3072)
+    # Of a part that is not in the table the clocks make the estimate, whoever tells them.
+    other = replace(told, name="NVIDIA H210")
+    part = share.part_of(other, Facts(devices=(replace(device, max_sm_clock_hz=1.98e9),)))
+    assert isinstance(part, Part) and part.memory_bytes_per_s == 6144 / 8 * 3.2e9 * 2
+    slice_of = share.part_of(replace(other, uuid="MIG-1", max_clock_hz=1.98e9), Facts())
+    assert isinstance(slice_of, Part) and slice_of.memory_bytes_per_s is None
 
 
 # operations per joule

@@ -252,6 +252,10 @@ def test_device_properties_are_asked_for_one_by_one() -> None:
     made = accel._described(torch.device("cuda:0"), FakeModule(), properties, None)
     assert (made.name, made.uuid, made.compute_capability) == ("NVIDIA H200", "GPU-ab-cd", (9, 0))
     assert (made.max_clock_hz, made.multiprocessors, made.integrated) == (1.98e9, None, False)
+    assert (made.memory_bus_width_bits, made.max_memory_clock_hz) == (None, None)
+    properties.memory_bus_width, properties.memory_clock_rate = 6144, 3_201_000
+    newer = accel._described(torch.device("cuda:0"), FakeModule(), properties, None)
+    assert (newer.memory_bus_width_bits, newer.max_memory_clock_hz) == (6144, 3.201e9)
     instance = accel._described(torch.device("cuda:0"), FakeModule(), properties, None, "MIG-ef")
     assert instance.uuid == "MIG-ef"  # the driver's word goes before torch's
     bare = accel._described(torch.device("xpu:0"), FakeModule(), None, "Arc")

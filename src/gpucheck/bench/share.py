@@ -20,20 +20,16 @@ def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
     if accel.is_cpu:
         return None
     device = next((one for one in facts.devices if one.id == accel.id), Device(accel.kind))
-    # torch tells these from some version on; a memory clock of NVML's is the same one.
-    get = getattr(accel.module, "get_device_properties", None)
-    properties = get(accel.device) if get is not None else None
-    memory_khz = getattr(properties, "memory_clock_rate", None)
-    memory_hz = device.max_memory_clock_hz or (memory_khz * 1e3 if memory_khz else None)
     # A MIG instance has some of its card's memory slices, and the card's clock.
     sliced = (accel.uuid or "").startswith("MIG-")
     return peaks.lookup(
         accel.name,
         accel.compute_capability,
         accel.multiprocessors,
-        device.memory_bus_width_bits or getattr(properties, "memory_bus_width", None) or None,
+        # torch tells these from some version on; the driver's are the same ones.
+        device.memory_bus_width_bits or accel.memory_bus_width_bits,
         clock_hz=device.max_sm_clock_hz or accel.max_clock_hz,
-        memory_clock_hz=None if sliced else memory_hz,
+        memory_clock_hz=None if sliced else device.max_memory_clock_hz or accel.max_memory_clock_hz,
     )
 
 

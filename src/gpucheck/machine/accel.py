@@ -73,6 +73,8 @@ class Accel:
     memory_total_bytes: int | None = None
     l2_cache_bytes: int | None = None
     max_clock_hz: float | None = None
+    memory_bus_width_bits: int | None = None
+    max_memory_clock_hz: float | None = None
     integrated: bool = False
 
     @property
@@ -382,7 +384,7 @@ def _described(
     def told(attribute: str) -> Any:
         return getattr(properties, attribute, None)
 
-    uuid, clock_khz = told("uuid"), told("clock_rate")
+    uuid, clock_khz, memory_khz = told("uuid"), told("clock_rate"), told("memory_clock_rate")
     major, minor = told("major"), told("minor")
     return Accel(
         device=device,
@@ -394,6 +396,8 @@ def _described(
         memory_total_bytes=told("total_memory"),
         l2_cache_bytes=told("L2_cache_size"),
         max_clock_hz=clock_khz * 1e3 if clock_khz else None,
+        memory_bus_width_bits=told("memory_bus_width") or None,
+        max_memory_clock_hz=memory_khz * 1e3 if memory_khz else None,
         integrated=bool(told("is_integrated")),
     )
 
