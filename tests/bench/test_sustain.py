@@ -110,7 +110,8 @@ def test_a_wrong_result_after_a_long_run_fails() -> None:
 
 def test_a_last_result_with_other_bits_than_the_first_is_named_where_it_is_wrong() -> None:
     element = {"row": 1, "column": 2, "got": 3.5, "expected": 1.25, "worst": 70.0}
-    seen = {"results_compared": 1, "results_differing": 1, "elements_differing": 1, "worst": element, "detects": ""}
+    counted = dict.fromkeys(("results_compared", "results_differing", "results_examined", "elements_differing"), 1)
+    seen = {**counted, "worst": element, "detects": ""}
     asked = replace(row(SLOWER, corruption=seen).method, precision_requested="bfloat16", precision_observed="bfloat16")
     finding = sustain_judge.judge([replace(row(SLOWER), method=asked)])[0]
     assert (finding.verdict, finding.title) == ("fail", "a result is wrong after a long run")

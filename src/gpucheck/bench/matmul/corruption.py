@@ -71,10 +71,14 @@ class Repeats:
             self._compare(one)
 
     def told(self) -> dict[str, Any]:
-        """What was seen. `worst` is the differing element that lies farthest from float64, None where none differs."""
+        """What was seen. `worst` is the differing element that lies farthest from float64, None where none differs.
+
+        Elements are counted and looked at in the first few results that differ: `results_examined` of them.
+        """
         return {
             "results_compared": self.compared,
             "results_differing": self.differing,
+            "results_examined": self._examined,
             "elements_differing": self.elements,
             "worst": None if self.worst is None else asdict(self.worst),
             "compare_s": self.spent_s,

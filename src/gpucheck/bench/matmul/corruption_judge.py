@@ -100,7 +100,7 @@ def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
     return [Finding("matmul.corruption", "pass", title, f"{compared} results compared", evidence)]
 
 
-_COUNTED = ("results_compared", "results_differing", "elements_differing")
+_COUNTED = ("results_compared", "results_differing", "results_examined", "elements_differing")
 
 
 def _size(value: float | None) -> float:
