@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from products_here import needs
 
 from gpucheck.bench.matmul import corruption, corruption_judge, judge, measure, product
 from gpucheck.bench.matmul.cases import Case, Support
@@ -30,6 +31,7 @@ UNSAMPLED = next(row for row in range(96) if row not in reference.sampled_rows(9
 
 def sets(dtype: product.Dtype = "float32", count: int = 1) -> list[Matrices]:
     """Equal sets with their first results."""
+    needs(dtype)
     kind, made = KINDS[dtype], []
     for _ in range(count):
         flat = product.allocate(kind, (96 * 64, 64 * 80, 96 * 80), CPU.device)

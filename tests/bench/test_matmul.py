@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from products_here import needs
 
 from gpucheck.bench.matmul import cases, command, judge, measure, product
 from gpucheck.bench.matmul.cases import Case, Options, Support
@@ -185,6 +186,7 @@ def test_other_accelerators_have_no_float64_or_are_not_known() -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"])
 def test_each_kind_of_product_is_computed_as_asked_and_exact_where_it_can_be(dtype: product.Dtype) -> None:
+    needs(dtype)
     case = Case(dtype, (96, 80, 64), NATIVE)
     one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None)).measurement
     kind, details = product.KINDS[dtype], one.method.details

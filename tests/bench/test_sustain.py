@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from products_here import needs
 
 from gpucheck.bench.matmul import cases, command, product, sustain, sustain_judge
 from gpucheck.bench.matmul.cases import Case, Options, Support
@@ -166,6 +167,7 @@ def test_a_long_run_keeps_every_window_with_its_time() -> None:
 
 @pytest.mark.parametrize(("dtype", "unit"), [("float8_e4m3fn", "FLOP/s"), ("int8", "OP/s")])
 def test_whatever_is_multiplied_can_be_sustained(dtype: product.Dtype, unit: str) -> None:
+    needs(dtype)
     found = sustain.sustain(replace(CASE, dtype=dtype), CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
     assert found is not None and found.measurement.rate is not None
     assert (found.measurement.rate.unit, found.measurement.method.precision_observed) == (unit, dtype)
