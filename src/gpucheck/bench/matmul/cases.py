@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 
@@ -59,13 +59,17 @@ class Support:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One product to time. It runs on `sets` of equal matrices in turn; `cold` where these are more than the cache."""
+    """One product to time. It runs on `sets` of equal matrices in turn; `cold` where these are more than the cache.
+
+    `rotation` is what the record tells of that, beside the sets; empty where nothing was asked.
+    """
 
     dtype: Dtype
     shape: Shape
     support: Support
     sets: int = 1
     cold: bool = False
+    rotation: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def kind(self) -> Kind:
@@ -244,9 +248,14 @@ def _case(dtype: Dtype, shape: Shape, has: Support, options: Options, accel: Acc
     one = Case(dtype, shape, has)
     if not options.cold:
         return one
-    cache = (caches.last_level_bytes() if accel.is_cpu else accel.l2_cache_bytes) or ASSUMED_CACHE_BYTES
-    wanted = max(2, COLD_FACTOR * cache // one.set_bytes + 1)
-    return replace(one, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS)
+    known = caches.last_level_bytes() if accel.is_cpu else accel.l2_cache_bytes
+    wanted = max(2, COLD_FACTOR * (known or ASSUMED_CACHE_BYTES) // one.set_bytes + 1)
+    told: dict[str, Any] = {"cache_bytes": known}
+    if known is None:
+        told["cache_assumed_bytes"] = ASSUMED_CACHE_BYTES
+    if wanted > MOST_SETS:
+        told["not_cold_because"] = f"{wanted} sets would be needed, and no more than {MOST_SETS} are made"
+    return replace(one, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS, rotation=told)
 
 
 def fitting(found: Sequence[Case], options: Options, room: int) -> Iterator[Case]:

@@ -105,5 +105,6 @@ def _method(case: Case) -> dict[str, Any]:
         "layout": f"A by rows, B by {'columns' if kind.by_columns else 'rows'}",
         **({"settings": dict(kind.settings)} if kind.settings else {}),
         **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
+        **case.rotation,
         "support": case.support.reason or case.support.kind,
     }
