@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from products_here import needs
+from test_search_device import SIMULATED
 
 from gpucheck.bench.matmul import cases, command, product, sustain, sustain_judge
 from gpucheck.bench.matmul.cases import Case, Options, Support
@@ -227,6 +228,22 @@ def test_windows_on_a_device_follow_each_other_without_a_gap(monkeypatch: pytest
     assert sum(windows.lengths_s) == pytest.approx(device.device_s, abs=1e-4) and device.device_s >= 1.0
     gaps = [b - a for a, b in zip(windows.starts_s, windows.starts_s[1:], strict=False)]
     assert gaps == pytest.approx([0.05] * len(gaps), abs=3e-3)
+
+
+@pytest.mark.parametrize(("call_s", "bound"), [(20e-6, False), (1e-3, False), (3e-6, True)])
+def test_only_a_host_that_is_slower_than_the_device_is_called_so(
+    call_s: float, bound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = SIMULATED.Device(enqueue_s=6e-6)  # its launch queue has 1000 entries
+
+    def sleep(seconds: float) -> None:
+        device.host_s += seconds
+
+    monkeypatch.setattr(sustain.time, "sleep", sleep)
+    call = device.kernel(call_s)
+    windows = sustain._Windows(2.0, lambda since_s, length_s: None)
+    sustain._on_device(call, sustain._calls_for_a_window(call, device), device, windows)
+    assert sustain._is_host_bound(windows) is bound
 
 
 def test_the_command_runs_the_fastest_product_of_each_dtype(monkeypatch: pytest.MonkeyPatch) -> None:

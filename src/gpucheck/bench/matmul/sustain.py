@@ -22,6 +22,7 @@ from gpucheck.errors import Terminated
 from gpucheck.machine import others
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, telemetry
+from gpucheck.measure.held import MOST_CALLS
 from gpucheck.measure.telemetry import Sample, Watch
 from gpucheck.measure.timing import MOST_HOST_CALLS, Timed
 from gpucheck.report.events import Emit, Progress
@@ -36,6 +37,8 @@ IDLE_S = 3.0
 WINDOW_S = 0.05
 # Windows that the device has before it: while it works off one, the next is enqueued.
 AHEAD = 2
+# All that is enqueued at a time must fit into the launch queue: a host that waits for room in it looks like a slow one.
+MOST_ENQUEUED = MOST_CALLS // AHEAD
 LOOK_EVERY_S = 1e-3
 # Where enqueueing takes more of a window, the device waits for the host.
 HOST_BOUND = 0.9
@@ -117,7 +120,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         "corruption": repeats.told(),
         **figures(run, flop),
     }
-    bound = accel.has_events and windows.enqueue_s > HOST_BOUND * sum(windows.lengths_s)
+    bound = accel.has_events and _is_host_bound(windows)
     timed = Timed(
         run,
         "device events" if accel.has_events else "host",
@@ -141,6 +144,10 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
     return Sustained(measured, readings(samples, run), windows.cut_off)
 
 
+def _is_host_bound(windows: _Windows) -> bool:
+    return windows.enqueue_s > HOST_BOUND * sum(windows.lengths_s)
+
+
 def _progress(case: Case, accel: Accel, seconds: float, work: float, emit: Emit) -> Callable[[float, float], None]:
     def tell(since_s: float, length_s: float) -> None:
         rate = units.flop_rate(work / length_s)
@@ -157,7 +164,8 @@ def _calls_for_a_window(call: Callable[[], object], accel: Accel) -> int:
     for _ in range(3):
         call()
     accel.synchronize()
-    return max(1, min(MOST_HOST_CALLS, math.ceil(3 * WINDOW_S / (accel.host_now() - began))))
+    most = MOST_ENQUEUED if accel.has_events else MOST_HOST_CALLS
+    return max(1, min(most, math.ceil(3 * WINDOW_S / (accel.host_now() - began))))
 
 
 def _on_host(call: Callable[[], object], calls: int, accel: Accel, windows: _Windows) -> None:
