@@ -17,6 +17,7 @@ from gpucheck.peaks import Unknown, lookup
 from gpucheck.report.events import Judged, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.work import freivalds
 
 GIB, MIB = 2**30, 2**20
 NATIVE = Support("native")
@@ -123,12 +124,15 @@ def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
     small, large = Case("float32", (8, 8, 8), NATIVE), Case("float32", (65536, 65536, 65536), NATIVE)
     # Three matrices of 16 GiB, a copy of the first result, a byte for each element that is compared.
     assert large.bytes == (3 * 16 + 16 + 4) * GIB
+    # The check of a smaller result takes more: two sums of B's rows in blocks of 64, and four and a quarter parts.
+    check = Case("bfloat16", (4096, 4096, 4096), NATIVE)
+    assert check.bytes == 4 * 32 * MIB + 2 * 8 * 4096 * 64 + int(4.25 * 8 * 2**23)
     assert list(cases.fitting([small, large], Options(), GIB)) == [small]
     with pytest.raises(UsageError) as raised:
         list(cases.fitting([small, large], Options(shapes=(large.shape,)), GIB))
     assert str(raised.value) == (
         "float32 65536x65536x65536 does not fit; "
-        "its matrices with a copy of the result take 68 GiB, and 1 GiB are free; give a smaller --size"
+        "its matrices, a copy of the result and its check take 68 GiB, and 1 GiB are free; give a smaller --size"
     )
 
 
@@ -243,7 +247,7 @@ def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyP
     shapes = ((512, 512, 512), (4096, 4096, 4096), (16, 16, 16))
     large, larger_than_it, small = cases.cases(Options(dtypes=("float32",), shapes=shapes, cold=True), CPU)
     assert (large.set_bytes, large.sets, large.cold) == (3 * MIB, 22, True)
-    assert large.bytes == 22 * 3 * MIB + 512 * 512 * 5
+    assert large.bytes == 22 * 3 * MIB + MIB + freivalds.extra_bytes(512, 512, 512)
     assert (larger_than_it.sets, larger_than_it.cold) == (2, True)
     # So many sets are not made: what is left is warm, and said to be.
     assert (small.sets, small.cold) == (1024, False)

@@ -154,10 +154,13 @@ def test_operands_are_shared_and_each_shape_is_contiguous_from_the_beginning() -
     assert (flat.out[: 16 * 24].view(16, 24) - expected).abs().max() < 1e-3
 
 
-def test_what_is_too_large_for_its_third_of_the_memory_does_not_fit() -> None:
-    grid = search_device.fitting(CASE, cube(64, 256, 64), 3 * 4 * 128 * 128, CPU)
-    assert grid.fits((128, 128, 128)) and grid.fits((64, 256, 64)) and not grid.fits((192, 128, 128))
-    assert search_device.largest(grid, 3 * 4 * 128 * 128, CASE.kind) == (128 * 128,) * 3
+def test_what_is_too_large_for_its_third_of_the_memory_or_as_a_row_does_not_fit() -> None:
+    room = 3 * 2**30
+    grid = search_device.fitting(CASE, cube(4096, 20480, 4096), room, CPU)
+    assert search_device.largest(grid, room, CASE.kind) == (16384 * 16384,) * 3
+    assert grid.fits((12288, 12288, 12288)) and not grid.fits((20480, 4096, 16384))
+    # Its matrices would fit; the row that is measured of what was found has a copy of its result beside them.
+    assert room >= 3 * 4 * 16384 * 16384 and not grid.fits((16384, 16384, 16384))
 
 
 def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Recorder:

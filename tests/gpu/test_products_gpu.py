@@ -140,8 +140,8 @@ def test_memory_stays_within_what_a_case_says(device: accel.Accel) -> None:
     case = case_of(device, "bfloat16")
     device.empty_cache()
     before = torch.cuda.memory_allocated(device.device)
-    one = measured(device, case)
-    peak = one.memory.max_memory_allocated_bytes
-    assert peak is not None
+    measured(device, case)
+    # To the end of its check, which the row's own figure leaves out.
+    peak = torch.cuda.max_memory_allocated(device.device)
     # cuBLAS's workspace is torch's to allocate: 32 MiB on Hopper, less elsewhere.
     assert peak - before <= case.bytes + 64 * 2**20

@@ -73,6 +73,22 @@ def test_float32_computed_in_tf32_fails_as_float32_and_passes_as_tf32() -> None:
     assert reference.check_product(a, b, rounded, "tf32").passed
 
 
+def test_what_is_no_number_is_counted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, result = product(torch.float32)
+    for row in (0, 50, 95):
+        result[row, 79] = math.nan
+    real, sizes = torch.isfinite, []
+
+    def isfinite(part: torch.Tensor) -> torch.Tensor:
+        sizes.append(part.numel())
+        return real(part)
+
+    monkeypatch.setattr(torch, "isfinite", isfinite)
+    monkeypatch.setattr(reference, "_ELEMENTS_AT_ONCE", 1000)
+    assert reference.check_product(a, b, result).not_finite == 3
+    assert max(sizes) <= 1000 and sum(sizes) == 96 * 80
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_no_number_never_passes(value: float) -> None:
     a, b, result = product(torch.float32)

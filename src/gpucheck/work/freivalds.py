@@ -6,7 +6,7 @@ rounding: the threshold is 8σ of the rounding of the output and of the accumula
 rows would hide a wrong element in the rounding of thousands of right ones: in bfloat16 they find almost nothing.
 
 Its products are in float64 and 1/32 of the checked one's operations. They run on the result's device where that has
-float64, else on the CPU, a part at a time: beside the matrices it needs no more than some 512 MiB.
+float64, else on the CPU, a part at a time; `extra_bytes` tells what that takes beside the matrices.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import torch
 from gpucheck.work.reference import SIGMAS, errors
 
 WIDTH = 64
-# Elements that are converted to float64 at once: 64 MiB of them, a few times over.
+# Elements that are converted to float64 at once: 64 MiB of them, a few times over: a part of A, of the result as it is,
+# with its last block filled up, and times the signs; a small part for the sums of these.
 _AT_ONCE = 2**23
+_COPIES, _DOUBLE = 4.25, 8
 # Which devices have float64 is theirs to know: these have, and the CPU does for the others.
 _WITH_FLOAT64 = frozenset({"cpu", "cuda"})
 
@@ -64,7 +66,7 @@ def check_sums(
     signs = torch.randint(0, 2, (n,), generator=torch.Generator().manual_seed(seed)).double().mul_(2).sub_(1).to(device)
     of_b, squares_of_b = _added(b, signs, width, device)
     worst, place, largest = 0.0, (0, 0), 0.0
-    rows = max(1, _AT_ONCE // max(k, n))
+    rows = max(1, _AT_ONCE // max(k, -(-n // width) * width))
     for first in range(0, m, rows):
         left = _wide(a[first : first + rows], device)
         sums, squares = _added(result[first : first + rows], signs, width, device)
@@ -90,6 +92,13 @@ def check_sums(
     return Sums(worst, place[0], place[1], min(width, n - place[1]), 1.0 if made.exact else 2 * largest, m * blocks)
 
 
+def extra_bytes(m: int, n: int, k: int) -> int:
+    """What a check takes beside the matrices, at most: both sums of B, and a part with what is computed from it."""
+    filled = max(-(-n // WIDTH) * WIDTH, k)
+    part = min(max(m, k) * filled, max(_AT_ONCE, filled))
+    return int(_DOUBLE * (2 * k * -(-n // WIDTH) + _COPIES * part))
+
+
 def _wide(part: torch.Tensor, device: torch.device) -> torch.Tensor:
     part = part.to(device)
     # float8 is converted to float32 wherever there is float8; that is exact.
@@ -104,7 +113,7 @@ def _added(
     blocks = -(-n // width)
     sums = torch.empty(rows, blocks, dtype=torch.float64, device=device)
     squares = torch.empty_like(sums)
-    step = max(1, _AT_ONCE // n)
+    step = max(1, _AT_ONCE // (blocks * width))
     for first in range(0, rows, step):
         part = _wide(matrix[first : first + step], device).contiguous()
         padded = torch.nn.functional.pad(part, (0, blocks * width - n)).view(-1, blocks, width)

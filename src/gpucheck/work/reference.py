@@ -44,6 +44,8 @@ _FLOAT8_ACCUMULATOR, _FLOAT8_AT_ONCE, _FLOAT8_PROMOTED = 2.0**-13, 32, 128
 _HALF_OF_ONE = 0.5
 # Columns that are compared at once: float64 copies of a large matrix would not fit beside it.
 _COLUMNS_AT_ONCE = 1024
+# Elements of a result that are looked at once: torch makes several copies of them on the way.
+_ELEMENTS_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +151,16 @@ def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precis
         worst=worst,
         row=place[0],
         column=place[1],
-        not_finite=int(result.numel() - int(torch.isfinite(result).sum())),
+        not_finite=_not_finite(result),
         smallest_detectable=(1.0 if made.exact else smallest) if math.isfinite(smallest) else 0.0,
         got=values[0],
         expected=values[1],
     )
+
+
+def _not_finite(result: torch.Tensor) -> int:
+    parts = result.split(max(1, _ELEMENTS_AT_ONCE // max(1, result.shape[1])))
+    return result.numel() - sum(int(torch.isfinite(part).sum()) for part in parts)
 
 
 def check_elements(

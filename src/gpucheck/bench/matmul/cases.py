@@ -15,6 +15,7 @@ from gpucheck.bench.matmul.search_range import LARGEST_SIDE, Axis, Shape, parse_
 from gpucheck.errors import UsageError
 from gpucheck.machine import caches, host
 from gpucheck.machine.accel import Accel
+from gpucheck.work import freivalds
 
 __all__ = ["DTYPES", "Case", "Dtype", "Options", "Support", "cases", "fitting", "parse", "support"]
 
@@ -94,14 +95,22 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """What it takes: its matrices, and to compare results a copy of the first and a byte for each element."""
-        results = self.elements[2]
-        return self.sets * self.set_bytes + results * (self.kind.itemsizes[2] + 1)
+        """What it takes, with its check."""
+        return needed_bytes(self.kind, self.shape, self.sets)
 
     @property
     def label(self) -> str:
         """The case in words."""
         return f"{self.dtype} {'x'.join(map(str, self.shape))}"
+
+
+def needed_bytes(kind: Kind, shape: Shape, sets: int = 1) -> int:
+    """What a row takes: its matrices, a copy of the first result, and a byte for each element that is compared with it
+    or, when that is over, what its check takes."""
+    m, n, k = shape
+    of_a, of_b, of_result = kind.itemsizes
+    matrices = m * k * of_a + k * n * of_b + m * n * of_result
+    return sets * matrices + m * n * of_result + max(m * n, freivalds.extra_bytes(m, n, k))
 
 
 def parse(
@@ -266,7 +275,7 @@ def fitting(found: Sequence[Case], options: Options, room: int) -> Iterator[Case
         elif options.shapes:
             raise UsageError(
                 f"{case.label} does not fit",
-                f"its matrices with a copy of the result take {units.capacity(case.bytes)}, "
+                f"its matrices, a copy of the result and its check take {units.capacity(case.bytes)}, "
                 f"and {units.capacity(room)} are free",
                 "give a smaller --size",
             )

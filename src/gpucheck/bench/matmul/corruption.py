@@ -23,8 +23,8 @@ ALLOWANCE = 0.1
 MOST_EXAMINED, MOST_ELEMENTS = 4, 64
 # At the end every set is compared; of more than this many, the first ones.
 MOST_LAST_SETS = 64
-# Elements that are compared one by one at once, to find which differ.
-_AT_ONCE = 2**24
+# Elements that are compared one by one at once, to find which differ: each takes some 32 bytes where it does.
+_AT_ONCE = 2**22
 
 _WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

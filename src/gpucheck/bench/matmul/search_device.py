@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpucheck import stats
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul.cases import Case, needed_bytes
 from gpucheck.bench.matmul.product import Kind, Matrices
 from gpucheck.bench.matmul.search_range import Grid, Shape
 from gpucheck.bench.matmul.search_try import Ask, Reading
@@ -56,12 +56,13 @@ def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
 
 
 def fitting(case: Case, grid: Grid, room: int, accel: Accel) -> Grid:
-    """The range without what does not fit into these thirds, and what the device has no product of."""
+    """The range without what does not fit into these thirds, or as a row of its own with its check, and what the
+    device has no product of."""
     most_a, most_b, most_out = largest(grid, room, case.kind)
 
     def fits(shape: Shape) -> bool:
         m, n, k = shape
-        small = m * k <= most_a and k * n <= most_b and m * n <= most_out
+        small = m * k <= most_a and k * n <= most_b and m * n <= most_out and needed_bytes(case.kind, shape) <= room
         return small and not product.why_not(case.dtype, shape, accel)
 
     return Grid(grid.axes, fits)
