@@ -14,7 +14,7 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, caches, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.peaks import Unknown, lookup
-from gpucheck.report.events import Judged, Recorder
+from gpucheck.report.events import Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.work import freivalds
@@ -430,6 +430,16 @@ def test_a_dtype_that_torch_does_not_have_there_is_skipped(monkeypatch: pytest.M
     found = [event.finding for event in recorder.events if isinstance(event, Judged)]
     assert [(one.id, one.verdict) for one in found] == [("matmul.dtype", "skip"), ("matmul.speed", "skip")]
     assert found[0].message == "\"addmm_impl_cpu_\" not implemented for 'Half'"
+
+
+def test_a_usual_size_that_there_is_no_room_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (), "cpu": (8, 65536)})
+    monkeypatch.setattr(host, "memory", lambda: SimpleNamespace(usable=10 * GIB))
+    recorder = run(Options(dtypes=("float32",), time_budget_s=0.2), monkeypatch)
+    assert [event.measurement.case["m"] for event in recorder.events if isinstance(event, Measured)] == [8]
+    assert [event.text for event in recorder.events if isinstance(event, Notice)] == [
+        "float32 65536x65536x65536 is left out: it takes 68 GiB, and 8 GiB can be spared"
+    ]
 
 
 def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth, tiled
 
 from gpucheck.bench.matmul import cases, command, search_device, search_judge, search_model, search_run
@@ -14,7 +15,7 @@ from gpucheck.bench.matmul.search_range import Axis, Grid, parse_axes, parse_axi
 from gpucheck.bench.matmul.search_try import Ask, Found, Reading, found_in, undisturbed
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
-from gpucheck.report.events import Answered, Judged, Measured, Progress, Recorder, Trial
+from gpucheck.report.events import Answered, Judged, Measured, Notice, Progress, Recorder, Trial
 from gpucheck.report.facts import Facts
 
 CPU = accel.open_device("cpu")
@@ -161,6 +162,31 @@ def test_what_is_too_large_for_its_third_of_the_memory_or_as_a_row_does_not_fit(
     assert grid.fits((12288, 12288, 12288)) and not grid.fits((20480, 4096, 16384))
     # Its matrices would fit; the row that is measured of what was found has a copy of its result beside them.
     assert room >= 3 * 4 * 16384 * 16384 and not grid.fits((16384, 16384, 16384))
+
+
+def test_a_dtype_without_a_product_in_the_range_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU", compute_capability=(9, 0))  # type: ignore[arg-type]
+    float8, int8 = (Case(dtype, (1, 1, 1), Support("native")) for dtype in ("float8_e4m3fn", "int8"))
+    odd = Grid((Axis(64, 64, 1), Axis(64, 64, 1), Axis(1000, 1000, 1)))
+    assert search_run.why_none(float8, odd, gpu) == "in the range N and K must be multiples of 16"
+    assert search_run.why_none(int8, odd, gpu) == search_run.why_none(float8, odd, CPU) == ""
+    # Only the last of sixteen values is a multiple.
+    assert search_run.why_none(float8, Grid((Axis(1, 1, 1), Axis(1, 16, 1), Axis(16, 16, 1))), gpu) == ""
+    assert "M must be more than 16" in search_run.why_none(int8, Grid((Axis(1, 16, 1),) * 3), gpu)
+
+
+def test_a_search_goes_on_with_the_next_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_run, "why_none", lambda case, grid, accel: "of this" if case.dtype == "float64" else "")
+    monkeypatch.setattr(inventory, "read", lambda: Facts())
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
+    monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (), "cpu": (16,)})
+    ranges, recorder = {"--range": "16:32:16"}, Recorder()
+    command.command(
+        cases.parse(dtypes=("float64", "float32"), search=True, ranges=ranges, time_budget_s=1.5, device="cpu"),
+        recorder,
+    )
+    assert [event.text for event in recorder.events if isinstance(event, Notice)] == ["float64 is left out: of this"]
+    assert {event.measurement.case["dtype"] for event in recorder.events if isinstance(event, Measured)} == {"float32"}
 
 
 def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Recorder:

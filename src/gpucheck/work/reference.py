@@ -160,7 +160,7 @@ def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precis
 
 def _not_finite(result: torch.Tensor) -> int:
     parts = result.split(max(1, _ELEMENTS_AT_ONCE // max(1, result.shape[1])))
-    return result.numel() - sum(int(torch.isfinite(part).sum()) for part in parts)
+    return int(result.numel()) - sum(int(torch.isfinite(part).sum()) for part in parts)
 
 
 def check_elements(

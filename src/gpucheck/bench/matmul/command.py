@@ -101,6 +101,10 @@ class _Rows:
         room = int((info[0] if (info := self.accel.memory_info()) else host.memory().usable) * MEMORY_SHARE)
         there = [case for case in wanted if case.support.kind != "none"]
         todo = list(fitting(there, self.options, room))
+        for case in there:
+            if case not in todo:
+                needed, free = units.capacity(case.bytes), units.capacity(room)
+                self.emit(Notice(f"{case.label} is left out: it takes {needed}, and {free} can be spared", "warning"))
         self._leave_time(_sustaining_s(self.options, there))
         with Watch(self.accel.uuid) as watch:
             measured: Iterator[Measurement] = (
@@ -138,6 +142,9 @@ class _Rows:
         grid = search_run.grid_of(self.options, self.accel)
         dtypes = list({case.dtype: case for case in there}.values())
         for done, any_shape in enumerate(dtypes):
+            if problem := search_run.why_none(any_shape, grid, self.accel):
+                self.emit(Notice(f"{any_shape.dtype} is left out: {problem}", "warning"))
+                continue
             left_s = max(self.deadline - time.monotonic(), 0.0) / (len(dtypes) - done)
             until = time.monotonic() + left_s
             found = self._guarded(

@@ -18,7 +18,14 @@ def judge(measurements: Sequence[Measurement], part: Part | Unknown | None = Non
     `part` is what the device can do at most; None for a CPU.
     """
     if not measurements:
-        return [Finding("matmul.speed", "skip", "nothing was timed", "this device has none of the products asked for")]
+        return [
+            Finding(
+                "matmul.speed",
+                "skip",
+                "nothing was timed",
+                "this device has none of the products asked for, or no room for them",
+            )
+        ]
     return [
         _precision(measurements),
         corruption_judge.first_results(measurements),

@@ -133,6 +133,10 @@ KINDS: dict[Dtype, Kind] = {
 }
 
 
+# The largest multiple that a library asks of a side.
+MOST_MULTIPLE = 16
+
+
 def why_not(dtype: Dtype, shape: Shape, accel: Accel) -> str:
     """Why this device's library has no product of this shape in the dtype; empty where it has."""
     m, n, k = shape

@@ -33,6 +33,15 @@ def grid_of(options: Options, accel: Accel) -> Grid:
     return Grid((m, n, k))
 
 
+def why_none(case: Case, grid: Grid, accel: Accel) -> str:
+    """Why this device has no product of the dtype of `case` in any shape of the range; empty where it has one."""
+    m, n, k = (axis.values for axis in grid.axes)
+    # What a library asks of M is a least size, of N and K a multiple, which comes back after as many steps.
+    tried = [(m[-1], one, other) for one in n[: product.MOST_MULTIPLE] for other in k[: product.MOST_MULTIPLE]]
+    reasons = [product.why_not(case.dtype, shape, accel) for shape in tried]
+    return "" if "" in reasons else f"in the range {reasons[0]}"
+
+
 @dataclass(slots=True)
 class Results:
     """What was found for each dtype so far; every change is told."""
