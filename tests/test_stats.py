@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -82,6 +83,19 @@ def test_a_trend_is_autocorrelated_whatever_the_block() -> None:
     assert found is not None
     assert found.autocorrelated
     assert found.block == 20
+
+
+def test_however_many_samples_only_a_few_widths_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, lengths = stats.lag1_correlation, []
+
+    def correlation(values: Sequence[float]) -> float:
+        lengths.append(len(values))
+        return real(values)
+
+    monkeypatch.setattr(stats, "lag1_correlation", correlation)
+    found = stats.interval([1.0 + i / 10_000 for i in range(10_000)])
+    assert found is not None and found.autocorrelated
+    assert len(lengths) < 20 and min(lengths) >= stats.FEWEST_BLOCKS and max(lengths) == stats.MOST_BLOCKS
 
 
 def test_interval_holds_the_median_of_skewed_samples() -> None:
