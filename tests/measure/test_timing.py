@@ -34,6 +34,20 @@ def test_the_true_time_comes_back_within_a_percent(seconds: float, noise: float)
     assert result.flags == (("few-samples",) if not noise and seconds >= 0.1 else ())
 
 
+@pytest.mark.parametrize(
+    ("budget_s", "least_s", "low", "high"), [(3.0, 0.0, 0, 0.2), (3.0, 1.0, 1, 2.5), (0.5, 1.0, 0.5, 0.6)]
+)
+def test_a_row_that_is_watched_goes_on_though_it_is_certain(
+    budget_s: float, least_s: float, low: float, high: float
+) -> None:
+    device = Device()
+    limits = Limits(budget_s=budget_s, least_s=least_s)
+    result = measure(device, Work(device.kernel(2e-3)), clock="device events", limits=limits)
+    took_s = result.run.started_monotonic_s[-1] + result.run.samples_s[-1] - result.run.started_monotonic_s[0]
+    assert low <= took_s + 0.05 <= high + 0.05
+    assert len(result.run.samples_s) in LOOKS or took_s >= budget_s - 0.05
+
+
 def test_what_launching_costs_is_not_in_the_time() -> None:
     for enqueue_s in (1e-6, 5e-6, 20e-6, 100e-6):
         result = timed(Device(enqueue_s=enqueue_s), 10e-6)

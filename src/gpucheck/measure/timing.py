@@ -47,11 +47,15 @@ WARMUP_BATCH_S, WARMUP_MOST_CALLS = 5e-3, 100
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a row is done: after `budget_s` seconds (warm-up apart), or once its interval is within `precision`."""
+    """When a row is done: after `budget_s` seconds (warm-up apart), or once its interval is within `precision`.
+
+    For its precision alone it does not end before `least_s` seconds.
+    """
 
     budget_s: float = 1.0
     warmup_s: float = 0.0
     precision: float = 0.01
+    least_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,8 @@ def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()
         raise ValueError("this device has no events")
     started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     about_s, warmed_s = _warm_up(timer, work, limits.warmup_s)
-    samples = _Samples(timer.host_now() + limits.budget_s, limits.precision)
+    began_s = timer.host_now()
+    samples = _Samples(began_s + limits.budget_s, began_s + limits.least_s, limits.precision)
     details: dict[str, Any] = {"warmup_s": warmed_s}
     if clock == "host":
         calls, flags = _on_host_clock(timer, work, about_s, samples, details)
@@ -92,6 +97,7 @@ class _Samples:
     """The windows so far, and whether they are enough."""
 
     deadline_s: float
+    earliest_s: float
     precision: float
     lengths_s: list[float] = field(default_factory=list)
     started_s: list[float] = field(default_factory=list)
@@ -108,7 +114,7 @@ class _Samples:
         n = len(self.lengths_s)
         if n and (now_s >= self.deadline_s or n >= LOOKS[-1]):
             return True
-        if n not in LOOKS:
+        if n not in LOOKS or now_s < self.earliest_s:
             return False
         interval = stats.interval(self.lengths_s)
         assert interval is not None

@@ -20,6 +20,9 @@ from gpucheck.work.reference import Check
 
 # The clock settles within about a second under load; a cold chip scores too high.
 WARM_UP_SHARE = 0.25
+# The clock is read some 20 times a second and counts inside windows alone, which are a fifth of the time where one call
+# fills them: a row that is certain after a tenth of a second would not know its clock.
+LEAST_WATCHED_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,11 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Result:
         accel.synchronize()
         repeats = Repeats(sets, accel, observed if case.dtype == "tf32" else None)
         work = timing.Work(rotation.call, empty=product.empty_call(kind, first), prepare=repeats.before)
-        limits = timing.Limits(budget_s=budget_s * (1 - WARM_UP_SHARE), warmup_s=budget_s * WARM_UP_SHARE)
+        limits = timing.Limits(
+            budget_s=budget_s * (1 - WARM_UP_SHARE),
+            warmup_s=budget_s * WARM_UP_SHARE,
+            least_s=0.0 if watch.reason else LEAST_WATCHED_S,
+        )
         clock: timing.Clock = "device events" if accel.has_events else "host"
         timed, beside = row.watched(
             watch, torch.get_num_threads(), lambda: timing.measure(accel, work, clock=clock, limits=limits)
