@@ -70,13 +70,22 @@ def test_from_start_to_answer(scenario: Scenario) -> None:
     assert found["loss"] == "mean square of the output"
     trials = [event.result for event in recorder.events if isinstance(event, Trial)]
     assert trials == found["trials"]
-    assert [trial["purpose"] for trial in trials[-2:]] == ["confirm", "default malloc"]
-    assert trials[-2]["fresh_process"]
+    assert [trial["purpose"] for trial in trials[-3:]] == ["confirm", "default malloc", "recommended"]
+    assert trials[-3]["fresh_process"]
+    assert found["recommended"] == {
+        "batch_size": 816,  # 821 take 90 % of the budget; a multiple of 8
+        "headroom": 1 - 916 / 1024,
+        "headroom_wanted": 0.1,
+        "peak_bytes": 916 * MIB,
+        "samples_per_s": 816_000.0,
+        "speed": "slower" if found["max_batch_size"] * 0.95 > 816 else "same",
+        "reason": None,
+    }
     assert [finding.verdict for finding in findings(recorder)] == ["pass", "info"]
     assert findings(recorder)[0].title == f"a batch of {found['max_batch_size']} fits"
-    # Search, confirmation, default malloc: one child each, and one more after the failure.
+    # Search, and the confirmation after the failure; the answer and the size to use with the default malloc.
     assert log.read_text().count("start 1") == 2
-    assert log.read_text().count("start default") == 1
+    assert log.read_text().count("start default") == 2
 
 
 def test_its_speed_is_a_measurement_without_the_first_step(scenario: Scenario) -> None:
@@ -222,6 +231,9 @@ def test_on_a_device_the_child_knows_the_budget(scenario: Scenario, monkeypatch:
     found = answer(recorder)
     assert 440 <= found["max_batch_size"] <= 448
     assert (found["budget_bytes"], found["margin_bytes"], found["default_malloc_peak_bytes"]) == (8 * GIB, GIB, None)
+    # Of 7.2 GiB, 1 is static, so 396 fit; run in the child of the confirmation.
+    assert (found["recommended"]["batch_size"], found["trials"][-1]["purpose"]) == (392, "recommended")
+    assert found["trials"][-1]["fresh_process"] is False
     assert "budget: 8 GiB (r), 1 GiB of margin left out" in notices(recorder)
     assert "start 1" not in log.read_text()
 
@@ -291,6 +303,7 @@ def test_memory_that_moves_is_tried_again_and_then_undecided(
         ({"max_batch_size": 0}, "--max-batch-size 0 is no batch size; it lies between 1 and 2147483647"),
         ({"max_batch_size": -5}, "--max-batch-size -5 is no batch size"),
         ({"max_batch_size": 10**12}, "--max-batch-size 1000000000000 is no batch size"),
+        ({"headroom": 1.0}, "--headroom 100% leaves no budget; give less than 100%"),
         ({"time_budget_s": 0.0}, "--time-budget 0 is not more than zero"),
         ({"time_budget_s": float("nan")}, "--time-budget nan is not more than zero"),
         ({"trial_timeout_s": -1.0}, "--trial-timeout -1 is not more than zero"),

@@ -6,13 +6,14 @@ import datetime
 import difflib
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpucheck.batch_size import answer
+from gpucheck.batch_size import answer, answer_use, recommend
+from gpucheck.batch_size.after import After
 from gpucheck.batch_size.budget import Budget, MemoryLimit, guard_bytes, on_cpu, parse_limit
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
-from gpucheck.batch_size.runner import Refused, Result, Runner, Setup
+from gpucheck.batch_size.runner import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result, Runner, Setup
 from gpucheck.batch_size.search import Attempt, Search
 from gpucheck.errors import TargetError, UsageError
 from gpucheck.machine import choose, host, inventory
@@ -30,11 +31,9 @@ LARGEST_BATCH = 2**31 - 1
 CPU_TIME_BUDGET_S = 60.0
 DEVICE_TIME_BUDGET_S = 300.0
 # A trial may take ten times what the last one suggests before it is thought to hang.
-TRIAL_TIMEOUT_LEAST_S = 30.0
 TRIAL_TIMEOUT_FACTOR = 10.0
 # Later steps repeat the second; the confirmation and devices, whose caches settle, take a third.
 STEPS = 2
-STEPS_CONFIRMED = 3
 # Noise of a trial's time: what is reserved for the last ones is so much more than the forecast.
 TIME_RESERVE = 1.3
 # A size that time allows is worth a trial only if it is so much larger than the best.
@@ -56,6 +55,7 @@ class Options:
     memory_limit: str | None = None
     time_budget_s: float | None = None
     trial_timeout_s: float | None = None
+    headroom: float = recommend.HEADROOM
     device: str = "auto"
 
 
@@ -91,6 +91,8 @@ def _checked(options: Options) -> MemoryLimit | None:
         raise UsageError(
             f"--max-batch-size {options.max_batch_size} is no batch size", f"it lies between 1 and {LARGEST_BATCH}"
         )
+    if not 0 <= options.headroom < 1:
+        raise UsageError(f"--headroom {options.headroom:.0%} leaves no budget", "", "give less than 100%")
     for name, value in (("--time-budget", options.time_budget_s), ("--trial-timeout", options.trial_timeout_s)):
         if value is not None and not value > 0:
             raise UsageError(f"{name} {value:g} is not more than zero", "", "give seconds, like 60s")
@@ -163,7 +165,7 @@ class _Hunt:
         self.results: list[Result] = []
         self.limited_by: str | None = None
         self.refused: str | None = None
-        self.default_malloc: Result | None = None
+        self.after = After(runner, emit, self._seconds, deadline)
         self.weight: int | None = None
 
     def run(self) -> None:
@@ -171,16 +173,16 @@ class _Hunt:
         try:
             self._prepare()
             self._search()
+            if self.search.best is not None and self.search.confirmed:
+                self.after.run(self.results, self.search.best.size, self.budget.bytes, self.options.headroom)
         except Refused as error:
             self.refused = error.reason
             self.weight = self.weight or self.runner.weigh()
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C, SIGTERM: what is known so far is the answer
-                self.limited_by = "interrupted"
+                self.limited_by = self.limited_by or "interrupted"
                 self._answer()
             raise
-        if self.search.best is not None and self.runner.setup.is_cpu:
-            self._with_default_malloc()
         self._conclude()
 
     # Searching
@@ -311,31 +313,6 @@ class _Hunt:
         left = (self.deadline - time.monotonic()) / TIME_RESERVE - self.runner.start_s
         return LARGEST_BATCH if each <= 0 else max(0, int(left / each))
 
-    def _with_default_malloc(self) -> None:
-        """Run the answer once more as the user's own process will: with the system's malloc settings."""
-        best = self.search.best
-        assert best is not None
-        needed = self.runner.start_s + self._seconds(best.size, STEPS)
-        if not self.search.confirmed or time.monotonic() + needed > self.deadline:
-            return
-        self.runner.close()
-        # Its peak is wanted, not a verdict: the system's limit stays away.
-        setup = replace(self.runner.setup, guard_bytes=None)
-        self.emit(Progress(f"batch {best.size} with the default malloc", done=len(self.results)))
-        try:
-            with Runner(setup, malloc="default") as runner:
-                result = runner.run(
-                    Attempt(best.size, "confirm"),
-                    steps=STEPS,
-                    limit_s=TRIAL_TIMEOUT_LEAST_S + 4 * needed,
-                    deadline=self.deadline,
-                )
-        except Refused:
-            return
-        if result.peak_bytes is not None:
-            self.default_malloc = replace(result, purpose="default malloc")
-            self.emit(Trial(len(self.results) + 1, answer.trial_entry(self.default_malloc)))
-
     # Saying
 
     def _context(self) -> answer.Context:
@@ -362,8 +339,10 @@ class _Hunt:
         )
 
     def _answer(self) -> None:
-        found = answer.entry(self.search, self.results, self._context(), self.limited_by, self.default_malloc)
-        self.emit(Answered("find_batch_size", found))
+        context = self._context()
+        found = answer.entry(self.search, self.results, context, self.limited_by, self.after.default_malloc)
+        more = answer_use.entry(self.results, context, self.after.recommended, self.options.headroom)
+        self.emit(Answered("find_batch_size", answer_use.add(found, more, self.after.trials)))
 
     def _conclude(self) -> None:
         context = self._context()
@@ -376,7 +355,7 @@ class _Hunt:
             if final.loss is not None:
                 self.emit(Notice(f"loss: {final.loss}; optimizer: {context.optimizer}"))
         self._answer()
-        for finding in answer.findings(self.search, context, self.limited_by, self.refused, self.default_malloc):
+        for finding in answer.findings(self.search, context, self.limited_by, self.refused, self.after.default_malloc):
             self.emit(Judged(finding))
 
 

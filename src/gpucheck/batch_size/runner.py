@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,11 @@ ASSUMED_BASELINE_BYTES = 2**29
 
 # SIGKILL, which Windows' signal module does not name.
 KILLED = 9
+
+# A confirmation takes a third step, since caches settle on some devices; later ones repeat it.
+STEPS_CONFIRMED = 3
+# No trial is thought to hang before so long.
+TRIAL_TIMEOUT_LEAST_S = 30.0
 
 Malloc = Literal["tuned", "default"]
 
@@ -95,8 +101,9 @@ class Result:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples per second of the last step: the first ones warm up."""
-        return self.size / self.steps_s[-1] if self.steps_s and self.steps_s[-1] > 0 else None
+        """Samples per second: the median of the steps after the first, which warms up; of the only one where so."""
+        steps = self.steps_s[1:] or self.steps_s
+        return self.size / middle if steps and (middle := statistics.median(steps)) > 0 else None
 
 
 class Refused(Exception):

@@ -43,6 +43,9 @@ def find_batch_size(
             help="24GiB, 80% or leave:2GiB. Default: what is free; on a CPU the smaller of 2 GiB and half of it.",
         ),
     ] = None,
+    headroom: Annotated[
+        str, typer.Option("--headroom", metavar="PERCENT", help="Of the budget, left free by the recommended size.")
+    ] = "10%",
     time_budget: Annotated[
         str, typer.Option("--time-budget", metavar="TIME", help="For the whole command; default 5m, 60s on a CPU.")
     ] = "",
@@ -63,6 +66,7 @@ def find_batch_size(
         inputs=tuple(inputs or ()),
         max_batch_size=max_batch_size,
         memory_limit=memory_limit,
+        headroom=units.parse_percent(headroom, "--headroom"),
         time_budget_s=units.parse_duration(time_budget) if time_budget else None,
         trial_timeout_s=units.parse_duration(trial_timeout, "--trial-timeout") if trial_timeout else None,
         device=common.device,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpucheck import units
+from gpucheck.render import batch_size_use
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -39,7 +40,7 @@ def blocks(report: Report) -> list[Block]:
         if found["trials"]:
             laid_out += [_trials(found), Line()]
         if found["max_batch_size"] is not None:
-            laid_out += [Line(_answer(found)), *_below(found)]
+            laid_out += [Line(_answer(found)), *(Line(text) for text in (_peak(found), *_below(found)))]
     laid_out += [finding_line(finding) for finding in report.findings]
     laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
     return laid_out
@@ -77,30 +78,35 @@ def _result(trial: dict[str, Any]) -> Cell:
 
 
 def _answer(found: dict[str, Any]) -> str:
+    """The answer in one line: the largest, the one to use, and the smallest that is nearly as fast."""
     largest = "largest that trains" if found["mode"] == "train" else "largest that infers"
-    text = f"{largest}: {found['max_batch_size']}"
-    if found["peak_bytes"] is not None:
-        peak, budget = found["peak_bytes"], found["budget_bytes"]
-        # One unit for both: "1010 MiB of 1 GiB" makes a reader reckon.
-        scale, unit = (units.GIB, "GiB") if budget >= units.GIB else (units.MIB, "MiB")
-        text += f", peak {units.significant(peak / scale)} of {units.significant(budget / scale)} {unit}"
-    if not found["confirmed"]:
-        return f"{text}, not confirmed"
-    return f"{text}, confirmed in a fresh process"
+    parts = [f"{largest}: {found['max_batch_size']}" + ("" if found["confirmed"] else " (not confirmed)")]
+    return "   ".join(parts + batch_size_use.answer(found))
 
 
-def _below(found: dict[str, Any]) -> list[Block]:
-    lines = []
+def _peak(found: dict[str, Any]) -> str:
+    """What the answer takes, and how well that is known."""
+    how = "confirmed in a fresh process" if found["confirmed"] else "not confirmed"
+    if found["peak_bytes"] is None:
+        return how
+    peak, budget = found["peak_bytes"], found["budget_bytes"]
+    # One unit for both: "1010 MiB of 1 GiB" makes a reader reckon.
+    scale, unit = (units.GIB, "GiB") if budget >= units.GIB else (units.MIB, "MiB")
+    return f"peak {units.significant(peak / scale)} of {units.significant(budget / scale)} {unit}, {how}"
+
+
+def _below(found: dict[str, Any]) -> list[str]:
+    lines = batch_size_use.below(found)
     if found["first_failing"] is not None:
         outcome = str(found["first_failing_outcome"]).replace("-", " ")
         lines.append(f"first that fails: {found['first_failing']} ({outcome})")
     if found["limited_by"] == "time":
         lines.append("limited by time: a longer --time-budget may find more")
     if found["samples_per_s"] is not None:
-        lines.append(f"{units.significant(found['samples_per_s'])} samples/s in its last step")
+        lines.append(f"{units.significant(found['samples_per_s'])} samples/s with the largest")
     margin = found["margin_bytes"]
     reason = found["budget_reason"] or UNKNOWN
     lines.append(f"budget: {reason}" + (f", {units.capacity(margin)} of it left out as margin" if margin else ""))
     if found["loss"]:
         lines.append(f"loss: {found['loss']}")
-    return [Line(line) for line in lines]
+    return lines

@@ -1,0 +1,116 @@
+"""What is run once the search has its answer, as far as time allows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpucheck.batch_size import answer, knee, recommend
+from gpucheck.batch_size.recommend import Recommended
+from gpucheck.batch_size.runner import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result, Runner
+from gpucheck.batch_size.search import Attempt
+from gpucheck.errors import GpucheckError
+from gpucheck.report.events import Emit, Progress, Trial
+
+# A trial may take so many times what the trials before suggest.
+PATIENCE_FACTOR = 4.0
+
+
+class After:
+    """The answer with the system's own malloc (CPU), and the size to use.
+
+    `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. `trials` are those
+    that ran here, without `default_malloc`.
+    """
+
+    def __init__(self, runner: Runner, emit: Emit, seconds: Callable[[int, int], float], deadline: float) -> None:
+        self.runner, self.emit, self.seconds, self.deadline = runner, emit, seconds, deadline
+        self.default_malloc: Result | None = None
+        self.recommended = Recommended(reason="no size was confirmed")
+        self.trials: list[Result] = []
+        self._before = 0
+
+    def run(self, results: Sequence[Result], largest: int, budget: int, headroom: float) -> None:
+        """Run what follows the confirmation of `largest`."""
+        self._before = len(results)
+        if self.runner.setup.is_cpu:
+            result = self._with_default_malloc(largest)
+            if result is not None and result.peak_bytes is not None:
+                self.default_malloc = replace(result, purpose="default malloc")
+                self._say(self.default_malloc)
+        self.recommended = self._recommend(results, largest, budget * (1 - headroom))
+
+    def _recommend(self, results: Sequence[Result], largest: int, aim: float) -> Recommended:
+        """The size whose peak is within `aim`, run; on a CPU as the user's own process will, with its malloc."""
+        is_cpu = self.runner.setup.is_cpu
+        if is_cpu and self.default_malloc is None:
+            return Recommended(reason="there was no time for a run with the default malloc")
+        # Above the budget with the default malloc, the largest was run all the same, and its steps timed.
+        like = [replace(self.default_malloc, outcome="fits")] if self.default_malloc is not None else list(results)
+        known = {r.size: r for r in like if r.outcome == "fits"}
+        peaks = recommend.peaks(results, largest, self.default_malloc)
+        for _ in range(recommend.TRIES):
+            size = recommend.choose(peaks, aim, largest)
+            if size is None:
+                return Recommended(reason="even the smallest batch leaves less than the headroom")
+            result = known.get(size) or self._run(size)
+            if result is None:
+                return Recommended(reason="there was no time to run it")
+            if recommend.meets(result, aim):
+                speeds = knee.speeds([*like, *self.trials])
+                return Recommended(result, speed=recommend.against(speeds, size, largest))
+            if result.peak_bytes is None:
+                return Recommended(reason=f"a batch of {size} fails: {result.reason}")
+            peaks[size] = result.peak_bytes
+        return Recommended(reason="memory grows unevenly: two sizes took more than those around them suggest")
+
+    def _run(self, size: int) -> Result | None:
+        """One trial of the size to recommend; None where there is no time, or no child could be set up."""
+        result = self._with_default_malloc(size) if self.runner.setup.is_cpu else self._in_the_same_child(size)
+        if result is None or result.cut:
+            return None
+        result = replace(result, purpose="recommended")
+        self.trials.append(result)
+        self._say(result)
+        return result
+
+    def _in_the_same_child(self, size: int) -> Result | None:
+        needed = self._needed(size)
+        if needed is None:
+            return None
+        self.emit(Progress(f"batch {size}, recommended", done=self._done()))
+        try:
+            return self._trial(self.runner, Attempt(size), needed)
+        except (Refused, GpucheckError):
+            return None
+
+    def _with_default_malloc(self, size: int) -> Result | None:
+        """One trial in a process of its own with the system's malloc settings; None as above."""
+        needed = self._needed(size)
+        if needed is None:
+            return None
+        self.runner.close()
+        # Its peak is wanted, not a verdict: the system's limit stays away.
+        setup = replace(self.runner.setup, guard_bytes=None)
+        self.emit(Progress(f"batch {size} with the default malloc", done=self._done()))
+        try:
+            with Runner(setup, malloc="default") as runner:
+                return self._trial(runner, Attempt(size, "confirm"), needed)
+        except (Refused, GpucheckError):
+            return None
+
+    def _trial(self, runner: Runner, attempt: Attempt, needed: float) -> Result:
+        limit = TRIAL_TIMEOUT_LEAST_S + PATIENCE_FACTOR * needed
+        return runner.run(attempt, steps=STEPS_CONFIRMED, limit_s=limit, deadline=self.deadline)
+
+    def _needed(self, size: int) -> float | None:
+        """Seconds that a trial takes; None where that is more than is left."""
+        needed = self.runner.start_s + self.seconds(size, STEPS_CONFIRMED)
+        return None if time.monotonic() + needed > self.deadline else needed
+
+    def _done(self) -> int:
+        return self._before + (self.default_malloc is not None) + len(self.trials)
+
+    def _say(self, result: Result) -> None:
+        self.emit(Trial(self._done(), answer.trial_entry(result)))

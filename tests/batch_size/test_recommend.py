@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.batch_size.knee import Speed
+from gpucheck.batch_size.recommend import Recommended, against, choose, entry, meets, peaks
+from gpucheck.batch_size.runner import Result
+
+FITS = Result(104, "recommended", False, "fits", peak_bytes=880, steps_s=(1.0, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("measured", "aim", "expected"),
+    [
+        ({1: 110, 80: 900}, 900.0, 80),
+        ({1: 110, 83: 930}, 900.0, 80),  # exactly 80 at 900
+        ({1: 110, 89: 990}, 899.0, 72),  # 79.9, rounded down to a multiple of 8
+        ({1: 110, 12: 1100}, 900.0, 9),  # below 16 nothing is rounded
+        ({1: 950, 80: 1000}, 900.0, None),
+        ({3: 800, 200: 900}, 1000.0, 200),  # the largest itself leaves enough
+        ({2: 100, 101: 1090, 50: 105}, 900.0, 88),  # no peak falls with the size; the steep end counts
+        ({}, 900.0, None),
+    ],
+)
+def test_the_size_is_interpolated_and_rounded_down(measured: dict[int, int], aim: float, expected: int | None) -> None:
+    assert choose(measured, aim, largest=200) == expected
+
+
+def test_a_peak_that_sinks_counts_as_the_one_before() -> None:
+    assert choose({1: 500, 20: 400, 40: 900}, 700.0, largest=40) == 24  # from (20, 500), not from (20, 400)
+
+
+def test_nothing_beyond_the_largest_counts() -> None:
+    assert choose({1: 100, 10: 200, 20: 100}, 900.0, largest=10) == 10
+
+
+def test_peaks_are_scaled_to_the_default_malloc() -> None:
+    results = [
+        replace(FITS, size=1, peak_bytes=100),
+        replace(FITS, size=10, peak_bytes=990),
+        replace(FITS, size=10, peak_bytes=1000),
+        replace(FITS, size=11, peak_bytes=1100, outcome="over-budget"),
+    ]
+    assert peaks(results, 10, None) == {1: 100, 10: 1000}
+    assert peaks(results, 10, replace(FITS, size=10, peak_bytes=1200)) == {1: 120, 10: 1200}
+
+
+def test_what_meets_the_aim() -> None:
+    assert meets(FITS, 880.0)
+    assert meets(FITS, 870.0)  # within what repeats differ by
+    assert not meets(FITS, 860.0)
+    assert not meets(replace(FITS, outcome="timeout"), 880.0)
+
+
+def test_the_entry_tells_the_headroom_that_the_measured_peak_leaves() -> None:
+    assert entry(Recommended(FITS, speed="same"), 1000, 0.1) == {
+        "batch_size": 104,
+        "headroom": pytest.approx(0.12),
+        "headroom_wanted": 0.1,
+        "peak_bytes": 880,
+        "samples_per_s": 208.0,
+        "speed": "same",
+        "reason": None,
+    }
+    assert entry(Recommended(reason="why"), 1000, 0.1)["batch_size"] is None
+
+
+def test_its_speed_against_the_largest() -> None:
+    found = (Speed(104, 99.0, 0.01, 2), Speed(116, 100.0, 0.01, 2))
+    assert against(found, 104, 116) == "same"
+    assert against(found, 104, 120) is None
+    assert against((), 116, 116) == "same"
