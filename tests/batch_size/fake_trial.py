@@ -93,6 +93,8 @@ while True:
             "swapped_bytes": 0,
             "moved_bytes": 0,
             "state_bytes": 4000,
+            "gradient_bytes": 1000,
+            "optimizer_bytes": 2000,
             "loss": "mean square of the output",
             "memory": {"resident_bytes": peak},
             **(how or {}),

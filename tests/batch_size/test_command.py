@@ -99,6 +99,21 @@ def test_its_speed_is_a_measurement_without_the_first_step(scenario: Scenario) -
     assert measured.flags == ("few-samples",)
 
 
+def test_memory_is_split_and_an_effective_batch_divided(scenario: Scenario) -> None:
+    scenario(static=100 * MIB, per_sample=MIB)
+    found = answer(find(memory_limit="1GiB", effective_batch=8000))
+    split = found["memory_split"]
+    assert (split["parameter_bytes"], split["gradient_bytes"], split["optimizer_bytes"]) == (1000, 1000, 2000)
+    assert (split["activation_bytes_per_sample"], split["fixed_bytes"]) == (MIB, 100 * MIB - 4000)
+    assert found["accumulation"] == {
+        "effective_batch": 8000,
+        "micro_batch": 800,
+        "steps": 10,
+        "smaller": 0,
+        "limit": 816,
+    }
+
+
 def test_without_a_target_it_says_which(scenario: Scenario) -> None:
     scenario(per_sample=MIB)
     recorder = find(target=None, max_batch_size=2)
@@ -303,6 +318,7 @@ def test_memory_that_moves_is_tried_again_and_then_undecided(
         ({"max_batch_size": 0}, "--max-batch-size 0 is no batch size; it lies between 1 and 2147483647"),
         ({"max_batch_size": -5}, "--max-batch-size -5 is no batch size"),
         ({"max_batch_size": 10**12}, "--max-batch-size 1000000000000 is no batch size"),
+        ({"effective_batch": 0}, "--effective-batch 0 is no batch size; it lies between 1 and 2147483647"),
         ({"headroom": 1.0}, "--headroom 100% leaves no budget; give less than 100%"),
         ({"time_budget_s": 0.0}, "--time-budget 0 is not more than zero"),
         ({"time_budget_s": float("nan")}, "--time-budget nan is not more than zero"),

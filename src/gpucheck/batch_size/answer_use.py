@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gpucheck.batch_size import knee, recommend
+from gpucheck.batch_size import knee, recommend, split
+from gpucheck.batch_size.accumulate import accumulate
 from gpucheck.batch_size.answer import Context, trial_entry
 from gpucheck.batch_size.recommend import Recommended
 from gpucheck.batch_size.runner import Result
@@ -17,13 +18,17 @@ def entry(
     context: Context,
     recommended: Recommended,
     headroom: float,
+    effective_batch: int | None,
 ) -> dict[str, Any]:
     """More of `results.find_batch_size`, from the trials of the search."""
     found = knee.speeds(results)
+    use = recommended.result
     return {
         "recommended": recommend.entry(recommended, context.budget.bytes, headroom),
         "speeds": [asdict(one) for one in found],
         "knee": asdict(knee.knee(found)),
+        "memory_split": asdict(split.split(results, context.parameter_bytes)),
+        "accumulation": asdict(accumulate(effective_batch, use.size)) if effective_batch and use else None,
     }
 
 

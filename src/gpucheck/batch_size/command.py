@@ -56,6 +56,7 @@ class Options:
     time_budget_s: float | None = None
     trial_timeout_s: float | None = None
     headroom: float = recommend.HEADROOM
+    effective_batch: int | None = None
     device: str = "auto"
 
 
@@ -90,6 +91,10 @@ def _checked(options: Options) -> MemoryLimit | None:
     if not 1 <= options.max_batch_size <= LARGEST_BATCH:
         raise UsageError(
             f"--max-batch-size {options.max_batch_size} is no batch size", f"it lies between 1 and {LARGEST_BATCH}"
+        )
+    if options.effective_batch is not None and not 1 <= options.effective_batch <= LARGEST_BATCH:
+        raise UsageError(
+            f"--effective-batch {options.effective_batch} is no batch size", f"it lies between 1 and {LARGEST_BATCH}"
         )
     if not 0 <= options.headroom < 1:
         raise UsageError(f"--headroom {options.headroom:.0%} leaves no budget", "", "give less than 100%")
@@ -341,7 +346,9 @@ class _Hunt:
     def _answer(self) -> None:
         context = self._context()
         found = answer.entry(self.search, self.results, context, self.limited_by, self.after.default_malloc)
-        more = answer_use.entry(self.results, context, self.after.recommended, self.options.headroom)
+        more = answer_use.entry(
+            self.results, context, self.after.recommended, self.options.headroom, self.options.effective_batch
+        )
         self.emit(Answered("find_batch_size", answer_use.add(found, more, self.after.trials)))
 
     def _conclude(self) -> None:

@@ -96,6 +96,8 @@ class Result:
     started_monotonic_s: tuple[float, ...] = ()
     retries: int = 0
     state_bytes: int | None = None
+    gradient_bytes: int | None = None
+    optimizer_bytes: int | None = None
     loss: str | None = None
     memory: dict[str, Any] = field(default_factory=dict)
 
@@ -347,7 +349,8 @@ def _as_json(setup: Setup) -> dict[str, Any]:
 
 
 def _figures(answer: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("peak_bytes", "compute_peak_bytes", "retries", "state_bytes", "loss", "memory")
+    held = ("state_bytes", "gradient_bytes", "optimizer_bytes")
+    names = ("peak_bytes", "compute_peak_bytes", "retries", *held, "loss", "memory")
     lists = ("steps_s", "started_monotonic_s")
     return {name: answer[name] for name in names} | {name: tuple(answer[name]) for name in lists}
 

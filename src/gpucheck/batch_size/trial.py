@@ -31,6 +31,7 @@ from gpucheck.batch_size.trial_gauge import (
     open_device_gauge,
     swapped_bytes,
 )
+from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine.accel import Accel, open_device
 from gpucheck.report.codec import to_json
@@ -229,6 +230,8 @@ class Session:
             "swapped_bytes": max(0, swapped_bytes() - swapped),
             "moved_bytes": moved,
             "state_bytes": workload.state_bytes,
+            "gradient_bytes": gradient_bytes(workload),
+            "optimizer_bytes": optimizer_bytes(workload),
             "loss": workload.loss_text,
             "memory": to_json(self.gauge.figures()),
         }

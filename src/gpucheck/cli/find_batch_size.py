@@ -46,6 +46,10 @@ def find_batch_size(
     headroom: Annotated[
         str, typer.Option("--headroom", metavar="PERCENT", help="Of the budget, left free by the recommended size.")
     ] = "10%",
+    effective_batch: Annotated[
+        int | None,
+        typer.Option("--effective-batch", metavar="N", help="Say how to reach N samples by accumulating gradients."),
+    ] = None,
     time_budget: Annotated[
         str, typer.Option("--time-budget", metavar="TIME", help="For the whole command; default 5m, 60s on a CPU.")
     ] = "",
@@ -67,6 +71,7 @@ def find_batch_size(
         max_batch_size=max_batch_size,
         memory_limit=memory_limit,
         headroom=units.parse_percent(headroom, "--headroom"),
+        effective_batch=effective_batch,
         time_budget_s=units.parse_duration(time_budget) if time_budget else None,
         trial_timeout_s=units.parse_duration(trial_timeout, "--trial-timeout") if trial_timeout else None,
         device=common.device,

@@ -42,7 +42,8 @@ def blocks(report: Report) -> list[Block]:
         if found["max_batch_size"] is not None:
             laid_out += [Line(_answer(found)), *(Line(text) for text in (_peak(found), *_below(found)))]
     laid_out += [finding_line(finding) for finding in report.findings]
-    laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
+    advice = batch_size_use.advice(found) if found else []
+    laid_out += [advice_line(text) for text in (*advice, *(f.fix for f in report.findings if f.fix))]
     return laid_out
 
 

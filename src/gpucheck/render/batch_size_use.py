@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpucheck import units
+
 
 def answer(found: dict[str, Any]) -> list[str]:
     """The parts of the first line after the largest size."""
@@ -12,13 +14,49 @@ def answer(found: dict[str, Any]) -> list[str]:
 
 def below(found: dict[str, Any]) -> list[str]:
     """The lines below it."""
-    lines = []
+    lines = [text for text in (_split(found.get("memory_split")),) if text]
     recommended, knee = found.get("recommended"), found.get("knee")
     if recommended and recommended["batch_size"] is None:
         lines.append(f"no size to recommend: {recommended['reason']}")
     if knee and knee["batch_size"] is None:
         lines.append(f"best value: not to be told ({knee['reason']})")
     return lines
+
+
+def advice(found: dict[str, Any]) -> list[str]:
+    """What to do with it."""
+    how = found.get("accumulation")
+    if not how:
+        return []
+    text = f"for an effective batch of {how['effective_batch']}: micro-batch {how['micro_batch']}"
+    if how["steps"] == 1:
+        return [f"{text}, which needs no accumulation"]
+    if not how["smaller"]:
+        return [f"{text} × {how['steps']} accumulation steps"]
+    return [
+        f"{text} × {how['steps'] - how['smaller']} and {how['micro_batch'] - 1} × {how['smaller']} accumulation steps: "
+        f"{how['effective_batch']} has no divisor near {how['limit']}"
+    ]
+
+
+def _split(split: dict[str, Any] | None) -> str:
+    """Where the memory goes, in one line; empty where nothing of it is known."""
+    if not split:
+        return ""
+    names = (("parameter_bytes", "weights"), ("gradient_bytes", "gradients"), ("optimizer_bytes", "optimizer"))
+    held = {name: split[key] for key, name in names if split[key]}
+    parts = []
+    if split["activation_bytes_per_sample"] is not None:
+        parts.append(f"each sample costs {units.capacity(split['activation_bytes_per_sample'])} of activations")
+    if held:
+        # One unit for all of them, so that they can be compared at a glance.
+        steps = ((units.GIB, "GiB"), (units.MIB, "MiB"), (units.KIB, "KiB"))
+        scale, unit = next((step for step in steps if max(held.values()) >= 0.1 * step[0]), steps[-1])
+        texts = [f"{name} {units.significant(size / scale, 2)}" for name, size in held.items()]
+        parts.append(f"{', '.join(texts)} {unit}")
+    if split["fixed_bytes"]:
+        parts.append(f"the rest {units.capacity(split['fixed_bytes'])} whatever the size")
+    return "; ".join(parts)
 
 
 def _recommended(recommended: dict[str, Any] | None) -> str:

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.split import Split, split
+from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
+from gpucheck.work.spec import parse_target
+from gpucheck.work.target import load, step
+
+# Weights 100, gradients 100, optimizer 200, 50 for each sample, and 30 of workspaces.
+SMALL = Result(1, "search", True, "fits", compute_peak_bytes=480, gradient_bytes=100, optimizer_bytes=200)
+LARGE = replace(SMALL, size=20, compute_peak_bytes=1430, purpose="confirm")
+
+
+def test_a_line_through_the_peaks_of_forward_and_backward() -> None:
+    above = replace(LARGE, size=30, outcome="over-budget", compute_peak_bytes=9999)
+    assert split([SMALL, LARGE, above], 100) == Split(100, 100, 200, 50, 30)
+
+
+def test_the_nearest_size_that_is_far_enough_apart_gives_the_slope() -> None:
+    middle = replace(SMALL, size=10, compute_peak_bytes=430)  # (1430 - 430) / 10
+    near = replace(SMALL, size=19, compute_peak_bytes=1)
+    found = split([SMALL, middle, near, LARGE], 100)
+    assert (found.activation_bytes_per_sample, found.fixed_bytes) == (100, 0)
+
+
+@pytest.mark.parametrize(
+    ("results", "reason"),
+    [
+        ([LARGE], "sizes far enough apart were not run"),
+        ([SMALL, replace(LARGE, compute_peak_bytes=520)], "the peak hardly grows with the batch"),
+    ],
+)
+def test_what_a_line_cannot_tell_is_unknown(results: list[Result], reason: str) -> None:
+    assert split(results, 100) == Split(100, 100, 200, None, None, reason)
+
+
+def test_without_a_trial_only_the_weights_are_known() -> None:
+    assert split([], 100) == Split(100, None, None, reason="no trial passed")
+
+
+def test_without_phases_the_whole_peak_is_fitted() -> None:
+    results = [replace(r, compute_peak_bytes=None, peak_bytes=r.compute_peak_bytes) for r in (SMALL, LARGE)]
+    assert split(results, 100).activation_bytes_per_sample == 50
+
+
+def test_what_a_workload_holds_is_counted_by_its_tensors() -> None:
+    workload = load(parse_target("mlp"), (), mode="train", optimizer="adamw", dtype=None, device=torch.device("cpu"))
+    assert (gradient_bytes(workload), optimizer_bytes(workload)) == (0, 0)
+    step(workload, workload.make_batch(1))
+    weights = workload.parameter_bytes
+    steps = 4 * len(list(workload.model.parameters()))  # AdamW counts its steps in a float each
+    assert (gradient_bytes(workload), optimizer_bytes(workload)) == (weights, 2 * weights + steps)
+    assert weights + weights + 2 * weights + steps == workload.state_bytes
+
+
+def test_inference_holds_weights_alone() -> None:
+    workload = load(parse_target("mlp"), (), mode="infer", optimizer="adamw", dtype=None, device=torch.device("cpu"))
+    step(workload, workload.make_batch(1))
+    assert (gradient_bytes(workload), optimizer_bytes(workload)) == (0, 0)
