@@ -74,6 +74,8 @@ def matmul(threads: int | None, pairs: int) -> list[Ratio]:
     from torch.utils.benchmark import Timer
 
     from gpucheck.bench.matmul import cases
+    from gpucheck.bench.matmul.corruption import Repeats
+    from gpucheck.bench.matmul.product import Matrices
     from gpucheck.machine import accel
     from gpucheck.measure import timing
     from gpucheck.work import precision
@@ -89,9 +91,12 @@ def matmul(threads: int | None, pairs: int) -> list[Ratio]:
             kind = getattr(torch, dtype)
             a, b, out = torch.randn(m, k).to(kind), torch.randn(k, n).to(kind), torch.empty(m, n, dtype=kind)
             nothing = a[:0, :0], b[:0, :0], out[:0, :0]
+            torch.mm(a, b, out=out)
             work = timing.Work(
                 lambda a=a, b=b, out=out: torch.mm(a, b, out=out),
                 empty=lambda x=nothing: torch.mm(x[0], x[1], out=x[2]),
+                # As the command does it: results are compared between windows.
+                prepare=Repeats([Matrices(a, b, out)], cpu).before,
             )
             timer = Timer(
                 "torch.mm(a, b, out=out)",
