@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpucheck.batch_size.runner import Result
-from gpucheck.batch_size.search import TRUSTED_GROWTH
 
 # The slope near the largest size, as far from it as the trials allow: from a size of at most this share of it.
 APART = 0.75
+# Below 10 % growth between two sizes the slope is lost in what does not depend on the batch.
+TRUSTED_GROWTH = 0.10
 
 
 @dataclass(frozen=True, slots=True)
