@@ -363,8 +363,11 @@ def test_a_cpu_is_told_in_one_sentence_and_nothing_else(monkeypatch: pytest.Monk
     recorder = Recorder()
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
-    with pytest.raises(CannotLook, match="a CPU has no copies to hide"):
+    with pytest.raises(CannotLook, match="a CPU has no copies to hide") as first:
         command.command(Options(), recorder)
+    with pytest.raises(CannotLook) as second:
+        command.command(Options(), recorder)
+    assert second.value is not first.value, "one that is raised again keeps the frames of all that raised it"
     assert not [event for event in recorder.events if isinstance(event, (Notice, Judged))]
 
 

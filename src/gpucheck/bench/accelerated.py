@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from gpucheck.bench.devices import Shared
@@ -10,15 +11,15 @@ from gpucheck.machine import choose, inventory
 from gpucheck.report.events import Emit, Started
 
 
-def shared_with_facts(device: str, emit: Emit, shared: Shared, error: CannotLook) -> Shared:
-    """What is shared, with the machine read. Raises `error` where `device` means the CPU, and what `choose` raises.
+def shared_with_facts(device: str, emit: Emit, shared: Shared, error: Callable[[], CannotLook]) -> Shared:
+    """What is shared, with the machine read. Raises a fresh `error()` where `device` means the CPU, and as `choose` does.
 
     Said before the loop over devices, which would remark first that it works on the CPU.
     """
     facts = shared.facts or inventory.read()
     try:
         if choose.choose(device, facts).ids == ("cpu",):
-            raise error
+            raise error()
     except GpucheckError:
         emit(Started(facts))
         raise

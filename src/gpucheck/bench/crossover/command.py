@@ -33,17 +33,10 @@ NORMAL_SHARE = 0.5
 # A size costs about so many calls of each side: three to find their length, three rounds, and the check.
 CALLS_A_POINT = 7
 
-ON_A_CPU = CannotLook(
-    "there is no second device",
-    "a crossover is between this CPU and an accelerator",
-    "run it on a machine with an accelerator that torch can use",
-    finding="crossover.device",
-)
-
 
 def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     """Find from what size on every device asked for is faster than this CPU. Raises CannotLook and UsageError."""
-    shared = accelerated.shared_with_facts(options.device, emit, shared, ON_A_CPU)
+    shared = accelerated.shared_with_facts(options.device, emit, shared, _on_a_cpu)
     answers: list[dict[str, Any]] = []
     ended: dict[str, str] = {}
 
@@ -67,11 +60,20 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     )
 
 
+def _on_a_cpu() -> CannotLook:
+    return CannotLook(
+        "there is no second device",
+        "a crossover is between this CPU and an accelerator",
+        "run it on a machine with an accelerator that torch can use",
+        finding="crossover.device",
+    )
+
+
 def _rows(
     options: Options, accel: Accel, facts: Facts, emit: Emit, deadline: float, ended: dict[str, str]
 ) -> Iterator[Measurement]:
     if accel.is_cpu:
-        raise ON_A_CPU
+        raise _on_a_cpu()
     todo = operations(options)
     name = next((device.name for device in facts.devices if device.kind == "cpu"), None)
     cpu = accels.open_device("cpu", name=name)

@@ -25,17 +25,10 @@ DEFAULT_BUDGET_S = 10.0
 # A case that is not precise by then has told what it can.
 LONGEST_CASE_S = 2.0
 
-ON_A_CPU = CannotLook(
-    "a CPU has no copies to hide",
-    "overlap is between a device's compute and its copies from and to the host",
-    "run it on a machine with an accelerator that torch can use",
-    finding="overlap.device",
-)
-
 
 def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     """Measure what of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
-    shared = accelerated.shared_with_facts(options.device, emit, shared, ON_A_CPU)
+    shared = accelerated.shared_with_facts(options.device, emit, shared, _on_a_cpu)
     answers: list[dict[str, Any]] = []
 
     def conclude(accel: Accel, facts: Facts, measured: Sequence[Measurement]) -> list[Finding]:
@@ -54,9 +47,18 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     )
 
 
+def _on_a_cpu() -> CannotLook:
+    return CannotLook(
+        "a CPU has no copies to hide",
+        "overlap is between a device's compute and its copies from and to the host",
+        "run it on a machine with an accelerator that torch can use",
+        finding="overlap.device",
+    )
+
+
 def _rows(options: Options, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
     if accel.is_cpu:
-        raise ON_A_CPU
+        raise _on_a_cpu()
     room = room_for(accel, options.host_share)
     size = size_for(options, room)
     side_stream = accel.side_stream()
