@@ -9,8 +9,11 @@ import pytest
 
 from gpucheck.bench import clocks
 from gpucheck.bench.bandwidth import judge as bandwidth
+from gpucheck.bench.crossover import judge as crossover
+from gpucheck.bench.overlap import judge as overlap
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
 
 
 def row(
@@ -73,6 +76,19 @@ def test_bandwidth_says_it() -> None:
     moved = replace(row("throttled"), case={"operation": "copy", "size_bytes": 1})
     moved.method.details.update(verified_slices=1, wrong_elements=0)
     assert [one.id for one in bandwidth.judge([moved])] == ["bandwidth.result", "bandwidth.speed", "bandwidth.clock"]
+
+
+def test_what_is_timed_in_turn_says_it_too() -> None:
+    held = replace(row("throttled"), runs=(Run("", 1, (1.0,) * 8, (0.0,) * 8),))
+    held.method.details.update(verified_slices=1, wrong_bytes=0, result_is_right=True)
+    case = {"direction": "host_to_device", "host_memory": "pinned", "streams": 2, "size_bytes": 1}
+    parts = [replace(held, name="overlap", case={**case, "what": what}) for what in ("copy", "compute", "both")]
+    assert "overlap.clock" in [one.id for one in overlap.judge(parts, Facts())]
+    sides = [
+        replace(held, name="crossover", case={"operation": "matmul", "size": 64, "side": side, "transfers": False})
+        for side in ("cpu", "device")
+    ]
+    assert "crossover.clock" in [one.id for one in crossover.judge(sides, Facts())]
 
 
 def test_the_worst_kind_is_told() -> None:

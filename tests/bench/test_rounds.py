@@ -132,3 +132,12 @@ def test_a_reading_belongs_to_the_group_in_whose_window_it_fell() -> None:
     assert beside["b"].telemetry is not None and "throttled" in beside["b"].flags
     unread = rounds.watched(Watch(None), {"a": 1, "b": 1}, lambda: rounds.take(groups, until_s=0.0))
     assert unread["b"][1].details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
+
+
+def test_what_the_device_shows_while_the_host_works_is_not_told_of_the_host() -> None:
+    device = Engines(host_s=0.0)
+    groups = {"a": Group(device, on_host(device, 0.8)), "b": Group(device, on_host(device, 0.8))}
+    found = rounds.watched(Sampling(), {"a": 1, "b": 1}, lambda: rounds.take(groups, until_s=0.0), on_host=["b"])
+    beside = found["b"][1]
+    assert beside.telemetry is None and "throttled" not in beside.flags
+    assert beside.details["no_telemetry_because"] == rounds.ON_THE_HOST

@@ -27,6 +27,7 @@ PRECISION = 0.02
 FEWEST_ROUNDS = 3
 # Of an unknown call: the shorter of so many counts, for a hiccup makes it longer and never shorter.
 TRIES = 2
+ON_THE_HOST = "the device had nothing to do in these windows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +117,12 @@ def _narrow(windows: Iterable[Sequence[tuple[float, float]]]) -> bool:
 
 
 def watched(
-    watch: Watch, threads: Mapping[str, int], work: Callable[[], dict[str, Timed]]
+    watch: Watch, threads: Mapping[str, int], work: Callable[[], dict[str, Timed]], *, on_host: Sequence[str] = ()
 ) -> dict[str, tuple[Timed, Beside]]:
-    """Do the work while the device is watched; `threads` is how many cores each group would use on the host."""
+    """Do the work while the device is watched; `threads` is how many cores each group would use on the host.
+
+    What a device shows while a group that is only `on_host` runs says nothing of that group.
+    """
     watch.take()
     before = others.read()
     timed = work()
@@ -126,7 +130,10 @@ def watched(
     samples = watch.take()
     found = {}
     for name, one in timed.items():
-        seen, why_not = (None, watch.reason) if watch.reason else telemetry.summarise(samples, one.run)
+        if name in on_host or watch.reason:
+            seen, why_not = None, ON_THE_HOST if name in on_host else watch.reason
+        else:
+            seen, why_not = telemetry.summarise(samples, one.run)
         details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
         busy = others.is_busy(used, threads[name], psutil.cpu_count())
         flags = (*telemetry.flags(seen), *(("cpu-busy",) if busy else ()))

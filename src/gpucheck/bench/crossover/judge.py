@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import units
-from gpucheck.bench import busy, rounds
+from gpucheck.bench import busy, clocks, rounds
 from gpucheck.bench.crossover import crossing
 from gpucheck.bench.crossover.crossing import Winner, size_text
 from gpucheck.measure import runs
@@ -113,7 +113,8 @@ def judge(measurements: Sequence[Measurement], facts: Facts, ended: Mapping[str,
     for operation in dict.fromkeys(str(one["operation"]) for one in told):
         found.append(_crossing([one for one in told if one["operation"] == operation], operation))
         found += _speedups([one for one in told if one["operation"] == operation], operation)
-    return [*found, _precision(mine), _result(mine), *busy.judge("crossover.cpu_busy", mine)]
+    found += [_precision(mine), _result(mine)]
+    return [*found, *clocks.judge("crossover.clock", mine), *busy.judge("crossover.cpu_busy", mine)]
 
 
 def _crossing(told: Sequence[Mapping[str, Any]], operation: str) -> Finding:

@@ -68,7 +68,7 @@ def measure(operation: Operation, size: int, bench: Bench, budget_s: float) -> l
     # Building and finding out how long calls are must not cost the rounds.
     until_s = cpu.host_now() + budget_s
     threads = {"cpu": torch.get_num_threads(), "device": 1, "transfers": 1}
-    taken = rounds.watched(bench.watch, threads, lambda: rounds.take(groups, until_s, plain=plain))
+    taken = rounds.watched(bench.watch, threads, lambda: rounds.take(groups, until_s, plain=plain), on_host=["cpu"])
     right = sides.check()
     return [_row(name, operation, size, bench, right, *taken[name]) for name in groups]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.bench import busy, rounds
+from gpucheck.bench import busy, clocks, rounds
 from gpucheck.bench.overlap.balance import unbalanced
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
@@ -100,6 +100,7 @@ def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
         *_pinned(found, facts.environment),
         *_pageable(found),
         _copies(measurements),
+        *clocks.judge("overlap.clock", measurements),
         *busy.judge("overlap.cpu_busy", measurements),
     ]
 
