@@ -151,6 +151,14 @@ def test_the_rate_per_watt_is_of_rows_whose_energy_was_counted() -> None:
     assert finding.evidence["efficiency"]["bfloat16"]["flop_per_joule"] == 1.25e12
 
 
+def test_a_rate_counts_for_the_time_at_work_alone_as_its_power_does() -> None:
+    one = row("bfloat16", 800e12, telemetry(power_w=400.0))
+    # Windows of two calls in 0.5 s, each but the first after one call more: 1.25 of 2.5 s.
+    rests = replace(one, runs=(Run("", 2, (0.5, 0.5), (0.0, 2.0)),))
+    rests = replace(rests, method=replace(one.method, details={"untimed_calls": 1}))
+    assert only(efficiency.judge([rests])).message == "bfloat16 1.00 TFLOP/s per W at 400 W"
+
+
 def test_a_long_run_counts_more_than_a_row_of_windows() -> None:
     rows = [
         row("bfloat16", 700e12, telemetry(power_w=350.0)),

@@ -1,8 +1,9 @@
 """How much a device computes for each watt: operations per joule. Pure.
 
 Power is the energy counter's over a whole row of at least two seconds: what a driver calls its power now is an average
-of the last second on recent parts, and says nothing of a short row. A long run without a pause tells more than a row of
-windows, between which the device rests: where there is one, it counts.
+of the last second on recent parts, and says nothing of a short row. Between the windows of a row the device rests, and
+takes less: its rate counts for the time at work alone. A long run without a pause tells more: where there is one, it
+counts.
 """
 
 from __future__ import annotations
@@ -52,8 +53,19 @@ def _entry(one: Measurement) -> dict[str, Any] | None:
     power_w = _power(one)
     if one.rate is None or not power_w:
         return None
-    each = one.rate.median / power_w
+    each = one.rate.median * _at_work(one) / power_w
     return {"flop_per_joule": each, "power_w": power_w, "unit": one.rate.unit, "row": one.name}
+
+
+def _at_work(one: Measurement) -> float:
+    """The share of a row, from its first window to the end of its last, in which products ran, timed or not."""
+    worked_s = span_s = 0.0
+    for run, its in zip(one.runs, runs.each(one), strict=False):
+        untimed = its["details"].get("untimed_calls", 0) / run.calls_per_sample
+        # The first window's untimed calls lie before it.
+        worked_s += sum(run.samples_s) + untimed * sum(run.samples_s[1:])
+        span_s += run.started_monotonic_s[-1] + run.samples_s[-1] - run.started_monotonic_s[0]
+    return worked_s / span_s
 
 
 def _power(one: Measurement) -> float | None:
