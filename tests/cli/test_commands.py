@@ -107,7 +107,7 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
         (("bench", "transfer", "--size", "64parsec"), "unknown unit 'parsec'"),
         (("bench", "transfer", "--size", "1000TiB"), "too large"),
         (("bench", "transfer", "--direction", "sideways"), "--direction 'sideways' is not known"),
-        (("bench", "matmul", "--device", "cpu", "--size", "9000000"), "does not fit; its matrices with "),
+        (("bench", "matmul", "--device", "cpu", "--size", "9000000"), "does not fit; its matrices, "),
         (("bench", "matmul", "--dtype", "float33"), "--dtype 'float33' is not known"),
         (("smoke", "--only", "tensor_"), "matches no check; did you mean "),
         (("smoke", "--require", "cud"), "did you mean cuda"),
