@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench import devices, limits, runs, share
+from gpucheck.bench import devices, figures, limits, runs, share
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.transfer import link as of_link
 from gpucheck.bench.transfer.judge import WAYS
@@ -132,6 +132,24 @@ def test_a_miss_beside_other_work_fails_nothing_and_a_hit_stands() -> None:
     assert judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"].verdict == "fail"
 
 
+def test_a_miss_on_a_clock_that_a_setting_holds_is_one_and_names_the_cause() -> None:
+    rows = [copy("host_to_device", 55e9, flags=("clock-held",))]
+    missed = judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"]
+    assert missed.verdict == "fail"
+    assert missed.message.endswith("; a setting held the clock below its maximum (set by gpucheck.toml:x)")
+    assert "setting held" not in judged(rows, set_to("transfer.min_gbps", 50e9))["transfer.min_gbps"].message
+
+
+def test_rows_without_a_rate_are_not_called_unmeasured() -> None:
+    asked = set_to("matmul.min_tflops", 1e12)
+    told = judged([product("float32", None)], asked)[asked.id]
+    assert (told.verdict, told.message) == (
+        "inconclusive",
+        "products: no row has a rate that this could be held against (set by gpucheck.toml:x)",
+    )
+    assert judged(BOTH, asked)[asked.id].message.startswith("products: nothing was measured")
+
+
 def test_of_several_runs_most_must_be_disturbed() -> None:
     one = copy("host_to_device", 55e9, flags=("noisy",))
     for flags, expected in (([["noisy"], [], []], "fail"), ([["noisy"], ["noisy"], []], "inconclusive")):
@@ -220,8 +238,8 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
 
 
 def test_every_threshold_of_a_benchmark_has_its_figures() -> None:
-    assert set(limits.TABLE) == {one.id for one in THRESHOLDS if one.command.startswith("bench ")}
-    assert all(BY_ID[name].direction == "at least" for name in limits.TABLE)
+    assert set(figures.TABLE) == {one.id for one in THRESHOLDS if one.command.startswith("bench ")}
+    assert all(BY_ID[name].direction == "at least" for name in figures.TABLE)
 
 
 # several processes, and the loop over devices
@@ -241,6 +259,12 @@ def test_a_threshold_is_for_all_runs_together() -> None:
     assert (before.verdict, after.verdict) == ("fail", "pass")
     assert (after.evidence["threshold"], after.evidence["device"]) == (before.evidence["threshold"], "cuda:0")
     assert limits.again([Finding("x", "fail", "t")], [fast]) == [Finding("x", "fail", "t")]
+
+
+def test_rows_that_a_run_missed_are_not_passed_by_the_others() -> None:
+    (before,) = limits.judge((), BOTH, [set_to("transfer.min_gbps", 1e9)], H200, complete=False)
+    (after,) = limits.again([before], BOTH)
+    assert (before.verdict, after.verdict) == ("inconclusive", "inconclusive")
 
 
 def test_a_run_that_misses_a_threshold_does_not_end_the_others() -> None:

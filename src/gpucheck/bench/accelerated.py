@@ -12,7 +12,7 @@ from gpucheck.report.events import Emit, Started
 
 
 def shared_with_facts(device: str, emit: Emit, shared: Shared, error: Callable[[], CannotLook]) -> Shared:
-    """What is shared, with the machine read. Raises a fresh `error()` where `device` means the CPU, and as `choose` does.
+    """What is shared, with the machine read. Raises a fresh `error()` where `device` means the CPU.
 
     Said before the loop over devices, which would remark first that it works on the CPU.
     """

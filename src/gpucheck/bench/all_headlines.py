@@ -9,7 +9,7 @@ from gpucheck import units
 from gpucheck.bench import chosen, limits
 from gpucheck.bench.crossover import judge as crossover
 from gpucheck.bench.crossover.crossing import size_text
-from gpucheck.bench.limits import Ceilings
+from gpucheck.bench.figures import Ceilings
 from gpucheck.bench.overlap import judge as overlap
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement

@@ -1,0 +1,171 @@
+"""The figures that thresholds are held against: which rows each threshold is about, in its unit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpucheck import units
+from gpucheck.bench import chosen
+from gpucheck.measure import runs
+from gpucheck.report.measurement import Measurement
+
+# What makes a figure low and is not the device's doing: a miss beside it fails nothing.
+DISTURBING = ("throttled", "noisy", "cpu-busy")
+# What makes a figure low and lasts: the miss is one, and this its likely cause. Run again, it would be as low.
+LASTING = {
+    "clock-held": "a setting held the clock below its maximum",
+    "power-limited": "the power limit held the clock",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What is held against a threshold, in its unit, with the interval; None is unknown, `why` says why.
+
+    `doubt` is why a known figure still decides nothing, `causes` what may have made it as low as it is.
+    """
+
+    label: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    disturbed: tuple[str, ...] = ()
+    why: str = ""
+    doubt: str = ""
+    causes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What a share is a share of, in SI; None is unknown. `doubt` is why, or why it decides nothing."""
+
+    value: float | None
+    doubt: str = ""
+
+
+Ceilings = Mapping[str, Ceiling]
+# The figures of one device's measurements that a threshold is about.
+Figures = Callable[[Sequence[Measurement], Ceilings], list[Figure]]
+
+
+def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figure:
+    """A row's rate, as a share of the ceiling where there is one."""
+    if one.rate is None or one.time_s is None:
+        return Figure(label, why="the call takes most of its time")
+    if ceiling is not None and ceiling.value is None:
+        return Figure(label, why=ceiling.doubt)
+    scale = ceiling.value if ceiling is not None and ceiling.value is not None else 1.0
+    value, time_s = one.rate.median / scale, one.time_s
+    return Figure(
+        label,
+        value,
+        value * time_s.median / time_s.ci_high if time_s.ci_high else None,
+        value * time_s.median / time_s.ci_low if time_s.ci_low else None,
+        flagged(one, DISTURBING),
+        doubt=ceiling.doubt if ceiling else "",
+        causes=tuple(LASTING[flag] for flag in flagged(one, LASTING)),
+    )
+
+
+def flagged(one: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
+    """For which of these most of a row's runs were flagged."""
+    told = [run["flags"] for run in runs.each(one)]
+    return tuple(flag for flag in flags if sum(flag in run for run in told) > len(told) / 2)
+
+
+def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+    return [
+        Figure(chosen.WAYS[way], why="no pinned copy was measured")
+        if one is None
+        else _rate(f"{chosen.WAYS[way]}, {units.capacity(chosen.size(one))},", one)
+        for way, one in chosen.largest_copies(measurements).items()
+    ]
+
+
+def _links(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+    ceiling = known.get("link", Ceiling(None, "no large pinned copy was timed by the device's clock"))
+    figures = []
+    for way, rows in chosen.copies(measurements).items():
+        timed = [one for one in rows if one.case["timed"] == "link" and one.rate is not None]
+        if not timed:
+            figures.append(Figure(chosen.WAYS[way], why="no pinned copy was timed by the device's clock"))
+            continue
+        figures.append(_rate(chosen.WAYS[way], max(timed, key=chosen.rate), ceiling))
+    return figures
+
+
+def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+    figures = []
+    for way, rows in chosen.copies(measurements).items():
+        called = [one for one in rows if one.case["timed"] == "as_called" and one.time_s is not None]
+        pageable, pinned = (
+            {chosen.size(one): one for one in called if one.case["host_memory"] == kind} for kind in KINDS
+        )
+        both = pageable.keys() & pinned.keys()
+        if not both:
+            figures.append(Figure(chosen.WAYS[way], why="no size was copied from pageable and from pinned memory"))
+            continue
+        figures.append(_gain(chosen.WAYS[way], pageable[max(both)], pinned[max(both)]))
+    return figures
+
+
+KINDS = ("pageable", "pinned")
+
+
+def _gain(label: str, slow: Measurement, fast: Measurement) -> Figure:
+    over, under = slow.time_s, fast.time_s
+    assert over is not None and under is not None
+    return Figure(
+        label,
+        over.median / under.median,
+        over.ci_low / under.ci_high if over.ci_low and under.ci_high else None,
+        over.ci_high / under.ci_low if over.ci_high and under.ci_low else None,
+        tuple(dict.fromkeys((*flagged(slow, DISTURBING), *flagged(fast, DISTURBING)))),
+    )
+
+
+def _operations(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+    return _memory(measurements, None)
+
+
+def _operations_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+    return _memory(measurements, known.get("memory", Ceiling(None, "the part's peak is not known")))
+
+
+def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> list[Figure]:
+    return [
+        _rate(operation, one, ceiling)
+        if one.method.cache == "cold"
+        else Figure(operation, why="what it moves fits into the cache")
+        for operation, one in chosen.largest_arrays(measurements).items()
+    ]
+
+
+def _fastest(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+    best = chosen.fastest_products(measurements)
+    # Operations on whole numbers are no FLOP.
+    rates = [_rate(dtype, one) for dtype, one in best.items() if one.rate is None or one.rate.unit != "OP/s"]
+    return sorted(rates, key=lambda figure: figure.value or 0.0)[-1:]
+
+
+def _products_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+    best = chosen.fastest_products(measurements)
+    figures = [_rate(dtype, one, known[dtype]) for dtype, one in best.items() if dtype in known]
+    if figures or not best:
+        return figures
+    return [replace(_NO_PEAK, why=known["products"].doubt if "products" in known else _NO_PEAK.why)]
+
+
+_NO_PEAK = Figure("products", why="the part's peak is not known")
+
+# What reaches it, of what, and the figures.
+TABLE: dict[str, tuple[str, str, Figures]] = {
+    "transfer.min_gbps": ("copies", "", _largest_copies),
+    "transfer.link": ("pinned copies", " of the link", _links),
+    "transfer.pinned_speedup": ("pinned copies", " the rate of pageable ones", _gains),
+    "bandwidth.min_gbps": ("memory operations", "", _operations),
+    "bandwidth.min_percent_of_peak": ("memory operations", " of the memory's peak", _operations_of_peak),
+    "matmul.min_tflops": ("products", "", _fastest),
+    "matmul.min_percent_of_peak": ("products", " of the dense peak", _products_of_peak),
+}
