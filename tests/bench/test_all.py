@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from gpucheck.bench import all as work
-from gpucheck.bench import all_headlines, runs, share
+from gpucheck.bench import all_headlines, limits, runs, share
 from gpucheck.bench.all import BENCHMARKS, Benchmark, Given, Options
 from gpucheck.bench.all_headlines import Headline, Summary
 from gpucheck.bench.bandwidth import cases as bandwidth
@@ -203,6 +203,22 @@ def test_a_threshold_of_what_could_not_be_measured_is_not_met(monkeypatch: pytes
         shared = Shared((Limit("matmul.min_tflops", least, "FLOP/s", "x"),))
         recorder = ran(monkeypatch, benchmark("matmul", runs_out), shared=shared)
         assert found(recorder)[1] == ("matmul.min_tflops", verdict)
+
+
+def test_a_device_that_was_not_judged_before_the_error_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = Limit("matmul.min_tflops", 1e12, "FLOP/s", "x")
+
+    def second_has_no_room(given: Given, emit: Emit, shared: Shared) -> None:
+        emit(Measured(PRODUCT))
+        for finding in limits.judge((), [PRODUCT], [limit], H200):
+            emit(Judged(finding))
+        raise CannotLook("no", finding="matmul.memory")
+
+    recorder = ran(
+        monkeypatch, benchmark("matmul", second_has_no_room), shared=Shared((limit,)), ids=("cuda:0", "cuda:1")
+    )
+    gate = "matmul.min_tflops"
+    assert found(recorder) == [(gate, "pass"), ("matmul.memory", "skip"), (gate, "inconclusive")]
 
 
 def test_what_is_left_out() -> None:

@@ -184,10 +184,11 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
             raise
         except (GpucheckError, RuntimeError, MemoryError) as error:
             told(Judged(_failed(one, error)))
-            if not any(limits.is_gate(finding) for finding in told.findings[findings:]):
-                # What was asked of it is not met because it failed.
-                for finding in _unjudged(told.measured[rows:], mine, devices(chosen.ids, facts)):
-                    told(Judged(finding))
+            # What was asked of the devices that were not judged before it failed is not met.
+            judged = {gate.evidence["device"] for gate in told.findings[findings:] if limits.is_gate(gate)}
+            rest = [device for device in devices(chosen.ids, facts) if device.id not in judged]
+            for finding in _unjudged(told.measured[rows:], mine, rest):
+                told(Judged(finding))
         finally:
             ran = [other.name for other in todo[: place + 1]]
             emit(Answered("bench_all", to_json(all_headlines.of(told.measured, told.findings, ran, told.by_device))))
