@@ -185,6 +185,8 @@ def test_only_takes_prefixes() -> None:
     with pytest.raises(UsageError) as raised:
         cases.parse(only=("conv",))
     assert str(raised.value) == "--only 'conv' fits no operation; the operations are matmul, elementwise, training"
+    with pytest.raises(UsageError, match="--only '' fits no operation"):
+        cases.parse(only=("",))
 
 
 def test_a_size_takes_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ class Options:
 def parse(*, only: Sequence[str] = (), time_budget_s: float | None = None, device: str = "auto") -> Options:
     """Options from what was typed. Raises UsageError for a prefix that fits no operation."""
     for prefix in only:
-        if not any(one.id.startswith(prefix) for one in OPERATIONS):
+        if not prefix or not any(one.id.startswith(prefix) for one in OPERATIONS):
             known = ", ".join(one.id for one in OPERATIONS)
             raise UsageError(f"--only {prefix!r} fits no operation", "", f"the operations are {known}")
     return Options(tuple(only), time_budget_s, device)
