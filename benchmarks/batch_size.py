@@ -118,7 +118,9 @@ def simulate(
     search = Search(cap=2**20, budget_bytes=BUDGET, reserve=reserve, seek_failure=seek_failure)
     failures = 0
     while (attempt := search.next()) is not None:
-        peak, compute = (value * (1 + rng.uniform(-noise, noise) / 2) for value in shape(attempt.size))
+        # One factor for a trial: the higher of its two phases is its peak.
+        factor = 1 + rng.uniform(-noise, noise) / 2
+        peak, compute = (value * factor for value in shape(attempt.size))
         if peak > 1.25 * BUDGET:
             search.record(attempt.size, "out-of-memory", purpose=attempt.purpose)
         else:

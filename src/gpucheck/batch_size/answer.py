@@ -77,6 +77,7 @@ def entry(
         "first_failing": failing.size if failing else None,
         "first_failing_outcome": failing.outcome if failing else None,
         "first_failing_reason": failed.reason if failed else None,
+        "predicted_above": search.predicted_above,
         "limited_by": limited_by,
         "peak_bytes": max((r.peak_bytes for r in confirmed if r.peak_bytes is not None), default=None),
         "default_malloc_peak_bytes": default_malloc.peak_bytes if default_malloc else None,
@@ -133,6 +134,8 @@ def findings(
     title = f"a batch of {best.size} fits"
     failing = search.first_failing
     failed = f"a batch of {failing.size} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
+    if search.predicted_above is not None:
+        failed = f"a batch of {search.predicted_above} is predicted above the budget"
     why = _LIMITS.get(limited_by or "", failed)
     evidence = {"batch_size": best.size, "budget_bytes": context.budget.bytes, "limited_by": limited_by}
     found = [Finding("batch_size.fits", "pass", title, why, evidence)]

@@ -1,34 +1,37 @@
 """The search for the largest batch that fits: which size to try next, given what came out so far. Pure.
 
 Peaks are measured, so the search fits them and jumps instead of doubling. It never jumps beyond 32 times the last
-success, never returns a size that was not run, and bounds its own number of trials.
+success, never returns a size that was not run, and bounds its own number of trials. It needs no failure to end: where
+the fit says that one tolerance more is above the budget, the size that passed is near enough.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from gpucheck.batch_size.outcome import BOUNDING, FITS, Outcome
+from gpucheck.batch_size.search_fit import Fit, fit
 
 Purpose = Literal["search", "confirm"]
 
 # A fit from sizes close together extrapolates its own noise: beyond 32 times the last success it is a guess.
 LARGEST_JUMP = 32
-# Below 10 % growth between two sizes the slope is lost in what does not depend on the batch (weights, optimizer).
-TRUSTED_GROWTH = 0.10
-# Repeats of one size differ by up to 2 % (allocator rounding, retained pages); used as the doubt of a flat slope.
-PEAK_NOISE = 0.02
-# Extrapolating further than this, half the way is tried first: it mends the slope and costs no failure.
-FAR_EXTRAPOLATION = 8.0
-SAFE_EXTRAPOLATION = 4.0
-# From the weights and one size alone, this share of the predicted maximum is tried: it leaves room for a library that
-# takes a workspace, and for growth faster than in proportion.
-FIRST_SHARE = 2.5
-# Where running out of memory is dangerous (WSL, Windows, unified memory), sizes are chosen to stay below this share.
+# Standard deviation of repeats of one size (allocator rounding, retained pages): they lie within 2 % of each other.
+PEAK_NOISE = 0.006
+# Sizes are aimed at where the fit, so many of its standard deviations higher, meets the budget: few of them fail.
+DOUBTS = 1.0
+# Where to stop between the answer and the most likely maximum, in tolerances: the rest is for noise.
+AIM = 0.6
+# Sizes closer together than this tell more of noise than of growth.
+NEAR = 0.75
+# Where running out of memory is dangerous (WSL, Windows, unified memory), sizes are chosen to stay below this share,
+# and with more doubt.
 SAFE_SHARE = 0.85
+SAFE_DOUBTS = 3.0
+# One size more says nothing of what a large batch adds.
+FITTED_SIZES = 2
 DEFAULT_TOLERANCE = 0.02
 
 
@@ -63,7 +66,9 @@ class Search:
     `budget_bytes` None means that peaks are not judged by the caller (the search then only bisects). With
     `seek_failure` False only sizes predicted below 85 % of the budget are tried. `reserve` is the number of trials
     that the caller makes after the search; they count towards the bound of 2·log2(answer) + 4 trials. `static_bytes`,
-    once known, is what the workload holds whatever the batch: weights, gradients and the optimizer's state.
+    once known, is what the workload holds whatever the batch: weights, gradients and the optimizer's state. Only
+    multiples of `multiple_of` are tried, the first at `start` if given. `noise` is the standard deviation of a peak as
+    a share of itself. `tolerance` 0 makes the search exact: only a failure right above the answer ends it.
     """
 
     minimum: int = 1
@@ -73,6 +78,9 @@ class Search:
     seek_failure: bool = True
     reserve: int = 0
     static_bytes: int | None = None
+    multiple_of: int = 1
+    start: int | None = None
+    noise: float = PEAK_NOISE
     records: list[Record] = field(default_factory=list)
 
     # What came out
@@ -101,18 +109,26 @@ class Search:
     def limited_by(self) -> str | None:
         """What holds the answer where it is: the class of the first failure, `max-batch-size`, `safety` or `trials`.
 
-        None where the search has not closed.
+        Also `over-budget` where nothing failed and more is predicted above it. None where the search has not closed.
         """
         best = self.best
         if best is None:
             return self.first_failing.outcome if self.first_failing else None
-        if best.size >= self.cap:
+        if best.size >= self._highest:
             return "max-batch-size"
         if self._closed(best):
-            return self.first_failing.outcome if self.first_failing else None
+            return self.first_failing.outcome if self.first_failing else "over-budget"
         if not self.seek_failure and self._candidate(best) is None:
             return "safety"
         return "trials" if self._exhausted(best) else None
+
+    @property
+    def predicted_above(self) -> int | None:
+        """The size, one tolerance above the best, that ended the search by its predicted peak alone; else None."""
+        best = self.best
+        if best is None or best.size >= self._highest or self._closed_by_failure(best) or not self._closed(best):
+            return None
+        return best.size + self._step(best.size)
 
     # What to do next
 
@@ -121,15 +137,17 @@ class Search:
         best = self.best
         if best is None:
             failing = self.first_failing
+            if failing is None:
+                return Attempt(self._first)
             # After a failure above the minimum with nothing passed below it, only the minimum is left to try.
-            return Attempt(self.minimum) if failing is None or failing.size > self.minimum else None
+            return Attempt(self._lowest) if failing.size > self._lowest else None
         if self.confirmed:
             return None
         retreat = self._retreat(best)
         if retreat is not None:
             return Attempt(retreat, "confirm")
         candidate = None
-        if best.size < self.cap and not self._closed(best) and not self._exhausted(best):
+        if best.size < self._highest and not self._closed(best) and not self._exhausted(best):
             candidate = self._candidate(best)
         return Attempt(best.size, "confirm") if candidate is None else Attempt(candidate)
 
@@ -147,12 +165,48 @@ class Search:
 
     # How
 
+    def _down(self, size: float) -> int:
+        return math.floor(size / self.multiple_of) * self.multiple_of
+
+    @property
+    def _lowest(self) -> int:
+        return -self._down(-self.minimum)
+
+    @property
+    def _first(self) -> int:
+        return self._lowest if self.start is None else min(max(self._down(self.start), self._lowest), self._highest)
+
+    @property
+    def _highest(self) -> int:
+        return self._down(self.cap)
+
     def _step(self, size: int) -> int:
-        return max(1, math.floor(size * self.tolerance))
+        return max(self.multiple_of, self._down(size * self.tolerance))
 
     def _closed(self, best: Record) -> bool:
+        return self._closed_by_failure(best) or self._closed_by_fit(best)
+
+    def _closed_by_failure(self, best: Record) -> bool:
         failing = self.first_failing
         return failing is not None and failing.size - best.size <= self._step(best.size)
+
+    def _closed_by_fit(self, best: Record) -> bool:
+        """Whether one tolerance more is predicted above the budget; never for an exact search."""
+        if not self.tolerance or not self.seek_failure or len({r.size for r in self._measured()}) < FITTED_SIZES:
+            return False
+        fitted, step = self._fit(1.0), self._step(best.size)
+        if fitted is None or fitted.peak(best.size + step) <= 1.0:
+            return False
+        # Among small sizes one step is more than the tolerance: there the flattest growth seen has to say so too.
+        return step <= best.size * self.tolerance or self._flattest(best, step) > 1.0
+
+    def _flattest(self, best: Record, step: int) -> float:
+        """The peak of `step` more than the best by the least slope from a smaller size, as a share of the budget."""
+        assert best.fitted_bytes is not None and self.budget_bytes is not None
+        points = [(r.size, r.fitted_bytes) for r in self._measured() if r.size <= NEAR * best.size]
+        points.append((0, self.static_bytes))
+        slopes = [(best.fitted_bytes - peak) / (best.size - size) for size, peak in points if peak is not None]
+        return (best.fitted_bytes + step * min(slopes, default=0)) / self.budget_bytes
 
     def _exhausted(self, best: Record) -> bool:
         """Whether one more trial, the confirmation and the caller's own would break the bound on trials.
@@ -177,52 +231,43 @@ class Search:
     def _candidate(self, best: Record) -> int | None:
         """A size above the best and below the first failing one; None where none may be tried."""
         failing = self.first_failing
-        predicted = self._predict(failing)
-        if not self.seek_failure:
-            return self._safe(best, failing, predicted)
+        high = min(self._highest, best.size * LARGEST_JUMP)
         if failing is not None:
-            return self._between(best, failing, predicted)
-        high = min(self.cap, best.size * LARGEST_JUMP)
-        return min(2 * best.size if predicted is None else self._aim(best, predicted), high)
+            high = min(high, failing.size - self.multiple_of)
+        if not self.seek_failure:
+            return self._safe(best, failing, high)
+        fitted = self._fit(1.0)
+        if failing is not None:
+            return self._between(best, failing, fitted)
+        if fitted is None:
+            return min(2 * best.size, high)
+        return min(max(self._aim(best, fitted, high), best.size + self._step(best.size)), high)
 
-    def _aim(self, best: Record, predicted: float) -> int:
-        """Where to aim while nothing has failed: half-way if that is far, else just below the predicted maximum."""
-        if self._sizes_measured() < 2:
-            # A slope from the weights and one size alone: what a large batch adds has not been seen.
-            return max(best.size + 1, math.floor(predicted / FIRST_SHARE))
-        if predicted > FAR_EXTRAPOLATION * best.size:
-            return math.floor(predicted / 2)
-        step = self._step(best.size)
-        below = math.floor(predicted * (1 - self.tolerance / 2))
-        if below >= best.size + step:
-            return below
-        # The best is where the maximum was predicted: close from above, in doubling steps once it lies beyond.
-        return best.size + step * (1 << (self._surprises() if best.size > predicted else 0))
+    def _aim(self, best: Record, fitted: Fit, high: int) -> int:
+        """The largest size that is as good as certain to fit, half a tolerance below the most likely maximum."""
+        certain = fitted.largest(best.size, high, DOUBTS)
+        likely = fitted.largest(best.size, 2 * high)
+        near = likely * (1 - AIM * self.tolerance)
+        aim = self._down(min(certain, near))
+        return aim if aim >= best.size + self._step(best.size) else self._down(near)
 
-    def _between(self, best: Record, failing: Record, predicted: float | None) -> int:
+    def _between(self, best: Record, failing: Record, fitted: Fit | None) -> int:
         """A size inside the bracket, at least a tolerance away from its ends, so that every trial narrows it."""
         width = failing.size - best.size
-        step = min(self._step(best.size), width // 2)
-        if predicted is None or predicted >= failing.size or self._stalled(width):
-            return _middle(best.size, failing.size)
-        aim = math.floor(predicted * (1 - self.tolerance / 2))
-        if aim - best.size < step:
-            # Close from above if the estimate says that the best is it.
-            aim = best.size + step
+        step = min(self._step(best.size), self._down(width / 2))
+        if fitted is None or fitted.peak(failing.size) <= 1.0 or self._stalled(width):
+            return self._middle(best.size, failing.size)
+        aim = self._aim(best, fitted, failing.size - self.multiple_of)
         return min(max(aim, best.size + step), failing.size - step)
 
-    def _sizes_measured(self) -> int:
-        return len({r.size for r in self.records if r.fitted_bytes is not None})
+    def _middle(self, low: int, high: int) -> int:
+        """The middle of a bracket, strictly inside it: by ratio where it is wide."""
+        middle = math.sqrt(low * high) if high > 2 * low else (low + high) / 2
+        return min(max(self._down(middle), low + self.multiple_of), high - self.multiple_of)
 
-    def _surprises(self) -> int:
-        """How many of the latest successes stood only a small step above the one before."""
-        sizes = [r.size for r in self.records if r.outcome == FITS and r.purpose == "search"]
-        count = 0
-        for later, earlier in itertools.pairwise(sizes[::-1]):
-            if not earlier < later <= earlier * (1 + 4 * self.tolerance) + 1:
-                break
-            count += 1
-        return count
+    def _measured(self) -> list[Record]:
+        """The trials to fit: what a confirmation says is kept from moving the end that it confirms."""
+        return [r for r in self.records if r.purpose == "search" and r.fitted_bytes is not None]
 
     def _stalled(self, width: int) -> bool:
         """Whether the last two trials inside the bracket have not halved it."""
@@ -236,57 +281,29 @@ class Search:
             widths.append(high - low if high else 0)
         return len(widths) >= 3 and widths[-3] > 0 and width > widths[-3] / 2
 
-    def _safe(self, best: Record, failing: Record | None, predicted: float | None) -> int | None:
+    def _safe(self, best: Record, failing: Record | None, high: int) -> int | None:
         """A size predicted to stay below the safe share of the budget, or None where the best is as good."""
-        if predicted is None:
+        fitted = self._fit(SAFE_SHARE)
+        if fitted is None:
             return None
-        # Without a failure to stop at, a far extrapolation is halved sooner.
-        far = predicted > SAFE_EXTRAPOLATION * best.size
-        aim = predicted / (FIRST_SHARE if self._sizes_measured() < 2 else 2 if far else 1)
+        aim: float = fitted.largest(best.size, high, SAFE_DOUBTS)
         if failing is not None:
             # The prediction was wrong once: keep the same distance from the failure as from the budget.
-            aim = min(aim, SAFE_SHARE * failing.size, _middle(best.size, failing.size))
-        target = min(math.floor(aim), self.cap, best.size * LARGEST_JUMP)
+            aim = min(aim, SAFE_SHARE * failing.size, (best.size + failing.size) / 2)
+        target = self._down(aim)
         return target if target > best.size + (self._step(best.size) if best.size > 1 else 0) else None
 
-    def _predict(self, failing: Record | None) -> float | None:
-        """The size at which the fitted peak meets the budget; None where there is nothing to fit."""
+    def _fit(self, share: float) -> Fit | None:
+        """The peaks measured up to the first failure, against a share of the budget; None where none were."""
         if self.budget_bytes is None:
             return None
-        budget = self.budget_bytes if self.seek_failure else self.budget_bytes * SAFE_SHARE
-        limit = failing.size if failing else math.inf
-        points = sorted({(r.size, p) for r in self.records if (p := r.fitted_bytes) is not None and r.size <= limit})
-        if not points:
-            return None
-        right_size, right_peak = points[-1]
-        if self.static_bytes is not None:
-            points.insert(0, (0, self.static_bytes))
-        # Nothing grows faster than in proportion, so this much fits.
-        proportional = right_size * budget / max(right_peak, 1)
-        smaller = points[: [size for size, _ in points].index(right_size)]
-        if not smaller:
-            return proportional
-        near = next((point for point in reversed(smaller) if point[0] <= 0.75 * right_size), smaller[0])
-        growth = right_peak - near[1]
-        doubt = 0.0 if growth >= TRUSTED_GROWTH * near[1] else PEAK_NOISE * right_peak
-        whole = next((point for point in smaller if point[0] > 0), near)
-        # The slope near the right end; where the whole rises faster (a workspace came and went), that of the whole.
-        slope = max(
-            (max(growth, 0) + doubt) / (right_size - near[0]),
-            (right_peak - whole[1]) / (right_size - whole[0]),
-        )
-        if slope <= 0:
-            return proportional
-        predicted = right_size + (budget - right_peak) / slope
-        apart = all(r.compute_peak_bytes is not None for r in self.records if r.outcome == FITS)
-        # A flat peak may hide a slope that the optimizer's step covers, unless the two were measured apart.
-        return min(predicted, proportional) if doubt and not apart and not self.seek_failure else predicted
-
-
-def _middle(low: int, high: int) -> int:
-    """The middle of a bracket, strictly inside it: by ratio where it is wide."""
-    middle = math.sqrt(low * high) if high > 2 * low else (low + high) / 2
-    return min(max(math.floor(middle), low + 1), high - 1)
+        limit = self.first_failing.size if self.first_failing else math.inf
+        points = [
+            (r.size, p)
+            for r in self.records
+            if r.purpose == "search" and (p := r.fitted_bytes) is not None and r.size <= limit
+        ]
+        return fit(points, self.budget_bytes * share, self.noise, self.static_bytes)
 
 
 def _bound(size: int) -> int:
