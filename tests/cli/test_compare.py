@@ -103,6 +103,27 @@ def test_a_file_that_is_no_document(
 
 
 @pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ({"samples_s": [0.0]}, "a run has a sample that is no time; "),
+        ({"samples_s": [-1.0]}, "a run has a sample that is no time; "),
+        ({"samples_s": [float("nan")]}, "a run has a sample that is no time; "),
+        ({"calls_per_sample": 0}, "a run has a sample that is no time; "),
+        ({"samples_s": [None]}, "it does not follow the schema gpucheck.report/1; "),
+        ({"samples_s": ["1 s"]}, "it does not follow the schema gpucheck.report/1; "),
+    ],
+)
+def test_a_document_with_samples_that_are_no_times(
+    damage: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = document()
+    damaged["measurements"][0]["runs"][0].update(damage)
+    new = written(tmp_path, "new.json", damaged)
+    code, out, err = run(capsys, "compare", written(tmp_path, "old.json", document()), new)
+    assert (code, out) == (2, "") and words in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--runs", "none"), "--runs 'none' is no number of runs"),

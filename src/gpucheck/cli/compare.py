@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from gpucheck.errors import UsageError
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
     from gpucheck.report.finding import Finding
+    from gpucheck.report.measurement import Run
     from gpucheck.report.report import Report
 
 FAIL_IF_SLOWER = typer.Option(
@@ -91,6 +93,15 @@ def load(path: str) -> Report:
     if schema != SCHEMA:
         raise UsageError(f"{path!r} has schema {name}/{major}", f"this gpucheck reads {SCHEMA}", "measure it again")
     try:
-        return from_json(Report, data)
+        report = from_json(Report, data)
+        whole = all(_is_timed(run) for one in report.measurements for run in one.runs)
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path!r} is not whole", f"it does not follow the schema {SCHEMA}", fix) from error
+    if not whole:
+        raise UsageError(f"{path!r} is not whole", "a run has a sample that is no time", fix)
+    return report
+
+
+def _is_timed(run: Run) -> bool:
+    """Whether every sample of a run is a time: ratios are of logarithms."""
+    return run.calls_per_sample > 0 and all(0 < sample < math.inf for sample in run.samples_s)
