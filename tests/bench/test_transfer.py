@@ -15,6 +15,7 @@ from gpucheck.bench.transfer import cases, command, measure
 from gpucheck.bench.transfer.cases import Case, Options, Room
 from gpucheck.bench.transfer.copies import Buffer, allocate
 from gpucheck.bench.transfer.link import Link, link_under_load
+from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
@@ -127,6 +128,16 @@ def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
     ]
 
 
+def test_rows_go_by_size_so_that_time_running_out_costs_every_kind_alike() -> None:
+    found = cases.cases(Options(memories=("pageable",)), Fake(), [KIB, MIB])  # type: ignore[arg-type]
+    assert [(case.size, case.direction) for case in found] == [
+        (KIB, "host_to_device"),
+        (KIB, "device_to_host"),
+        (MIB, "host_to_device"),
+        (MIB, "device_to_host"),
+    ]
+
+
 def test_without_a_clock_there_is_no_link_row() -> None:
     found = cases.cases(Options(memories=("pinned",)), Fake(has_events=False), [MIB])  # type: ignore[arg-type]
     assert {case.timed for case in found} == {"as_called"}
@@ -203,7 +214,7 @@ def test_a_copy_is_timed_verified_and_counted() -> None:
 
 def test_copies_rotate_over_twice_the_cache_and_a_window_at_least() -> None:
     assert SMALL.span(64 * KIB) == 256 * MIB
-    assert SMALL.span(128 * MIB) == GIB
+    assert SMALL.span(128 * MIB) == 640 * MIB
     assert Room(GIB, GIB, 256 * MIB, True).span(64 * KIB) == 512 * MIB
 
 
@@ -310,6 +321,33 @@ def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
     assert found["transfer.corrupt"] == "pass"
     assert found["transfer.pinned_speedup"] == "info"
+
+
+def late(options: Options, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str]]:
+    """The sizes that are measured on a CPU when the time is up from the beginning, and what is said of the rest."""
+    monkeypatch.setattr(cases, "SIZES", (KIB, 2 * KIB, 4 * KIB))
+    monkeypatch.setattr(measure.link, "LARGE_BYTES", KIB)
+    monkeypatch.setattr(measure.caches, "last_level_bytes", lambda: MIB)
+    recorder = run(options, CPU, monkeypatch)
+    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    notices = [event.text for event in recorder.events if isinstance(event, Notice)]
+    return [one.case["size_bytes"] for one in rows], notices[1:]
+
+
+def test_the_largest_sizes_are_left_out_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, notices = late(Options(time_budget_s=1e-9, only=("copies",)), monkeypatch)
+    assert sizes == [KIB]
+    assert notices == ["2 KiB, 4 KiB left out: the time was up; give a longer --time-budget"]
+
+
+def test_a_size_that_was_asked_for_is_measured_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert late(Options((4 * KIB,), time_budget_s=1e-9, only=("copies",)), monkeypatch) == ([4 * KIB], [])
+
+
+def test_a_size_that_was_begun_is_measured_to_its_end() -> None:
+    todo = cases.cases(Options(memories=("pageable",)), Fake(), [MIB, GIB])  # type: ignore[arg-type]
+    up = Setting(Options(), CPU, SMALL, Watch(None), Recorder(), deadline=0.0)
+    assert [measure._is_late(case, todo[:done], up) for done, case in enumerate(todo)] == [False, False, True, False]
 
 
 def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:

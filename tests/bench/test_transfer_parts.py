@@ -105,6 +105,14 @@ def test_time_is_split_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [setting.deadline for setting in seen] == [106.0, 108.0]
 
 
+def test_parts_without_time_are_told_in_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = run(Options(time_budget_s=1e-9), monkeypatch, [part("a"), part("b"), part("c")])
+    assert told(recorder) == ["a", ("transfer.time", "not measured: b, c"), ("a", "1 rows")]
+    skipped = next(event.finding for event in recorder.events if isinstance(event, Judged))
+    assert (skipped.verdict, skipped.message) == ("skip", "the time was up")
+    assert skipped.fix == "give a longer --time-budget, or --only b"
+
+
 def test_a_part_without_room_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     full = CannotLook("no room", "memory is full", finding="b.memory")
     recorder = run(Options(), monkeypatch, [part("a"), part("b", error=full), part("c")])

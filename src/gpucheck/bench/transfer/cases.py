@@ -40,8 +40,8 @@ LARGEST_SIZE = 2**45
 # A cold copy's slices rotate over so many times the last-level cache.
 COLD_FACTOR = 2
 # A window's copies each have their own slice where these hold them: a few windows of a millisecond at 60 GB/s, or the
-# four untimed copies and some more.
-ROTATED_BYTES, ROTATED_SLICES = 256 * MIB, 8
+# four untimed copies and the timed one. All is filled and compared, which takes a host as long as copying.
+ROTATED_BYTES, ROTATED_SLICES = 256 * MIB, 5
 # What buffers may take of the host's memory that is left, so that the machine keeps working.
 HOST_SHARE = 0.5
 # No more than this to rotate over; a row that then stays in the cache is labelled warm.
@@ -159,7 +159,9 @@ def parse(
 
 
 def cases(options: Options, accel: Accel, sizes: Sequence[int]) -> list[Case]:
-    """The rows to time, in order. Pinned copies are timed twice where the device has a clock.
+    """The rows to time, the small ones first: where time runs out, the largest are missing of every kind alike.
+
+    Pinned copies are timed twice where the device has a clock.
 
     Raises CannotLook where pinned memory alone was asked for and there is nothing to pin it for.
     """
@@ -173,12 +175,13 @@ def cases(options: Options, accel: Accel, sizes: Sequence[int]) -> list[Case]:
     directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
     memories = [memory for memory in options.memories if accel.can_pin or memory == "pageable"]
     found = []
-    for direction in directions:
-        for memory in memories:
-            clocks: tuple[Timed, ...] = ("as_called",)
-            if memory == "pinned" and accel.has_events:
-                clocks = ("link", "as_called")
-            found += [Case(direction, memory, size, timed) for timed in clocks for size in sizes]
+    for size in sizes:
+        for direction in directions:
+            for memory in memories:
+                clocks: tuple[Timed, ...] = ("as_called",)
+                if memory == "pinned" and accel.has_events:
+                    clocks = ("link", "as_called")
+                found += [Case(direction, memory, size, timed) for timed in clocks]
     return found
 
 

@@ -100,6 +100,8 @@ def rows_on(
 ) -> Iterator[Measurement]:
     """The rows of every part that applies; `ran` gets their ids. One that has no room costs only itself.
 
+    What there is no time left for is told in one finding; the first part is always measured.
+
     `node` is what this process was bound to.
     """
     todo = [part for part in wanted if part.applies(accel)]
@@ -112,6 +114,9 @@ def rows_on(
     with Watch(accel.uuid) as watch:
         for place, part in enumerate(todo):
             left_s = max(deadline - time.monotonic(), 0.0)
+            if place and not left_s:
+                emit(Judged(_no_time(todo[place:])))
+                break
             part_s = left_s * part.weight / sum(one.weight for one in todo[place:])
             room = bound_place.within(room_for(accel, options.host_share), node, options.host_share)
             setting = Setting(options, accel, room, watch, emit, time.monotonic() + part_s, node)
@@ -124,6 +129,18 @@ def rows_on(
                     raise
                 emit(Judged(Finding(error.finding, "skip", error.what, error.why, fix=error.fix or None)))
             accel.empty_cache()
+
+
+def _no_time(left: Sequence[Part]) -> Finding:
+    names = [part.id for part in left]
+    return Finding(
+        "transfer.time",
+        "skip",
+        f"not measured: {', '.join(names)}",
+        "the time was up",
+        {"parts": names},
+        fix=f"give a longer --time-budget, or --only {names[0]}",
+    )
 
 
 def _together(options: Options, chosen: frozenset[str], seen: _Seen, emit: Emit, deadline: float) -> None:

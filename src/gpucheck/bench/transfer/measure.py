@@ -101,9 +101,22 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         wake(accel, shared)
     place = bound_place.where(setting.bound, [one.words for one in shared.host.values()])
     for done, case in enumerate(todo):
+        if _is_late(case, todo[:done], setting):
+            late = ", ".join(units.capacity(size) for size in sizes if size >= case.size)
+            emit(Notice(f"{late} left out: the time was up; give a longer --time-budget"))
+            return
         emit(Progress(case.label, done, len(todo)))
         one = measure(case, accel, shared, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
         yield bound_place.placed(one, place)
+
+
+def _is_late(case: Case, done: Sequence[Case], setting: Setting) -> bool:
+    """Whether the time was up before the first row of a size that nobody named, and that no verdict needs.
+
+    A size that was begun is measured to its end.
+    """
+    begun = bool(done) and done[-1].size == case.size
+    return not begun and not setting.options.sizes and case.size > link.LARGE_BYTES and setting.is_over
 
 
 def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:
