@@ -49,8 +49,10 @@ FINDINGS = (
 )
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, results: dict[str, Any], *devices: DeviceRef) -> list[str]:
-    monkeypatch.delenv("COLUMNS", raising=False)
+def shown(
+    monkeypatch: pytest.MonkeyPatch, results: dict[str, Any], *devices: DeviceRef, columns: str = ""
+) -> list[str]:
+    monkeypatch.setenv("COLUMNS", columns)
     rows = tuple(
         Measurement("x", device, {}, (), None, {}, None, MemoryFigures(), Method("host", "host", "warm"))
         for device in devices
@@ -72,6 +74,8 @@ def test_one_table_then_what_asks_for_something_first(monkeypatch: pytest.Monkey
         " matmul      float32                50.0 TFLOP/s           –           –                      ✓ pass",
         " overlap     a CPU has no streams              –           –           –                      – skip",
         "",
+        "flagged: noisy (transfer to the device)",
+        "",
         "! transfer: slow: half the link",
         "! matmul: busy",
         "✓ transfer: right",
@@ -88,3 +92,10 @@ def test_several_devices_are_named_in_the_rows(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_ended_before_anything_was_measured_shows_its_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, {})[0] == "! transfer: slow: half the link"
+
+
+def test_a_doubtful_figure_is_told_where_there_is_no_room_for_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    flagged = [{**one, "flags": ["noisy", "drift"]} for one in ANSWER["headlines"][1:]]
+    answer = {**ANSWER, "headlines": [ANSWER["headlines"][0], *flagged]}
+    lines = shown(monkeypatch, {"bench_all": answer}, H200, columns="60")
+    assert "notes" not in lines[2] and "flagged: noisy (3 figures); drift (2 figures)" in lines

@@ -54,7 +54,7 @@ def blocks(report: Report) -> list[Block]:
     if names:
         laid_out.append(Line())
     if answer["benchmarks"]:
-        laid_out += [_table(answer, several=len(names) > 1), Line()]
+        laid_out += [_table(answer, several=len(names) > 1), Line(), *_flagged(answer["headlines"])]
     findings = sorted(report.findings, key=lambda finding: _ORDER.index(finding.verdict))
     laid_out += [finding_line(_of_benchmark(finding)) for finding in findings]
     laid_out += [advice_line(fix) for fix in _advice(findings)]
@@ -84,6 +84,16 @@ def _table(answer: dict[str, Any], *, several: bool) -> Block:
             )
     columns = [place for place, column in enumerate(_COLUMNS) if several or column.head != "device"]
     return table([_COLUMNS[place] for place in columns], [[row[place] for place in columns] for row in rows])
+
+
+def _flagged(headlines: list[dict[str, Any]]) -> list[Block]:
+    """Which figures are in doubt, in one line: the notes are the first to go where the screen is narrow."""
+    cases: dict[str, list[str]] = {}
+    for one in headlines:
+        for flag in one["flags"]:
+            cases.setdefault(flag, []).append(f"{one['benchmark']} {one['case']}")
+    told = [f"{flag} ({found[0] if len(found) == 1 else f'{len(found)} figures'})" for flag, found in cases.items()]
+    return [Line(f"flagged: {'; '.join(told)}"), Line()] if told else []
 
 
 def _of_benchmark(finding: Finding) -> Finding:
