@@ -338,6 +338,8 @@ def test_from_what_size_on_the_device_is_faster() -> None:
         ("training, faster from batch 32 on; at batch 32", 4.0, 4.0, 4.0, "times"),
         ("elementwise, never faster; at 1000 elements", 0.5, 0.5, 0.5, "times"),
     ]
+    rows[2] = replace(rows[2], flags=("cpu-busy",))
+    assert [one.flags for one in all_headlines.of(rows, (), ("crossover",)).headlines] == [("cpu-busy",), (), ()]
 
 
 def test_a_row_without_a_rate_shows_none() -> None:

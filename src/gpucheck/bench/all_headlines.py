@@ -157,7 +157,10 @@ def _crossover(measurements: Sequence[Measurement], known: Ceilings) -> list[Hea
         race = tried[size]
         faster = f"faster from {size_text(operation, start)} on" if start is not None else "never faster"
         case = f"{operation}, {faster}; at {size_text(operation, size)}"
-        found.append(Headline("crossover", one["device"], case, race.ratio, "times", race.ci_low, race.ci_high))
+        rows = [row for row in measurements if (row.case.get("operation"), row.case.get("size")) == (operation, size)]
+        flags = tuple(dict.fromkeys(flag for row in rows for flag in row.flags))
+        ends = race.ci_low, race.ci_high
+        found.append(Headline("crossover", one["device"], case, race.ratio, "times", *ends, flags=flags))
     return found
 
 
