@@ -72,7 +72,7 @@ while True:
     request = listen()
     size = request["size"]
     with open(scenario["log"], "a") as log:
-        log.write(f"trial {size}\n")
+        log.write(f"{'evaluate' if request.get('evaluate') else 'trial'} {size}\n")
     how = scenario.get("at", {}).get(str(size))
     if how is None and size >= scenario.get("from", 2**40):
         how = scenario["beyond"]

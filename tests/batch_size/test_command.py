@@ -115,6 +115,30 @@ def test_memory_is_split_and_an_effective_batch_divided(scenario: Scenario) -> N
     }
 
 
+def test_what_else_an_epoch_holds_is_run_at_the_answer(scenario: Scenario) -> None:
+    log = scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
+    found = answer(find())
+    assert [(c["kind"], c["batch_size"], c["outcome"]) for c in found["checks"]] == [
+        ("evaluation", 29, "fits"),
+        ("partial batch", 28, "fits"),
+        ("partial batch", 1, "fits"),
+    ]
+    assert "evaluate 29\ntrial 28\ntrial 1\n" in log.read_text()
+    assert {trial["purpose"] for trial in found["trials"]} == {"search", "confirm", "default malloc", "recommended"}
+    assert (found["limiting_factor"], found["confidence"]["level"]) == ("memory", "high")
+
+
+def test_a_partial_batch_that_fails_is_a_finding_and_no_wrong_answer(scenario: Scenario) -> None:
+    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
+    scenario(per_sample=1, at={"1": raised}, ready={"smallest_batch": 2})
+    recorder = find(max_batch_size=8)
+    assert answer(recorder)["max_batch_size"] == 8
+    (finding,) = [f for f in findings(recorder) if f.id == "batch_size.partial_batch"]
+    assert (finding.verdict, finding.title) == ("warn", "a partial last batch of 1 fails")
+    assert finding.message == "ValueError: more than 1 value"
+    assert finding.fix == "drop_last=True in the DataLoader leaves it out"
+
+
 def test_without_a_target_it_says_which(scenario: Scenario) -> None:
     scenario(per_sample=MIB)
     recorder = find(target=None, max_batch_size=2)

@@ -5,7 +5,9 @@ from typing import Any
 
 from gpucheck.batch_size.accumulate import accumulate
 from gpucheck.batch_size.split import Split
+from gpucheck.render.batch_size_curves import curves
 from gpucheck.render.batch_size_use import advice, answer, below
+from gpucheck.render.blocks import Drawing, Line
 from gpucheck.units import GIB, MIB
 
 RECOMMENDED = {"batch_size": 104, "headroom": 0.118, "speed": "same", "reason": None}
@@ -69,3 +71,58 @@ def test_how_to_reach_an_effective_batch() -> None:
         "for an effective batch of 509: micro-batch 102 × 4 and 101 × 1 accumulation steps: 509 has no divisor near 104"
     ]
     assert advice({"accumulation": None}) == advice({}) == []
+
+
+def test_what_limits_it_and_how_sure_it_is() -> None:
+    told = {
+        "limiting_factor": "memory",
+        "first_failing": 118,
+        "first_failing_outcome": "out-of-memory",
+        "confidence": {"level": "high", "support": ["confirmed in a fresh process"], "doubts": []},
+        "checks": [
+            {"kind": "evaluation", "batch_size": 116, "outcome": "fits"},
+            {"kind": "partial batch", "batch_size": 115, "outcome": "fits"},
+            {"kind": "partial batch", "batch_size": 1, "outcome": "fits"},
+        ],
+        "fragmentation": {"reserved_bytes": 100 * MIB, "gap_bytes": 2 * MIB},
+    }
+    assert below(told) == [
+        "limited by memory; first that fails: 118 (out of memory)",
+        "confidence: high (confirmed in a fresh process)",
+        "passes too: a partial last batch of 115 and of 1, an evaluation step",
+        "fragmentation: 2 MiB reserved beyond what is allocated (2 %)",
+    ]
+    capped = {"limiting_factor": "max-batch-size", "first_failing": None}
+    assert below(capped) == ["limited by --max-batch-size"]
+    doubted = {"level": "medium", "support": ["confirmed in a fresh process"], "doubts": ["a trial was disturbed"]}
+    assert below({"confidence": doubted}) == ["confidence: medium (a trial was disturbed)"]
+    failed = {"checks": [{"kind": "partial batch", "batch_size": 1, "outcome": "user-error"}]}
+    assert below(failed) == []
+
+
+def trial(size: int, peak: float, purpose: str = "search") -> dict[str, Any]:
+    return {"batch_size": size, "peak_bytes": int(peak * GIB), "purpose": purpose, "outcome": "fits"}
+
+
+def test_memory_and_speed_as_curves() -> None:
+    speeds = [{"batch_size": size, "samples_per_s": rate} for size, rate in ((1, 20.0), (10, 90.0), (100, 100.0))]
+    trials = [
+        trial(1, 1),
+        trial(10, 2),
+        trial(100, 9.5),
+        trial(100, 20, "default malloc"),
+        trial(50, 20, "recommended"),
+        {**trial(200, 1), "outcome": "timeout"},
+    ]
+    memory, gap, rate, last = curves({"trials": trials, "speeds": speeds, "budget_bytes": 10 * GIB})
+    assert gap == last == Line()
+    assert isinstance(memory, Drawing) and isinstance(rate, Drawing)
+    assert memory.lines[0] == "memory, GiB   ● peak   ○ budget   * several"
+    assert memory.lines[1].startswith(" 10┤○")
+    assert memory.lines[-2].split() == ["1", "10", "100"]
+    assert rate.lines[0].startswith("samples/s")
+
+
+def test_two_sizes_are_no_curve() -> None:
+    speeds = [{"batch_size": 1, "samples_per_s": 1.0}]
+    assert curves({"trials": [trial(1, 1), trial(2, 2)], "speeds": speeds, "budget_bytes": GIB}) == []

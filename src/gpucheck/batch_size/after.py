@@ -18,10 +18,10 @@ PATIENCE_FACTOR = 4.0
 
 
 class After:
-    """The answer with the system's own malloc (CPU), and the size to use.
+    """What else happens in an epoch; the answer with the system's own malloc (CPU); and the size to use.
 
     `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. `trials` are those
-    that ran here, without `default_malloc`.
+    that ran here, without `default_malloc`; `checks` are one step each of a partial last batch and of an evaluation.
     """
 
     def __init__(self, runner: Runner, emit: Emit, seconds: Callable[[int, int], float], deadline: float) -> None:
@@ -29,17 +29,36 @@ class After:
         self.default_malloc: Result | None = None
         self.recommended = Recommended(reason="no size was confirmed")
         self.trials: list[Result] = []
+        self.checks: list[Result] = []
         self._before = 0
 
     def run(self, results: Sequence[Result], largest: int, budget: int, headroom: float) -> None:
         """Run what follows the confirmation of `largest`."""
         self._before = len(results)
+        self._check(largest)
         if self.runner.setup.is_cpu:
             result = self._with_default_malloc(largest)
             if result is not None and result.peak_bytes is not None:
                 self.default_malloc = replace(result, purpose="default malloc")
                 self._say(self.default_malloc)
         self.recommended = self._recommend(results, largest, budget * (1 - headroom))
+
+    def _check(self, largest: int) -> None:
+        """An evaluation step, and what an epoch's last batch may be: one less, and a single sample."""
+        wanted: list[tuple[str, int]] = [("evaluation", largest)] if self.runner.setup.mode == "train" else []
+        wanted += [("partial batch", size) for size in dict.fromkeys((largest - 1, 1)) if 1 <= size < largest]
+        for purpose, size in wanted:
+            needed = self._needed(size, steps=1)
+            if needed is None:
+                return
+            self.emit(Progress(f"batch {size}, {purpose}", done=self._done()))
+            attempt, evaluating = Attempt(size), purpose == "evaluation"
+            try:
+                result = self._trial(self.runner, attempt, needed, steps=1, evaluate=evaluating)
+            except (Refused, GpucheckError):
+                return
+            if not result.cut:
+                self.checks.append(replace(result, purpose=purpose))
 
     def _recommend(self, results: Sequence[Result], largest: int, aim: float) -> Recommended:
         """The size whose peak is within `aim`, run; on a CPU as the user's own process will, with its malloc."""
@@ -100,13 +119,15 @@ class After:
         except (Refused, GpucheckError):
             return None
 
-    def _trial(self, runner: Runner, attempt: Attempt, needed: float) -> Result:
+    def _trial(
+        self, runner: Runner, attempt: Attempt, needed: float, *, steps: int = STEPS_CONFIRMED, evaluate: bool = False
+    ) -> Result:
         limit = TRIAL_TIMEOUT_LEAST_S + PATIENCE_FACTOR * needed
-        return runner.run(attempt, steps=STEPS_CONFIRMED, limit_s=limit, deadline=self.deadline)
+        return runner.run(attempt, steps=steps, limit_s=limit, deadline=self.deadline, evaluate=evaluate)
 
-    def _needed(self, size: int) -> float | None:
-        """Seconds that a trial takes; None where that is more than is left."""
-        needed = self.runner.start_s + self.seconds(size, STEPS_CONFIRMED)
+    def _needed(self, size: int, steps: int = STEPS_CONFIRMED) -> float | None:
+        """Seconds that a trial takes, a new child included; None where that is more than is left."""
+        needed = self.runner.start_s + self.seconds(size, steps)
         return None if time.monotonic() + needed > self.deadline else needed
 
     def _done(self) -> int:

@@ -1,35 +1,107 @@
-"""What the answer means for use: the size to train with, and how fast each one is. Pure."""
+"""What the answer means for use: the size to train with, how fast each is, how far to rely on it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpucheck.batch_size import knee, recommend, split
 from gpucheck.batch_size.accumulate import accumulate
-from gpucheck.batch_size.answer import Context, trial_entry
-from gpucheck.batch_size.recommend import Recommended
+from gpucheck.batch_size.after import After
+from gpucheck.batch_size.answer import Context, final_result, trial_entry
+from gpucheck.batch_size.confidence import Confidence, confidence, fragmentation, limiting_factor
+from gpucheck.batch_size.outcome import BOUNDING
 from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.search import Search
+from gpucheck.report.codec import to_json
+from gpucheck.report.finding import Finding
+from gpucheck.units import capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user wants of the size to use: the share of the budget to leave free, and the batch to reach."""
+
+    headroom: float
+    effective_batch: int | None = None
 
 
 def entry(
-    results: Sequence[Result],
-    context: Context,
-    recommended: Recommended,
-    headroom: float,
-    effective_batch: int | None,
+    search: Search, results: Sequence[Result], context: Context, limited_by: str | None, after: After, wishes: Wishes
 ) -> dict[str, Any]:
-    """More of `results.find_batch_size`, from the trials of the search."""
+    """More of `results.find_batch_size`: what the trials of the search and those after it come to."""
     found = knee.speeds(results)
-    use = recommended.result
+    use, best, final = after.recommended.result, search.best, final_result(search, list(results))
+    gap = fragmentation(final.memory) if final else None
+    wanted = wishes.effective_batch
     return {
-        "recommended": recommend.entry(recommended, context.budget.bytes, headroom),
+        "limiting_factor": limiting_factor(limited_by),
+        "confidence": to_json(_confidence(search, results, context, after)) if best else None,
+        "checks": [_check(result) for result in after.checks],
+        "recommended": recommend.entry(after.recommended, context.budget.bytes, wishes.headroom),
         "speeds": [asdict(one) for one in found],
         "knee": asdict(knee.knee(found)),
         "memory_split": asdict(split.split(results, context.parameter_bytes)),
-        "accumulation": asdict(accumulate(effective_batch, use.size)) if effective_batch and use else None,
+        "fragmentation": asdict(gap) if gap else None,
+        "accumulation": asdict(accumulate(wanted, use.size)) if wanted and use else None,
     }
+
+
+def _confidence(search: Search, results: Sequence[Result], context: Context, after: After) -> Confidence:
+    assert search.best is not None
+    return confidence(results, search.best.size, search.confirmed, context.budget.bytes, after.default_malloc)
+
+
+def _check(result: Result) -> dict[str, Any]:
+    """A step of what else an epoch holds, at the largest size."""
+    return {
+        "kind": result.purpose,
+        "batch_size": result.size,
+        "outcome": result.outcome,
+        "reason": result.reason or None,
+        "peak_bytes": result.peak_bytes,
+    }
+
+
+def findings(search: Search, results: Sequence[Result], context: Context, after: After) -> list[Finding]:
+    """What else must be said of the answer: a step of the epoch that fails, and memory that lies in pieces."""
+    found = [_failed(result) for result in after.checks if result.outcome not in ("fits", "inconclusive")]
+    final = final_result(search, list(results))
+    gap = fragmentation(final.memory) if final else None
+    if gap is not None and gap.large and context.device.id.startswith("cuda"):
+        found.append(
+            Finding(
+                "batch_size.fragmentation",
+                "info",
+                f"{capacity(gap.gap_bytes)} of what the allocator holds is in no tensor",
+                f"{gap.gap_bytes / gap.reserved_bytes * 100:.0f} % of what it reserved at the peak",
+                asdict(gap),
+                fix="run with PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF in older torch)",
+            )
+        )
+    return found
+
+
+def _failed(result: Result) -> Finding:
+    evidence = {"batch_size": result.size, "outcome": result.outcome, "peak_bytes": result.peak_bytes}
+    if result.purpose == "evaluation":
+        return Finding(
+            "batch_size.evaluation",
+            "warn",
+            f"an evaluation step with a batch of {result.size} fails",
+            result.reason,
+            evidence,
+            fix="evaluate with a smaller batch" if result.outcome in BOUNDING else "see what model.eval() changes",
+        )
+    return Finding(
+        "batch_size.partial_batch",
+        "warn",
+        f"a partial last batch of {result.size} fails",
+        result.reason,
+        evidence,
+        fix="drop_last=True in the DataLoader leaves it out",
+    )
 
 
 def add(found: dict[str, Any], more: dict[str, Any], after: Sequence[Result]) -> dict[str, Any]:

@@ -346,9 +346,8 @@ class _Hunt:
     def _answer(self) -> None:
         context = self._context()
         found = answer.entry(self.search, self.results, context, self.limited_by, self.after.default_malloc)
-        more = answer_use.entry(
-            self.results, context, self.after.recommended, self.options.headroom, self.options.effective_batch
-        )
+        wishes = answer_use.Wishes(self.options.headroom, self.options.effective_batch)
+        more = answer_use.entry(self.search, self.results, context, self.limited_by, self.after, wishes)
         self.emit(Answered("find_batch_size", answer_use.add(found, more, self.after.trials)))
 
     def _conclude(self) -> None:
@@ -362,7 +361,8 @@ class _Hunt:
             if final.loss is not None:
                 self.emit(Notice(f"loss: {final.loss}; optimizer: {context.optimizer}"))
         self._answer()
-        for finding in answer.findings(self.search, context, self.limited_by, self.refused, self.after.default_malloc):
+        found = answer.findings(self.search, context, self.limited_by, self.refused, self.after.default_malloc)
+        for finding in found + answer_use.findings(self.search, self.results, context, self.after):
             self.emit(Judged(finding))
 
 

@@ -178,10 +178,11 @@ class Runner:
         found = json.loads(line)["parameter_bytes"] if line else None
         return None if found is None else int(found)
 
-    def run(self, attempt: Attempt, *, steps: int, limit_s: float, deadline: float) -> Result:
+    def run(self, attempt: Attempt, *, steps: int, limit_s: float, deadline: float, evaluate: bool = False) -> Result:
         """Run one trial, at most `limit_s` seconds and until `deadline` (monotonic), which ends it as `cut`.
 
-        A confirmation gets a child of its own. Raises as `start` does.
+        With `evaluate` its steps are an evaluation's: forward alone. A confirmation gets a child of its own.
+        Raises as `start` does.
         """
         one_trial_each = self.ready.get("method") == "process peak"
         if self._child is None or ((attempt.purpose == "confirm" or one_trial_each) and not self._fresh):
@@ -195,7 +196,7 @@ class Runner:
         started = time.monotonic()
         self._watch.begin()
         until = min(started + limit_s, deadline)
-        answer, end = self._ask({"size": attempt.size, "steps": steps}, until)
+        answer, end = self._ask({"size": attempt.size, "steps": steps, "evaluate": evaluate}, until)
         seconds = time.monotonic() - started
         blank = Result(attempt.size, attempt.purpose, fresh, "fits", seconds=seconds)
         if answer is not None and answer["ok"]:

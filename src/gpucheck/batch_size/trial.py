@@ -23,6 +23,7 @@ import torch
 
 from gpucheck.batch_size.budget import Ledger, MemoryLimit, on_device
 from gpucheck.batch_size.outcome import chain_of
+from gpucheck.batch_size.trial_evaluate import evaluate
 from gpucheck.batch_size.trial_gauge import (
     CpuGauge,
     DeviceGauge,
@@ -92,7 +93,8 @@ def main() -> int:
     channel.send(answer)
     while session is not None:
         request = channel.receive()
-        channel.send(session.trial(int(request["size"]), int(request["steps"])))
+        evaluating = bool(request.get("evaluate"))
+        channel.send(session.trial(int(request["size"]), int(request["steps"]), evaluating=evaluating))
     return 0
 
 
@@ -196,8 +198,11 @@ class Session:
         self._trials = 0
         self._idle_outside = 0
 
-    def trial(self, size: int, steps: int) -> Json:
-        """Run at least `steps` real steps with batches of `size`, and tell the peaks or what was raised."""
+    def trial(self, size: int, steps: int, *, evaluating: bool = False) -> Json:
+        """Run at least `steps` real steps with batches of `size`, and tell the peaks or what was raised.
+
+        `evaluating` makes them steps of an evaluation: forward alone, in the model's evaluation mode.
+        """
         workload = self.workload
         times: list[float] = []
         starts: list[float] = []
@@ -213,7 +218,7 @@ class Session:
             while len(times) < steps or (len(times) == steps and times[-1] < CHEAP_STEP_S):
                 retried = self.gauge.retries()
                 starts.append(time.monotonic())
-                times.append(self._step(size))
+                times.append(self._step(size, evaluating))
                 retries.append(self.gauge.retries() - retried)
         except GpucheckError as error:
             return {"ok": False, "stage": "step", "error": _told(error)}
@@ -236,15 +241,18 @@ class Session:
             "memory": to_json(self.gauge.figures()),
         }
 
-    def _step(self, size: int) -> float:
+    def _step(self, size: int, evaluating: bool) -> float:
         """One step, timed to the end of the device's work. The batch is made anew, as a loader does."""
         started = time.perf_counter()
         batch = self.workload.make_batch(size)
-        step(self.workload, batch, after_backward=lambda: self.gauge.mark(computing=True))
+        if evaluating:
+            evaluate(self.workload, batch)
+        else:
+            step(self.workload, batch, after_backward=lambda: self.gauge.mark(computing=True))
         self.accel.synchronize()
         took = time.perf_counter() - started
-        # In inference, the forward pass ends here and there is no optimizer.
-        self.gauge.mark(computing=self.workload.optimizer is None)
+        # In inference and evaluation, the forward pass ends here and no optimizer steps.
+        self.gauge.mark(computing=evaluating or self.workload.optimizer is None)
         return took
 
     def _moved(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpucheck import units
-from gpucheck.render import batch_size_use
+from gpucheck.render import batch_size_curves, batch_size_use
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -40,7 +40,9 @@ def blocks(report: Report) -> list[Block]:
         if found["trials"]:
             laid_out += [_trials(found), Line()]
         if found["max_batch_size"] is not None:
-            laid_out += [Line(_answer(found)), *(Line(text) for text in (_peak(found), *_below(found)))]
+            laid_out += [Line(text) for text in (_answer(found), *_below(found))]
+            drawn = batch_size_curves.curves(found)
+            laid_out += [Line(), *drawn] if drawn else []
     laid_out += [finding_line(finding) for finding in report.findings]
     advice = batch_size_use.advice(found) if found else []
     laid_out += [advice_line(text) for text in (*advice, *(f.fix for f in report.findings if f.fix))]
@@ -86,23 +88,19 @@ def _answer(found: dict[str, Any]) -> str:
 
 
 def _peak(found: dict[str, Any]) -> str:
-    """What the answer takes, and how well that is known."""
-    how = "confirmed in a fresh process" if found["confirmed"] else "not confirmed"
+    """What the answer takes, and how it is known."""
+    how = "confirmed in a fresh process" if found["confirmed"] else ""
     if found["peak_bytes"] is None:
         return how
     peak, budget = found["peak_bytes"], found["budget_bytes"]
     # One unit for both: "1010 MiB of 1 GiB" makes a reader reckon.
     scale, unit = (units.GIB, "GiB") if budget >= units.GIB else (units.MIB, "MiB")
-    return f"peak {units.significant(peak / scale)} of {units.significant(budget / scale)} {unit}, {how}"
+    text = f"peak {units.significant(peak / scale)} of {units.significant(budget / scale)} {unit}"
+    return f"{text}, {how}" if how else text
 
 
 def _below(found: dict[str, Any]) -> list[str]:
-    lines = batch_size_use.below(found)
-    if found["first_failing"] is not None:
-        outcome = str(found["first_failing_outcome"]).replace("-", " ")
-        lines.append(f"first that fails: {found['first_failing']} ({outcome})")
-    if found["limited_by"] == "time":
-        lines.append("limited by time: a longer --time-budget may find more")
+    lines = [*filter(None, (_peak(found),)), *batch_size_use.below(found)]
     if found["samples_per_s"] is not None:
         lines.append(f"{units.significant(found['samples_per_s'])} samples/s with the largest")
     margin = found["margin_bytes"]

@@ -6,6 +6,19 @@ from typing import Any
 
 from gpucheck import units
 
+LIMITS = {
+    "memory": "memory",
+    "max-batch-size": "--max-batch-size",
+    "time": "time: a longer --time-budget may find more",
+    "trial-timeout": "time: a trial ran into its limit, see --trial-timeout",
+    "kernel-limit": "a kernel's own limit, whatever the memory",
+    "safety": "safety: filling the memory is dangerous here",
+    "trials": "the number of trials",
+    "interrupted": "an interruption",
+    "device": "the device, which broke",
+    "disturbed": "other processes, which disturbed the trials",
+}
+
 
 def answer(found: dict[str, Any]) -> list[str]:
     """The parts of the first line after the largest size."""
@@ -14,13 +27,50 @@ def answer(found: dict[str, Any]) -> list[str]:
 
 def below(found: dict[str, Any]) -> list[str]:
     """The lines below it."""
-    lines = [text for text in (_split(found.get("memory_split")),) if text]
+    told = (_split(found.get("memory_split")), _limit(found), _confidence(found.get("confidence")))
+    lines = [text for text in (*told, _checks(found.get("checks") or []), _gap(found.get("fragmentation"))) if text]
     recommended, knee = found.get("recommended"), found.get("knee")
     if recommended and recommended["batch_size"] is None:
         lines.append(f"no size to recommend: {recommended['reason']}")
     if knee and knee["batch_size"] is None:
         lines.append(f"best value: not to be told ({knee['reason']})")
     return lines
+
+
+def _limit(found: dict[str, Any]) -> str:
+    """What holds the answer where it is, and the size that shows it."""
+    factor = found.get("limiting_factor")
+    if factor is None:
+        return ""
+    text = f"limited by {LIMITS.get(factor, factor)}"
+    if found.get("first_failing") is None:
+        return text
+    outcome = str(found["first_failing_outcome"]).replace("-", " ")
+    return f"{text}; first that fails: {found['first_failing']} ({outcome})"
+
+
+def _confidence(confidence: dict[str, Any] | None) -> str:
+    if not confidence:
+        return ""
+    # What speaks against it is what a reader must know; where nothing does, why not.
+    reasons = confidence["doubts"] or confidence["support"]
+    return f"confidence: {confidence['level']}" + (f" ({', '.join(reasons)})" if reasons else "")
+
+
+def _checks(checks: list[dict[str, Any]]) -> str:
+    """What else passed; what failed is a finding."""
+    passed = [check for check in checks if check["outcome"] == "fits"]
+    sizes = [str(check["batch_size"]) for check in passed if check["kind"] == "partial batch"]
+    parts = [f"a partial last batch of {' and of '.join(sizes)}"] if sizes else []
+    parts += ["an evaluation step"] if any(check["kind"] == "evaluation" for check in passed) else []
+    return f"passes too: {', '.join(parts)}" if parts else ""
+
+
+def _gap(gap: dict[str, Any] | None) -> str:
+    if not gap:
+        return ""
+    share = gap["gap_bytes"] / gap["reserved_bytes"] * 100
+    return f"fragmentation: {units.capacity(gap['gap_bytes'])} reserved beyond what is allocated ({share:.0f} %)"
 
 
 def advice(found: dict[str, Any]) -> list[str]:

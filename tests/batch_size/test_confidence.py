@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.batch_size.confidence import (
+    Confidence,
+    Fragmentation,
+    confidence,
+    fragmentation,
+    limiting_factor,
+    residual,
+)
+from gpucheck.batch_size.runner import Result
+
+ONE = Result(1, "search", True, "fits", peak_bytes=200)
+HALF = replace(ONE, size=5, peak_bytes=600)
+BEST = replace(ONE, size=9, peak_bytes=1000)
+AGAIN = replace(BEST, purpose="confirm", peak_bytes=990)
+STRAIGHT = "memory grows in a straight line"
+
+
+def test_without_a_doubt_it_is_high() -> None:
+    assert confidence([ONE, HALF, BEST, AGAIN], 9, True, 1000, None) == Confidence(
+        "high", ("confirmed in a fresh process", "its peaks differ by 1.0 %", STRAIGHT), ()
+    )
+
+
+def test_what_was_not_run_again_is_low() -> None:
+    assert confidence([BEST], 9, False, 1000, None) == Confidence("low", (), ("not run again in a fresh process",))
+
+
+@pytest.mark.parametrize(
+    ("results", "doubt"),
+    [
+        ([BEST, replace(AGAIN, peak_bytes=970)], "its peaks differ by 3.0 %"),
+        ([BEST, AGAIN, replace(ONE, outcome="inconclusive")], "a trial was disturbed"),
+        ([BEST, AGAIN, replace(ONE, size=10, outcome="suspected")], "what failed may be something else than memory"),
+        ([ONE, replace(HALF, peak_bytes=800), BEST], "memory strays up to 13 % from a straight line"),
+    ],
+)
+def test_a_doubt_makes_it_medium(results: list[Result], doubt: str) -> None:
+    found = confidence(results, 9, True, 1000, None)
+    assert (found.level, found.doubts) == ("medium", (doubt,))
+
+
+def test_three_doubts_make_it_low() -> None:
+    results = [replace(ONE, outcome="inconclusive"), replace(ONE, outcome="suspected"), BEST, AGAIN]
+    found = confidence(results, 9, True, 1000, replace(BEST, peak_bytes=1001))
+    assert (found.level, found.doubts[-1]) == ("low", "with the default malloc its peak is above the budget")
+
+
+def test_two_sizes_always_lie_on_a_line() -> None:
+    assert residual({1: 5, 9: 100}) is None
+    assert residual({1: 100, 2: 200, 3: 300}) == pytest.approx(0.0)
+
+
+def test_every_way_to_run_out_of_memory_is_memory() -> None:
+    assert {limiting_factor(o) for o in ("over-budget", "out-of-memory", "host-out-of-memory", "spill")} == {"memory"}
+    assert limiting_factor("size-limit") == "kernel-limit"
+    assert limiting_factor("max-batch-size") == "max-batch-size"
+    assert limiting_factor(None) is None
+
+
+def test_a_gap_of_a_tenth_is_large() -> None:
+    def told(allocated: int) -> Fragmentation | None:
+        return fragmentation({"max_memory_reserved_bytes": 1000, "max_memory_allocated_bytes": allocated})
+
+    assert told(900) == Fragmentation(1000, 900, 100, True)
+    assert told(901) == Fragmentation(1000, 901, 99, False)
+    assert fragmentation({"max_resident_bytes": 5}) is None
