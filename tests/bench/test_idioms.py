@@ -56,6 +56,8 @@ class Fake:
 
     def reset_peak(self) -> None: ...
 
+    def empty_cache(self) -> None: ...
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         return "out of memory" in str(error)
 
@@ -213,6 +215,27 @@ def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right
     idiom = Idiom("x", "x", "host_to_host", "pageable", "cpu", make)
     one = idioms_measure.measure(idiom, stage(), ROOM, 0.0, UNWATCHED)
     assert one.method.details["wrong_bytes"] == 4 * KIB
+
+
+def test_the_first_call_finds_nothing_that_lines_before_it_left_in_torchs_caches() -> None:
+    done: list[str] = []
+
+    class Emptied(Fake):
+        def empty_cache(self) -> None:
+            done.append("emptied")
+
+    def make(stage: Stage) -> idioms.Call:
+        def call(place: int) -> torch.Tensor:
+            done.append("called")
+            return stage.host["pageable"][place].clone()
+
+        return call
+
+    memory = Buffers(allocate(4 * KIB, HOST), {"pageable": allocate(4 * KIB, HOST)})
+    made = Stage(Emptied(can_pin=False), memory, 4 * KIB, 1)  # type: ignore[arg-type]
+    made.fill()
+    idioms_measure.measure(Idiom("x", "x", "host_to_host", "pageable", "cpu", make), made, ROOM, 0.0, UNWATCHED)
+    assert (done[:2], done.count("emptied")) == (["emptied", "called"], 1)
 
 
 def test_the_sources_are_as_they_were_after_a_row() -> None:

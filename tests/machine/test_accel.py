@@ -109,6 +109,19 @@ def test_a_backend_that_nobody_knows_goes_through_torch_accelerator(monkeypatch:
     assert device(FakeModule(), "xpu").memory().max_memory_reserved_bytes is None
 
 
+@pytest.mark.parametrize("owner", [torch.accelerator, torch._C])
+def test_pinned_blocks_are_given_back_too_by_whatever_this_torch_has(
+    owner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emptied: list[str] = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.delattr(torch.accelerator, "empty_host_cache", raising=False)
+    name = "empty_host_cache" if owner is torch.accelerator else "_host_emptyCache"
+    monkeypatch.setattr(owner, name, lambda: emptied.append("pinned"), raising=False)
+    device(FakeModule(empty_cache=lambda: emptied.append("device"))).empty_cache()
+    assert emptied == ["device", "pinned"]
+
+
 @pytest.mark.parametrize("path", sorted(accel.NEWER_APIS))
 def test_every_newer_api_may_be_missing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner_path, _, name = path.rpartition(".")

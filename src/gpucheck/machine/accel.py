@@ -25,6 +25,7 @@ from gpucheck.report.measurement import DeviceRef, MemoryFigures
 NEWER_APIS = {
     "torch.AcceleratorError": "2.8",
     "torch.accelerator.memory_stats": "2.9",
+    "torch.accelerator.empty_host_cache": "2.12",
     "torch.backends.cuda.matmul.fp32_precision": "2.9",
 }
 
@@ -226,9 +227,11 @@ class Accel:
         return {} if get is None or self.is_cpu else dict(get(self.device))
 
     def empty_cache(self) -> None:
-        """Give the allocator's unused blocks back to the device."""
+        """Give the allocators' unused blocks back: the device's own, and pinned ones to the host."""
         if hasattr(self.module, "empty_cache") and not self.is_cpu:
             self.module.empty_cache()
+        if self.can_pin:
+            _empty_pinned_cache()
 
     @property
     def set_memory_fraction(self) -> Callable[[float], None] | None:
@@ -307,6 +310,13 @@ _FAILED_GRAPHS: list[Any] = []
 def _capture_stream(device: torch.device) -> Any:
     """One stream of each device to capture on: libraries keep a workspace for every stream that they have seen."""
     return torch.cuda.Stream(device)
+
+
+def _empty_pinned_cache() -> None:
+    """torch keeps pinned blocks for as long as the process lives; before 2.12 only a private function lets them go."""
+    empty = feature("torch.accelerator.empty_host_cache") or feature("torch._C._host_emptyCache")
+    if empty is not None and torch.accelerator.is_available():
+        empty()
 
 
 def resident() -> MemoryFigures:

@@ -172,6 +172,8 @@ def measure(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watc
 def _first(accel: Accel, taken: _Taken) -> float:
     """Seconds of the very first call: what it allocates comes from the system and not from a cache of torch's."""
     accel.synchronize()
+    # What lines before this one left in torch's caches.
+    accel.empty_cache()
     began = accel.host_now()
     taken.call()
     accel.synchronize()
