@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpucheck.errors import TargetError, UsageError
@@ -33,13 +33,36 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a model. `shape` is of one sample; values lie in [low, high], None is the dtype's usual range."""
+    """One input of a model. `shape` is of one sample; values lie in [low, high], None is the dtype's usual range.
+
+    A name in the shape stands for a length that a search chooses.
+    """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     dtype: str
     low: float | None = None
     high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a step is run, beyond the model.
+
+    `amp` is the dtype of autocast. With `axis`, the name of a dimension, a workload's size is that dimension's length,
+    and `batch_size` is the batch's fixed size.
+    """
+
+    amp: str | None = None
+    grad_checkpointing: bool = False
+    compile: bool = False
+    axis: str | None = None
+    batch_size: int = 1
+
+
+def sized(one: Input, axis: str | None, length: int) -> Input:
+    """The input with `length` for the dimension named `axis`."""
+    return replace(one, shape=tuple(length if size == axis else size for size in one.shape))
 
 
 def parse_target(text: str) -> Target:
