@@ -175,6 +175,19 @@ def test_sizes_are_bounded_by_the_memory_there_is() -> None:
     )
 
 
+def test_pinned_buffers_count_as_the_power_of_two_that_torch_pins_for_them() -> None:
+    room = Room(host=6 * GIB - 1, device=64 * GIB, cache=MIB, cache_known=True, pinned=True)
+    assert (room.most(2), room.most(1), replace(room, pinned=False).most(2)) == (2 * GIB, 4 * GIB, 3 * GIB - 1)
+    assert replace(room, device=3 * GIB).most(1) == 3 * GIB  # 4 GiB are pinned for it, and there is room for these
+    assert replace(room, host=0).most(1) == 0
+    with pytest.raises(UsageError) as raised:
+        cases.fitting(Options(sizes=(2560 * MIB,)), room, 2)
+    assert str(raised.value) == (
+        "--size 2.5 GiB does not fit; it needs 2 × 2.5 GiB of host memory, pinned in powers of two, which can spare "
+        "6 GiB, and the device can spare 64 GiB; give at most 2 GiB"
+    )
+
+
 def test_buffers_hold_what_cold_copies_need_where_there_is_room() -> None:
     roomy = Room(host=GIB, device=GIB, cache=32 * MIB, cache_known=True)
     assert roomy.capacity(MIB, 2) == 256 * MIB

@@ -97,7 +97,7 @@ def size_of(sizes: tuple[int, ...], room: Room) -> int:
 
 def _each_way(room: Room) -> Room:
     """What the buffers of one of the two ways may take."""
-    return replace(room, host=room.host // 2, device=None if room.device is None else room.device // 2)
+    return replace(room, host=room.host // 2, device=None if room.device is None else room.device // 2, pinned=True)
 
 
 def _streams(accel: Accel) -> dict[Direction, Stream]:

@@ -86,12 +86,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the buffers may take, in bytes; `device` is None where host and device share their memory or are one."""
+    """What the buffers may take, in bytes; `device` is None where host and device share their memory or are one.
+
+    Where some are `pinned`, a buffer is as large as the power of two that torch pins for it.
+    """
 
     host: int
     device: int | None
     cache: int
     cache_known: bool
+    pinned: bool = False
 
     @property
     def cold(self) -> int:
@@ -115,6 +119,9 @@ class Room:
         # Where the device takes its memory from the host's, its buffer is one of the host's.
         shares = host_buffers + (1 if self.device is None else 0)
         on_host = self.host // shares
+        if self.pinned and on_host > 0:
+            # torch's allocator rounds each block up, to twice of what was asked for at worst.
+            on_host = 1 << (on_host.bit_length() - 1)
         return on_host if self.device is None else min(on_host, self.device)
 
 
@@ -195,8 +202,8 @@ def fitting(options: Options, room: Room, host_buffers: int) -> tuple[list[int],
         where = "" if room.device is None else f", and the device can spare {units.capacity(room.device)}"
         raise UsageError(
             f"--size {units.capacity(size)} does not fit",
-            f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host memory, which can spare "
-            f"{units.capacity(room.host)}{where}",
+            f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host memory"
+            f"{', pinned in powers of two' if room.pinned else ''}, which can spare {units.capacity(room.host)}{where}",
             f"give at most {units.capacity(most)}",
         )
     return fits, [size for size in wanted if size > most]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -58,8 +58,9 @@ class _Taken:
 
 def rows(setting: Setting) -> Iterator[Measurement]:
     """A row for each line of code that this device knows. Raises CannotLook where there is no room."""
-    accel, room = setting.accel, setting.room
+    accel = setting.accel
     memories: list[HostMemory] = [one for one in setting.options.memories if one == "pageable" or accel.can_pin]
+    room = replace(setting.room, pinned="pinned" in memories)
     size = size_of(setting.options.sizes, room, max(len(memories), 1))
     todo = [one for one in of_device(accel, memories) if accel.is_cpu or one.direction in _asked(setting)]
     if not todo:

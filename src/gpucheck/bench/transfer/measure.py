@@ -80,9 +80,10 @@ def buffers(accel: Accel, memories: Sequence[HostMemory], capacity: int) -> Buff
 
 def rows(setting: Setting) -> Iterator[Measurement]:
     """Copies of every size, direction and kind of memory. Raises CannotLook and UsageError."""
-    options, accel, room, emit = setting.options, setting.accel, setting.room, setting.emit
+    options, accel, emit = setting.options, setting.accel, setting.emit
     memories: list[HostMemory] = [memory for memory in options.memories if accel.can_pin or memory == "pageable"]
     memories = memories or ["pageable"]
+    room = replace(setting.room, pinned="pinned" in memories)
     sizes, too_large = fitting(options, room, len(memories))
     todo = cases(options, accel, sizes)
     if accel.is_cpu:

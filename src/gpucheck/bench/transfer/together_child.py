@@ -86,7 +86,8 @@ class Worker:
         self.memory: HostMemory = "pinned" if self.accel.can_pin else "pageable"
         self.directions: list[Direction] = ["host_to_host"] if self.accel.is_cpu else list(setup["directions"])
         share = float(setup["host_share"])
-        self.room = bound_place.within(measure.room_for(self.accel, share), bound, share)
+        room = bound_place.within(measure.room_for(self.accel, share), bound, share)
+        self.room = replace(room, pinned=self.memory == "pinned")
         self.buffers: Buffers = measure.buffers(self.accel, [self.memory], self.room.capacity(self.size, 1))
         if self.buffers.no_pinned is not None:
             raise CannotLook("no pinned memory was to be had", self.buffers.no_pinned)
