@@ -115,19 +115,27 @@ def test_every_simulated_search_keeps_its_bound_and_answers_with_a_size_that_pas
             result = simulation.simulate(build(true_max), true_max, noise, 1, seed)
             assert result.trials <= 2 * math.log2(result.answer) + 4, (name, true_max)
             if not noise:
-                # Tolerance below, never above.
-                below = max(1, 0.03 * true_max)
-                assert true_max - below <= result.answer <= true_max, (name, true_max, result)
+                # Tolerance below, never above; blocks of 1 % of the budget are a noise that no one told of.
+                below = (0.04 if name == "quantised" else 0.03) * true_max
+                assert true_max - max(1, below) <= result.answer <= true_max, (name, true_max, result)
 
 
-def test_typical_searches_are_short(simulation: ModuleType) -> None:
+def test_typical_searches_are_short_and_seldom_fail(simulation: ModuleType) -> None:
     results = [
-        simulation.simulate(build(n), n, 0.02, 0, seed)
+        simulation.simulate(build(n), n, 0.02, 1, seed)
         for build in simulation.SHAPES.values()
         for seed, n in enumerate(simulation.true_maxima(200))
     ]
-    assert sum(r.trials for r in results) / len(results) <= 8
-    assert simulation.percentile([r.trials for r in results], 0.95) <= 13
+    trials, p95, failures, _, above = simulation.wanted(results)
+    assert (trials.value <= 7.1, p95.value <= 10, failures.value <= 0.5) == (True, True, True)
+    # By the luck of noise alone.
+    assert above.value <= 1.5
+    assert min(r.share for r in results) >= 0.94
+
+
+def test_a_figure_that_is_missed_is_told(simulation: ModuleType) -> None:
+    assert simulation.Wanted("mean trials", 7.2, 7).line == "MISS  mean trials: 7.20, at most 7 wanted"
+    assert simulation.Wanted("above", 0, 0, " %").line == "pass  above: 0.00 %, at most 0 % wanted"
 
 
 def test_where_failing_is_dangerous_none_is_sought(simulation: ModuleType) -> None:

@@ -20,10 +20,15 @@ Purpose = Literal["search", "confirm"]
 LARGEST_JUMP = 32
 # Standard deviation of repeats of one size (allocator rounding, retained pages): they lie within 2 % of each other.
 PEAK_NOISE = 0.006
+# On a device the allocator repeats itself to the block; what lies outside it (context, handles) moves a little.
+DEVICE_PEAK_NOISE = 0.002
 # Sizes are aimed at where the fit, so many of its standard deviations higher, meets the budget: few of them fail.
 DOUBTS = 1.0
+# The maximum that is looked for is the likely one less so many standard deviations: noise lets what is above pass, and
+# what was found by such luck fails the next day. More of it costs more of the answer than it saves.
+CAUTION = 0.5
 # Where to stop between the answer and the most likely maximum, in tolerances: the rest is for noise.
-AIM = 0.6
+AIM = 0.4
 # Sizes closer together than this tell more of noise than of growth.
 NEAR = 0.75
 # Where running out of memory is dangerous (WSL, Windows, unified memory), sizes are chosen to stay below this share,
@@ -195,10 +200,11 @@ class Search:
         if not self.tolerance or not self.seek_failure or len({r.size for r in self._measured()}) < FITTED_SIZES:
             return False
         fitted, step = self._fit(1.0), self._step(best.size)
-        if fitted is None or fitted.peak(best.size + step) <= 1.0:
+        coarse = step > best.size * self.tolerance
+        if fitted is None or fitted.peak(best.size + step, 0 if coarse else CAUTION) <= 1.0:
             return False
         # Among small sizes one step is more than the tolerance: there the flattest growth seen has to say so too.
-        return step <= best.size * self.tolerance or self._flattest(best, step) > 1.0
+        return not coarse or self._flattest(best, step) > 1.0
 
     def _flattest(self, best: Record, step: int) -> float:
         """The peak of `step` more than the best by the least slope from a smaller size, as a share of the budget."""
@@ -246,7 +252,7 @@ class Search:
     def _aim(self, best: Record, fitted: Fit, high: int) -> int:
         """The largest size that is as good as certain to fit, half a tolerance below the most likely maximum."""
         certain = fitted.largest(best.size, high, DOUBTS)
-        likely = fitted.largest(best.size, 2 * high)
+        likely = fitted.largest(best.size, 2 * high, CAUTION)
         near = likely * (1 - AIM * self.tolerance)
         aim = self._down(min(certain, near))
         return aim if aim >= best.size + self._step(best.size) else self._down(near)
