@@ -42,6 +42,13 @@ def test_memory_in_pieces_has_a_remedy_only_where_the_gap_is_large() -> None:
     assert to_json(found) == found
 
 
+def test_without_a_size_to_recommend_the_largest_is_what_is_accumulated() -> None:
+    search, results, after = ended(memory={})
+    found = entry(search, results, CONTEXT, "over-budget", after, Wishes(0.1, 64))
+    assert found["recommended"]["batch_size"] is None
+    assert (found["accumulation"]["micro_batch"], found["accumulation"]["steps"]) == (8, 8)
+
+
 def test_a_failing_evaluation_is_told_in_its_own_words() -> None:
     failed = Result(8, "evaluation", False, "out-of-memory", "OutOfMemoryError: CUDA out of memory.")
     (finding,) = findings(*ended(failed, memory={})[:2], CONTEXT, ended(failed, memory={})[2])

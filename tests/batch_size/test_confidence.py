@@ -23,7 +23,7 @@ STRAIGHT = "memory grows in a straight line"
 
 def test_without_a_doubt_it_is_high() -> None:
     assert confidence([ONE, HALF, BEST, AGAIN], 9, True, 1000, None) == Confidence(
-        "high", ("confirmed in a fresh process", "its peaks differ by 1.0 %", STRAIGHT), ()
+        "high", ("confirmed in a fresh process", "its peaks differ by 1.0 % of the budget", STRAIGHT), ()
     )
 
 
@@ -34,7 +34,7 @@ def test_what_was_not_run_again_is_low() -> None:
 @pytest.mark.parametrize(
     ("results", "doubt"),
     [
-        ([BEST, replace(AGAIN, peak_bytes=970)], "its peaks differ by 3.0 %"),
+        ([BEST, replace(AGAIN, peak_bytes=970)], "its peaks differ by 3.0 % of the budget"),
         ([BEST, AGAIN, replace(ONE, outcome="inconclusive")], "a trial was disturbed"),
         ([BEST, AGAIN, replace(ONE, size=10, outcome="suspected")], "what failed may be something else than memory"),
         ([ONE, replace(HALF, peak_bytes=800), BEST], "memory strays up to 13 % from a straight line"),

@@ -157,7 +157,13 @@ def test_two_searches_agree_and_their_parent_makes_no_context() -> None:
         assert found["max_batch_size"] > 1
         assert found["first_failing"] is None or found["first_failing"] > found["max_batch_size"]
         assert found["method"]["context_counted"]
-        assert found["trial_count"] <= 2 * torch.tensor(float(found["max_batch_size"])).log2().item() + 4
+        searched = [trial for trial in found["trials"] if trial["purpose"] != "recommended"]
+        assert len(searched) <= 2 * torch.tensor(float(found["max_batch_size"])).log2().item() + 4
+        assert [check["outcome"] for check in found["checks"]] == ["fits", "fits"]  # a partial batch, and one of 1
+        recommended = found["recommended"]
+        assert recommended["batch_size"] < found["max_batch_size"]
+        assert recommended["peak_bytes"] <= 0.92 * found["budget_bytes"]  # 10 % of headroom, less what repeats differ
+        assert found["fragmentation"]["gap_bytes"] >= 0
     # Each is within 2 % of the true one from below; libraries' own memory differs a little from process to process.
     assert first["max_batch_size"] == pytest.approx(second["max_batch_size"], rel=0.05)
 

@@ -92,6 +92,8 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
         "passes too: a partial last batch of 115 and of 1, an evaluation step",
         "fragmentation: 2 MiB reserved beyond what is allocated (2 %)",
     ]
+    foreseen = {**told, "predicted_above": 117}
+    assert below(foreseen)[0] == "limited by memory; 117 is predicted above the budget"
     capped = {"limiting_factor": "max-batch-size", "first_failing": None}
     assert below(capped) == ["limited by --max-batch-size"]
     doubted = {"level": "medium", "support": ["confirmed in a fresh process"], "doubts": ["a trial was disturbed"]}

@@ -32,9 +32,10 @@ def entry(
 ) -> dict[str, Any]:
     """More of `results.find_batch_size`: what the trials of the search and those after it come to."""
     found = knee.speeds(results)
-    use, best, final = after.recommended.result, search.best, final_result(search, list(results))
+    best, final = search.best, final_result(search, list(results))
     gap = fragmentation(final.memory) if final else None
-    wanted = wishes.effective_batch
+    # Where none is recommended, the largest is what there is.
+    use, wanted = after.recommended.result or final, wishes.effective_batch
     return {
         "limiting_factor": limiting_factor(limited_by),
         "confidence": to_json(_confidence(search, results, context, after)) if best else None,

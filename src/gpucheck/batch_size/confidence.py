@@ -51,8 +51,8 @@ def confidence(
     doubts: list[str] = [] if confirmed else ["not run again in a fresh process"]
     apart = _apart(r.peak_bytes for r in results if r.size == answer and r.outcome == "fits")
     if apart is not None:
-        said = f"its peaks differ by {apart * 100:.1f} %"
-        (support if apart <= PEAK_NOISE else doubts).append(said)
+        said = f"its peaks differ by {apart / budget * 100:.1f} % of the budget"
+        (support if apart <= PEAK_NOISE * budget else doubts).append(said)
     off = residual({r.size: r.peak_bytes for r in results if r.outcome == "fits" and r.peak_bytes is not None})
     if off is not None:
         if off <= STRAIGHT:
@@ -69,10 +69,10 @@ def confidence(
     return Confidence(level, tuple(support), tuple(doubts))
 
 
-def _apart(peaks: Iterable[int | None]) -> float | None:
-    """How far repeats of one size lie apart, as a share of the highest; None for fewer than two."""
+def _apart(peaks: Iterable[int | None]) -> int | None:
+    """How many bytes lie between repeats of one size; None for fewer than two."""
     known = [peak for peak in peaks if peak]
-    return (max(known) - min(known)) / max(known) if len(known) > 1 else None
+    return max(known) - min(known) if len(known) > 1 else None
 
 
 def residual(peaks: Mapping[int, int]) -> float | None:

@@ -43,6 +43,8 @@ def _limit(found: dict[str, Any]) -> str:
     if factor is None:
         return ""
     text = f"limited by {LIMITS.get(factor, factor)}"
+    if found.get("predicted_above") is not None:
+        return f"{text}; {found['predicted_above']} is predicted above the budget"
     if found.get("first_failing") is None:
         return text
     outcome = str(found["first_failing_outcome"]).replace("-", " ")
