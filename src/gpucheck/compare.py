@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -87,7 +87,14 @@ Pair = tuple[Measurement, Measurement]
 
 def label(one: Measurement) -> str:
     """A row in words: its name, its case and its device."""
-    return f"{one.name} {', '.join(str(value) for value in one.case.values())} on {one.device.id}"
+    return f"{one.name} {case_text(one.case)} on {one.device.id}"
+
+
+def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
+    """What a case says, in words; sizes in their units."""
+    return between.join(
+        units.capacity(value) if name.endswith("_bytes") else str(value) for name, value in case.items()
+    )
 
 
 def _case(one: Measurement) -> tuple[str, str, str]:
@@ -316,7 +323,7 @@ def disturbed(one: Measurement) -> tuple[str, ...]:
 
 def row_label(row: Row) -> str:
     """A row in words."""
-    return f"{row.name} {', '.join(str(value) for value in row.case.values())}"
+    return f"{row.name} {case_text(row.case)}"
 
 
 # -- the judge --------------------------------------------------------------------------------------------------------

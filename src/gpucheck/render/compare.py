@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.compare import FEWEST_RUNS, Change, Comparison, Row
+from gpucheck.compare import FEWEST_RUNS, Change, Comparison, Row, case_text
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, advice_line, finding_line, table
 from gpucheck.report.codec import from_json
 from gpucheck.report.report import Report
@@ -62,8 +62,7 @@ def _cells(row: Row) -> Sequence[str | Cell]:
 
 
 def _label(row: Row) -> str:
-    parts = [units.capacity(value) if name.endswith("_bytes") else str(value) for name, value in row.case.items()]
-    return f"{row.name} {' '.join(parts)} ({row.new_device})"
+    return f"{row.name} {case_text(row.case, ' ')} ({row.new_device})"
 
 
 def _figure(rate: float | None, time_s: float, unit: str | None) -> str:
