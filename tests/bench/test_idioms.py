@@ -120,6 +120,11 @@ def test_only_the_memory_asked_for_is_used() -> None:
 # measuring
 
 
+def test_where_no_line_can_be_written_it_is_said() -> None:
+    with pytest.raises(CannotLook, match="no line that copies pinned memory on cpu; pinned memory is for copies to a"):
+        list(idioms_measure.rows(setting(CPU, memories=("pinned",))))
+
+
 def test_the_lines_of_a_cpu_for_real() -> None:
     rows = list(idioms_measure.rows(setting(CPU)))
     assert [one.method.details["call"] for one in rows] == [

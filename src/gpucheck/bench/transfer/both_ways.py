@@ -56,7 +56,9 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     """A row for each direction, timed while the other copies. Raises CannotLook."""
     options, accel = setting.options, setting.accel
     if "pinned" not in options.memories:
-        return
+        raise CannotLook(
+            "copies both ways at once are of pinned memory", "--host-memory leaves it out", "leave it out", finding=NAME
+        )
     room = _each_way(setting.room)
     size = size_of(options.sizes, room)
     setting.emit(Progress("allocating", 0, len(options.directions)))

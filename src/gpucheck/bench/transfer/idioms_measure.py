@@ -64,7 +64,12 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     size = size_of(setting.options.sizes, room, max(len(memories), 1))
     todo = [one for one in of_device(accel, memories) if accel.is_cpu or one.direction in _asked(setting)]
     if not todo:
-        return
+        raise CannotLook(
+            f"people write no line that copies pinned memory on {accel.id}",
+            "pinned memory is for copies to a CUDA or XPU device",
+            "leave --host-memory out",
+            finding="transfer.idioms",
+        )
     setting.emit(Progress("allocating", 0, len(todo)))
     count = slices(size, room, len(memories))
     shared = buffers(accel, memories, count * size)
