@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpucheck.batch_size.command import Options, command, is_shared
+from gpucheck.batch_size.search_options import SearchOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
 from gpucheck.machine import host, inventory
 from gpucheck.machine.host import HostMemory
@@ -387,3 +388,91 @@ def test_ctrl_c_leaves_the_answer_so_far(scenario: Scenario) -> None:
 def test_the_parent_needs_no_torch() -> None:
     code = "import sys, gpucheck.batch_size.command; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# How the search goes
+
+
+def sizes(recorder: Recorder) -> list[int]:
+    return [event.result["batch_size"] for event in recorder.events if isinstance(event, Trial)]
+
+
+def test_an_exact_answer_has_the_next_size_fail(scenario: Scenario) -> None:
+    scenario(static=100 * MIB, per_sample=MIB)
+    found = answer(find(memory_limit="1GiB", search=SearchOptions(exact=True)))
+    assert (found["max_batch_size"], found["first_failing"], found["first_failing_outcome"]) == (
+        924,
+        925,
+        "over-budget",
+    )
+    assert (found["tolerance"], found["predicted_above"]) == (0.0, None)
+
+
+def test_a_wide_tolerance_takes_fewer_trials(scenario: Scenario) -> None:
+    scenario(static=100 * MIB, per_sample=MIB)
+    found = answer(find(memory_limit="1GiB", search=SearchOptions(tolerance=0.2)))
+    assert 770 <= found["max_batch_size"] <= 924
+    assert found["tolerance"] == 0.2
+
+
+def test_avoiding_to_run_out_stays_below(scenario: Scenario) -> None:
+    scenario(static=100 * MIB, per_sample=MIB)
+    recorder = find(memory_limit="1GiB", search=SearchOptions(avoid_oom=True))
+    found = answer(recorder)
+    assert "--avoid-oom: staying below 85 % of the budget" in notices(recorder)
+    assert (found["first_failing"], found["limited_by"]) == (None, "safety")
+    assert 0.8 * 1024 <= found["peak_bytes"] / MIB <= 0.86 * 1024
+    assert (found["method"]["seek_failure"], found["method"]["avoid_oom"]) == (False, True)
+    assert findings(recorder)[0].message == (
+        "larger sizes are predicted above 85 % of the budget, which --avoid-oom stays below"
+    )
+
+
+def test_only_multiples_are_tried(scenario: Scenario) -> None:
+    scenario(static=100 * MIB, per_sample=MIB)
+    recorder = find(memory_limit="1GiB", search=SearchOptions(multiple_of=24))
+    found = answer(recorder)
+    searched = [trial["batch_size"] for trial in found["trials"] if trial["purpose"] in ("search", "confirm")]
+    assert all(size % 24 == 0 for size in searched)
+    assert found["max_batch_size"] == 912  # 38 × 24; 936 does not fit
+    assert found["multiple_of"] == 24
+
+
+def test_the_last_multiple_below_the_cap(scenario: Scenario) -> None:
+    scenario(per_sample=1)
+    recorder = find(max_batch_size=100, search=SearchOptions(multiple_of=8))
+    assert (answer(recorder)["max_batch_size"], answer(recorder)["limited_by"]) == (96, "max-batch-size")
+    assert findings(recorder)[0].message == "no larger multiple of 8 is within --max-batch-size 100"
+
+
+def test_it_starts_where_it_is_told(scenario: Scenario) -> None:
+    scenario(static=100 * MIB, per_sample=MIB)
+    recorder = find(memory_limit="1GiB", search=SearchOptions(start=512))
+    assert sizes(recorder)[0] == answer(recorder)["start"] == 512
+    assert 906 <= answer(recorder)["max_batch_size"] <= 924
+
+
+def test_a_start_too_large_is_a_bound_and_no_end(scenario: Scenario) -> None:
+    scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
+    recorder = find(search=SearchOptions(start=1000))
+    assert sizes(recorder)[:2] == [1000, 1]
+    assert (answer(recorder)["max_batch_size"], answer(recorder)["first_failing"]) == (29, 30)
+
+
+@pytest.mark.parametrize(
+    ("search", "what"),
+    [
+        (SearchOptions(exact=True, tolerance=0.02), "--exact and --tolerance exclude each other"),
+        (SearchOptions(exact=True, avoid_oom=True), "--exact and --avoid-oom exclude each other"),
+        (SearchOptions(tolerance=0.0), "--tolerance 0% is out of range"),
+        (SearchOptions(tolerance=0.6), "--tolerance 60% is out of range"),
+        (SearchOptions(multiple_of=0), "--multiple-of 0 is no batch size"),
+        (SearchOptions(multiple_of=128), "--multiple-of 128 is more than --max-batch-size 100"),
+        (SearchOptions(start=0), "--start 0 is out of range"),
+        (SearchOptions(start=101), "--start 101 is out of range"),
+    ],
+)
+def test_a_search_that_cannot_be_asked_for(search: SearchOptions, what: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find(max_batch_size=100, search=search)
+    assert caught.value.what == what

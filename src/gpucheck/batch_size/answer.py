@@ -96,6 +96,8 @@ def entry(
         "dtype": context.dtype,
         "device": {"id": context.device.id, "uuid": context.device.uuid, "name": context.device.name},
         "tolerance": context.tolerance,
+        "multiple_of": search.multiple_of,
+        "start": search.start,
         "method": context.method,
         "trial_count": len(results) + (default_malloc is not None),
         "trials": [trial_entry(r) for r in results] + ([trial_entry(default_malloc)] if default_malloc else []),
@@ -137,6 +139,10 @@ def findings(
     if search.predicted_above is not None:
         failed = f"a batch of {search.predicted_above} is predicted above the budget"
     why = _LIMITS.get(limited_by or "", failed)
+    if limited_by == "max-batch-size" and best.size < search.cap:
+        why = f"no larger multiple of {search.multiple_of} is within --max-batch-size {search.cap}"
+    if limited_by == "safety" and context.method.get("avoid_oom"):
+        why = "larger sizes are predicted above 85 % of the budget, which --avoid-oom stays below"
     evidence = {"batch_size": best.size, "budget_bytes": context.budget.bytes, "limited_by": limited_by}
     found = [Finding("batch_size.fits", "pass", title, why, evidence)]
     if not search.confirmed:

@@ -6,7 +6,7 @@ import datetime
 import difflib
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpucheck.batch_size import answer, answer_use, recommend
@@ -14,7 +14,8 @@ from gpucheck.batch_size.after import After
 from gpucheck.batch_size.budget import Budget, MemoryLimit, guard_bytes, on_cpu, parse_limit
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
 from gpucheck.batch_size.runner import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result, Runner, Setup
-from gpucheck.batch_size.search import Attempt, Search
+from gpucheck.batch_size.search import Attempt
+from gpucheck.batch_size.search_options import SearchOptions
 from gpucheck.errors import TargetError, UsageError
 from gpucheck.machine import choose, host, inventory
 from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Started, Trial
@@ -57,6 +58,7 @@ class Options:
     trial_timeout_s: float | None = None
     headroom: float = recommend.HEADROOM
     effective_batch: int | None = None
+    search: SearchOptions = field(default_factory=SearchOptions)
     device: str = "auto"
 
 
@@ -92,6 +94,7 @@ def _checked(options: Options) -> MemoryLimit | None:
         raise UsageError(
             f"--max-batch-size {options.max_batch_size} is no batch size", f"it lies between 1 and {LARGEST_BATCH}"
         )
+    options.search.check(options.max_batch_size)
     if options.effective_batch is not None and not 1 <= options.effective_batch <= LARGEST_BATCH:
         raise UsageError(
             f"--effective-batch {options.effective_batch} is no batch size", f"it lies between 1 and {LARGEST_BATCH}"
@@ -166,7 +169,7 @@ class _Hunt:
     ) -> None:
         self.options, self.emit, self.facts, self.runner = options, emit, facts, runner
         self.budget, self.deadline = budget, deadline
-        self.search = Search(cap=options.max_batch_size, budget_bytes=budget.bytes)
+        self.search = options.search.search(options.max_batch_size, budget.bytes, is_cpu=runner.setup.is_cpu)
         self.results: list[Result] = []
         self.limited_by: str | None = None
         self.refused: str | None = None
@@ -201,9 +204,11 @@ class _Hunt:
         self.search.minimum = min(ready["smallest_batch"], self.options.max_batch_size)
         # One more trial follows on a CPU: with the system's default malloc.
         self.search.reserve = 1 if self.runner.setup.is_cpu else 0
-        self.search.seek_failure = not self._is_dangerous(ready)
-        if not self.search.seek_failure:
+        if self._is_dangerous(ready):
+            self.search.seek_failure = False
             self.emit(Notice("running out of memory is dangerous here: staying below 85 % of the budget"))
+        elif self.options.search.avoid_oom:
+            self.emit(Notice("--avoid-oom: staying below 85 % of the budget"))
         margin = f", {capacity(self.budget.margin_bytes)} of margin left out" if self.budget.margin_bytes else ""
         self.emit(Notice(f"budget: {capacity(self.budget.bytes)} ({self.budget.reason}){margin}"))
 
@@ -223,7 +228,7 @@ class _Hunt:
         while (attempt := self.search.next()) is not None:
             best = self.search.best
             if attempt.purpose == "search" and best is not None:
-                size = min(attempt.size, self._affordable())
+                size = min(attempt.size, self.search.rounded(self._affordable()))
                 if closing or (size < attempt.size and size <= best.size * WORTHWHILE):
                     closing, self.limited_by = True, "time"
                     attempt = Attempt(best.size, "confirm")
@@ -273,7 +278,7 @@ class _Hunt:
 
     def _no_bound_at_the_minimum(self, result: Result) -> None:
         """What fails at the smallest size without memory's certain words is an error of the target."""
-        if result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.minimum:
+        if result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.lowest:
             raise _users(result, self.runner.setup.target, passed=None)
 
     def _stop(self, result: Result) -> None:
@@ -337,6 +342,7 @@ class _Hunt:
                 "context_counted": ready.get("context_counted"),
                 "malloc": self.runner.malloc if setup.is_cpu else None,
                 "seek_failure": self.search.seek_failure,
+                "avoid_oom": self.options.search.avoid_oom,
                 "inputs": list(setup.inputs),
             },
             parameter_bytes=self.weight,

@@ -135,6 +135,15 @@ class Search:
             return None
         return best.size + self._step(best.size)
 
+    @property
+    def lowest(self) -> int:
+        """The smallest size that may be tried."""
+        return min(-self.rounded(-self.minimum), self._highest)
+
+    def rounded(self, size: float) -> int:
+        """The largest size up to `size` that may be tried, by `multiple_of` alone."""
+        return math.floor(size / self.multiple_of) * self.multiple_of
+
     # What to do next
 
     def next(self) -> Attempt | None:
@@ -145,7 +154,7 @@ class Search:
             if failing is None:
                 return Attempt(self._first)
             # After a failure above the minimum with nothing passed below it, only the minimum is left to try.
-            return Attempt(self._lowest) if failing.size > self._lowest else None
+            return Attempt(self.lowest) if failing.size > self.lowest else None
         if self.confirmed:
             return None
         retreat = self._retreat(best)
@@ -170,23 +179,16 @@ class Search:
 
     # How
 
-    def _down(self, size: float) -> int:
-        return math.floor(size / self.multiple_of) * self.multiple_of
-
-    @property
-    def _lowest(self) -> int:
-        return -self._down(-self.minimum)
-
     @property
     def _first(self) -> int:
-        return self._lowest if self.start is None else min(max(self._down(self.start), self._lowest), self._highest)
+        return self.lowest if self.start is None else min(max(self.rounded(self.start), self.lowest), self._highest)
 
     @property
     def _highest(self) -> int:
-        return self._down(self.cap)
+        return self.rounded(self.cap)
 
     def _step(self, size: int) -> int:
-        return max(self.multiple_of, self._down(size * self.tolerance))
+        return max(self.multiple_of, self.rounded(size * self.tolerance))
 
     def _closed(self, best: Record) -> bool:
         return self._closed_by_failure(best) or self._closed_by_fit(best)
@@ -254,13 +256,13 @@ class Search:
         certain = fitted.largest(best.size, high, DOUBTS)
         likely = fitted.largest(best.size, 2 * high, CAUTION)
         near = likely * (1 - AIM * self.tolerance)
-        aim = self._down(min(certain, near))
-        return aim if aim >= best.size + self._step(best.size) else self._down(near)
+        aim = self.rounded(min(certain, near))
+        return aim if aim >= best.size + self._step(best.size) else self.rounded(near)
 
     def _between(self, best: Record, failing: Record, fitted: Fit | None) -> int:
         """A size inside the bracket, at least a tolerance away from its ends, so that every trial narrows it."""
         width = failing.size - best.size
-        step = min(self._step(best.size), self._down(width / 2))
+        step = min(self._step(best.size), self.rounded(width / 2))
         if fitted is None or fitted.peak(failing.size) <= 1.0 or self._stalled(width):
             return self._middle(best.size, failing.size)
         aim = self._aim(best, fitted, failing.size - self.multiple_of)
@@ -269,7 +271,7 @@ class Search:
     def _middle(self, low: int, high: int) -> int:
         """The middle of a bracket, strictly inside it: by ratio where it is wide."""
         middle = math.sqrt(low * high) if high > 2 * low else (low + high) / 2
-        return min(max(self._down(middle), low + self.multiple_of), high - self.multiple_of)
+        return min(max(self.rounded(middle), low + self.multiple_of), high - self.multiple_of)
 
     def _measured(self) -> list[Record]:
         """The trials to fit: what a confirmation says is kept from moving the end that it confirms."""
@@ -296,7 +298,7 @@ class Search:
         if failing is not None:
             # The prediction was wrong once: keep the same distance from the failure as from the budget.
             aim = min(aim, SAFE_SHARE * failing.size, (best.size + failing.size) / 2)
-        target = self._down(aim)
+        target = self.rounded(aim)
         return target if target > best.size + (self._step(best.size) if best.size > 1 else 0) else None
 
     def _fit(self, share: float) -> Fit | None:

@@ -35,6 +35,20 @@ def find_batch_size(
         ),
     ] = None,
     max_batch_size: Annotated[int, typer.Option("--max-batch-size", metavar="N", help="Search no further.")] = 65536,
+    tolerance: Annotated[
+        str,
+        typer.Option("--tolerance", metavar="PERCENT", help="How far below the maximum is enough; default 2%."),
+    ] = "",
+    exact: Annotated[
+        bool, typer.Option("--exact", help="The maximum itself, with the failure of the next size for proof.")
+    ] = False,
+    avoid_oom: Annotated[
+        bool, typer.Option("--avoid-oom", help="Try only what is predicted below 85 % of the budget.")
+    ] = False,
+    multiple_of: Annotated[int, typer.Option("--multiple-of", metavar="N", help="Try only multiples of N.")] = 1,
+    start: Annotated[
+        int | None, typer.Option("--start", metavar="N", help="The first size to try; default the smallest.")
+    ] = None,
     memory_limit: Annotated[
         str | None,
         typer.Option(
@@ -60,6 +74,7 @@ def find_batch_size(
     """The largest batch that really trains: every size is run, in a process of its own, and the answer again."""
     from gpucheck import units
     from gpucheck.batch_size import command as work
+    from gpucheck.batch_size.search_options import SearchOptions
     from gpucheck.cli import session
 
     options = work.Options(
@@ -69,6 +84,13 @@ def find_batch_size(
         dtype=dtype,
         inputs=tuple(inputs or ()),
         max_batch_size=max_batch_size,
+        search=SearchOptions(
+            tolerance=units.parse_percent(tolerance, "--tolerance") if tolerance else None,
+            exact=exact,
+            avoid_oom=avoid_oom,
+            multiple_of=multiple_of,
+            start=start,
+        ),
         memory_limit=memory_limit,
         headroom=units.parse_percent(headroom, "--headroom"),
         effective_batch=effective_batch,

@@ -57,8 +57,20 @@ def _subject(found: dict[str, Any]) -> str:
         parts.append(str(found["optimizer"]))
     if found["dtype"]:
         parts.append(str(found["dtype"]))
+    parts += _recipe(found["method"].get("recipe") or {})
+    if (found.get("multiple_of") or 1) > 1:
+        parts.append(f"multiples of {found['multiple_of']}")
+    if found.get("tolerance") == 0:
+        parts.append("exact")
     parts.append(f"budget {units.capacity(found['budget_bytes'])}")
     return " · ".join(parts)
+
+
+def _recipe(recipe: dict[str, Any]) -> list[str]:
+    """How a step is run, beyond the model."""
+    parts = [f"{recipe['amp']} autocast"] if recipe.get("amp") else []
+    parts += ["checkpointed activations"] if recipe.get("grad_checkpointing") else []
+    return parts + (["compiled"] if recipe.get("compile") else [])
 
 
 def _trials(found: dict[str, Any]) -> Block:
