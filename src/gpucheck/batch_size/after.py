@@ -75,7 +75,7 @@ class After:
                 return Recommended(reason="even the smallest batch leaves less than the headroom")
             result = known.get(size) or self._run(size)
             if result is None:
-                return Recommended(reason="there was no time to run it")
+                return Recommended(reason="it could not be run in the time left")
             if recommend.meets(result, aim):
                 speeds = knee.speeds([*like, *self.trials])
                 return Recommended(result, speed=recommend.against(speeds, size, largest))
