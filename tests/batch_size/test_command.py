@@ -338,7 +338,14 @@ def test_memory_that_moves_is_tried_again_and_then_undecided(
     ("options", "text"),
     [
         ({"mode": "trian"}, "--mode 'trian' is not known; did you mean train?"),
-        ({"optimizer": "lion"}, "--optimizer 'lion' is not known; give sgd, adam, adamw"),
+        ({"optimizer": "my lion"}, "--optimizer 'my lion' is not a name; give sgd, adam, adamw or another"),
+        ({"amp": "bf16"}, "--amp 'bf16' is not known; did you mean bfloat16?"),
+        ({"amp": "int8"}, "--amp 'int8' is not known; give bfloat16 or float16"),
+        (
+            {"amp": "float16", "dtype": "float16"},
+            "--amp float16 and --dtype float16 exclude each other; autocast",
+        ),
+        ({"grad_checkpointing": True, "mode": "infer"}, "--grad-checkpointing is for training; inference keeps no"),
         ({"dtype": "float8"}, "--dtype 'float8' is not known; did you mean float"),
         ({"dtype": "int64"}, "--dtype 'int64' is not known"),
         ({"max_batch_size": 0}, "--max-batch-size 0 is no batch size; it lies between 1 and 2147483647"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpucheck.batch_size.trial_evaluate import evaluate
-from gpucheck.errors import TargetError
+from gpucheck.errors import TargetError, UsageError
 from gpucheck.work.spec import Recipe, parse_inputs, parse_target
 from gpucheck.work.target import Mode, Workload, load, step
 
@@ -243,6 +243,149 @@ def test_batches_that_do_not_grow(kind: Load) -> None:
     assert trained(workload, 1)
     with pytest.raises(TargetError, match="returns as much data for batch_size 2 as for 1; every size would fit"):
         workload.make_batch(2)
+
+
+# How a step is run
+
+
+@pytest.mark.parametrize("amp", ["bfloat16", "float16"])
+def test_mixed_precision(kind: Load, amp: str) -> None:
+    workload = kind("Tuples", "left:4:float32", "right:4:float32", amp=amp)
+    seen: list[tuple[torch.dtype, torch.dtype]] = []
+    workload.model.a.register_forward_hook(lambda module, _, out: seen.append((module.weight.dtype, out.dtype)))
+    assert trained(workload)
+    evaluate(workload, workload.make_batch(2))
+    assert seen == [(torch.float32, getattr(torch, amp))] * 2
+    assert (workload.scaler is not None) == (amp == "float16")
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_an_optimizer_steps_though_its_scaler_would_not(kind: Load) -> None:
+    """Gradients that are not finite would leave the optimizer without its state, and the peak too low."""
+    workload = kind("with_loss_module", optimizer="adam", amp="float16")
+    workload.loss = lambda output, _: output.sum() * float("inf")
+    step(workload, workload.make_batch(2))
+    assert workload.optimizer is not None and len(workload.optimizer.state) == 2
+
+
+def test_inference_has_no_scaler(kind: Load) -> None:
+    workload = kind("Tuples", "left:4:float32", "right:4:float32", amp="float16", mode="infer")
+    assert workload.scaler is None
+    assert not trained(workload)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("RMSprop", "torch.optim.RMSprop"),
+        ("torch.optim.adagrad", "torch.optim.Adagrad"),
+        ("nadam", "torch.optim.NAdam"),
+        ("SGD", "torch.optim.SGD with momentum 0.9"),
+    ],
+)
+def test_an_optimizer_of_torch(kind: Load, name: str, text: str) -> None:
+    workload = kind("with_loss_module", optimizer=name)
+    assert workload.optimizer_text == text
+    assert trained(workload)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("adamn", "--optimizer 'adamn' is not in torch.optim; did you mean adam"),
+        ("lion", "--optimizer 'lion' is not in torch.optim; "),
+        ("Optimizer", "--optimizer 'Optimizer' is not in torch.optim; "),
+        ("lbfgs", "--optimizer lbfgs steps only with a closure; "),
+    ],
+)
+def test_an_optimizer_that_is_not_there(kind: Load, name: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        kind("with_loss_module", optimizer=name)
+    assert str(caught.value).startswith(message)
+    assert caught.value.exit_code == 2
+
+
+def test_checkpointing_of_the_model_and_of_its_parts(kind: Load) -> None:
+    for name in ("Checkpointed", "CheckpointedAsTimm"):
+        assert kind(name, "x:4:float32", grad_checkpointing=True).model.on
+        assert not kind(name, "x:4:float32").model.on
+    # The part inside a part is the outer one's affair.
+    outer = kind("Outer", "x:4:float32", grad_checkpointing=True)
+    assert outer.model.left.on and outer.model.right.on
+    assert trained(outer)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "normed",
+            "{t} has no checkpointing of its own to switch on; its model has neither gradient_checkpointing_enable nor "
+            "set_grad_checkpointing; call torch.utils.checkpoint in the model, and leave --grad-checkpointing out",
+        ),
+        (
+            "Refusing",
+            "{t} refuses --grad-checkpointing; Refusing does not support gradient checkpointing.; leave it out",
+        ),
+    ],
+)
+def test_no_checkpointing(kind: Load, tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        kind(name, "x:4:float32", grad_checkpointing=True)
+    assert str(caught.value) == message.format(t=f"{tmp_path / 'kinds_of_the_user.py'}:{name}")
+    assert caught.value.exit_code == 2
+
+
+def compile_with(monkeypatch: pytest.MonkeyPatch, backend: Callable[..., Any]) -> None:
+    """Let torch.compile use a backend that is made here: the real one takes a compiler and half a minute."""
+    real = torch.compile
+
+    def compile(function: Any, **options: Any) -> Any:
+        return real(function, **options, backend=backend)
+
+    monkeypatch.setattr(torch, "compile", compile)
+
+
+def test_each_size_is_compiled_anew(kind: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    def backend(graph: Any, inputs: list[Any]) -> Any:
+        shapes.append(next(tuple(one.shape) for one in inputs if one.shape[-1:] == (4,) and one.ndim == 2))
+        return graph.forward
+
+    compile_with(monkeypatch, backend)
+    workload = kind("Checkpointed", "x:4:float32", compile=True, mode="infer")
+    for size in (5, 5, *range(6, 18)):  # more sizes than torch compiles one function for
+        step(workload, workload.make_batch(size))
+    assert len(shapes) == 13
+    torch.compiler.reset()
+
+
+def test_what_cannot_be_compiled(kind: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def backend(graph: Any, inputs: list[Any]) -> Any:
+        raise NotImplementedError("no such kernel")
+
+    compile_with(monkeypatch, backend)
+    workload = kind("Checkpointed", "x:4:float32", compile=True)
+    with pytest.raises(TargetError) as caught:
+        trained(workload)
+    where = f"{tmp_path / 'kinds_of_the_user.py'}:Checkpointed"
+    assert caught.value.what == f"torch.compile cannot compile {where}"
+    reason = "BackendCompilerFailed: backend='backend' raised: NotImplementedError: no such kernel"
+    assert caught.value.why == reason
+    assert 'raise NotImplementedError("no such kernel")' in caught.value.trace
+    torch.compiler.reset()
+
+
+def test_memory_that_ran_out_while_compiling_stays_memory(kind: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    def backend(graph: Any, inputs: list[Any]) -> Any:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+
+    compile_with(monkeypatch, backend)
+    workload = kind("Checkpointed", "x:4:float32", compile=True)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        trained(workload)
+    torch.compiler.reset()
 
 
 # A model of transformers, from a configuration: nothing is downloaded.

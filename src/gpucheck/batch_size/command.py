@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from gpucheck.batch_size import answer, answer_use, recommend
 from gpucheck.batch_size.after import After
 from gpucheck.batch_size.budget import Budget, MemoryLimit, guard_bytes, on_cpu, parse_limit
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
+from gpucheck.batch_size.recipe import check_optimizer, parse_recipe
 from gpucheck.batch_size.runner import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result, Runner, Setup
 from gpucheck.batch_size.search import Attempt
 from gpucheck.batch_size.search_options import SearchOptions
@@ -23,10 +25,9 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.units import MIB, capacity
-from gpucheck.work.spec import FLOATING, parse_inputs, parse_target
+from gpucheck.work.spec import FLOATING, Recipe, parse_inputs, parse_target
 
 MODES = ("train", "infer")
-OPTIMIZERS = ("sgd", "adam", "adamw")
 # No tensor's dimension is larger; what a model takes is far below.
 LARGEST_BATCH = 2**31 - 1
 CPU_TIME_BUDGET_S = 60.0
@@ -58,6 +59,9 @@ class Options:
     trial_timeout_s: float | None = None
     headroom: float = recommend.HEADROOM
     effective_batch: int | None = None
+    amp: str | None = None
+    grad_checkpointing: bool = False
+    compiled: bool = False
     search: SearchOptions = field(default_factory=SearchOptions)
     device: str = "auto"
 
@@ -87,7 +91,7 @@ def command(options: Options, emit: Emit) -> None:
 def _checked(options: Options) -> MemoryLimit | None:
     """Parse what needs no machine, so that a slip costs no time."""
     _one_of("--mode", options.mode, MODES)
-    _one_of("--optimizer", options.optimizer, OPTIMIZERS)
+    check_optimizer(options.optimizer)
     if options.dtype is not None:
         _one_of("--dtype", options.dtype, FLOATING)
     if not 1 <= options.max_batch_size <= LARGEST_BATCH:
@@ -105,9 +109,21 @@ def _checked(options: Options) -> MemoryLimit | None:
         if value is not None and not value > 0:
             raise UsageError(f"{name} {value:g} is not more than zero", "", "give seconds, like 60s")
     parse_inputs(options.inputs)
+    recipe_of(options)
     if options.target is not None:
         parse_target(options.target)
     return None if options.memory_limit is None else parse_limit(options.memory_limit)
+
+
+def recipe_of(options: Options) -> Recipe:
+    """How the options have a step run. Raises UsageError."""
+    return parse_recipe(
+        amp=options.amp,
+        grad_checkpointing=options.grad_checkpointing,
+        compiled=options.compiled,
+        mode=options.mode,
+        dtype=options.dtype,
+    )
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -149,6 +165,7 @@ def _setup(
         free_before=device.memory_free_bytes if device else None,
         shared=shared,
         watch_bytes=guard,
+        recipe=asdict(recipe_of(options)),
     )
     return setup, budget
 
@@ -304,12 +321,19 @@ class _Hunt:
     # Time
 
     def _seconds(self, size: int, steps: int) -> float:
-        """How long so many steps take, in proportion to the largest size that was timed; 0 before the first."""
+        """How long so many steps take, in proportion to the largest size that was timed; 0 before the first.
+
+        What the first step takes longer because it compiles is added once, whatever the size.
+        """
         timed = [r for r in self.results if r.steps_s]
         if not timed:
             return 0.0
         largest = max(timed, key=lambda r: r.size)
-        return steps * (sum(largest.steps_s) / len(largest.steps_s)) * size / largest.size
+        counted, once = largest.steps_s, 0.0
+        if self.options.compiled and len(counted) > 1:
+            counted = counted[1:]
+            once = max(0.0, largest.steps_s[0] - statistics.mean(counted))
+        return once + steps * statistics.mean(counted) * size / largest.size
 
     def _patience(self, size: int) -> float:
         """How long a trial may take before it is thought to hang."""
@@ -319,8 +343,9 @@ class _Hunt:
 
     def _affordable(self) -> int:
         """The largest size that there is time to try and to confirm."""
-        each = self._seconds(1, STEPS + STEPS_CONFIRMED)
-        left = (self.deadline - time.monotonic()) / TIME_RESERVE - self.runner.start_s
+        once = self._seconds(0, 0)
+        each = self._seconds(1, STEPS + STEPS_CONFIRMED) - once
+        left = (self.deadline - time.monotonic()) / TIME_RESERVE - self.runner.start_s - 2 * once
         return LARGEST_BATCH if each <= 0 else max(0, int(left / each))
 
     # Saying
@@ -344,6 +369,7 @@ class _Hunt:
                 "seek_failure": self.search.seek_failure,
                 "avoid_oom": self.options.search.avoid_oom,
                 "inputs": list(setup.inputs),
+                "recipe": setup.recipe,
             },
             parameter_bytes=self.weight,
             tolerance=self.search.tolerance,

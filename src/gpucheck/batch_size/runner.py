@@ -68,6 +68,8 @@ class Setup:
     shared: bool
     # The child's resident memory may grow by so much before it is ended; None where it is not watched.
     watch_bytes: int | None
+    # How a step is run: the fields of `work.spec.Recipe` that are not its defaults.
+    recipe: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_cpu(self) -> bool:

@@ -37,7 +37,7 @@ from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine.accel import Accel, open_device
 from gpucheck.report.codec import to_json
 from gpucheck.units import MIB
-from gpucheck.work.spec import parse_inputs, parse_target
+from gpucheck.work.spec import Recipe, parse_inputs, parse_target
 from gpucheck.work.target import Workload, load, step
 
 Json = dict[str, Any]
@@ -177,6 +177,7 @@ def _load(setup: Json, device: torch.device) -> Workload:
         optimizer=setup["optimizer"],
         dtype=setup["dtype"],
         device=device,
+        recipe=Recipe(**setup.get("recipe", {})),
     )
 
 

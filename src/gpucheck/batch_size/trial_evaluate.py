@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from gpucheck.work.target import Batch, Workload
+from gpucheck.work.target import Batch, Workload, forward
+from gpucheck.work.target_recipe import autocast
 
 
 def evaluate(workload: Workload, batch: Batch) -> None:
@@ -15,8 +16,8 @@ def evaluate(workload: Workload, batch: Batch) -> None:
     modes = [(module, module.training) for module in workload.model.modules()]
     workload.model.eval()
     try:
-        with torch.no_grad():
-            workload.model(*batch.arguments, **batch.keywords)
+        with torch.no_grad(), autocast(workload.recipe.amp, workload.device):
+            forward(workload, batch)
     finally:
         for module, training in modes:
             module.training = training

@@ -20,11 +20,24 @@ def find_batch_size(
     ] = None,
     mode: Annotated[str, typer.Option("--mode", metavar="MODE", help="train or infer.")] = "train",
     optimizer: Annotated[
-        str, typer.Option("--optimizer", metavar="NAME", help="sgd, adam or adamw; a target's own wins.")
+        str,
+        typer.Option(
+            "--optimizer", metavar="NAME", help="sgd, adam, adamw or another of torch.optim; a target's own wins."
+        ),
     ] = "adamw",
     dtype: Annotated[
         str | None, typer.Option("--dtype", metavar="DTYPE", help="float32, float16, bfloat16 or float64.")
     ] = None,
+    amp: Annotated[
+        str | None,
+        typer.Option("--amp", metavar="DTYPE", help="Mixed precision with autocast: bfloat16 or float16 (scaled)."),
+    ] = None,
+    grad_checkpointing: Annotated[
+        bool, typer.Option("--grad-checkpointing", help="Switch on the model's own checkpointing of activations.")
+    ] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Run the model through torch.compile, anew for each size.")
+    ] = False,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,6 +95,9 @@ def find_batch_size(
         mode=mode,
         optimizer=optimizer,
         dtype=dtype,
+        amp=amp,
+        grad_checkpointing=grad_checkpointing,
+        compiled=compiled,
         inputs=tuple(inputs or ()),
         max_batch_size=max_batch_size,
         search=SearchOptions(

@@ -20,7 +20,7 @@ from gpucheck.work.target_batch import Batch, own_batches, random_batches, rando
 from gpucheck.work.target_code import call, find, kind
 from gpucheck.work.target_loss import find_loss
 from gpucheck.work.target_optimizer import OPTIMIZERS, make_optimizer
-from gpucheck.work.target_recipe import autocast, checkpoint, compiled, compiler_errors, scaler
+from gpucheck.work.target_recipe import autocast, check_amp, checkpoint, compiled, compiler_errors, scaler
 
 __all__ = ["OPTIMIZERS", "Batch", "Mode", "Workload", "find_loss", "forward", "load", "random_tensor", "step"]
 
@@ -95,6 +95,7 @@ def load(
     out of memory is passed on as it is.
     """
     recipe = recipe or Recipe()
+    check_amp(recipe.amp, device)
     built: Any
     if target.built_in is not None:
         built_in = MODELS[target.built_in]

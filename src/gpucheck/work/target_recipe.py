@@ -56,6 +56,12 @@ def checkpoint(model: nn.Module, target: Target) -> None:
         )
 
 
+def check_amp(amp: str | None, device: torch.device) -> None:
+    """Raises UsageError where torch has no autocast for the device."""
+    if amp is not None and device.type != "meta" and not torch.amp.is_autocast_available(device.type):
+        raise UsageError(f"torch has no autocast for {device}", "", "leave --amp out")
+
+
 def scaler(amp: str | None, device: torch.device) -> torch.amp.GradScaler | None:
     """What scales the gradients of float16. The scale is 1: it costs no memory, and random data need none."""
     if amp != "float16" or device.type not in SCALED:
@@ -65,7 +71,7 @@ def scaler(amp: str | None, device: torch.device) -> torch.amp.GradScaler | None
 
 def autocast(amp: str | None, device: torch.device) -> contextlib.AbstractContextManager[object]:
     """The region in which operations run in the dtype of `amp`; nothing where that is None."""
-    if amp is None:
+    if amp is None or device.type == "meta":
         return contextlib.nullcontext()
     region: contextlib.AbstractContextManager[object] = torch.autocast(device.type, dtype=getattr(torch, amp))
     return region
@@ -96,8 +102,9 @@ def compiler_errors(target: str) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(COMPILERS) or _no_room(error):
             raise
-        lines = [line.strip() for line in str(error).splitlines()]
-        said = next((line for line in lines if line), type(error).__name__)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # "backend='inductor' raised:" has its reason in the line below.
+        said = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
         raise TargetError(
             f"torch.compile cannot compile {target}",
             f"{type(error).__name__}: {said}",
