@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from gpucheck import exits
-from gpucheck.bench import all_headlines, limits
+from gpucheck.bench import all_headlines, limits, occupied
 from gpucheck.bench.bandwidth import cases as bandwidth
 from gpucheck.bench.bandwidth.command import command as run_bandwidth
 from gpucheck.bench.crossover import cases as crossover
@@ -168,6 +168,8 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
+    for finding in occupied.judge(facts, chosen.ids):
+        emit(Judged(finding))
     deadline = began + (options.time_budget_s or default_s(chosen.ids))
     share = host_share()
     told = _Told(emit)

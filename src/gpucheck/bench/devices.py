@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpucheck.bench import limits
+from gpucheck.bench import limits, occupied
 from gpucheck.errors import Terminated
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
@@ -55,6 +55,11 @@ def each(
     if chosen.notice:
         emit(Notice(chosen.notice))
 
+    if shared.facts is None:
+        for finding in occupied.judge(facts, chosen.ids):
+            emit(Judged(finding))
+    in_use = {device.id for device in facts.devices if occupied.held_bytes(device) is not None}
+
     def judge(accel: Accel, measured: Sequence[Measurement], *, complete: bool) -> None:
         found = list(conclude(accel, facts, measured))
         for finding in limits.judge(found, measured, shared.limits, accel.ref, complete=complete):
@@ -67,7 +72,8 @@ def each(
         measured: list[Measurement] = []
         try:
             with accel.as_current():
-                for measurement in rows(accel, deadline):
+                for one in rows(accel, deadline):
+                    measurement = replace(one, flags=(*one.flags, occupied.FLAG)) if device_id in in_use else one
                     emit(Measured(measurement))
                     measured.append(measurement)
         except (KeyboardInterrupt, Terminated):

@@ -1,0 +1,73 @@
+"""Whether others were on a device before it was measured: by its memory, never by our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpucheck.bench import devices, occupied
+from gpucheck.bench.devices import Shared
+from gpucheck.machine import accel, choose, inventory
+from gpucheck.report.events import Judged, Measured, Recorder
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
+
+MIB, GIB = 2**20, 2**30
+CARD = Device("cuda", id="cuda:0", memory_total_bytes=80 * GIB, memory_reserved_bytes=600 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("device", "held"),
+    [
+        (replace(CARD, memory_used_bytes=512 * MIB), None),
+        (replace(CARD, memory_used_bytes=513 * MIB), 513 * MIB),
+        # What the driver reserves is among what is used here.
+        (replace(CARD, memory_used_bytes=2 * GIB, memory_reserved_bytes=None), None),
+        (replace(CARD, memory_used_bytes=3 * GIB, memory_reserved_bytes=None), 3 * GIB),
+        (replace(CARD, memory_used_bytes=3 * GIB, integrated=True), None),
+        (Device("cpu", id="cpu", memory_used_bytes=3 * GIB), None),
+        (CARD, None),
+    ],
+)
+def test_what_others_hold(device: Device, held: int | None) -> None:
+    assert occupied.held_bytes(device) == held
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, facts: Facts, shared: Shared) -> Recorder:
+    monkeypatch.setattr(inventory, "read", lambda: facts)
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0",)))
+    monkeypatch.setattr(choose, "open_named", lambda device_id, facts: accel.open_device("cpu"))
+
+    def rows(*_: Any) -> Iterator[Measurement]:
+        method = Method("host", "host", "cold")
+        yield Measurement(
+            "x", DeviceRef("cuda:0"), {}, (), None, {"bytes": 1.0}, None, MemoryFigures(), method, flags=("y",)
+        )
+
+    told = Recorder()
+    devices.each("auto", told, rows, lambda *_: [], time_budget_s=1.0, default_s=lambda _: 1.0, shared=shared)
+    return told
+
+
+def seen(told: Recorder) -> tuple[list[str], list[tuple[str, ...]]]:
+    titles = [event.finding.title for event in told.events if isinstance(event, Judged)]
+    return titles, [event.measurement.flags for event in told.events if isinstance(event, Measured)]
+
+
+def test_a_device_that_was_in_use_is_a_flag_on_every_row_and_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = Facts(devices=(replace(CARD, memory_used_bytes=3 * GIB), replace(CARD, id="cuda:1")))
+    titles, flags = seen(measured(monkeypatch, facts, Shared()))
+    assert titles == ["cuda:0 was in use before this began: others hold 3 GiB of its memory"]
+    assert flags == [("y", "device-shared")]
+
+
+def test_who_read_the_machine_before_tells_of_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = Facts(devices=(replace(CARD, memory_used_bytes=3 * GIB),))
+    assert seen(measured(monkeypatch, Facts(), Shared(facts=facts))) == ([], [("y", "device-shared")])
+
+
+def test_an_idle_device_is_told_nothing_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert seen(measured(monkeypatch, Facts(devices=(CARD,)), Shared())) == ([], [("y",)])
