@@ -264,3 +264,14 @@ def test_a_busy_machine_fails_no_gate(busy: int, verdict: str) -> None:
     assert gate.verdict == verdict
     told = "matmul float32, 64: 2.000× the time" + (", but the new side was cpu-busy in most runs" if busy > 3 else "")
     assert gate.message == told
+
+
+def test_a_baseline_that_was_disturbed_passes_no_gate() -> None:
+    busy = row(STEADY, flags=("cpu-busy",))
+    gate = finding(compare.judge(compare.compare(report(busy), report(row(STEADY))), 0.05), "compare.slower")
+    assert gate.verdict == "inconclusive"
+    assert gate.message == "matmul float32, 64: the old side was cpu-busy in most runs, and the new one was not"
+    alike = compare.compare(report(busy), report(busy))
+    assert finding(compare.judge(alike, 0.05), "compare.slower").verdict == "pass"
+    slower = compare.compare(report(busy), report(row(scaled(2))))
+    assert finding(compare.judge(slower, 0.05), "compare.slower").verdict == "fail"

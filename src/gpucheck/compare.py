@@ -42,7 +42,7 @@ class Row:
 
     `ratio` is new time over old, `ci_low` to `ci_high` its interval at `ci_level`; None with fewer than 3 runs a side.
     `differences` names what differs in method, `why` why it cannot be told. `disturbed` is what disturbed most of the
-    new side's runs: others on the CPU, a throttled clock.
+    new side's runs: others on the CPU, a throttled clock; `old_disturbed` the same of the old side.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Row:
     differences: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     disturbed: tuple[str, ...] = ()
+    old_disturbed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +313,7 @@ def _row(old: Measurement, new: Measurement, test: Welch | None, level: float | 
         differences=_differences(old, new),
         flags=tuple(dict.fromkeys((*old.flags, *new.flags))),
         disturbed=disturbed(new),
+        old_disturbed=disturbed(old),
     )
 
 
@@ -389,11 +391,16 @@ _WORDS: tuple[Change, ...] = ("slower", "faster", "same", "cannot tell")
 def _gate(comparison: Comparison, most: float) -> Finding:
     """Fail where the interval lies above 1 + `most`; inconclusive where it straddles it or there is none.
 
-    It is inconclusive, too, where most of the new runs were disturbed: run on a machine at rest, it may be as fast.
+    It is inconclusive, too, where most of the new runs were disturbed: run on a machine at rest, it may be as fast. And
+    where most of the old ones were, and of the new ones not: beside that the new side may be slower and look the same.
     """
     above = [row for row in comparison.rows if row.ci_low is not None and row.ci_low > 1 + most]
     slower = [row for row in above if not row.disturbed]
-    unclear = [row for row in comparison.rows if row not in slower and (row.ci_high is None or row.ci_high > 1 + most)]
+    unclear = [
+        row
+        for row in comparison.rows
+        if row not in slower and (row.ci_high is None or row.ci_high > 1 + most or _hides(row))
+    ]
     evidence = {"limit": 1 + most, "slower": [row_label(row) for row in slower]}
     evidence["undecided"] = [row_label(row) for row in unclear]
     limit = units.percent(most)
@@ -411,4 +418,11 @@ def _gate(comparison: Comparison, most: float) -> Finding:
 def _unclear(row: Row, above: Sequence[Row]) -> str:
     if row in above:
         return f"{row.ratio:.3f}× the time, but the new side was {' and '.join(row.disturbed)} in most runs"
+    if _hides(row):
+        return f"the old side was {' and '.join(row.old_disturbed)} in most runs, and the new one was not"
     return row.why or "the interval straddles the limit"
+
+
+def _hides(row: Row) -> bool:
+    """Whether only the old side was disturbed: it was measured too slow, and what became slower since does not show."""
+    return bool(row.old_disturbed and not row.disturbed)
