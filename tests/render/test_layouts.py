@@ -171,6 +171,7 @@ def test_a_search_with_its_answer_first_below_the_trials(monkeypatch: pytest.Mon
         "first_failing_outcome": "out-of-memory",
         "limited_by": "out-of-memory",
         "limiting_factor": "memory",
+        "method": {},
         "peak_bytes": int(135.6 * GIB),
         "samples_per_s": 238.4,
         "loss": "cross-entropy against random classes",
