@@ -115,6 +115,11 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
         (("find-batch-size", "mlp", "--input", "x"), "--input 'x' is not understood"),
         (("find-batch-size", "mlp", "--max-batch-size", "-3"), "--max-batch-size -3 is no batch size"),
         (("find-batch-size", "mlp", "--memory-limit", "lots"), "--memory-limit 'lots' is not understood"),
+        (("find-batch-size", "mlp", "--tolerance", "2"), "--tolerance '2' has no percent sign"),
+        (("find-batch-size", "mlp", "--exact", "--tolerance", "2%"), "--exact and --tolerance exclude each other"),
+        (("find-batch-size", "mlp", "--avoid-oom", "--exact"), "--exact and --avoid-oom exclude each other"),
+        (("find-batch-size", "mlp", "--multiple-of", "0"), "--multiple-of 0 is no batch size"),
+        (("find-batch-size", "mlp", "--start", "0"), "--start 0 is out of range"),
         (("devices", "--output", "/no/such/folder/x.json"), "No such file or directory"),
     ],
 )
