@@ -35,7 +35,7 @@ class Scripted:
 def after(runner: Scripted, *, left_s: float = 60.0, events: list[Any] | None = None) -> After:
     emit = (events if events is not None else []).append
     made = After(runner, emit, lambda size, steps: 0.001 * size * steps, time.monotonic() + left_s)  # type: ignore[arg-type]
-    made.run(SEARCHED, 90, 1000, 0.1)
+    made.run(SEARCHED, 90, 900.0)
     return made
 
 

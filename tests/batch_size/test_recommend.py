@@ -32,6 +32,12 @@ def test_a_peak_that_sinks_counts_as_the_one_before() -> None:
     assert choose({1: 500, 20: 400, 40: 900}, 700.0, largest=40) == 24  # from (20, 500), not from (20, 400)
 
 
+def test_it_keeps_to_the_multiple_that_was_asked_for() -> None:
+    assert choose({1: 110, 80: 900}, 900.0, largest=80, multiple_of=12) == 72  # of 8 and of 12
+    assert choose({5: 110, 75: 900}, 900.0, largest=75, multiple_of=25) == 75  # 200 is too many
+    assert choose({1: 110, 17: 900}, 900.0, largest=17, multiple_of=1) == 16
+
+
 def test_nothing_beyond_the_largest_counts() -> None:
     assert choose({1: 100, 10: 200, 20: 100}, 900.0, largest=10) == 10
 

@@ -32,8 +32,8 @@ class After:
         self.checks: list[Result] = []
         self._before = 0
 
-    def run(self, results: Sequence[Result], largest: int, budget: int, headroom: float) -> None:
-        """Run what follows the confirmation of `largest`."""
+    def run(self, results: Sequence[Result], largest: int, aim: float, multiple_of: int = 1) -> None:
+        """Run what follows the confirmation of `largest`; a size to use takes at most `aim` bytes."""
         self._before = len(results)
         self._check(largest)
         if self.runner.setup.is_cpu:
@@ -41,7 +41,7 @@ class After:
             if result is not None and result.peak_bytes is not None:
                 self.default_malloc = replace(result, purpose="default malloc")
                 self._say(self.default_malloc)
-        self.recommended = self._recommend(results, largest, budget * (1 - headroom))
+        self.recommended = self._recommend(results, largest, aim, multiple_of)
 
     def _check(self, largest: int) -> None:
         """An evaluation step, and what an epoch's last batch may be: one less, and a single sample."""
@@ -60,7 +60,7 @@ class After:
             if not result.cut:
                 self.checks.append(replace(result, purpose=purpose))
 
-    def _recommend(self, results: Sequence[Result], largest: int, aim: float) -> Recommended:
+    def _recommend(self, results: Sequence[Result], largest: int, aim: float, multiple_of: int) -> Recommended:
         """The size whose peak is within `aim`, run; on a CPU as the user's own process will, with its malloc."""
         is_cpu = self.runner.setup.is_cpu
         if is_cpu and self.default_malloc is None:
@@ -70,7 +70,7 @@ class After:
         known = {r.size: r for r in like if r.outcome == "fits"}
         peaks = recommend.peaks(results, largest, self.default_malloc)
         for _ in range(recommend.TRIES):
-            size = recommend.choose(peaks, aim, largest)
+            size = recommend.choose(peaks, aim, largest, multiple_of)
             if size is None:
                 return Recommended(reason="even the smallest batch leaves less than the headroom")
             result = known.get(size) or self._run(size)

@@ -199,7 +199,8 @@ class _Hunt:
             self._prepare()
             self._search()
             if self.search.best is not None and self.search.confirmed:
-                self.after.run(self.results, self.search.best.size, self.budget.bytes, self.options.headroom)
+                aim = self.budget.bytes * (1 - self.options.headroom)
+                self.after.run(self.results, self.search.best.size, aim, self.search.multiple_of)
         except Refused as error:
             self.refused = error.reason
             self.weight = self.weight or self.runner.weigh()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from gpucheck.batch_size.runner import Result
 HEADROOM = 0.10
 # Matrix products use tensor cores at full rate where the dimensions are multiples of 8 (16-bit types: NVIDIA's guide
 # to matrix multiplication); below 16, rounding down would give up to half of the batch away.
-MULTIPLE, ROUNDED_FROM = 8, 16
+MULTIPLE = 8
 # Repeats of one size differ by so much (pages retained, allocator rounding): a peak above the aim by less meets it.
 PEAK_NOISE = 0.02
 # The first is interpolated; if its peak is above the aim, a second one interpolated with it is below.
@@ -45,8 +46,10 @@ def peaks(results: Iterable[Result], largest: int, default_malloc: Result | None
     return {size: int(peak * share) for size, peak in found.items()}
 
 
-def choose(peaks: Mapping[int, int], aim: float, largest: int) -> int | None:
+def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int = 1) -> int | None:
     """The largest size up to `largest` with a peak of at most `aim` bytes, rounded down to a multiple of 8.
+
+    It is a multiple of `multiple_of` too, and of that alone where a multiple of both would cost half of the batch.
 
     `peaks` are measured, by size; between them lies a straight line, and none falls with the size. None where even the
     smallest size measured is above `aim`.
@@ -61,8 +64,9 @@ def choose(peaks: Mapping[int, int], aim: float, largest: int) -> int | None:
         if next_peak > aim:
             found = size + int((next_size - size) * (aim - peak) / (next_peak - peak))
             break
-    rounded = found // MULTIPLE * MULTIPLE if found >= ROUNDED_FROM else found
-    return max(rounded, points[0][0])
+    both = math.lcm(MULTIPLE, multiple_of)
+    step = both if found >= 2 * both else multiple_of
+    return max(found // step * step, points[0][0])
 
 
 def meets(result: Result, aim: float) -> bool:
