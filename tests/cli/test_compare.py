@@ -77,6 +77,12 @@ def test_another_machine_is_told_first(tmp_path: Path, capsys: pytest.CaptureFix
     assert (row["change"], row["ratio"]) == ("same", 1.0)
 
 
+def test_a_gate_that_is_met_says_who_set_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = written(tmp_path, "old.json", document()), written(tmp_path, "new.json", document())
+    out = run(capsys, "compare", old, new, "--fail-if-slower", "5%")[1]
+    assert "✓ no row is slower by more than 5.0 %: set by --fail-if-slower\n" in out
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

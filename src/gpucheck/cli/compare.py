@@ -60,7 +60,8 @@ def _with_origin(finding: Finding, common: Common) -> Finding:
     limit = next((one for one in set_to if one.id == finding.id), None)
     if limit is None:
         return finding
-    message = f"{finding.message} (set by {limit.origin})".strip()
+    origin = f"set by {limit.origin}"
+    message = f"{finding.message} ({origin})" if finding.message else origin
     return replace(finding, message=message, evidence={**finding.evidence, "threshold": to_json(limit)})
 
 
