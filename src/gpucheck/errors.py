@@ -54,5 +54,14 @@ class Undecided(GpucheckError):
     exit_code = exits.UNDECIDED
 
 
+class Unprinted(Exception):
+    """stdout did not take the result: why not, and the exit status that the result itself asks for."""
+
+    def __init__(self, error: OSError, code: int) -> None:
+        super().__init__(error, code)
+        self.error = error
+        self.code = code
+
+
 class Terminated(BaseException):
     """SIGTERM, handled like Ctrl-C."""

@@ -12,7 +12,7 @@ import pytest
 from gpucheck.cli import app as app_module
 from gpucheck.cli import outputs, session
 from gpucheck.cli.common import Common
-from gpucheck.errors import CannotLook, RequirementMissed, TargetError, Undecided, UsageError
+from gpucheck.errors import CannotLook, RequirementMissed, TargetError, Undecided, Unprinted, UsageError
 from gpucheck.report.events import Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -184,8 +184,9 @@ def test_a_stdout_that_takes_nothing_does_not_cost_the_files(tmp_path: Path, mon
         raise BrokenPipeError(errno.EPIPE, "x")
 
     monkeypatch.setattr("sys.stdout.write", nobody_reads)
-    with pytest.raises(BrokenPipeError):
+    with pytest.raises(Unprinted) as raised:
         session.run(smoke(json=True, output=(str(tmp_path / "x.json"),)), passes)
+    assert isinstance(raised.value.error, BrokenPipeError) and raised.value.code == 0
     assert json.loads((tmp_path / "x.json").read_text())["summary"]["exit"] == 0
 
 
@@ -277,6 +278,24 @@ def test_nothing_reads_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "app", broken(BrokenPipeError()))
     monkeypatch.setattr(app_module, "_silence_stdout", lambda: None)
     assert app_module.main([]) == 141
+
+
+@pytest.mark.parametrize(
+    ("error", "asked", "code"),
+    [
+        (OSError(errno.ENOSPC, "full"), 0, 3),
+        (OSError(errno.ENOSPC, "full"), 1, 1),
+        (OSError(errno.ENOSPC, "full"), 130, 130),
+        (BrokenPipeError(errno.EPIPE, "closed"), 1, 141),
+        (BrokenPipeError(errno.EPIPE, "closed"), 130, 130),
+    ],
+)
+def test_a_stdout_that_takes_nothing_costs_no_failure(
+    error: OSError, asked: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "app", broken(Unprinted(error, asked)))
+    monkeypatch.setattr(app_module, "_silence_stdout", lambda: None)
+    assert app_module.main([]) == code
 
 
 def test_another_package_of_the_same_name_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from gpucheck import exits
 from gpucheck.cli import compare, devices, find_batch_size, memory, schema, smoke, streams
 from gpucheck.cli.bench.app import app as bench_app
 from gpucheck.cli.common import add, exit_codes_epilog, tell
-from gpucheck.errors import CannotLook, GpucheckError, Terminated
+from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
 
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
 _TyperError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -80,9 +80,11 @@ def _run(given: list[str]) -> int:
     except GpucheckError as error:
         tell(error, debug=debug)
         return error.exit_code
-    except BrokenPipeError:
-        _silence_stdout()
-        return exits.CLOSED_STDOUT
+    except Unprinted as unprinted:
+        # A failure stays one, whether or not anybody could read of it.
+        return exits.settle((unprinted.code, _could_not_print(unprinted.error)))
+    except BrokenPipeError as error:
+        return _could_not_print(error)
     except SystemExit as error:
         # typer turns a closed stdout into this; any other comes from code that is not ours and goes its way.
         if not isinstance(error.__context__, OSError) or error.__context__.errno != errno.EPIPE:
@@ -148,7 +150,10 @@ def _silence_stdout() -> None:
 
 
 def _could_not_print(error: OSError) -> int:
-    """An OSError that nothing named: a full disk behind stdout, or a bug."""
+    """A closed stdout, or an OSError that nothing named: a full disk behind stdout, or a bug."""
+    if isinstance(error, BrokenPipeError):
+        _silence_stdout()
+        return exits.CLOSED_STDOUT
     if error.errno not in (errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EBADF, errno.EDQUOT):
         return _bug(sys.argv[1:])
     _silence_stdout()

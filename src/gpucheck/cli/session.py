@@ -18,7 +18,7 @@ import gpucheck
 from gpucheck import exits
 from gpucheck.cli import outputs
 from gpucheck.cli.common import Common, tell
-from gpucheck.errors import GpucheckError, Terminated, UsageError
+from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
 from gpucheck.report.events import Emit, Event, Judged, Notice, Progress, Started
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Collector, Report
@@ -110,7 +110,7 @@ def _report(collector: Collector, common: Common, clock: _Clock, code: int | Non
 
 
 def finish(report: Report, common: Common, files: list[outputs.Output], *, told: bool = False) -> int:
-    """Print the report, write the files, and return the exit status.
+    """Print the report, write the files, and return the exit status. Raises Unprinted where stdout does not take it.
 
     `told` says that an error ended the work and stands on stderr: a report of nothing else is not printed then.
     """
@@ -135,7 +135,7 @@ def finish(report: Report, common: Common, files: list[outputs.Output], *, told:
         tell(error)
         code = exits.settle((code, error.exit_code))
     if unprinted is not None:
-        raise unprinted
+        raise Unprinted(unprinted, code) from unprinted
     return code
 
 
