@@ -266,7 +266,9 @@ class _Hunt:
                 self._stop(result)
                 return
             self._no_bound_at_the_minimum(result)
-            self.search.static_bytes = result.state_bytes or self.search.static_bytes
+            # A confirmation confirms: what it measures anew must not move the end that it stands for.
+            if attempt.purpose == "search":
+                self.search.static_bytes = result.state_bytes or self.search.static_bytes
             self.search.record(
                 result.size,
                 result.outcome,
