@@ -331,6 +331,42 @@ def test_memory_that_moves_is_tried_again_and_then_undecided(
     assert trials[-1]["batch_size"] == trials[-2]["batch_size"]
 
 
+# Along another dimension
+
+
+def test_along_an_axis(scenario: Scenario) -> None:
+    scenario(static=100 * MIB, per_sample=MIB)
+    recorder = find(memory_limit="1GiB", inputs=("ids:seq:int64:0..9",), axis="seq:64..4096", batch_size=8)
+    found = answer(recorder)
+    assert found["axis"] == {"name": "seq", "batch_size": 8}
+    assert found["trials"][0]["batch_size"] == 64
+    assert found["max_batch_size"] in range(906, 925)
+    assert found["method"]["recipe"]["axis"] == "seq"
+    fits = findings(recorder)[0]
+    assert fits.title == f"seq {found['max_batch_size']} fits"
+    assert found["checks"] == [c for c in found["checks"] if c["kind"] == "evaluation"]
+    (measured,) = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    assert (measured.case["seq"], measured.case["batch_size"]) == (found["max_batch_size"], 8)
+    assert measured.work == {"seq": found["max_batch_size"]}
+
+
+def test_an_axis_ends_where_it_is_told(scenario: Scenario) -> None:
+    scenario(static=MIB, per_sample=1)
+    found = answer(find(memory_limit="1GiB", inputs=("ids:seq:int64:0..9",), axis="seq:1..100"))
+    assert (found["max_batch_size"], found["limited_by"]) == (100, "max-batch-size")
+    assert found["axis"] == {"name": "seq", "batch_size": 1}
+
+
+def test_a_length_that_the_model_cannot_take(scenario: Scenario) -> None:
+    error = {"what": "too long", "why": "", "fix": "", "finding": "target", "kind": "TargetError", "trace": "t"}
+    scenario(static=MIB, per_sample=1, **{"from": 100}, beyond={"error": error})
+    with pytest.raises(TargetError) as caught:
+        find(memory_limit="1GiB", inputs=("ids:seq:int64:0..9",), axis="seq:64..128")
+    assert caught.value.what.startswith("mlp fails with seq 1")
+    assert caught.value.what.endswith(", after seq 64 passed")
+    assert caught.value.fix.startswith("give the lengths that it takes with --axis seq:LOW..HIGH")
+
+
 # Slips
 
 
@@ -345,6 +381,13 @@ def test_memory_that_moves_is_tried_again_and_then_undecided(
             {"amp": "float16", "dtype": "float16"},
             "--amp float16 and --dtype float16 exclude each other; autocast",
         ),
+        ({"axis": "seq:9"}, "--axis 'seq:9' is not understood; write it like NAME[:LOW..HIGH]"),
+        ({"axis": "seq", "effective_batch": 8}, "--effective-batch and --axis exclude each other"),
+        ({"axis": "seq", "batch_size": 0}, "--batch-size 0 is no batch size; give 1 or more"),
+        ({"batch_size": 8}, "--batch-size is the fixed one beside --axis; without an axis it is"),
+        ({"inputs": ("ids:seq:int64",)}, "--input ids names a dimension 'seq'; no axis is given; add --axis seq, or"),
+        ({"inputs": ("i:a:int64",), "axis": "b"}, "--input i names a dimension 'a'; the axis is b; give its length"),
+        ({"axis": "seq:1..9", "search": SearchOptions(start=10)}, "--start 10 is out of range; it lies between 1 and"),
         ({"grad_checkpointing": True, "mode": "infer"}, "--grad-checkpointing is for training; inference keeps no"),
         ({"dtype": "float8"}, "--dtype 'float8' is not known; did you mean float"),
         ({"dtype": "int64"}, "--dtype 'int64' is not known"),

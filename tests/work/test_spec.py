@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.errors import TargetError, UsageError
-from gpucheck.work.spec import Input, Target, parse_input, parse_inputs, parse_target
+from gpucheck.work.spec import Axis, Input, Target, parse_axis, parse_input, parse_inputs, parse_target, sized
 
 
 def test_targets() -> None:
@@ -47,6 +47,35 @@ def test_inputs() -> None:
     assert parse_input("ids:1024:int64:0..50256") == Input("ids", (1024,), "int64", 0, 50256)
     assert parse_input("label::int64:0..9") == Input("label", (), "int64", 0, 9)
     assert parse_input("x:4:torch.bfloat16:-1.5..1e2") == Input("x", (4,), "bfloat16", -1.5, 100.0)
+
+
+def test_a_shape_may_name_a_dimension() -> None:
+    assert parse_input("ids:seq:int64:0..9") == Input("ids", ("seq",), "int64", 0, 9)
+    image = parse_input("image:3xsidexside:float32")
+    assert image.shape == (3, "side", "side")
+    assert sized(image, "side", 64).shape == (3, 64, 64)
+    assert sized(image, None, 64) == image
+
+
+def test_an_axis() -> None:
+    assert parse_axis("seq") == Axis("seq")
+    assert parse_axis("side:32..1024") == Axis("side", 32, 1024)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "--axis '' is not understood; write it like NAME[:LOW..HIGH], like seq or seq:128..8192"),
+        ("max", "--axis 'max' is not understood"),  # an x stands between two sizes
+        ("seq:5", "--axis 'seq:5' is not understood"),
+        ("seq:0..5", "--axis 'seq:0..5' has no length; 0..5 is not a range from 1 up"),
+        ("seq:6..5", "--axis 'seq:6..5' has no length; 6..5 is not a range from 1 up"),
+    ],
+)
+def test_no_axis(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_axis(text)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(

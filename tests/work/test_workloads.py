@@ -87,6 +87,9 @@ def with_loss_module():
     return Bundle(loss=nn.CrossEntropyLoss(weight=torch.ones(3)),
                   make_batch=lambda n: (torch.ones(n, 4), torch.zeros(n, dtype=torch.int64)))
 
+def along():
+    return Bundle(make_batch=lambda n, seq=16: torch.ones(n, seq, 4))
+
 def only_optimizer():
     return Bundle(optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
 
@@ -386,6 +389,30 @@ def test_memory_that_ran_out_while_compiling_stays_memory(kind: Load, monkeypatc
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         trained(workload)
     torch.compiler.reset()
+
+
+# Along another dimension
+
+
+def test_the_size_is_a_length_at_a_fixed_batch(kind: Load) -> None:
+    workload = kind("Tied", "ids:seq:int64:0..49", axis="seq", batch_size=3)
+    assert workload.make_batch(11).keywords["ids"].shape == (3, 11)
+    assert trained(workload, 5)
+
+
+def test_batches_of_the_user_along_an_axis(kind: Load, tmp_path: Path) -> None:
+    batch = kind("along", axis="seq", batch_size=3).make_batch(11)
+    assert batch.arguments[0].shape == (3, 11, 4)
+    with pytest.raises(TargetError) as caught:
+        kind("with_loss_module", axis="seq", batch_size=3)
+    assert caught.value.what.endswith(":with_loss_module takes no seq")
+    assert caught.value.why == "--axis seq calls it as make_batch(3, seq=…)"
+
+
+def test_an_axis_that_no_input_has(kind: Load) -> None:
+    with pytest.raises(UsageError) as caught:
+        kind("Tied", "ids:7:int64:0..49", axis="seq")
+    assert str(caught.value) == "no input has a dimension 'seq'; name it in a shape, like --input ids:seq:int64"
 
 
 # A model of transformers, from a configuration: nothing is downloaded.

@@ -24,8 +24,17 @@ class After:
     that ran here, without `default_malloc`; `checks` are one step each of a partial last batch and of an evaluation.
     """
 
-    def __init__(self, runner: Runner, emit: Emit, seconds: Callable[[int, int], float], deadline: float) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        emit: Emit,
+        seconds: Callable[[int, int], float],
+        deadline: float,
+        *,
+        along_axis: bool = False,
+    ) -> None:
         self.runner, self.emit, self.seconds, self.deadline = runner, emit, seconds, deadline
+        self.along_axis = along_axis
         self.default_malloc: Result | None = None
         self.recommended = Recommended(reason="no size was confirmed")
         self.trials: list[Result] = []
@@ -46,7 +55,8 @@ class After:
     def _check(self, largest: int) -> None:
         """An evaluation step, and what an epoch's last batch may be: one less, and a single sample."""
         wanted: list[tuple[str, int]] = [("evaluation", largest)] if self.runner.setup.mode == "train" else []
-        wanted += [("partial batch", size) for size in dict.fromkeys((largest - 1, 1)) if 1 <= size < largest]
+        if not self.along_axis:  # there the batch is fixed
+            wanted += [("partial batch", size) for size in dict.fromkeys((largest - 1, 1)) if 1 <= size < largest]
         for purpose, size in wanted:
             needed = self._needed(size, steps=1)
             if needed is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck.batch_size.budget import Budget
+from gpucheck.batch_size.recipe import in_words
 from gpucheck.batch_size.runner import Result
 from gpucheck.batch_size.search import Search
 from gpucheck.report.finding import Finding
@@ -36,6 +37,8 @@ class Context:
     method: dict[str, Any]
     parameter_bytes: int | None
     tolerance: float
+    axis: str | None = None
+    batch_size: int | None = None
 
 
 def trial_entry(result: Result) -> dict[str, Any]:
@@ -94,6 +97,8 @@ def entry(
         "optimizer": context.optimizer,
         "loss": final.loss if final else None,
         "dtype": context.dtype,
+        # With an axis, every size here is a length along it.
+        "axis": {"name": context.axis, "batch_size": context.batch_size} if context.axis else None,
         "device": {"id": context.device.id, "uuid": context.device.uuid, "name": context.device.name},
         "tolerance": context.tolerance,
         "multiple_of": search.multiple_of,
@@ -115,10 +120,16 @@ def measurement(final: Result, context: Context, started: str) -> Measurement | 
     return Measurement(
         name="find_batch_size.step",
         device=context.device,
-        case={"batch_size": final.size, "target": context.target, "mode": context.mode, "optimizer": context.optimizer},
+        case={
+            **({context.axis: final.size} if context.axis else {}),
+            "batch_size": context.batch_size if context.axis else final.size,
+            "target": context.target,
+            "mode": context.mode,
+            "optimizer": context.optimizer,
+        },
         runs=(Run(started, 1, steps, starts),),
         time_s=TimeStats(median=median, n=len(steps)),
-        work={"samples": final.size},
+        work={context.axis or "samples": final.size},
         rate=Rate(median=final.size / median, unit="1/s"),
         memory=MemoryFigures(**final.memory),
         method=Method("host", "host", "warm", precision_requested=context.dtype, details=context.method),
@@ -133,12 +144,14 @@ def findings(
     best = search.best
     if best is None:
         return [_nothing_fits(search, context, limited_by, refused)]
-    title = f"a batch of {best.size} fits"
+    title = f"{in_words(best.size, context.axis)} fits"
     failing = search.first_failing
-    failed = f"a batch of {failing.size} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
+    failed = f"{in_words(failing.size, context.axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
     if search.predicted_above is not None:
-        failed = f"a batch of {search.predicted_above} is predicted above the budget"
+        failed = f"{in_words(search.predicted_above, context.axis)} is predicted above the budget"
     why = _LIMITS.get(limited_by or "", failed)
+    if context.axis and limited_by == "max-batch-size":
+        why = "it is the greatest length to try"
     if limited_by == "max-batch-size" and best.size < search.cap:
         why = f"no larger multiple of {search.multiple_of} is within --max-batch-size {search.cap}"
     if limited_by == "safety" and context.method.get("avoid_oom"):
@@ -150,7 +163,7 @@ def findings(
             Finding(
                 "batch_size.confirmed",
                 "warn",
-                f"a batch of {best.size} passed once",
+                f"{in_words(best.size, context.axis)} passed once",
                 "the time budget ended before it could be run again in a process of its own",
                 {"batch_size": best.size},
                 fix="give more time with --time-budget",
@@ -194,7 +207,7 @@ def _nothing_fits(search: Search, context: Context, limited_by: str | None, refu
         evidence |= {"reason": refused}
         return Finding("batch_size.fits", "fail", "not even the model fits", message, evidence, fix)
     assert failing is not None
-    title = f"not even a batch of {smallest} fits"
+    title = f"not even {in_words(smallest, context.axis)} fits"
     if failing.peak_bytes is not None:
         evidence |= {"peak_bytes": failing.peak_bytes}
         needs = f"it takes {capacity(failing.peak_bytes)}"

@@ -7,14 +7,14 @@ import difflib
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gpucheck.batch_size import answer, answer_use, recommend
 from gpucheck.batch_size.after import After
 from gpucheck.batch_size.budget import Budget, MemoryLimit, guard_bytes, on_cpu, parse_limit
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
-from gpucheck.batch_size.recipe import check_optimizer, parse_recipe
+from gpucheck.batch_size.recipe import check_optimizer, in_words, parse_recipe
 from gpucheck.batch_size.runner import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result, Runner, Setup
 from gpucheck.batch_size.search import Attempt
 from gpucheck.batch_size.search_options import SearchOptions
@@ -25,7 +25,7 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.units import MIB, capacity
-from gpucheck.work.spec import FLOATING, Recipe, parse_inputs, parse_target
+from gpucheck.work.spec import FLOATING, Axis, Recipe, parse_axis, parse_inputs, parse_target
 
 MODES = ("train", "infer")
 # No tensor's dimension is larger; what a model takes is far below.
@@ -62,6 +62,8 @@ class Options:
     amp: str | None = None
     grad_checkpointing: bool = False
     compiled: bool = False
+    axis: str | None = None
+    batch_size: int | None = None
     search: SearchOptions = field(default_factory=SearchOptions)
     device: str = "auto"
 
@@ -98,7 +100,7 @@ def _checked(options: Options) -> MemoryLimit | None:
         raise UsageError(
             f"--max-batch-size {options.max_batch_size} is no batch size", f"it lies between 1 and {LARGEST_BATCH}"
         )
-    options.search.check(options.max_batch_size)
+    options.search.check(cap_of(options))
     if options.effective_batch is not None and not 1 <= options.effective_batch <= LARGEST_BATCH:
         raise UsageError(
             f"--effective-batch {options.effective_batch} is no batch size", f"it lies between 1 and {LARGEST_BATCH}"
@@ -123,7 +125,26 @@ def recipe_of(options: Options) -> Recipe:
         compiled=options.compiled,
         mode=options.mode,
         dtype=options.dtype,
+        axis=axis_of(options),
+        batch_size=options.batch_size,
+        inputs=parse_inputs(options.inputs),
     )
+
+
+def axis_of(options: Options) -> Axis | None:
+    """The dimension to search along, its greatest length filled in. Raises UsageError."""
+    if options.axis is None:
+        return None
+    if options.effective_batch is not None:
+        raise UsageError("--effective-batch and --axis exclude each other", "the batch size is fixed along an axis")
+    axis = parse_axis(options.axis)
+    return replace(axis, high=axis.high or max(axis.low, options.max_batch_size))
+
+
+def cap_of(options: Options) -> int:
+    """The largest size to try: of the batch, or along the axis."""
+    axis = axis_of(options)
+    return options.max_batch_size if axis is None or axis.high is None else axis.high
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -186,12 +207,13 @@ class _Hunt:
     ) -> None:
         self.options, self.emit, self.facts, self.runner = options, emit, facts, runner
         self.budget, self.deadline = budget, deadline
-        self.search = options.search.search(options.max_batch_size, budget.bytes, is_cpu=runner.setup.is_cpu)
+        self.search = options.search.search(cap_of(options), budget.bytes, is_cpu=runner.setup.is_cpu)
         self.results: list[Result] = []
         self.limited_by: str | None = None
         self.refused: str | None = None
-        self.after = After(runner, emit, self._seconds, deadline)
+        self.after = After(runner, emit, self._seconds, deadline, along_axis=bool(runner.setup.recipe.get("axis")))
         self.weight: int | None = None
+        self.axis: str | None = runner.setup.recipe.get("axis")
 
     def run(self) -> None:
         """Search, and say what came out."""
@@ -219,7 +241,8 @@ class _Hunt:
             self.budget = Budget(**ready["budget"])
         self.weight = ready["parameter_bytes"]
         self.search.budget_bytes = self.budget.bytes
-        self.search.minimum = min(ready["smallest_batch"], self.options.max_batch_size)
+        axis = axis_of(self.options)
+        self.search.minimum = axis.low if axis else min(ready["smallest_batch"], self.options.max_batch_size)
         # One more trial follows on a CPU: with the system's default malloc.
         self.search.reserve = 1 if self.runner.setup.is_cpu else 0
         if self._is_dangerous(ready):
@@ -283,7 +306,11 @@ class _Hunt:
     def _trial(self, attempt: Attempt) -> Result:
         best = self.search.best
         self.emit(
-            Progress(f"batch {attempt.size}", done=len(self.results), best=f"batch {best.size} fits" if best else None)
+            Progress(
+                f"{self.axis or 'batch'} {attempt.size}",
+                done=len(self.results),
+                best=f"{self.axis or 'batch'} {best.size} fits" if best else None,
+            )
         )
         thorough = attempt.purpose == "confirm" or not self.runner.setup.is_cpu
         result = self.runner.run(
@@ -299,13 +326,13 @@ class _Hunt:
     def _no_bound_at_the_minimum(self, result: Result) -> None:
         """What fails at the smallest size without memory's certain words is an error of the target."""
         if result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.lowest:
-            raise _users(result, self.runner.setup.target, passed=None)
+            raise _users(result, self.runner.setup.target, self.axis, passed=None)
 
     def _stop(self, result: Result) -> None:
         """An end that says nothing about the size."""
         if result.outcome == "user-error":
             best = self.search.best
-            raise _users(result, self.runner.setup.target, passed=best.size if best else None)
+            raise _users(result, self.runner.setup.target, self.axis, passed=best.size if best else None)
         self.limited_by = result.outcome
         broken = result.outcome == "device-broken"
         self.emit(
@@ -313,7 +340,9 @@ class _Hunt:
                 Finding(
                     "batch_size.device" if broken else "batch_size.undisturbed",
                     "fail" if broken else "inconclusive",
-                    f"a batch of {result.size} left the device unusable" if broken else "the trials were disturbed",
+                    f"{in_words(result.size, self.axis)} left the device unusable"
+                    if broken
+                    else "the trials were disturbed",
                     result.reason,
                     {"batch_size": result.size},
                     fix="gpucheck smoke" if broken else "end the other processes, see `gpucheck memory`",
@@ -376,6 +405,8 @@ class _Hunt:
             },
             parameter_bytes=self.weight,
             tolerance=self.search.tolerance,
+            axis=self.axis,
+            batch_size=setup.recipe.get("batch_size") if self.axis else None,
         )
 
     def _answer(self) -> None:
@@ -401,12 +432,15 @@ class _Hunt:
             self.emit(Judged(finding))
 
 
-def _users(result: Result, target: str, *, passed: int | None) -> TargetError:
+def _users(result: Result, target: str, axis: str | None, *, passed: int | None) -> TargetError:
     """The user's own error, with the size at which it came."""
-    before = f", after a batch of {passed} passed" if passed is not None else ""
+    before = f", after {in_words(passed, axis)} passed" if passed is not None else ""
+    fix = "see the traceback with --debug"
+    if axis is not None:  # a model has its least resolution and its longest sequence
+        fix = f"give the lengths that it takes with --axis {axis}:LOW..HIGH, or {fix}"
     return TargetError(
-        f"{target} fails with a batch of {result.size}{before}",
+        f"{target} fails with {in_words(result.size, axis)}{before}",
         result.reason,
-        "see the traceback with --debug",
+        fix,
         trace=result.trace,
     )

@@ -47,6 +47,17 @@ def find_batch_size(
             "or ids:1024:int64:0..50256. Repeatable.",
         ),
     ] = None,
+    axis: Annotated[
+        str | None,
+        typer.Option(
+            "--axis",
+            metavar="NAME[:LOW..HIGH]",
+            help="Search along a dimension that a shape names instead, like seq with --input ids:seq:int64:0..50256.",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", metavar="N", help="The fixed batch beside --axis; default 1.")
+    ] = None,
     max_batch_size: Annotated[int, typer.Option("--max-batch-size", metavar="N", help="Search no further.")] = 65536,
     tolerance: Annotated[
         str,
@@ -98,6 +109,8 @@ def find_batch_size(
         amp=amp,
         grad_checkpointing=grad_checkpointing,
         compiled=compiled,
+        axis=axis,
+        batch_size=batch_size,
         inputs=tuple(inputs or ()),
         max_batch_size=max_batch_size,
         search=SearchOptions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
@@ -57,6 +58,8 @@ def _subject(found: dict[str, Any]) -> str:
         parts.append(str(found["optimizer"]))
     if found["dtype"]:
         parts.append(str(found["dtype"]))
+    if found.get("axis"):
+        parts.append(f"along {found['axis']['name']} at a batch of {found['axis']['batch_size']}")
     parts += _recipe(found["method"].get("recipe") or {})
     if (found.get("multiple_of") or 1) > 1:
         parts.append(f"multiples of {found['multiple_of']}")
@@ -81,7 +84,10 @@ def _trials(found: dict[str, Any]) -> Block:
         [str(trial["batch_size"]), _result(trial), peak, rate, trial["purpose"], trial["reason"] or ""]
         for trial, peak, rate in zip(trials, peaks, rates, strict=True)
     ]
-    return table(_COLUMNS, rows)
+    axis = (found.get("axis") or {}).get("name")
+    # Along an axis a size is a length, and the rate is of lengths.
+    heads = {"batch": axis, "samples/s": f"{axis}/s"} if axis else {}
+    return table(tuple(replace(column, head=heads.get(column.head, column.head)) for column in _COLUMNS), rows)
 
 
 def _result(trial: dict[str, Any]) -> Cell:
@@ -94,7 +100,9 @@ def _result(trial: dict[str, Any]) -> Cell:
 
 def _answer(found: dict[str, Any]) -> str:
     """The answer in one line: the largest, the one to use, and the smallest that is nearly as fast."""
-    largest = "largest that trains" if found["mode"] == "train" else "largest that infers"
+    axis = (found.get("axis") or {}).get("name")
+    largest = f"{axis}, largest" if axis else "largest"
+    largest += " that trains" if found["mode"] == "train" else " that infers"
     parts = [f"{largest}: {found['max_batch_size']}" + ("" if found["confirmed"] else " (not confirmed)")]
     return "   ".join(parts + batch_size_use.answer(found))
 
@@ -114,7 +122,8 @@ def _peak(found: dict[str, Any]) -> str:
 def _below(found: dict[str, Any]) -> list[str]:
     lines = [*filter(None, (_peak(found),)), *batch_size_use.below(found)]
     if found["samples_per_s"] is not None:
-        lines.append(f"{units.significant(found['samples_per_s'])} samples/s with the largest")
+        unit = found["axis"]["name"] if found.get("axis") else "samples"
+        lines.append(f"{units.significant(found['samples_per_s'])} {unit}/s with the largest")
     margin = found["margin_bytes"]
     reason = found["budget_reason"] or UNKNOWN
     lines.append(f"budget: {reason}" + (f", {units.capacity(margin)} of it left out as margin" if margin else ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,10 @@ INTEGRAL = ("int64", "int32", "int16", "int8", "uint8")
 DTYPES = (*FLOATING, *INTEGRAL, "bool")
 TARGET_GRAMMAR = "package.module:factory, path/to/file.py:factory, or one of " + ", ".join(BUILT_IN)
 INPUT_GRAMMAR = "NAME:SHAPE:DTYPE[:LOW..HIGH], like image:3x224x224:float32 or ids:1024:int64:0..50256"
+AXIS_GRAMMAR = "NAME[:LOW..HIGH], like seq or seq:128..8192, with a shape that names it, like --input ids:seq:int64"
+
+# The name of a dimension. An x stands between two sizes, so none is in a name.
+_NAME = "(?!x)[A-Za-z_](?:(?!x)[A-Za-z0-9_])*"
 
 # Elements of one sample: more than this is a slip of the keyboard (a terabyte of bytes).
 LARGEST_SAMPLE = 2**40
@@ -65,6 +70,28 @@ def sized(one: Input, axis: str | None, length: int) -> Input:
     return replace(one, shape=tuple(length if size == axis else size for size in one.shape))
 
 
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The dimension that a search is about, and its least and greatest length; None is the search's own bound."""
+
+    name: str
+    low: int = 1
+    high: int | None = None
+
+
+def parse_axis(text: str) -> Axis:
+    """The axis that `text` describes. Raises UsageError where it does not follow the grammar."""
+    match = re.fullmatch(rf"({_NAME})(?::(\d+)\.\.(\d+))?", text, re.ASCII)
+    if match is None:
+        raise UsageError(f"--axis {text!r} is not understood", "", f"write it like {AXIS_GRAMMAR}", finding="usage")
+    name, low, high = match.groups()
+    if low is None:
+        return Axis(name)
+    if not 1 <= int(low) <= int(high):
+        raise UsageError(f"--axis {text!r} has no length", f"{low}..{high} is not a range from 1 up", finding="usage")
+    return Axis(name, int(low), int(high))
+
+
 def parse_target(text: str) -> Target:
     """The target that `text` names. Raises TargetError where it names none, or a file that is not there."""
     if text in BUILT_IN:
@@ -108,15 +135,13 @@ def parse_inputs(texts: tuple[str, ...]) -> tuple[Input, ...]:
     return inputs
 
 
-def _shape(text: str, shape: str) -> tuple[int, ...]:
+def _shape(text: str, shape: str) -> tuple[int | str, ...]:
     if not shape:
         return ()  # one number for each sample: labels::int64:0..9
-    if not re.fullmatch(r"\d+(x\d+)*", shape, re.ASCII):
+    if not re.fullmatch(rf"(\d+|{_NAME})(x(\d+|{_NAME}))*", shape, re.ASCII):
         raise _refused(text, f"{shape!r} is no shape")
-    sizes = tuple(int(size) for size in shape.split("x"))
-    elements = 1
-    for size in sizes:
-        elements *= size
+    sizes = tuple(int(size) if size.isdigit() else size for size in shape.split("x"))
+    elements = math.prod(size for size in sizes if isinstance(size, int))
     if elements == 0:
         raise _refused(text, "a size of 0 leaves nothing to compute")
     if elements > LARGEST_SAMPLE:
