@@ -526,3 +526,31 @@ def test_a_search_that_cannot_be_asked_for(search: SearchOptions, what: str) -> 
     with pytest.raises(UsageError) as caught:
         find(max_batch_size=100, search=search)
     assert caught.value.what == what
+
+
+def predicted(size: int) -> dict[str, Any]:
+    """A line of the child that predicts: half a MiB for each sample, as no trial takes."""
+    peak = 100 * MIB + size * MIB // 2
+    return {"ok": True, "size": size, "peak_bytes": peak, "compute_peak_bytes": peak}
+
+
+def test_a_prediction_starts_the_search_and_a_trial_calibrates_it(scenario: Scenario) -> None:
+    lines = [predicted(size) for size in (1, 64, 1840, 2000, 1380, 920, 460)]
+    ready = {"ok": True, "device": "cpu", "smallest_batch": 1}
+    scenario(static=100 * MIB, per_sample=MIB * 0.6, predicted=[ready, *lines, {"ok": True, "done": True}])
+    recorder = find(memory_limit="1GiB")
+    found = answer(recorder)
+    assert found["method"]["prediction"] == "fake tensors"
+    assert found["prediction"]["uncalibrated_max_batch_size"] == 1840
+    assert found["trials"][0]["batch_size"] == 460
+    assert 1509 <= found["max_batch_size"] <= 1540
+    assert found["prediction"]["calibration"]["factor"] == pytest.approx((100 + 460 * 0.6) / (100 + 230))
+    assert [t["purpose"] for t in found["trials"]].count("search") <= 3
+
+
+def test_without_a_prediction_the_reason_is_told(scenario: Scenario) -> None:
+    scenario(per_sample=MIB)
+    found = answer(find(memory_limit="1GiB"))
+    assert found["method"]["prediction"] == "fitted trials: fake tensors cannot run it: not in this test"
+    assert found["prediction"]["max_batch_size"] is None
+    assert found["trials"][0]["batch_size"] == 1

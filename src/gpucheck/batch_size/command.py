@@ -12,8 +12,9 @@ from typing import Any
 
 from gpucheck.batch_size import answer, answer_use, recommend
 from gpucheck.batch_size.after import After
-from gpucheck.batch_size.budget import Budget, MemoryLimit, guard_bytes, on_cpu, parse_limit
+from gpucheck.batch_size.budget import Budget, MemoryLimit, guard_bytes, on_cpu, on_device, parse_limit
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
+from gpucheck.batch_size.predict_guide import Guide, available
 from gpucheck.batch_size.recipe import check_optimizer, in_words, parse_recipe
 from gpucheck.batch_size.runner import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result, Runner, Setup
 from gpucheck.batch_size.search import Attempt
@@ -199,6 +200,15 @@ def is_shared(device: Device) -> bool:
     return not device.integrated and (device.memory_used_bytes or 0) > IDLE_DEVICE_BYTES
 
 
+def expected_budget(setup: Setup, facts: Facts) -> int | None:
+    """What a trial may take of a device, as far as is known before anything runs on it; None where it is not."""
+    device = next((d for d in facts.devices if d.id == setup.device), None)
+    if device is None or setup.free_before is None or device.memory_total_bytes is None:
+        return None
+    limit = MemoryLimit(**setup.limit) if setup.limit else None
+    return on_device(limit, setup.free_before, device.memory_total_bytes, shared=setup.shared).bytes
+
+
 class _Hunt:
     """One search: trials until it closes or time is short, then what it comes to."""
 
@@ -213,6 +223,7 @@ class _Hunt:
         self.refused: str | None = None
         self.after = After(runner, emit, self._seconds, deadline, along_axis=bool(runner.setup.recipe.get("axis")))
         self.weight: int | None = None
+        self.guide = Guide()
         self.axis: str | None = runner.setup.recipe.get("axis")
 
     def run(self) -> None:
@@ -231,14 +242,21 @@ class _Hunt:
                 self.limited_by = self.limited_by or "interrupted"
                 self._answer()
             raise
+        finally:
+            self.guide.close()
         self._conclude()
 
     # Searching
 
     def _prepare(self) -> None:
+        self._foresee()
         ready = self.runner.start()
         if "budget" in ready:
             self.budget = Budget(**ready["budget"])
+        self.guide.finish(self.budget.bytes)
+        self.guide.settle(self.budget.bytes)
+        if self.search.start is None:
+            self.search.start = self.guide.first_size
         self.weight = ready["parameter_bytes"]
         self.search.budget_bytes = self.budget.bytes
         axis = axis_of(self.options)
@@ -252,6 +270,16 @@ class _Hunt:
             self.emit(Notice("--avoid-oom: staying below 85 % of the budget"))
         margin = f", {capacity(self.budget.margin_bytes)} of margin left out" if self.budget.margin_bytes else ""
         self.emit(Notice(f"budget: {capacity(self.budget.bytes)} ({self.budget.reason}){margin}"))
+
+    def _foresee(self) -> None:
+        """Predict: on a CPU beside the first child's start, else before it, since both would hold the device."""
+        setup, highest, left = self.runner.setup, self.options.max_batch_size, available(self.deadline)
+        if setup.is_cpu:
+            self.guide.begin(setup, self.budget.bytes, highest, left)
+            return
+        expected = expected_budget(setup, self.facts)
+        self.guide.begin(setup, expected, highest, left)
+        self.guide.finish(expected or 0)
 
     def _is_dangerous(self, ready: dict[str, Any]) -> bool:
         """WSL, Windows and unified memory: there, filling memory spills, hangs or takes the machine down."""
@@ -267,6 +295,7 @@ class _Hunt:
     def _search(self) -> None:
         closing = again = False
         while (attempt := self.search.next()) is not None:
+            attempt = self.guide.steer(attempt, self.search, self.results)
             best = self.search.best
             if attempt.purpose == "search" and best is not None:
                 size = min(attempt.size, self.search.rounded(self._affordable()))
@@ -399,6 +428,7 @@ class _Hunt:
                 "context_counted": ready.get("context_counted"),
                 "malloc": self.runner.malloc if setup.is_cpu else None,
                 "seek_failure": self.search.seek_failure,
+                "prediction": self.guide.method,
                 "avoid_oom": self.options.search.avoid_oom,
                 "inputs": list(setup.inputs),
                 "recipe": setup.recipe,
@@ -414,6 +444,7 @@ class _Hunt:
         found = answer.entry(self.search, self.results, context, self.limited_by, self.after.default_malloc)
         wishes = answer_use.Wishes(self.options.headroom, self.options.effective_batch)
         more = answer_use.entry(self.search, self.results, context, self.limited_by, self.after, wishes)
+        more["prediction"] = self.guide.entry()
         self.emit(Answered("find_batch_size", answer_use.add(found, more, self.after.trials)))
 
     def _conclude(self) -> None:

@@ -1,0 +1,123 @@
+"""What a prediction does for a search: where it starts, and the one jump after the first trial."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gpucheck.batch_size import predict
+from gpucheck.batch_size.predict import Calibration, Distrusted, Prediction
+from gpucheck.batch_size.predict_run import Predictor
+from gpucheck.batch_size.runner import Result, Setup
+from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
+
+# Below this many sizes the search itself needs as few trials.
+LEAST_SIZES = 16
+
+
+class Guide:
+    """Predicts beside the first child's start, then steers a Search. `reason` says why trials are fitted instead."""
+
+    def __init__(self) -> None:
+        self.prediction: Prediction | None = None
+        self.calibration: Calibration | None = None
+        self.reason: str | None = None
+        self.max_batch_size: int | None = None
+        self._predictor: Predictor | None = None
+        self._jumped = False
+
+    def begin(self, setup: Setup, budget_bytes: int | None, highest: int, available_s: float) -> None:
+        """Start the child that predicts. Without a budget there is nothing to predict."""
+        if budget_bytes is None:
+            self.reason = "what is free on the device is not known before a trial"
+        elif highest < LEAST_SIZES:
+            self.reason = f"at most {highest} sizes are searched"
+        else:
+            self._predictor = Predictor(setup, budget_bytes, highest, available_s)
+
+    def finish(self, budget_bytes: int) -> None:
+        """Wait for the prediction, and end its child."""
+        if self._predictor is None:
+            return
+        try:
+            self.prediction = self._predictor.result(budget_bytes)
+        except Distrusted as why:
+            self.reason = str(why)
+        self.close()
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        predictor, self._predictor = self._predictor, None
+        if predictor is not None:
+            predictor.close()
+
+    def settle(self, budget_bytes: int) -> None:
+        """Read the prediction against the budget that a device really has."""
+        old = self.prediction
+        if old is not None:
+            self.prediction = predict.prediction(old.points, budget_bytes, old.device, old.seconds)
+            self.max_batch_size = self.prediction.max_batch_size
+
+    @property
+    def first_size(self) -> int | None:
+        """Where to start: at about a quarter of what is predicted; None without a prediction."""
+        return self.prediction.first_size() if self.prediction is not None else None
+
+    def steer(self, attempt: Attempt, search: Search, results: Sequence[Result]) -> Attempt:
+        """The attempt, or once, after the first trial, the size at which the calibrated prediction meets the budget."""
+        if self._jumped or self.prediction is None or not results or attempt.purpose != "search":
+            return attempt
+        self._jumped = True
+        try:
+            self.calibration = self._calibrated(results[0])
+        except Distrusted as why:
+            self.reason = str(why)
+            return attempt
+        assert search.budget_bytes is not None
+        room = search.budget_bytes * (1.0 if search.seek_failure else SAFE_SHARE)
+        aim = predict.aim(self.prediction.points, self.calibration, room)
+        full = predict.aim(self.prediction.points, self.calibration, search.budget_bytes / predict.AIM)
+        self.max_batch_size = full
+        size = min(aim or 0, search.cap) // search.multiple_of * search.multiple_of
+        return Attempt(size) if size > results[0].size else attempt
+
+    def _calibrated(self, first: Result) -> Calibration:
+        assert self.prediction is not None
+        if first.outcome != "fits":
+            raise Distrusted(f"a batch of {first.size}, a quarter of what was predicted, did not fit")
+        allocated = first.memory.get("max_memory_allocated_bytes")
+        return predict.calibrate(
+            self.prediction.points, first.size, first.peak_bytes, first.compute_peak_bytes, allocated
+        )
+
+    @property
+    def method(self) -> str:
+        """How the search found its sizes."""
+        if self.reason is None and self.prediction is not None:
+            return "fake tensors"
+        return f"fitted trials: {self.reason or 'nothing was predicted'}"
+
+    def entry(self) -> dict[str, Any]:
+        """`prediction` of the report."""
+        found = self.prediction
+        at_max = found.at_max if found is not None else None
+        return {
+            "max_batch_size": self.max_batch_size,
+            "uncalibrated_max_batch_size": found.max_batch_size if found is not None else None,
+            "peak_bytes": at_max.peak_bytes if at_max is not None else None,
+            "compute_peak_bytes": at_max.compute_peak_bytes if at_max is not None else None,
+            "parameter_bytes": at_max.parameter_bytes if at_max is not None else None,
+            "gradient_bytes": at_max.gradient_bytes if at_max is not None else None,
+            "optimizer_bytes": at_max.optimizer_bytes if at_max is not None else None,
+            "calibration": asdict(self.calibration) if self.calibration is not None else None,
+            "device": found.device if found is not None else None,
+            "seconds": found.seconds if found is not None else None,
+            "reason": self.reason,
+        }
+
+
+def available(deadline: float) -> float:
+    """Seconds until a monotonic deadline."""
+    return max(0.0, deadline - time.monotonic())

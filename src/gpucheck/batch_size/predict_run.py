@@ -1,0 +1,68 @@
+"""The parent's side of a prediction: the child that runs fake tensors, asked until the maximum is known."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Any
+
+from gpucheck.batch_size.predict import Distrusted, Point, Prediction, checked, prediction
+from gpucheck.batch_size.runner import Setup
+from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.units import duration
+
+# Importing torch takes seconds; a size takes a tenth of one, a large model's some seconds.
+LONGEST_S = 60.0
+# A prediction may take so much of the time that there is: it saves a few trials, not more.
+SHARE_OF_TIME = 0.3
+
+_FIGURES = ("peak_bytes", "compute_peak_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes")
+
+
+class Predictor:
+    """A child that predicts peaks; it begins at once, so that the parent may do something else meanwhile."""
+
+    def __init__(self, setup: Setup, budget_bytes: int, highest: int, available_s: float) -> None:
+        self._limit = min(LONGEST_S, SHARE_OF_TIME * available_s)
+        self._began = time.monotonic()
+        self._child = LineChild(python_argv("gpucheck.batch_size.trial_fake"))
+        names = ("target", "inputs", "mode", "optimizer", "dtype", "device", "guard_bytes")
+        told = {name: getattr(setup, name) for name in names}
+        with contextlib.suppress(ChildEnded):  # said when it is asked
+            self._child.send(json.dumps({**told, "budget_bytes": budget_bytes, "highest": highest}))
+
+    def close(self) -> None:
+        """End the child."""
+        self._child.kill()
+
+    def result(self, budget_bytes: int) -> Prediction:
+        """The largest size within the budget, once it is known. Raises Distrusted where fake tensors cannot tell."""
+        deadline = self._began + self._limit
+        ready = self._answer(deadline)
+        if not ready["ok"]:
+            raise Distrusted(f"fake tensors cannot run it: {ready['why']}")
+        points: list[Point] = []
+        while not (answer := self._answer(deadline)).get("done"):
+            if not answer["ok"] and not points:
+                raise Distrusted(f"fake tensors cannot run it: {answer['why']}")
+            # A kernel's limit, or a size that overflows: whatever it is, it does not run.
+            points.append(Point(answer["size"], *(answer.get(name) for name in _FIGURES)))
+        checked(points)
+        return prediction(points, budget_bytes, ready["device"], time.monotonic() - self._began)
+
+    def _answer(self, deadline: float) -> dict[str, Any]:
+        try:
+            line = self._child.receive(max(deadline - time.monotonic(), 0.0))
+        except ChildEnded as ended:
+            raise Distrusted(_ended(ended)) from None
+        if line is None:
+            raise Distrusted(f"fake tensors took longer than {duration(self._limit)}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _ended(ended: ChildEnded) -> str:
+    status = ended.returncode
+    how = f"by signal {-status}" if status is not None and status < 0 else f"with exit status {status}"
+    return f"the process with fake tensors ended {how}"

@@ -1,0 +1,196 @@
+"""The child that predicts: steps on tensors without data, whose bytes are counted. Started by predict_run.
+
+One line in: a trial's setup, with the budget and the largest size. Out comes a line on the workload, then one for each
+size that the bisection asks for with the peaks of two steps (the optimizer makes its state in the first), then one that
+says that these were all. Nothing of the batch's size is allocated, so any size takes the same time.
+
+What is counted are tensors' storages. Left out is what is none of them: a device's context, libraries' workspaces and
+scratch, and what an allocator rounds up or cannot reuse. One real trial tells how much that is.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from typing import Any
+
+import torch
+
+# Private, yet the documented way to run a model without its memory; imported here alone.
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
+
+from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
+from gpucheck.batch_size.trial import Channel, Json
+from gpucheck.batch_size.trial_gauge import set_guard
+from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
+from gpucheck.batch_size.trial_storages import Storages
+from gpucheck.errors import GpucheckError
+from gpucheck.work.spec import parse_inputs, parse_target
+from gpucheck.work.target import Batch, Workload, load, step
+
+# The second step holds the optimizer's state from its beginning, as every later one does.
+STEPS = 2
+# torch/optim takes its foreach implementations by default on these; it does not know them for fake tensors.
+FOREACH_DEVICES = ("cuda", "xpu")
+
+
+def main() -> int:
+    """Predict, and end."""
+    channel = Channel()
+    setup = channel.receive()
+    answer, fake = _prepared(setup)
+    channel.send(answer)
+    if fake is None:
+        return 0
+    highest = int(setup["highest"])
+    search = Bisection(int(setup["budget_bytes"]), min(fake.workload.smallest_batch, highest), highest)
+    while len(search.points) < MOST_SIZES and (size := search.next()) is not None:
+        told = _told(fake, size)
+        channel.send(told)
+        if not told["ok"] and search.best is None:
+            return 0
+        search.points.append(Point(size, told.get("peak_bytes")))
+    channel.send({"ok": True, "done": True})
+    return 0
+
+
+def _prepared(setup: Json) -> tuple[Json, Fake | None]:
+    """A workload that runs without memory: built without it where that goes, else built on the host."""
+    device = fake_device(setup["device"])
+    why = ""
+    for build_on in ("meta", "cpu"):
+        try:
+            if build_on == "cpu" and setup["guard_bytes"] is not None:
+                set_guard(setup["guard_bytes"])
+            fake = Fake(_built(setup, build_on), device, foreach=setup["device"].split(":")[0] in FOREACH_DEVICES)
+            fake.run(fake.workload.smallest_batch)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
+            why = _said(error)
+            sys.stderr.write(traceback.format_exc())
+            continue
+        ready = {"ok": True, "device": device.type, "smallest_batch": fake.workload.smallest_batch}
+        return ready, fake
+    return {"ok": False, "why": why}, None
+
+
+def fake_device(asked: str) -> torch.device:
+    """The device of the fake tensors: the one that will run, or the CPU where this torch cannot use that one.
+
+    Fake CUDA tensors end the process on a build without CUDA.
+    """
+    return torch.device(asked if asked.startswith("cuda") and torch.cuda.is_available() else "cpu")
+
+
+def _built(setup: Json, on: str) -> Workload:
+    def built() -> Workload:
+        return load(
+            parse_target(setup["target"]),
+            parse_inputs(tuple(setup["inputs"])),
+            mode=setup["mode"],
+            optimizer=setup["optimizer"],
+            dtype=setup["dtype"],
+            device=torch.device(on),
+        )
+
+    if on != "meta":
+        return built()
+    with torch.device("meta"):
+        return built()
+
+
+def _told(fake: Fake, size: int) -> Json:
+    started = time.monotonic()
+    try:
+        peaks = fake.run(size)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
+        return {"ok": False, "size": size, "why": _said(error)}
+    return {"ok": True, "size": size, **peaks, "seconds": time.monotonic() - started}
+
+
+def _said(error: BaseException) -> str:
+    """What was raised, in one line."""
+    if isinstance(error, GpucheckError):
+        return error.what
+    lines = str(error).strip().splitlines()
+    return type(error).__name__ + (f": {lines[0]}" if lines else "")
+
+
+class Fake:
+    """A workload whose parameters, buffers and batches are fake tensors on `device`."""
+
+    def __init__(self, workload: Workload, device: torch.device, *, foreach: bool) -> None:
+        # A loss or a module may hold tensors that are none of its parameters: they are taken as they are.
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.workload, self.device = workload, device
+        with self.mode:
+            self._replace_tensors()
+        workload.device = device
+        for group in workload.optimizer.param_groups if workload.optimizer is not None else ():
+            if foreach and group.get("foreach", False) is None and not group.get("fused"):
+                group["foreach"] = True
+
+    def _replace_tensors(self) -> None:
+        """Put an empty fake in each parameter's and buffer's place; tied ones stay tied."""
+        known: dict[int, Any] = {}
+        originals: list[Any] = []  # kept until the end: an id is unique only while its object lives
+
+        def fake(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) not in known:
+                originals.append(tensor)
+                empty = torch.empty_like(tensor, device=self.device)
+                if isinstance(tensor, torch.nn.Parameter):
+                    empty = torch.nn.Parameter(empty, requires_grad=tensor.requires_grad)
+                known[id(tensor)] = empty
+            found: torch.Tensor = known[id(tensor)]
+            return found
+
+        for module in self.workload.model.modules():
+            for table in (module._parameters, module._buffers):
+                for name, tensor in table.items():
+                    if tensor is not None:
+                        table[name] = fake(tensor)
+        for group in self.workload.optimizer.param_groups if self.workload.optimizer is not None else ():
+            group["params"] = [fake(parameter) for parameter in group["params"]]
+
+    def run(self, size: int) -> Json:
+        """The peaks of two steps with batches of `size`, in bytes, and what is held between them."""
+        workload = self.workload
+        if workload.optimizer is not None:
+            workload.optimizer.zero_grad(set_to_none=True)
+            workload.optimizer.state.clear()
+        storages = Storages(self.device)
+        for tensor in (*workload.model.parameters(), *workload.model.buffers()):
+            storages.add(tensor)
+        compute = optimizer = 0
+        with self.mode, storages:
+            for _ in range(STEPS):
+                marks: list[int] = []
+                step(workload, self._batch(size), after_backward=lambda: marks.append(storages.mark()))  # noqa: B023
+                rest = storages.mark()
+                # In inference nothing but the forward pass is there.
+                compute = max(compute, *(marks or [rest]))
+                optimizer = max(optimizer, rest if marks else 0)
+        return {
+            "peak_bytes": max(compute, optimizer),
+            "compute_peak_bytes": compute,
+            "parameter_bytes": workload.parameter_bytes,
+            "gradient_bytes": gradient_bytes(workload),
+            "optimizer_bytes": optimizer_bytes(workload),
+        }
+
+    def _batch(self, size: int) -> Batch:
+        """A batch on the fake device, whatever device the workload was built on."""
+
+        def moved(value: Any) -> Any:
+            return tree_map_only(
+                torch.Tensor, lambda t: t if t.device == self.device else torch.empty_like(t, device=self.device), value
+            )
+
+        made = self.workload.make_batch(size)
+        return Batch(moved(made.arguments), moved(made.keywords), moved(made.reference))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

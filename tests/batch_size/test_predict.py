@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.batch_size.outcome import Outcome
+from gpucheck.batch_size.predict import (
+    Bisection,
+    Calibration,
+    Distrusted,
+    Point,
+    Prediction,
+    aim,
+    at,
+    calibrate,
+    checked,
+    prediction,
+)
+from gpucheck.batch_size.predict_guide import Guide
+from gpucheck.batch_size.predict_run import Predictor
+from gpucheck.batch_size.runner import Result, Setup
+from gpucheck.batch_size.search import Attempt, Search
+from gpucheck.units import GIB, MIB
+
+Scenario = Callable[..., Path]
+BUDGET = 1000
+# What the search would try by itself.
+FITTED = Attempt(300)
+SETUP = Setup("mlp", (), "train", "adamw", None, "cpu", None, GIB, None, None, None, False, None)
+
+
+def linear(size: int) -> int:
+    return 100 + 3 * size
+
+
+def floor(size: int) -> int:
+    """An optimizer's step rules up to 200."""
+    return max(700, 100 + 3 * size)
+
+
+def squared(size: int) -> int:
+    return 100 + size * size // 100
+
+
+def flat(size: int) -> int:
+    return 500
+
+
+def bisected(peak: Callable[[int], int | None], lowest: int = 1, highest: int = 65536) -> tuple[int | None, list[int]]:
+    search = Bisection(BUDGET, lowest, highest)
+    while (size := search.next()) is not None:
+        search.points.append(Point(size, peak(size)))
+        assert len(search.points) < 30
+    return search.best.size if search.best else None, [p.size for p in search.points]
+
+
+@pytest.mark.parametrize("peak", [linear, floor, squared, flat])
+@pytest.mark.parametrize("highest", [3, 64, 65536])
+def test_the_largest_size_within_the_budget_whatever_the_shape(peak: Callable[[int], int], highest: int) -> None:
+    true = max(size for size in range(1, highest + 1) if peak(size) <= BUDGET)
+    found, asked = bisected(peak, highest=highest)
+    assert found is not None and 0.98 * true - 1 <= found <= true
+    assert len(asked) <= 16 and len(set(asked)) == len(asked)
+    # What the calibration reads: sizes around a quarter, a half and three quarters.
+    assert {round(found * share) or 1 for share in (0.25, 0.5, 0.75)} <= set(asked)
+
+
+def test_a_size_that_cannot_run_bounds_the_prediction() -> None:
+    found, _ = bisected(lambda size: None if size > 50 else 10 * size)
+    assert found in (49, 50)
+
+
+def test_not_even_the_smallest() -> None:
+    assert bisected(lambda size: 2000, lowest=2) == (None, [2])
+    found = prediction([Point(2, 2000)], BUDGET, "cpu", 1.0)
+    assert (found.max_batch_size, found.first_size(), found.at_max) == (None, None, None)
+
+
+def points(*pairs: tuple[int, int]) -> tuple[Point, ...]:
+    return tuple(Point(size, peak, peak // 2) for size, peak in pairs)
+
+
+def test_peaks_between_the_sizes_asked() -> None:
+    known = points((10, 100), (20, 300))
+    assert (at(known, 10), at(known, 15), at(known, 20)) == ((100, 50), (200, 100), (300, 150))
+    assert at(known, 9) is None and at(known, 21) is None
+    assert at((*known, Point(15, None)), 15) == (200, 100)
+
+
+def test_a_trial_calibrates() -> None:
+    known = points((10, 100), (20, 200))
+    # Forward and backward apart where that was measured, else the whole peak.
+    assert calibrate(known, 10, 999, 55, None) == Calibration(10, 1.1)
+    assert calibrate(known, 10, 110, None, None) == Calibration(10, 1.1)
+    # On a device, what its allocator has not handed out does not grow with the batch.
+    assert calibrate(known, 20, 700, 650, 220) == Calibration(20, 1.1, 480)
+
+
+@pytest.mark.parametrize(
+    ("size", "measured", "why"),
+    [
+        (10, 89, "a batch of 10 took 0.89 times what was predicted"),
+        (10, 151, "a batch of 10 took 1.51 times what was predicted"),
+        (10, None, "the first trial's peak was not measured"),
+        (30, 100, "nothing is predicted near a batch of 30"),
+    ],
+)
+def test_what_is_not_trusted(size: int, measured: int | None, why: str) -> None:
+    with pytest.raises(Distrusted, match=f"^{why}$"):
+        calibrate(points((10, 100), (20, 200)), size, measured, None, None)
+
+
+def test_memory_that_falls_is_not_trusted() -> None:
+    checked(points((10, 100), (20, 100), (30, 99)))
+    with pytest.raises(Distrusted, match=r"^a batch of 30 is predicted to take less than one of 20$"):
+        checked(points((10, 100), (30, 98), (20, 100)))
+
+
+def test_the_jump_stays_below_the_budget() -> None:
+    known = points((10, 100), (110, 1100))
+    assert aim(known, Calibration(10, 1.0), 1000) == 99
+    assert aim(known, Calibration(10, 1.1), 1000) == 89
+    assert aim(known, Calibration(10, 1.0, 500), 1000) == 49
+    assert aim(known, Calibration(10, 1.0), 5000) == 110  # no size beyond those predicted
+    assert aim(known, Calibration(10, 1.0), 90) is None
+
+
+# Steering a search
+
+
+def steered(
+    predicted: Callable[[int], float], real: Callable[[int], float], cap: int = 65536
+) -> tuple[Search, Guide, list[int]]:
+    """A search with a prediction, on peaks that `real` tells."""
+    bisection = Bisection(GIB, 1, cap)
+    while (asked := bisection.next()) is not None:
+        bisection.points.append(Point(asked, int(predicted(asked)), int(predicted(asked))))
+    guide = Guide()
+    guide.prediction = prediction(bisection.points, GIB, "cpu", 0.0)
+    guide.settle(GIB)
+    search = Search(cap=cap, budget_bytes=GIB, reserve=1, start=guide.first_size)
+    results: list[Result] = []
+    while (attempt := search.next()) is not None:
+        attempt = guide.steer(attempt, search, results)
+        peak = int(real(attempt.size))
+        outcome: Outcome = "fits" if peak <= GIB else "over-budget"
+        results.append(Result(attempt.size, attempt.purpose, False, outcome, peak_bytes=peak, compute_peak_bytes=peak))
+        search.static_bytes = int(real(0))
+        search.record(attempt.size, outcome, peak, compute_peak_bytes=peak, purpose=attempt.purpose)
+    return search, guide, [r.size for r in results]
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.0, 1.02, 1.15, 1.45])
+@pytest.mark.parametrize("per_sample", [0.053, 2.6, 35.0])
+def test_few_trials_and_no_failure_where_the_prediction_is_off_by_a_factor(factor: float, per_sample: float) -> None:
+    search, guide, sizes = steered(
+        lambda size: (20 + per_sample * size) * MIB, lambda size: factor * (20 + per_sample * size) * MIB
+    )
+    true = math.floor((1024 / factor - 20) / per_sample)
+    assert search.best is not None and search.confirmed
+    assert 0.98 * true - 1 <= search.best.size <= true
+    assert search.first_failing is None
+    assert len(sizes) <= 4  # the calibration, the jump, one more where sizes are few, the confirmation
+    assert guide.method == "fake tensors"
+    assert guide.calibration is not None and guide.calibration.factor == pytest.approx(factor)
+    assert guide.max_batch_size is not None and abs(guide.max_batch_size - true) <= 1 + 0.04 * true
+
+
+def test_what_the_prediction_leaves_out_as_a_constant() -> None:
+    search, _, sizes = steered(lambda size: (20 + 2.6 * size) * MIB, lambda size: (32 + 2.6 * size) * MIB)
+    assert search.best is not None and 374 <= search.best.size <= 381
+    assert len(sizes) <= 4 and search.first_failing is None
+
+
+def test_a_prediction_that_is_wrong_is_let_go() -> None:
+    search, guide, _ = steered(lambda size: (20 + size) * MIB, lambda size: (20 + 2 * size) * MIB)
+    assert search.best is not None and 491 <= search.best.size <= 502
+    assert guide.method == "fitted trials: a batch of 249 took 1.93 times what was predicted"
+    assert guide.calibration is None
+    assert guide.entry()["reason"] == "a batch of 249 took 1.93 times what was predicted"
+
+
+def test_a_first_trial_that_fails_leaves_the_search_to_itself() -> None:
+    search, guide, sizes = steered(lambda size: (20 + size) * MIB, lambda size: (20 + 8 * size) * MIB)
+    assert sizes[:2] == [249, 1]
+    assert search.best is not None and 123 <= search.best.size <= 125
+    assert guide.reason == "a batch of 249, a quarter of what was predicted, did not fit"
+
+
+def test_the_jump_keeps_to_the_searchs_own_limits() -> None:
+    known = points((1, MIB), (100, 100 * MIB), (1024, GIB))
+    first = Result(256, "search", True, "fits", peak_bytes=256 * MIB)
+
+    def jump(attempt: Attempt = FITTED, **limits: Any) -> Attempt:
+        guide = Guide()
+        guide.prediction = Prediction(1024, known, "cpu", 0.0)
+        return guide.steer(attempt, Search(budget_bytes=GIB, **limits), [first])
+
+    assert jump() == Attempt(1013)
+    assert jump(cap=500) == Attempt(500)
+    assert jump(multiple_of=8) == Attempt(1008)
+    assert jump(seek_failure=False) == Attempt(861)
+    assert jump(cap=200) == Attempt(300)  # not below what passed
+    assert jump(Attempt(256, "confirm")) == Attempt(256, "confirm")
+
+
+# The child that predicts
+
+
+def fake(size: int) -> dict[str, Any]:
+    peak = (20 + size) * MIB
+    held = {"parameter_bytes": 1, "gradient_bytes": 2, "optimizer_bytes": 3}
+    return {"ok": True, "size": size, "peak_bytes": peak, "compute_peak_bytes": peak - MIB, **held, "seconds": 0.1}
+
+
+READY = {"ok": True, "device": "cpu", "smallest_batch": 1}
+
+
+def test_what_a_child_says_becomes_a_prediction(scenario: Scenario) -> None:
+    sizes = (1, 64, 1100, 1000, 250, 500, 750)
+    refused = {"ok": False, "size": 9999, "why": "too large"}
+    scenario(predicted=[READY, *map(fake, sizes), refused, {"ok": True, "done": True}])
+    predictor = Predictor(SETUP, GIB, 65536, 60.0)
+    found = predictor.result(GIB)
+    predictor.close()
+    assert (found.max_batch_size, found.first_size(), found.device) == (1000, 250, "cpu")
+    assert found.at_max == Point(1000, 1020 * MIB, 1019 * MIB, 1, 2, 3)
+    assert [p.size for p in found.points] == [1, 64, 250, 500, 750, 1000, 1100, 9999]
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ([{"ok": False, "why": "RuntimeError: no"}], "fake tensors cannot run it: RuntimeError: no"),
+        ([READY, {"ok": False, "size": 1, "why": "E: no"}], "fake tensors cannot run it: E: no"),
+        ([], "the process with fake tensors ended with exit status 0"),
+        ([READY, fake(1)], "the process with fake tensors ended with exit status 0"),
+    ],
+)
+def test_a_child_that_cannot_predict_gives_a_reason(scenario: Scenario, lines: list[dict[str, Any]], why: str) -> None:
+    scenario(predicted=lines)
+    guide = Guide()
+    guide.begin(SETUP, GIB, 65536, 60.0)
+    guide.finish(GIB)
+    assert (guide.prediction, guide.reason, guide.first_size) == (None, why, None)
+    assert guide.method == f"fitted trials: {why}"
+
+
+def test_nothing_is_started_where_there_is_nothing_to_gain() -> None:
+    guide = Guide()
+    guide.begin(SETUP, GIB, 8, 60.0)
+    guide.finish(GIB)
+    assert guide.reason == "at most 8 sizes are searched"
+    guide = Guide()
+    guide.begin(SETUP, None, 65536, 60.0)
+    assert guide.reason == "what is free on the device is not known before a trial"
+
+
+def test_a_child_that_is_too_slow_is_not_waited_for(scenario: Scenario) -> None:
+    scenario(predicted=[READY])
+    predictor = Predictor(SETUP, GIB, 65536, 0.001)
+    with pytest.raises(Distrusted, match=r"^fake tensors took longer than 300 µs$"):
+        predictor.result(GIB)
+    predictor.close()
