@@ -33,6 +33,7 @@ from gpucheck.batch_size.trial_gauge import (
     swapped_bytes,
 )
 from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
+from gpucheck.batch_size.trial_tidy import remove_empty_cache
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine.accel import Accel, open_device
 from gpucheck.report.codec import to_json
@@ -109,6 +110,7 @@ def _prepared(setup: Json) -> tuple[Json, Session | None]:
         stage = "build"
         gauge.begin()
         workload = _load(setup, accel.device)
+        remove_empty_cache()
         gauge.mark(computing=True)
     except GpucheckError as error:
         return {"ok": False, "stage": stage, "error": _told(error)}, None
