@@ -106,6 +106,15 @@ def trial(size: int, peak: float, purpose: str = "search") -> dict[str, Any]:
     return {"batch_size": size, "peak_bytes": int(peak * GIB), "purpose": purpose, "outcome": "fits"}
 
 
+def test_along_an_axis_the_curves_are_over_lengths() -> None:
+    trials = [trial(length, length) for length in (1, 2, 4)]
+    speeds = [{"batch_size": length, "samples_per_s": 10.0 * length} for length in (1, 2, 4)]
+    axis = {"name": "seq", "batch_size": 8}
+    drawn = curves({"trials": trials, "speeds": speeds, "budget_bytes": 10 * GIB, "axis": axis})
+    text = "\n".join(str(block) for block in drawn)
+    assert "seq/s" in text and "batch size" not in text and "samples/s" not in text
+
+
 def test_memory_and_speed_as_curves() -> None:
     speeds = [{"batch_size": size, "samples_per_s": rate} for size, rate in ((1, 20.0), (10, 90.0), (100, 100.0))]
     trials = [

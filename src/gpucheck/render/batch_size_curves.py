@@ -27,7 +27,9 @@ def curves(found: dict[str, Any]) -> list[Block]:
     ends = dict.fromkeys((min(peaks, default=0), max(peaks, default=0)), budget)
     scale, unit = (units.GIB, "GiB") if budget >= units.GIB else (units.MIB, "MiB")
     memory = (_series("peak", peaks, scale), _series("budget", ends, scale))
-    drawn = [_drawn(memory, peaks, f"memory, {unit}"), _drawn((_series("", speeds),), speeds, "samples/s")]
+    axis = (found.get("axis") or {}).get("name")
+    size, rate = (axis, f"{axis}/s") if axis else ("batch size", "samples/s")
+    drawn = [_drawn(memory, peaks, size, f"memory, {unit}"), _drawn((_series("", speeds),), speeds, size, rate)]
     return [block for pair in drawn if pair for block in pair]
 
 
@@ -47,9 +49,9 @@ def _series(name: str, points: dict[int, float], scale: float = 1.0) -> Series:
     return Series(name, tuple((size, value / scale) for size, value in sorted(points.items())))
 
 
-def _drawn(series: tuple[Series, ...], sizes: dict[int, float], name: str) -> list[Block]:
+def _drawn(series: tuple[Series, ...], sizes: dict[int, float], size: str, name: str) -> list[Block]:
     if len(sizes) < FEWEST_SIZES:
         return []
     whole: Callable[[float], str] = "{:.0f}".format
-    drawn = curve(series, x_name="batch size", y_name=name, x_text=whole, height=HEIGHT)
+    drawn = curve(series, x_name=size, y_name=name, x_text=whole, height=HEIGHT)
     return [] if drawn is None else [drawn, Line()]
