@@ -536,7 +536,7 @@ def predicted(size: int) -> dict[str, Any]:
 
 def test_a_prediction_starts_the_search_and_a_trial_calibrates_it(scenario: Scenario) -> None:
     lines = [predicted(size) for size in (1, 64, 1840, 2000, 1380, 920, 460)]
-    ready = {"ok": True, "device": "cpu", "smallest_batch": 1}
+    ready = {"ok": True, "device": "cpu"}
     scenario(static=100 * MIB, per_sample=MIB * 0.6, predicted=[ready, *lines, {"ok": True, "done": True}])
     recorder = find(memory_limit="1GiB")
     found = answer(recorder)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,14 +218,14 @@ def fake(size: int) -> dict[str, Any]:
     return {"ok": True, "size": size, "peak_bytes": peak, "compute_peak_bytes": peak - MIB, **held, "seconds": 0.1}
 
 
-READY = {"ok": True, "device": "cpu", "smallest_batch": 1}
+READY = {"ok": True, "device": "cpu"}
 
 
 def test_what_a_child_says_becomes_a_prediction(scenario: Scenario) -> None:
     sizes = (1, 64, 1100, 1000, 250, 500, 750)
     refused = {"ok": False, "size": 9999, "why": "too large"}
     scenario(predicted=[READY, *map(fake, sizes), refused, {"ok": True, "done": True}])
-    predictor = Predictor(SETUP, GIB, 65536, 60.0)
+    predictor = Predictor(SETUP, GIB, None, 65536, 60.0)
     found = predictor.result(GIB)
     predictor.close()
     assert (found.max_batch_size, found.first_size(), found.device) == (1000, 250, "cpu")
@@ -244,7 +245,7 @@ def test_what_a_child_says_becomes_a_prediction(scenario: Scenario) -> None:
 def test_a_child_that_cannot_predict_gives_a_reason(scenario: Scenario, lines: list[dict[str, Any]], why: str) -> None:
     scenario(predicted=lines)
     guide = Guide()
-    guide.begin(SETUP, GIB, 65536, 60.0)
+    guide.begin(SETUP, GIB, None, 65536, 60.0)
     guide.finish(GIB)
     assert (guide.prediction, guide.reason, guide.first_size) == (None, why, None)
     assert guide.method == f"fitted trials: {why}"
@@ -252,17 +253,20 @@ def test_a_child_that_cannot_predict_gives_a_reason(scenario: Scenario, lines: l
 
 def test_nothing_is_started_where_there_is_nothing_to_gain() -> None:
     guide = Guide()
-    guide.begin(SETUP, GIB, 8, 60.0)
+    guide.begin(SETUP, GIB, None, 8, 60.0)
     guide.finish(GIB)
     assert guide.reason == "at most 8 sizes are searched"
     guide = Guide()
-    guide.begin(SETUP, None, 65536, 60.0)
+    guide.begin(SETUP, None, None, 65536, 60.0)
     assert guide.reason == "what is free on the device is not known before a trial"
+    guide = Guide()
+    guide.begin(replace(SETUP, recipe={"compile": True}), GIB, None, 65536, 60.0)
+    assert guide.reason == "what a compiler leaves of a model's tensors is not known before it runs"
 
 
 def test_a_child_that_is_too_slow_is_not_waited_for(scenario: Scenario) -> None:
     scenario(predicted=[READY])
-    predictor = Predictor(SETUP, GIB, 65536, 0.001)
+    predictor = Predictor(SETUP, GIB, None, 65536, 0.001)
     with pytest.raises(Distrusted, match=r"^fake tensors took longer than 300 µs$"):
         predictor.result(GIB)
     predictor.close()

@@ -29,9 +29,11 @@ def module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return made
 
 
-def setup(target: str, *, inputs: tuple[str, ...] = (), mode: str = "train", device: str = "cpu") -> dict[str, Any]:
+def setup(
+    target: str, *, inputs: tuple[str, ...] = (), mode: str = "train", device: str = "cpu", **recipe: Any
+) -> dict[str, Any]:
     told = {"target": target, "inputs": inputs, "mode": mode, "optimizer": "adamw", "dtype": None, "device": device}
-    return {**told, "guard_bytes": None}
+    return {**told, "guard_bytes": None, "lowest": None, "recipe": recipe}
 
 
 def prepared(told: dict[str, Any]) -> Fake:
@@ -175,3 +177,37 @@ def test_what_depends_on_data_is_said_in_a_line(module: types.ModuleType) -> Non
     assert fake is None
     assert not answer["ok"] and answer["why"].startswith("DataDependentOutputException")
     assert "\n" not in answer["why"]
+
+
+def test_mixed_precision_takes_less() -> None:
+    plain, mixed = prepared(setup("transformer")).run(8), prepared(setup("transformer", amp="bfloat16")).run(8)
+    assert mixed["compute_peak_bytes"] < 0.9 * plain["compute_peak_bytes"]
+    assert mixed["gradient_bytes"] == plain["gradient_bytes"]
+
+
+def test_along_another_dimension(module: types.ModuleType) -> None:
+    module.make = Layered  # type: ignore[attr-defined]
+    told = setup("users_own:make", inputs=("x:Tx16:float32",), axis="T", batch_size=2)
+    fake = prepared({**told, "lowest": 4})
+    # Each length takes as much again as a batch so much larger: attention keeps no square of it.
+    first, second, third = (fake.run(size)["compute_peak_bytes"] for size in (1000, 2000, 3000))
+    assert third - second == second - first > 2 * 1000 * 16 * 4
+
+
+class Recomputed(nn.Module):
+    """Keeps no activations of its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)) for _ in range(8)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+        return x
+
+
+def test_activations_that_are_computed_again_are_not_counted_twice(module: types.ModuleType) -> None:
+    module.make = Recomputed  # type: ignore[attr-defined]
+    per_sample = prepared(setup("users_own:make", inputs=("x:64:float32",))).run(10000)["peak_bytes"] / 10000
+    assert per_sample < 8 * 2 * 64 * 4

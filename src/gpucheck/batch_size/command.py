@@ -273,12 +273,13 @@ class _Hunt:
 
     def _foresee(self) -> None:
         """Predict: on a CPU beside the first child's start, else before it, since both would hold the device."""
-        setup, highest, left = self.runner.setup, self.options.max_batch_size, available(self.deadline)
+        setup, axis = self.runner.setup, axis_of(self.options)
+        sizes = (axis.low if axis else None, cap_of(self.options))
         if setup.is_cpu:
-            self.guide.begin(setup, self.budget.bytes, highest, left)
+            self.guide.begin(setup, self.budget.bytes, *sizes, available(self.deadline))
             return
         expected = expected_budget(setup, self.facts)
-        self.guide.begin(setup, expected, highest, left)
+        self.guide.begin(setup, expected, *sizes, available(self.deadline))
         self.guide.finish(expected or 0)
 
     def _is_dangerous(self, ready: dict[str, Any]) -> bool:

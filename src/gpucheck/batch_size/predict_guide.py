@@ -28,14 +28,18 @@ class Guide:
         self._predictor: Predictor | None = None
         self._jumped = False
 
-    def begin(self, setup: Setup, budget_bytes: int | None, highest: int, available_s: float) -> None:
-        """Start the child that predicts. Without a budget there is nothing to predict."""
+    def begin(
+        self, setup: Setup, budget_bytes: int | None, lowest: int | None, highest: int, available_s: float
+    ) -> None:
+        """Start the child that predicts sizes from `lowest`, None for the smallest batch, to `highest`."""
         if budget_bytes is None:
             self.reason = "what is free on the device is not known before a trial"
         elif highest < LEAST_SIZES:
             self.reason = f"at most {highest} sizes are searched"
+        elif setup.recipe.get("compile"):
+            self.reason = "what a compiler leaves of a model's tensors is not known before it runs"
         else:
-            self._predictor = Predictor(setup, budget_bytes, highest, available_s)
+            self._predictor = Predictor(setup, budget_bytes, lowest, highest, available_s)
 
     def finish(self, budget_bytes: int) -> None:
         """Wait for the prediction, and end its child."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from dataclasses import asdict
 from typing import Any
 
 from gpucheck.batch_size.predict import Distrusted, Point, Prediction, checked, prediction
@@ -21,16 +22,18 @@ _FIGURES = ("peak_bytes", "compute_peak_bytes", "parameter_bytes", "gradient_byt
 
 
 class Predictor:
-    """A child that predicts peaks; it begins at once, so that the parent may do something else meanwhile."""
+    """A child that predicts peaks; it begins at once, so that the parent may do something else meanwhile.
 
-    def __init__(self, setup: Setup, budget_bytes: int, highest: int, available_s: float) -> None:
+    `lowest` None is the smallest batch that the model takes.
+    """
+
+    def __init__(self, setup: Setup, budget_bytes: int, lowest: int | None, highest: int, available_s: float) -> None:
         self._limit = min(LONGEST_S, SHARE_OF_TIME * available_s)
         self._began = time.monotonic()
         self._child = LineChild(python_argv("gpucheck.batch_size.trial_fake"))
-        names = ("target", "inputs", "mode", "optimizer", "dtype", "device", "guard_bytes")
-        told = {name: getattr(setup, name) for name in names}
+        told = {**asdict(setup), "budget_bytes": budget_bytes, "lowest": lowest, "highest": highest}
         with contextlib.suppress(ChildEnded):  # said when it is asked
-            self._child.send(json.dumps({**told, "budget_bytes": budget_bytes, "highest": highest}))
+            self._child.send(json.dumps(told))
 
     def close(self) -> None:
         """End the child."""

@@ -27,7 +27,7 @@ from gpucheck.batch_size.trial_gauge import set_guard
 from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
 from gpucheck.batch_size.trial_storages import Storages
 from gpucheck.errors import GpucheckError
-from gpucheck.work.spec import parse_inputs, parse_target
+from gpucheck.work.spec import Recipe, parse_inputs, parse_target
 from gpucheck.work.target import Batch, Workload, load, step
 
 # The second step holds the optimizer's state from its beginning, as every later one does.
@@ -45,7 +45,7 @@ def main() -> int:
     if fake is None:
         return 0
     highest = int(setup["highest"])
-    search = Bisection(int(setup["budget_bytes"]), min(fake.workload.smallest_batch, highest), highest)
+    search = Bisection(int(setup["budget_bytes"]), min(_lowest(setup, fake), highest), highest)
     while len(search.points) < MOST_SIZES and (size := search.next()) is not None:
         told = _told(fake, size)
         channel.send(told)
@@ -65,14 +65,18 @@ def _prepared(setup: Json) -> tuple[Json, Fake | None]:
             if build_on == "cpu" and setup["guard_bytes"] is not None:
                 set_guard(setup["guard_bytes"])
             fake = Fake(_built(setup, build_on), device, foreach=setup["device"].split(":")[0] in FOREACH_DEVICES)
-            fake.run(fake.workload.smallest_batch)
+            fake.run(_lowest(setup, fake))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
             why = _said(error)
             sys.stderr.write(traceback.format_exc())
             continue
-        ready = {"ok": True, "device": device.type, "smallest_batch": fake.workload.smallest_batch}
-        return ready, fake
+        return {"ok": True, "device": device.type}, fake
     return {"ok": False, "why": why}, None
+
+
+def _lowest(setup: Json, fake: Fake) -> int:
+    """The smallest size: the first along an axis, else the smallest batch."""
+    return int(setup["lowest"] or fake.workload.smallest_batch)
 
 
 def fake_device(asked: str) -> torch.device:
@@ -92,6 +96,7 @@ def _built(setup: Json, on: str) -> Workload:
             optimizer=setup["optimizer"],
             dtype=setup["dtype"],
             device=torch.device(on),
+            recipe=Recipe(**setup["recipe"]),
         )
 
     if on != "meta":
@@ -146,7 +151,9 @@ class Fake:
             found: torch.Tensor = known[id(tensor)]
             return found
 
-        for module in self.workload.model.modules():
+        loss = self.workload.loss
+        criterion = loss.modules() if isinstance(loss, torch.nn.Module) else ()
+        for module in (*self.workload.model.modules(), *criterion):
             for table in (module._parameters, module._buffers):
                 for name, tensor in table.items():
                     if tensor is not None:
