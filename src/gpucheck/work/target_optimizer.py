@@ -46,8 +46,8 @@ def by_name(name: str) -> Optimizer:
         if inspect.isclass(value) and issubclass(value, base) and value is not base
     }
     if wanted not in every:
-        near = difflib.get_close_matches(wanted, [*OPTIMIZERS, *every], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"give {', '.join(sorted({*OPTIMIZERS, *every}))}"
+        near = difflib.get_close_matches(wanted, list(every), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"give {', '.join(sorted(every))}"
         raise UsageError(f"--optimizer {name!r} is not in torch.optim", "", hint)
     found = every[wanted]
     if inspect.signature(found.step).parameters["closure"].default is inspect.Parameter.empty:
