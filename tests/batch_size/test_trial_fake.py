@@ -33,7 +33,7 @@ def setup(
     target: str, *, inputs: tuple[str, ...] = (), mode: str = "train", device: str = "cpu", **recipe: Any
 ) -> dict[str, Any]:
     told = {"target": target, "inputs": inputs, "mode": mode, "optimizer": "adamw", "dtype": None, "device": device}
-    return {**told, "guard_bytes": None, "lowest": None, "recipe": recipe}
+    return {**told, "guard_bytes": None, "lowest": None, "on_host": False, "recipe": recipe}
 
 
 def prepared(told: dict[str, Any]) -> Fake:

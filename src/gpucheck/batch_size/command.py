@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from gpucheck.batch_size import answer, answer_use, recommend
+from gpucheck.batch_size import answer, answer_use, estimate, recommend
 from gpucheck.batch_size.after import After
 from gpucheck.batch_size.budget import Budget, MemoryLimit, guard_bytes, on_cpu, on_device, parse_limit
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
@@ -66,6 +66,7 @@ class Options:
     axis: str | None = None
     batch_size: int | None = None
     search: SearchOptions = field(default_factory=SearchOptions)
+    estimate: bool = False
     device: str = "auto"
 
 
@@ -78,6 +79,9 @@ def command(options: Options, emit: Emit) -> None:
     began = time.monotonic()
     limit = _checked(options)
     target = options.target or "transformer"
+    if options.estimate:
+        _estimate(options, target, limit, began, emit)
+        return
     facts = inventory.read(processes=True)
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
@@ -89,6 +93,32 @@ def command(options: Options, emit: Emit) -> None:
     seconds = options.time_budget_s or (CPU_TIME_BUDGET_S if setup.is_cpu else DEVICE_TIME_BUDGET_S)
     with Runner(setup, start_timeout_s=max(seconds, TRIAL_TIMEOUT_LEAST_S)) as runner:
         _Hunt(options, emit, facts, runner, budget, began + seconds).run()
+
+
+def _estimate(options: Options, target: str, limit: MemoryLimit | None, began: float, emit: Emit) -> None:
+    """Estimate for a device of `limit`, without looking at any."""
+    memory, kind = estimate.checked(limit, options.device)
+    emit(Started(inventory.read()))
+    guard = host.memory().usable if sys.platform == "linux" else None
+    setup = Setup(
+        target=target,
+        inputs=options.inputs,
+        mode=options.mode,
+        optimizer=options.optimizer,
+        dtype=options.dtype,
+        device=kind,
+        device_name=None,
+        budget_bytes=memory,
+        guard_bytes=guard,
+        limit=None,
+        free_before=None,
+        shared=False,
+        watch_bytes=None,
+        recipe=asdict(recipe_of(options)),
+    )
+    axis = axis_of(options)
+    deadline = began + (options.time_budget_s or DEVICE_TIME_BUDGET_S)
+    estimate.estimate(setup, memory, (axis.low if axis else None, cap_of(options)), deadline, emit)
 
 
 def _checked(options: Options) -> MemoryLimit | None:

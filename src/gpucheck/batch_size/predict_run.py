@@ -24,14 +24,25 @@ _FIGURES = ("peak_bytes", "compute_peak_bytes", "parameter_bytes", "gradient_byt
 class Predictor:
     """A child that predicts peaks; it begins at once, so that the parent may do something else meanwhile.
 
-    `lowest` None is the smallest batch that the model takes.
+    `lowest` None is the smallest batch that the model takes. With `on_host` fake tensors are on the CPU whatever the
+    device: it is left alone, or is not here.
     """
 
-    def __init__(self, setup: Setup, budget_bytes: int, lowest: int | None, highest: int, available_s: float) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        budget_bytes: int,
+        lowest: int | None,
+        highest: int,
+        available_s: float,
+        *,
+        on_host: bool = False,
+    ) -> None:
         self._limit = min(LONGEST_S, SHARE_OF_TIME * available_s)
         self._began = time.monotonic()
         self._child = LineChild(python_argv("gpucheck.batch_size.trial_fake"))
-        told = {**asdict(setup), "budget_bytes": budget_bytes, "lowest": lowest, "highest": highest}
+        told = {**asdict(setup), "budget_bytes": budget_bytes, "on_host": on_host}
+        told |= {"lowest": lowest, "highest": highest}
         with contextlib.suppress(ChildEnded):  # said when it is asked
             self._child.send(json.dumps(told))
 

@@ -58,7 +58,7 @@ def main() -> int:
 
 def _prepared(setup: Json) -> tuple[Json, Fake | None]:
     """A workload that runs without memory: built without it where that goes, else built on the host."""
-    device = fake_device(setup["device"])
+    device = fake_device("cpu" if setup["on_host"] else setup["device"])
     why = ""
     for build_on in ("meta", "cpu"):
         try:

@@ -81,6 +81,10 @@ def find_batch_size(
             help="24GiB, 80% or leave:2GiB. Default: what is free; on a CPU the smaller of 2 GiB and half of it.",
         ),
     ] = None,
+    estimate: Annotated[
+        bool,
+        typer.Option("--estimate", help="For a device that is not here, of --memory-limit: a figure, nothing is run."),
+    ] = False,
     headroom: Annotated[
         str, typer.Option("--headroom", metavar="PERCENT", help="Of the budget, left free by the recommended size.")
     ] = "10%",
@@ -121,6 +125,7 @@ def find_batch_size(
             start=start,
         ),
         memory_limit=memory_limit,
+        estimate=estimate,
         headroom=units.parse_percent(headroom, "--headroom"),
         effective_batch=effective_batch,
         time_budget_s=units.parse_duration(time_budget) if time_budget else None,

@@ -1,0 +1,136 @@
+"""`--estimate`: what a device that is not here would take, from fake tensors alone. Nothing is run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from gpucheck.batch_size.budget import MARGIN_BYTES, MARGIN_SHARE, MemoryLimit
+from gpucheck.batch_size.predict import Distrusted, Point, Prediction
+from gpucheck.batch_size.predict_run import Predictor
+from gpucheck.batch_size.runner import Setup
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.report.events import Answered, Emit, Judged, Progress
+from gpucheck.report.finding import Finding
+from gpucheck.units import MIB, capacity
+
+# The kinds of device that an estimate can be about.
+KINDS = ("cuda", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a process holds of a device beside its tensors, in bytes, and where the figures come from."""
+
+    context_bytes: int
+    workspace_bytes: int
+    source: str
+
+
+# Contexts differ by driver, card and the kernels that torch loads: the larger of what is reported is taken.
+OUTSIDE = {
+    "cuda": Outside(
+        10**9,
+        2 * 32 * MIB,
+        "context: about 1 GB a process (skrl's documentation; 0.78 GB in pytorch issue 34323); "
+        "workspaces: 32 MiB each for cuBLAS and cuBLASLt, NVIDIA's advice for Hopper (pytorch pull request 120925)",
+    ),
+    "cpu": Outside(0, 0, "a CPU's budget counts what a process takes beyond torch itself"),
+}
+
+
+def checked(limit: MemoryLimit | None, device: str) -> tuple[int, str]:
+    """The device's memory in bytes, and its kind. Raises UsageError for what an estimate cannot be about."""
+    if limit is None or limit.kind != "size":
+        raise UsageError(
+            "--estimate needs a size as its --memory-limit",
+            "there is no device to ask what it has",
+            "write it like --memory-limit 80GiB",
+        )
+    kind = "cuda" if device == "auto" else device.split(":")[0]
+    if kind not in KINDS:
+        raise UsageError(f"--estimate knows nothing of {device}", "", f"give --device {' or '.join(KINDS)}")
+    return int(limit.value), kind
+
+
+def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], deadline: float, emit: Emit) -> None:
+    """Estimate the largest of `sizes` (lowest, highest) within a device's memory, by `deadline` (monotonic).
+
+    Raises CannotLook where fake tensors cannot run the target.
+    """
+    kind = setup.device
+    outside = OUTSIDE[kind]
+    margin = 0 if kind == "cpu" else int(max(MARGIN_BYTES, MARGIN_SHARE * memory_bytes))
+    room = memory_bytes - margin - outside.context_bytes - outside.workspace_bytes
+    if room <= 0:
+        raise UsageError(
+            f"{capacity(memory_bytes)} hold no workload",
+            f"context, workspaces and margin take {capacity(memory_bytes - room)}",
+        )
+    emit(Progress("predicting with fake tensors"))
+    found = _predicted(setup, room, sizes, deadline)
+    at_max = found.at_max
+    emit(
+        Answered(
+            "find_batch_size_estimate",
+            {
+                "max_batch_size": found.max_batch_size,
+                "peak_bytes": at_max.peak_bytes if at_max else None,
+                "compute_peak_bytes": at_max.compute_peak_bytes if at_max else None,
+                "parameter_bytes": found.points[0].parameter_bytes,
+                "gradient_bytes": found.points[0].gradient_bytes,
+                "optimizer_bytes": found.points[0].optimizer_bytes,
+                "memory_bytes": memory_bytes,
+                "budget_bytes": room,
+                "margin_bytes": margin,
+                "context_bytes": outside.context_bytes,
+                "workspace_bytes": outside.workspace_bytes,
+                "source": outside.source,
+                "error": None,
+                "error_reason": "no real run of this workload is kept",
+                "target": setup.target,
+                "mode": setup.mode,
+                "dtype": setup.dtype,
+                "recipe": setup.recipe,
+                "device": kind,
+                "fake_device": found.device,
+                "seconds": found.seconds,
+            },
+        )
+    )
+    emit(Judged(finding(found, memory_bytes, room, setup.recipe.get("axis"))))
+
+
+def _predicted(setup: Setup, room: int, sizes: tuple[int | None, int], deadline: float) -> Prediction:
+    if setup.recipe.get("compile"):
+        raise UsageError("--estimate and --compile exclude each other", "what a compiler leaves is known once it ran")
+    predictor = Predictor(setup, room, *sizes, max(0.0, deadline - time.monotonic()), on_host=True)
+    try:
+        return predictor.result(room)
+    except Distrusted as why:
+        raise CannotLook(
+            f"nothing can be estimated of {setup.target}",
+            str(why),
+            "leave --estimate out where there is a device",
+            finding="batch_size.estimate",
+        ) from None
+    finally:
+        predictor.close()
+
+
+def finding(found: Prediction, memory_bytes: int, room: int, axis: str | None) -> Finding:
+    """The estimate in words."""
+    largest, name = found.max_batch_size, f"a length of {axis} of" if axis else "a batch of"
+    evidence = {"batch_size": largest, "memory_bytes": memory_bytes, "budget_bytes": room}
+    aside = memory_bytes - room
+    rest = f"; {capacity(aside)} are set aside for what is no tensor" if aside else ""
+    if largest is None:
+        least: Point = found.points[0]
+        needs = f"its tensors take {capacity(least.peak_bytes)}" if least.peak_bytes is not None else "it cannot run"
+        title = f"estimate: not even {name} {least.size} fits {capacity(memory_bytes)}"
+        return Finding("batch_size.estimate", "fail", title, f"{needs}{rest}", evidence)
+    at_max = found.at_max
+    peak = at_max.peak_bytes if at_max and at_max.peak_bytes is not None else room
+    title = f"estimate: {name} {largest} fits {capacity(memory_bytes)}"
+    message = f"its tensors take {capacity(peak)} at their peak{rest}; error unknown, nothing was run"
+    return Finding("batch_size.estimate", "info", title, message, evidence)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.batch_size import estimate
+from gpucheck.batch_size.budget import parse_limit
+from gpucheck.batch_size.command import Options, command
+from gpucheck.batch_size.runner import Setup
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import inventory
+from gpucheck.report.events import Answered, Judged, Recorder
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.units import GIB, MIB
+
+Scenario = Callable[..., Path]
+
+
+def line(size: int) -> dict[str, Any]:
+    peak = GIB + size * 100 * MIB
+    held = {"parameter_bytes": 1, "gradient_bytes": 2, "optimizer_bytes": 3}
+    return {"ok": True, "size": size, "peak_bytes": peak, "compute_peak_bytes": peak, **held}
+
+
+def told(*sizes: int) -> list[dict[str, Any]]:
+    return [{"ok": True, "device": "cpu"}, *(line(size) for size in sizes), {"ok": True, "done": True}]
+
+
+def estimated(memory: int, device: str = "cuda", **recipe: Any) -> tuple[dict[str, Any], Finding]:
+    setup = Setup("mlp", (), "train", "adamw", None, device, None, memory, None, None, None, False, None, recipe)
+    recorder = Recorder()
+    estimate.estimate(setup, memory, (None, 65536), time.monotonic() + 60, recorder)
+    (answered,) = [event for event in recorder.events if isinstance(event, Answered)]
+    (judged,) = [event for event in recorder.events if isinstance(event, Judged)]
+    assert answered.name == "find_batch_size_estimate"
+    found: dict[str, Any] = answered.value
+    return found, judged.finding
+
+
+def test_an_estimate_leaves_room_for_what_is_no_tensor(scenario: Scenario) -> None:
+    scenario(predicted=told(1, 64, 765, 775))
+    found, finding = estimated(80 * GIB)
+    margin = int(0.03 * 80 * GIB)
+    room = 80 * GIB - margin - 10**9 - 64 * MIB
+    assert (found["budget_bytes"], found["margin_bytes"]) == (room, margin)
+    assert found["max_batch_size"] == 765
+    assert (found["error"], found["error_reason"]) == (None, "no real run of this workload is kept")
+    assert (found["parameter_bytes"], found["gradient_bytes"], found["optimizer_bytes"]) == (1, 2, 3)
+    assert (finding.id, finding.verdict) == ("batch_size.estimate", "info")
+    assert finding.title == "estimate: a batch of 765 fits 80 GiB"
+    assert finding.message == (
+        "its tensors take 75.7 GiB at their peak; 3.39 GiB are set aside for what is no tensor; "
+        "error unknown, nothing was run"
+    )
+
+
+def test_a_cpu_has_no_context(scenario: Scenario) -> None:
+    scenario(predicted=told(1, 9, 11))
+    found, finding = estimated(2 * GIB, "cpu", axis="T")
+    assert (found["budget_bytes"], found["max_batch_size"]) == (2 * GIB, 9)
+    assert finding.title == "estimate: a length of T of 9 fits 2 GiB"
+    assert finding.message == "its tensors take 1.88 GiB at their peak; error unknown, nothing was run"
+
+
+def test_not_even_the_smallest(scenario: Scenario) -> None:
+    scenario(predicted=told(20))
+    found, finding = estimated(2 * GIB, "cpu")
+    assert found["max_batch_size"] is None
+    assert (finding.verdict, finding.title) == ("fail", "estimate: not even a batch of 20 fits 2 GiB")
+
+
+def test_what_cannot_be_estimated_says_why(scenario: Scenario) -> None:
+    scenario()
+    with pytest.raises(CannotLook, match="fake tensors cannot run it: not in this test"):
+        estimated(80 * GIB)
+    with pytest.raises(UsageError, match="--estimate and --compile exclude each other"):
+        estimated(80 * GIB, compile=True)
+    with pytest.raises(UsageError, match="1 GiB hold no workload"):
+        estimated(GIB)
+
+
+@pytest.mark.parametrize("limit", [None, "80%", "leave:2GiB"])
+def test_the_memory_has_to_be_told(limit: str | None) -> None:
+    with pytest.raises(UsageError, match="--estimate needs a size as its --memory-limit"):
+        estimate.checked(None if limit is None else parse_limit(limit), "auto")
+
+
+def test_which_devices_it_is_about() -> None:
+    limit = parse_limit("80GiB")
+    assert [estimate.checked(limit, device) for device in ("auto", "cuda:1", "cpu")] == [
+        (80 * GIB, "cuda"),
+        (80 * GIB, "cuda"),
+        (80 * GIB, "cpu"),
+    ]
+    with pytest.raises(UsageError, match="--estimate knows nothing of mps"):
+        estimate.checked(limit, "mps")
+
+
+def test_the_command_asks_no_device(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = scenario(predicted=told(1, 64, 765, 775))
+    monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts())
+    recorder = Recorder()
+    command(Options(target="mlp", memory_limit="80GiB", estimate=True), recorder)
+    assert [event.name for event in recorder.events if isinstance(event, Answered)] == ["find_batch_size_estimate"]
+    assert log.read_text() == ""  # no trial
