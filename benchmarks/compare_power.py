@@ -46,10 +46,11 @@ from gpucheck.report.report import SCHEMA, Report, Summary  # noqa: E402
 SLOWDOWN = 1.10
 MOST_ALARMS, LEAST_FOUND = 1 / 40, 38 / 40
 # Small, so that a run is mostly the start of its process; each row still has its ten samples and more.
-COMMANDS = {
-    "matmul": ("bench", "matmul", "--device", "cpu", "--dtype", "float32", "--size", "512", "--time-budget", "0.4s"),
-    "transfer": ("bench", "transfer", "--device", "cpu", "--size", "16MiB", "--only", "copies", "--time-budget", "0.4s"),
+_ROWS = {
+    "matmul": ("--dtype", "float32", "--size", "512"),
+    "transfer": ("--size", "16MiB", "--only", "copies"),
 }
+COMMANDS = {name: ("bench", name, "--device", "cpu", *rows, "--time-budget", "0.4s") for name, rows in _ROWS.items()}
 # As many rows as `bench matmul` has on a CPU by default: two dtypes, two sizes.
 SIMULATED_ROWS = 4
 

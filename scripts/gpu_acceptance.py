@@ -76,7 +76,7 @@ STEPS = (
     Step("bench-bandwidth", ("bench", "bandwidth", "--device", "cuda", "--time-budget", "5s"), 20),
     Step("bench-matmul", ("bench", "matmul", "--device", "cuda", "--time-budget", "14s"), 45),
     Step("bench-matmul-search", ("bench", "matmul", "--search", "--dtype", "bfloat16", "--time-budget", "14s"), 35),
-    Step("bench-matmul-sustain", ("bench", "matmul", "--sustain", "8s", "--dtype", "bfloat16", "--time-budget", "16s"), 35),
+    Step("bench-matmul-sustain", ("bench", "matmul", "--sustain", "8s", "--time-budget", "16s", "--dtype", "tf32"), 35),
     Step("bench-overlap", ("bench", "overlap", "--device", "cuda", "--time-budget", "8s"), 30),
     Step("bench-crossover", ("bench", "crossover", "--device", "cuda", "--time-budget", "12s"), 40),
     Step("bench-all", ("bench", "all", "--only", "bandwidth", "--only", "matmul", "--time-budget", "6s"), 30),
