@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucheck import units
+from gpucheck import naming, units
 from gpucheck.errors import UsageError
 from gpucheck.thresholds import BY_ID, THRESHOLDS, Limit, clipped, limit, shown
 
@@ -46,7 +45,7 @@ def parse(text: str, name: str, *, below: str = "") -> Settings | None:
         raise UsageError(f"{prefix.rstrip('.')} is no table", "", f"write it as [{below}]")
     for key in table:
         if key not in KEYS:
-            raise UsageError(f"{prefix}{clipped(key)} is not known", "", _did_you_mean(key, KEYS))
+            raise UsageError(f"{prefix}{clipped(key)} is not known", "", naming.did_you_mean(key, KEYS))
     origins = {key: f"{prefix}{key}" for key in table if key != "thresholds"}
     return Settings(
         file=name,
@@ -110,7 +109,7 @@ def _thresholds(table: Any, prefix: str) -> tuple[Limit, ...]:
             continue
         for name, inner in _flat({key: value}):
             if name not in BY_ID:
-                raise UsageError(f"{prefix}.{clipped(name)} is not known", "", _did_you_mean(name, BY_ID))
+                raise UsageError(f"{prefix}.{clipped(name)} is not known", "", naming.did_you_mean(name, BY_ID))
             general.append(_in_file(name, inner, f"{prefix}.{name}"))
     return (*named, *general)
 
@@ -124,7 +123,7 @@ def _of_device(device: str, table: Mapping[str, Any], prefix: str) -> list[Limit
             # Without quotes a dot makes a table of its own: what looks like a device may be half an id.
             halves = [one.partition(".")[2] for one in BY_ID]
             meant = f"{device}.{name}" if name in halves else name
-            raise UsageError(f"{where} is not known", "", _did_you_mean(meant, BY_ID))
+            raise UsageError(f"{where} is not known", "", naming.did_you_mean(meant, BY_ID))
         if BY_ID[name].command == "compare":
             raise UsageError(f"{where} is not for one device", "", f"write it in [{prefix}]")
         found.append(_in_file(name, value, where, device))
@@ -151,7 +150,3 @@ def _in_file(name: str, value: Any, origin: str, device: str | None = None) -> L
     if isinstance(value, str) and threshold.kind != "percent":
         raise UsageError(f"{origin} {shown(value)} is no number", "", "write it without quotes")
     return limit(threshold, value, origin, device=device)
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    return f"did you mean {difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]}?"

@@ -109,7 +109,7 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
         (("bench", "transfer", "--direction", "sideways"), "--direction 'sideways' is not known"),
         (("bench", "matmul", "--device", "cpu", "--size", "9000000"), "does not fit; its matrices, "),
         (("bench", "matmul", "--dtype", "float33"), "--dtype 'float33' is not known"),
-        (("smoke", "--only", "tensor_"), "matches no check; did you mean "),
+        (("smoke", "--only", "tensor_"), "fits no check; did you mean "),
         (("smoke", "--require", "cud"), "did you mean cuda"),
         (("find-batch-size", "nowhere.py:make"), "the target's file nowhere.py is not there"),
         (("find-batch-size", "mlp", "--input", "x"), "--input 'x' is not understood"),

@@ -98,10 +98,10 @@ def test_only_and_skip_take_prefixes() -> None:
 @pytest.mark.parametrize(
     ("only", "skip", "text"),
     [
-        (("tensor.round_trip",), (), "--only 'tensor.round_trip' matches no check; did you mean tensors.round_trip?"),
-        ((), ("dataloader",), "--skip 'dataloader' matches no check; did you mean data.loader?"),
-        (("memroy",), (), "--only 'memroy' matches no check; did you mean memory?"),
-        (("",), (), "--only '' matches no check"),
+        (("tensor.round_trip",), (), "--only 'tensor.round_trip' fits no check; did you mean tensors.round_trip?"),
+        ((), ("dataloader",), "--skip 'dataloader' fits no check; did you mean data.loader?"),
+        (("memroy",), (), "--only 'memroy' fits no check; did you mean memory?"),
+        (("",), (), "--only '' fits no check"),
         (("memory",), ("memory",), "--skip leaves no check of --only; nothing would be checked; skip fewer"),
     ],
 )

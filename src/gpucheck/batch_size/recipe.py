@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-
+from gpucheck import naming
 from gpucheck.errors import UsageError
 from gpucheck.work.spec import Axis, Input, Recipe
 
@@ -23,10 +22,8 @@ def parse_recipe(
 ) -> Recipe:
     """The recipe of the options. Raises UsageError for what does not go together."""
     _check_axis(axis, batch_size, inputs)
-    if amp is not None and amp not in AMP:
-        near = difflib.get_close_matches(amp, AMP, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"give {' or '.join(AMP)}"
-        raise UsageError(f"--amp {amp!r} is not known", "", hint)
+    if amp is not None:
+        naming.one_of("--amp", amp, AMP, " or ")
     if amp is not None and dtype not in (None, "float32"):
         raise UsageError(
             f"--amp {amp} and --dtype {dtype} exclude each other",

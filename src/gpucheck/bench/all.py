@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from gpucheck import exits
+from gpucheck import exits, naming
 from gpucheck.bench import all_headlines, limits, occupied
 from gpucheck.bench.bandwidth import cases as bandwidth
 from gpucheck.bench.bandwidth.command import command as run_bandwidth
@@ -247,17 +246,7 @@ def select(only: Sequence[str], skip: Sequence[str]) -> list[Benchmark]:
 
     Raises UsageError for a prefix that fits none, and where nothing is left.
     """
-    names = [one.name for one in BENCHMARKS]
-    for option, prefixes in (("--only", only), ("--skip", skip)):
-        for prefix in prefixes:
-            if not prefix or not any(name.startswith(prefix) for name in names):
-                near = difflib.get_close_matches(prefix, names, n=1, cutoff=0.0)[0]
-                raise UsageError(f"{option} {prefix!r} fits no benchmark", "", f"did you mean {near}?")
-    found = [
-        one
-        for one in BENCHMARKS
-        if (not only or one.name.startswith(tuple(only))) and not (skip and one.name.startswith(tuple(skip)))
-    ]
-    if not found:
-        raise UsageError("--skip leaves no benchmark of --only", "nothing would be measured", "skip fewer")
-    return found
+    names = naming.select(
+        [one.name for one in BENCHMARKS], only, skip, noun="benchmark", nothing="nothing would be measured"
+    )
+    return [one for one in BENCHMARKS if one.name in names]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpucheck import config, thresholds, units
+from gpucheck import config, naming, thresholds, units
 from gpucheck.config import Settings
 from gpucheck.errors import UsageError
 from gpucheck.thresholds import THRESHOLDS, Limit, Threshold
@@ -77,9 +76,9 @@ def _variables(environ: Mapping[str, str]) -> Settings:
     """What the environment sets; an empty variable sets nothing."""
     for name in environ:
         if name.startswith("GPUCHECK_") and name not in (*VARIABLES.values(), *OTHERS):
-            near = difflib.get_close_matches(name, VARIABLES.values(), n=1, cutoff=SLIP)
-            if near:
-                raise UsageError(f"the variable {name} is not known", "", f"did you mean {near[0]}?")
+            meant = naming.slip(name, VARIABLES.values(), SLIP)
+            if meant:
+                raise UsageError(f"the variable {name} is not known", "", f"did you mean {meant}?")
     there = {name: environ[variable] for name, variable in VARIABLES.items() if environ.get(variable)}
     strict = there.get("strict")
     if strict is not None and strict.lower() not in FLAGS:

@@ -5,17 +5,17 @@ A check is a row of CHECKS and a function that returns what it saw, or raises. W
 
 from __future__ import annotations
 
-import difflib
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck import naming
+from gpucheck.errors import CannotLook
 from gpucheck.health import smoke_data, smoke_memory, smoke_numerics, smoke_required, smoke_tensors
 from gpucheck.health.smoke_setting import (
     Need,
@@ -136,24 +136,17 @@ def select(only: Sequence[str], skip: Sequence[str], checks: Sequence[Check]) ->
     Raises UsageError for a prefix that matches nothing, and where nothing is left.
     """
     ids = [check.id for check in checks]
-    for option, prefixes in (("--only", only), ("--skip", skip)):
-        for prefix in prefixes:
-            if not prefix or not any(name.startswith(prefix) for name in ids):
-                raise UsageError(f"{option} {prefix!r} matches no check", "", f"did you mean {_nearest(prefix, ids)}?")
-    chosen = [
-        check
-        for check in checks
-        if (not only or check.id.startswith(tuple(only))) and not (skip and check.id.startswith(tuple(skip)))
-    ]
-    if not chosen:
-        raise UsageError("--skip leaves no check of --only", "nothing would be checked", "skip fewer")
-    return chosen
-
-
-def _nearest(prefix: str, names: Iterable[str]) -> str:
     # Groups too: who types `tensor.` means `tensors`.
-    known = list(dict.fromkeys([*names, *(name.partition(".")[0] for name in names)]))
-    return difflib.get_close_matches(prefix, known, n=1, cutoff=0.0)[0]
+    known = list(dict.fromkeys([*ids, *(name.partition(".")[0] for name in ids)]))
+    chosen = naming.select(
+        ids,
+        only,
+        skip,
+        noun="check",
+        nothing="nothing would be checked",
+        meant=lambda prefix: naming.did_you_mean(prefix, known),
+    )
+    return [check for check in checks if check.id in chosen]
 
 
 # -- the device -------------------------------------------------------------------------------------------------------

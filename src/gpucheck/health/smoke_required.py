@@ -5,12 +5,12 @@ Their findings are no checks to select: they are there when they are asked for.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gpucheck import naming
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose
 from gpucheck.report.facts import Facts
@@ -49,10 +49,8 @@ class Usable:
 def validate(require: str | None, min_devices: int | None) -> None:
     """Raises UsageError for an unknown kind and for a number below 1."""
     if require is not None and require not in KINDS:
-        near = difflib.get_close_matches(require, KINDS, n=1, cutoff=0.0)[0]
-        raise UsageError(
-            f"--require {require!r} is no kind of device", f"known: {', '.join(KINDS)}", f"did you mean {near}?"
-        )
+        known = f"known: {', '.join(KINDS)}"
+        raise UsageError(f"--require {require!r} is no kind of device", known, naming.did_you_mean(require, KINDS))
     if min_devices is not None and min_devices < 1:
         raise UsageError(f"--min-devices {min_devices} is less than 1", "", "leave it out to ask for none")
 

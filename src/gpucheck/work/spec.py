@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpucheck import naming
 from gpucheck.errors import TargetError, UsageError
 
 BUILT_IN = ("mlp", "convnet", "transformer")
@@ -98,8 +98,8 @@ def parse_target(text: str) -> Target:
         return Target(text, built_in=text)
     location, colon, attribute = text.rpartition(":")
     if not colon or not location or not attribute:
-        near = difflib.get_close_matches(text, BUILT_IN, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        meant = naming.slip(text, BUILT_IN)
+        hint = f"did you mean {meant}? " if meant else ""
         raise TargetError(f"the target {text!r} is not understood", "", f"{hint}write {TARGET_GRAMMAR}")
     if not all(part.isidentifier() for part in attribute.split(".")):
         raise TargetError(f"the target {text!r} names no function", f"{attribute!r} is not a Python name")
@@ -119,8 +119,8 @@ def parse_input(text: str) -> Input:
         raise _refused(text, "")
     shape, dtype = rest[0], rest[1].removeprefix("torch.")
     if dtype not in DTYPES:
-        near = difflib.get_close_matches(dtype, DTYPES, n=1)
-        raise _refused(text, f"{dtype!r} is no dtype" + (f", did you mean {near[0]}?" if near else ""))
+        meant = naming.slip(dtype, DTYPES)
+        raise _refused(text, f"{dtype!r} is no dtype" + (f", did you mean {meant}?" if meant else ""))
     low, high = _range(text, rest[2], dtype) if len(rest) == 3 else (None, None)
     return Input(name, _shape(text, shape), dtype, low, high)
 

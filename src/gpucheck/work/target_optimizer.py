@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpucheck import naming
 from gpucheck.errors import TargetError, UsageError
 from gpucheck.work.spec import Target
 from gpucheck.work.target_code import kind
@@ -46,9 +46,7 @@ def by_name(name: str) -> Optimizer:
         if inspect.isclass(value) and issubclass(value, base) and value is not base
     }
     if wanted not in every:
-        near = difflib.get_close_matches(wanted, list(every), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"give {', '.join(sorted(every))}"
-        raise UsageError(f"--optimizer {name!r} is not in torch.optim", "", hint)
+        raise UsageError(f"--optimizer {name!r} is not in torch.optim", "", naming.hint(wanted, sorted(every)))
     found = every[wanted]
     if inspect.signature(found.step).parameters["closure"].default is inspect.Parameter.empty:
         raise UsageError(f"--optimizer {name} steps only with a closure", "", "bring a loop of its own, or take adamw")

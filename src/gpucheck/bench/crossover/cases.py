@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpucheck import naming
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
-from gpucheck.errors import UsageError
 from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
 
@@ -26,10 +26,15 @@ class Options:
 
 def parse(*, only: Sequence[str] = (), time_budget_s: float | None = None, device: str = "auto") -> Options:
     """Options from what was typed. Raises UsageError for a prefix that fits no operation."""
-    for prefix in only:
-        if not prefix or not any(one.id.startswith(prefix) for one in OPERATIONS):
-            known = ", ".join(one.id for one in OPERATIONS)
-            raise UsageError(f"--only {prefix!r} fits no operation", "", f"the operations are {known}")
+    known = [one.id for one in OPERATIONS]
+    naming.select(
+        known,
+        only,
+        (),
+        noun="operation",
+        nothing="nothing would be measured",
+        meant=lambda _: f"the operations are {', '.join(known)}",
+    )
     return Options(tuple(only), time_budget_s, device)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpucheck import naming
 from gpucheck.bench.transfer import (
     both_ways,
     both_ways_judge,
@@ -24,7 +25,6 @@ from gpucheck.bench.transfer import (
     together_judge,
 )
 from gpucheck.bench.transfer.setting import Setting, Together
-from gpucheck.errors import UsageError
 from gpucheck.machine.accel import Accel
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -89,14 +89,14 @@ def select(only: Sequence[str], skip: Sequence[str]) -> frozenset[str]:
     Raises UsageError for a prefix that fits none, and where nothing is left.
     """
     known = [*(part.id for part in PARTS), *(part.id for part in TOGETHER)]
-    for option, prefixes in (("--only", only), ("--skip", skip)):
-        for prefix in prefixes:
-            if not any(name.startswith(prefix) for name in known):
-                raise UsageError(f"{option} {prefix!r} fits no part", "", f"the parts are {', '.join(known)}")
-    chosen = {name for name in known if not only or name.startswith(tuple(only))}
-    chosen -= {name for name in chosen if skip and name.startswith(tuple(skip))}
-    if not chosen:
-        raise UsageError("--skip leaves no part of --only", "nothing would be measured", "skip fewer")
+    chosen = naming.select(
+        known,
+        only,
+        skip,
+        noun="part",
+        nothing="nothing would be measured",
+        meant=lambda _: f"the parts are {', '.join(known)}",
+    )
     return frozenset(chosen)
 
 

@@ -1,0 +1,61 @@
+"""Names that a user gives: the one that was meant, and those that prefixes select. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+
+from gpucheck.errors import UsageError
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name most like the one given, however unlike. Raises IndexError where none is known."""
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question for the nearest name."""
+    return f"did you mean {nearest(name, known)}?"
+
+
+def slip(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name of which the one given is a slip of the keyboard; None where it is like none."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+
+
+def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
+    """What to give in place of an unknown name: the one that was meant, or any."""
+    meant = slip(name, known)
+    return f"did you mean {meant}?" if meant else f"give {between.join(known)}"
+
+
+def one_of(option: str, value: str, known: Sequence[str], between: str = ", ") -> None:
+    """Raises UsageError for a value that is not among the known ones."""
+    if value not in known:
+        raise UsageError(f"{option} {value!r} is not known", "", hint(value, known, between))
+
+
+def select(
+    names: Sequence[str],
+    only: Sequence[str],
+    skip: Sequence[str],
+    *,
+    noun: str,
+    nothing: str,
+    meant: Callable[[str], str] | None = None,
+) -> list[str]:
+    """The names that begin with one of `only` (all where it is empty) and with none of `skip`.
+
+    `noun` is what a name is one of, `nothing` what selecting none leads to; `meant` says what to give in place of a
+    prefix that fits none, by default the nearest name. Raises UsageError for such a prefix, and where nothing is left.
+    """
+    for option, prefixes in (("--only", only), ("--skip", skip)):
+        for prefix in prefixes:
+            if not prefix or not any(name.startswith(prefix) for name in names):
+                told = meant(prefix) if meant else did_you_mean(prefix, names)
+                raise UsageError(f"{option} {prefix!r} fits no {noun}", "", told)
+    taken = [name for name in names if not only or name.startswith(tuple(only))]
+    left = [name for name in taken if not name.startswith(tuple(skip))]
+    if not left:
+        raise UsageError(f"--skip leaves no {noun} of --only", nothing, "skip fewer")
+    return left
