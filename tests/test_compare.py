@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck import compare
-from gpucheck.compare import Comparison
+from gpucheck.compare import comparison as comparing
+from gpucheck.compare import judge, welch
+from gpucheck.compare.comparison import Comparison, compare
 from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
@@ -66,7 +67,7 @@ def test_welch_is_the_textbook_s() -> None:
     # Welch's own formulas on a set worked by hand: variances 0.01 and 0.04, three and four values.
     old = [math.exp(value) for value in (0.9, 1.0, 1.1)]
     new = [math.exp(value) for value in (1.8, 2.0, 2.0, 2.2)]
-    test = compare.welch(old, new)
+    test = welch.welch(old, new)
     of_old, of_new = 0.01 / 3, (0.08 / 3) / 4
     assert test.difference == pytest.approx(1.0)
     assert test.error == pytest.approx(math.sqrt(of_old + of_new))
@@ -78,18 +79,18 @@ def test_welch_is_the_textbook_s() -> None:
 
 
 def test_values_that_do_not_vary_are_certain() -> None:
-    assert compare.welch([2.0] * 3, [2.0] * 3).p == 1.0
-    test = compare.welch([1.0] * 3, [2.0] * 3)
+    assert welch.welch([2.0] * 3, [2.0] * 3).p == 1.0
+    test = welch.welch([1.0] * 3, [2.0] * 3)
     assert (test.p, test.interval(0.99)) == (0.0, pytest.approx((2.0, 2.0)))
 
 
 def test_holm_holds_the_smallest_p_against_the_smallest_share() -> None:
     # 0.002 < 0.01/4; 0.003 < 0.01/3; 0.006 is not below 0.01/2, so it and 0.0061 stand against 0.01/2.
-    levels = compare.holm_levels([0.0061, 0.002, 0.006, 0.003])
+    levels = welch.holm_levels([0.0061, 0.002, 0.006, 0.003])
     assert [round(1 - level, 6) for level in levels] == [0.005, 0.0025, 0.005, 0.003333]
     # Bonferroni would not have rejected 0.003; without any rejection all stand against alpha/m.
-    assert [round(1 - level, 6) for level in compare.holm_levels([0.5, 0.9])] == [0.005, 0.005]
-    assert compare.holm_levels([]) == []
+    assert [round(1 - level, 6) for level in welch.holm_levels([0.5, 0.9])] == [0.005, 0.005]
+    assert welch.holm_levels([]) == []
 
 
 @pytest.mark.parametrize(
@@ -104,12 +105,12 @@ def test_holm_holds_the_smallest_p_against_the_smallest_share() -> None:
     ],
 )
 def test_what_an_interval_says(low: float, high: float, change: str) -> None:
-    assert compare.change(low, high) == change
+    assert comparing.change(low, high) == change
 
 
 @pytest.mark.parametrize(("factor", "change"), [(1.1, "slower"), (0.9, "faster"), (1.0, "same")])
 def test_a_change_of_ten_percent_is_found(factor: float, change: str) -> None:
-    comparison = compare.compare(report(row(STEADY)), report(row(scaled(factor))))
+    comparison = compare(report(row(STEADY)), report(row(scaled(factor))))
     (one,) = comparison.rows
     assert one.change == change
     assert one.ratio == pytest.approx(factor)
@@ -125,23 +126,23 @@ def test_the_unit_is_the_run_and_not_the_sample() -> None:
         runs = tuple(Run("", 1, (median,) * 1000, (0.0,) * 1000) for median in medians)
         return replace(row(()), runs=runs)
 
-    comparison = compare.compare(report(of((1.0, 1.2, 1.4))), report(of((1.1, 1.3, 1.5))))
+    comparison = compare(report(of((1.0, 1.2, 1.4))), report(of((1.1, 1.3, 1.5))))
     assert changes(comparison) == ["cannot tell"]
     assert comparison.rows[0].why == "the runs differ too much"
 
 
 @pytest.mark.parametrize(("old", "new"), [(2, 7), (7, 2), (1, 1)])
 def test_with_fewer_than_three_runs_nothing_can_be_told(old: int, new: int) -> None:
-    comparison = compare.compare(report(row([1.0] * old)), report(row([9.0] * new)))
+    comparison = compare(report(row([1.0] * old)), report(row([9.0] * new)))
     (one,) = comparison.rows
     assert (one.change, one.ci_low, one.ratio) == ("cannot tell", None, 9.0)
     assert one.why == f"{old} and {new} runs; at least 3 a side are needed"
-    assert "use --runs 7" in (finding(compare.judge(comparison), "compare.changes").fix or "")
+    assert "use --runs 7" in (finding(judge.judge(comparison), "compare.changes").fix or "")
 
 
 def test_rows_without_enough_runs_cost_the_others_no_certainty() -> None:
     few = [row([1.0], case={"m": size}) for size in range(50)]
-    comparison = compare.compare(report(row(STEADY), *few), report(row(STEADY), *few))
+    comparison = compare(report(row(STEADY), *few), report(row(STEADY), *few))
     assert comparison.rows[0].ci_level == pytest.approx(0.99)
 
 
@@ -153,7 +154,7 @@ def test_chance_alone_calls_few_changes() -> None:
         return report(*(row(medians, case={"m": place}) for place, medians in enumerate(rows)))
 
     documents = 300
-    alarms = sum(bool({"slower", "faster"} & set(changes(compare.compare(drawn(), drawn())))) for _ in range(documents))
+    alarms = sum(bool({"slower", "faster"} & set(changes(compare(drawn(), drawn())))) for _ in range(documents))
     # One in a hundred is promised for a document; ten of 300 would be three standard deviations above it.
     assert alarms < 10
 
@@ -162,46 +163,46 @@ def test_rows_are_matched_by_case_whatever_their_order() -> None:
     small, large = {"m": 64}, {"m": 128}
     old = report(row([1.0], case=small), row([2.0], case=large))
     new = report(row([2.0], case=large), row([1.0], case=small), row([3.0], case={"m": 256}))
-    comparison = compare.compare(old, new)
+    comparison = compare(old, new)
     assert [one.ratio for one in comparison.rows] == [1.0, 1.0]
     assert (comparison.only_old, comparison.only_new) == ((), ("matmul 256 on cuda:0",))
 
 
 def test_a_row_meets_the_same_method_first_and_another_only_after_saying_so() -> None:
     tf32 = replace(EVENTS, precision_observed="tf32")
-    both = compare.compare(report(row([1.0]), row([2.0], method=tf32)), report(row([2.0], method=tf32), row([1.0])))
+    both = compare(report(row([1.0]), row([2.0], method=tf32)), report(row([2.0], method=tf32), row([1.0])))
     assert [(one.ratio, one.differences) for one in both.rows] == [(1.0, ()), (1.0, ())]
-    other = compare.compare(report(row([1.0])), report(row([2.0], method=tf32)))
+    other = compare(report(row([1.0])), report(row([2.0], method=tf32)))
     assert other.rows[0].differences == ("precision_observed float32 → tf32",)
-    assert compare.warnings(other) == ["the methods differ: precision_observed float32 → tf32"]
-    assert finding(compare.judge(other), "compare.method").verdict == "warn"
+    assert judge.warnings(other) == ["the methods differ: precision_observed float32 → tf32"]
+    assert finding(judge.judge(other), "compare.method").verdict == "warn"
 
 
 def test_cards_meet_themselves_first_and_a_cpu_never_meets_a_card() -> None:
     second = DeviceRef("cuda:1", "GPU-2", "NVIDIA H200")
     cpu = DeviceRef("cpu", None, "EPYC")
-    comparison = compare.compare(report(row([1.0]), row([2.0], device=second)), report(row([2.0], device=second)))
+    comparison = compare(report(row([1.0]), row([2.0], device=second)), report(row([2.0], device=second)))
     assert (comparison.rows[0].ratio, comparison.only_old) == (1.0, ("matmul float32, 64 on cuda:0",))
-    assert compare.compare(report(row([1.0])), report(row([1.0], device=cpu))).rows == ()
+    assert compare(report(row([1.0])), report(row([1.0], device=cpu))).rows == ()
 
 
 def test_rows_without_a_time_are_listed() -> None:
-    comparison = compare.compare(report(row([])), report(row([1.0])))
+    comparison = compare(report(row([])), report(row([1.0])))
     assert comparison.rows == ()
     assert comparison.only_old == comparison.only_new == ("matmul float32, 64 on cuda:0",)
-    findings = compare.judge(comparison)
+    findings = judge.judge(comparison)
     assert finding(findings, "compare.changes").verdict == "inconclusive"
     assert finding(findings, "compare.only_old").message == "matmul float32, 64 on cuda:0"
 
 
 def test_sizes_are_told_in_their_units() -> None:
     case = {"direction": "host_to_device", "size_bytes": 2**28, "timed": "link"}
-    comparison = compare.compare(report(row([1.0], name="transfer", case=case)), report(row([], name="x")))
+    comparison = compare(report(row([1.0], name="transfer", case=case)), report(row([], name="x")))
     assert comparison.only_old == ("transfer host_to_device, 256 MiB, link on cuda:0",)
 
 
 def test_other_work_is_never_compared_by_its_time() -> None:
-    comparison = compare.compare(report(row(STEADY)), report(row(scaled(9), work={"flop": 9e9})))
+    comparison = compare(report(row(STEADY)), report(row(scaled(9), work={"flop": 9e9})))
     assert changes(comparison) == ["cannot tell"]
     assert comparison.rows[0].differences == ("work per call 1e+09 flop → 9e+09 flop",)
 
@@ -209,16 +210,16 @@ def test_other_work_is_never_compared_by_its_time() -> None:
 def test_another_machine_and_other_software_are_told() -> None:
     facts = replace(FACTS, torch=TorchBuild("2.14.0"), devices=(Device(kind="cpu", id="cpu", cores_allowed=8),))
     other = row([1.0], device=DeviceRef("cuda:0", "GPU-9", "NVIDIA H200"))
-    comparison = compare.compare(report(row([1.0])), report(other, facts=facts))
+    comparison = compare(report(row([1.0])), report(other, facts=facts))
     assert comparison.machine == (
         "cuda:0 UUID GPU-1 → GPU-9",
         "processor EPYC → unknown",
         "cores allowed 16 → 8",
     )
     assert comparison.software == ("torch 2.13.0 → 2.14.0",)
-    verdicts = {one.id: one.verdict for one in compare.judge(comparison)}
+    verdicts = {one.id: one.verdict for one in judge.judge(comparison)}
     assert (verdicts["compare.machine"], verdicts["compare.software"]) == ("warn", "info")
-    assert compare.compare(report(row([1.0])), report(row([1.0]))).machine == ()
+    assert compare(report(row([1.0])), report(row([1.0]))).machine == ()
 
 
 @pytest.mark.parametrize(
@@ -234,33 +235,33 @@ def test_another_machine_and_other_software_are_told() -> None:
     ],
 )
 def test_the_gate(factor: float, limit: float, verdict: str) -> None:
-    comparison = compare.compare(report(row(STEADY)), report(row(scaled(factor))))
-    assert finding(compare.judge(comparison, limit), "compare.slower").verdict == verdict
+    comparison = compare(report(row(STEADY)), report(row(scaled(factor))))
+    assert finding(judge.judge(comparison, limit), "compare.slower").verdict == verdict
 
 
 def test_the_gate_fails_for_one_row_and_is_undecided_for_too_few_runs() -> None:
     one, two = {"m": 1}, {"m": 2}
     old = report(row(STEADY, case=one), row([1.0], case=two))
-    slow = compare.compare(old, report(row(scaled(2), case=one), row([1.0], case=two)))
-    gate = finding(compare.judge(slow, 0.05), "compare.slower")
+    slow = compare(old, report(row(scaled(2), case=one), row([1.0], case=two)))
+    gate = finding(judge.judge(slow, 0.05), "compare.slower")
     assert (gate.verdict, gate.evidence["slower"], gate.evidence["undecided"]) == ("fail", ["matmul 1"], ["matmul 2"])
-    same = compare.compare(old, old)
-    assert finding(compare.judge(same, 0.05), "compare.slower").verdict == "inconclusive"
+    same = compare(old, old)
+    assert finding(judge.judge(same, 0.05), "compare.slower").verdict == "inconclusive"
 
 
 def test_a_row_that_escapes_the_gate_is_a_warning() -> None:
-    comparison = compare.compare(report(row(STEADY), row(STEADY, case={"m": 1})), report(row(STEADY)))
-    assert finding(compare.judge(comparison, 0.05), "compare.only_old").verdict == "warn"
-    assert finding(compare.judge(comparison), "compare.only_old").verdict == "info"
+    comparison = compare(report(row(STEADY), row(STEADY, case={"m": 1})), report(row(STEADY)))
+    assert finding(judge.judge(comparison, 0.05), "compare.only_old").verdict == "warn"
+    assert finding(judge.judge(comparison), "compare.only_old").verdict == "info"
 
 
 @pytest.mark.parametrize(("busy", "verdict"), [(7, "inconclusive"), (4, "inconclusive"), (3, "fail")])
 def test_a_busy_machine_fails_no_gate(busy: int, verdict: str) -> None:
     each = [{"flags": ["cpu-busy"] if place < busy else ["noisy"]} for place in range(7)]
     slow = row(scaled(2), method=replace(EVENTS, details={"each_run": each}), flags=("cpu-busy",))
-    comparison = compare.compare(report(row(STEADY)), report(slow))
+    comparison = compare(report(row(STEADY)), report(slow))
     assert changes(comparison) == ["slower"]
-    gate = finding(compare.judge(comparison, 0.05), "compare.slower")
+    gate = finding(judge.judge(comparison, 0.05), "compare.slower")
     assert gate.verdict == verdict
     told = "matmul float32, 64: 2.000× the time" + (", but the new side was cpu-busy in most runs" if busy > 3 else "")
     assert gate.message == told
@@ -268,10 +269,10 @@ def test_a_busy_machine_fails_no_gate(busy: int, verdict: str) -> None:
 
 def test_a_baseline_that_was_disturbed_passes_no_gate() -> None:
     busy = row(STEADY, flags=("cpu-busy",))
-    gate = finding(compare.judge(compare.compare(report(busy), report(row(STEADY))), 0.05), "compare.slower")
+    gate = finding(judge.judge(compare(report(busy), report(row(STEADY))), 0.05), "compare.slower")
     assert gate.verdict == "inconclusive"
     assert gate.message == "matmul float32, 64: the old side was cpu-busy in most runs, and the new one was not"
-    alike = compare.compare(report(busy), report(busy))
-    assert finding(compare.judge(alike, 0.05), "compare.slower").verdict == "pass"
-    slower = compare.compare(report(busy), report(row(scaled(2))))
-    assert finding(compare.judge(slower, 0.05), "compare.slower").verdict == "fail"
+    alike = compare(report(busy), report(busy))
+    assert finding(judge.judge(alike, 0.05), "compare.slower").verdict == "pass"
+    slower = compare(report(busy), report(row(scaled(2))))
+    assert finding(judge.judge(slower, 0.05), "compare.slower").verdict == "fail"

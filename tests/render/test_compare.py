@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.compare import Change, Comparison, Row
+from gpucheck.compare.comparison import Change, Comparison, Row
 from gpucheck.render import terminal, text
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts

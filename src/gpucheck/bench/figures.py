@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpucheck import units
@@ -62,16 +62,10 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figur
         value,
         value * time_s.median / time_s.ci_high if time_s.ci_high else None,
         value * time_s.median / time_s.ci_low if time_s.ci_low else None,
-        flagged(one, DISTURBING),
+        runs.flagged(one, DISTURBING),
         doubt=ceiling.doubt if ceiling else "",
-        causes=tuple(LASTING[flag] for flag in flagged(one, LASTING)),
+        causes=tuple(LASTING[flag] for flag in runs.flagged(one, LASTING)),
     )
-
-
-def flagged(one: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
-    """For which of these most of a row's runs were flagged."""
-    told = [run["flags"] for run in runs.each(one)]
-    return tuple(flag for flag in flags if sum(flag in run for run in told) > len(told) / 2)
 
 
 def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
@@ -121,7 +115,7 @@ def _gain(label: str, slow: Measurement, fast: Measurement) -> Figure:
         over.median / under.median,
         over.ci_low / under.ci_high if over.ci_low and under.ci_high else None,
         over.ci_high / under.ci_low if over.ci_high and under.ci_low else None,
-        tuple(dict.fromkeys((*flagged(slow, DISTURBING), *flagged(fast, DISTURBING)))),
+        tuple(dict.fromkeys((*runs.flagged(slow, DISTURBING), *runs.flagged(fast, DISTURBING)))),
     )
 
 

@@ -38,15 +38,16 @@ def compare(
 
 def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: Common) -> None:
     """Compare, saying first what differs between the machines and methods."""
-    from gpucheck import compare as work
+    from gpucheck.compare import judge
+    from gpucheck.compare.comparison import compare
     from gpucheck.report.codec import to_json
     from gpucheck.report.events import Answered, Judged, Notice
 
-    comparison = work.compare(old, new)
-    for text in work.warnings(comparison):
+    comparison = compare(old, new)
+    for text in judge.warnings(comparison):
         emit(Notice(text, "warning"))
     emit(Answered("compare", to_json(comparison)))
-    for finding in work.judge(comparison, limit):
+    for finding in judge.judge(comparison, limit):
         emit(Judged(_with_origin(finding, common)))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from gpucheck import stats
 from gpucheck.measure import summary
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding, Verdict
@@ -74,6 +75,17 @@ def each(one: Measurement) -> list[dict[str, Any]]:
     own = {"flags": one.flags, "telemetry": one.telemetry, "details": one.method.details}
     told: list[dict[str, Any]] = one.method.details.get("each_run") or [own]
     return told
+
+
+def flagged(one: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
+    """For which of these most of a row's runs were flagged."""
+    told = [run["flags"] for run in each(one)]
+    return tuple(flag for flag in flags if sum(flag in run for run in told) > len(told) / 2)
+
+
+def medians(one: Measurement) -> list[float]:
+    """The median time per call of each run, seconds; runs without samples are left out."""
+    return [stats.median(run.samples_s) / run.calls_per_sample for run in one.runs if run.samples_s]
 
 
 def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:

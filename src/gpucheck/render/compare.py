@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.compare import FEWEST_RUNS, Change, Comparison, Row, case_text
+from gpucheck.compare.comparison import FEWEST_RUNS, Change, Comparison, Row
+from gpucheck.compare.matching import case_text
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, advice_line, finding_line, table
 from gpucheck.report.codec import from_json
 from gpucheck.report.report import Report

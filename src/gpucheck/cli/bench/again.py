@@ -62,7 +62,7 @@ def wants_runs(runs: str, baseline: str, fail_if_slower: str) -> bool:
 
 def _count(runs: str, baseline: str) -> int:
     if not runs:
-        from gpucheck.compare import USUAL_RUNS
+        from gpucheck.compare.comparison import USUAL_RUNS
 
         return USUAL_RUNS if baseline else 1
     # A thousand processes of seconds each are hours: more is a slip of the keyboard.

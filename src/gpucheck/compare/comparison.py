@@ -1,0 +1,153 @@
+"""Two reports row by row: the ratio of their times, with its interval, and what that says. Pure.
+
+The unit is the run (one process): its median stands for it. Ratios are of times, new over old: 1.10 is 10 % slower,
+whether a row shows a time or a rate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpucheck import stats
+from gpucheck.compare.matching import case_text, differences, facts_differ, matched, work_text
+from gpucheck.compare.welch import ALPHA, Welch, holm_levels, welch
+from gpucheck.measure import runs
+from gpucheck.report.measurement import Measurement
+from gpucheck.report.report import Report
+
+# What is within ±5 % for certain is the same: clocks and neighbours move numbers by as much from day to day.
+SAME_WITHIN = 0.05
+# With two runs a side the interval is so wide (t of two degrees of freedom) that it could only mislead.
+FEWEST_RUNS = 3
+# Where processes differ by 2.5 %, seven a side find a slowdown of 10 % as good as always, and three less than half the
+# time (benchmarks/compare_power.py --simulate 2.5%).
+USUAL_RUNS = 7
+
+Change = Literal["slower", "faster", "same", "cannot tell"]
+# What makes a whole process slow and is not the code's doing: a slowdown seen beside it does not fail a gate.
+DISTURBING = ("cpu-busy", "throttled")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement of both reports. Times are seconds per call, medians over the runs' medians.
+
+    `ratio` is new time over old, `ci_low` to `ci_high` its interval at `ci_level`; None with fewer than 3 runs a side.
+    `differences` names what differs in method, `why` why it cannot be told. `disturbed` is what disturbed most of the
+    new side's runs: others on the CPU, a throttled clock; `old_disturbed` the same of the old side.
+    """
+
+    name: str
+    case: dict[str, Any]
+    old_device: str
+    new_device: str
+    old_runs: int
+    new_runs: int
+    old_s: float
+    new_s: float
+    old_rate: float | None
+    new_rate: float | None
+    rate_unit: str | None
+    ratio: float
+    ci_low: float | None
+    ci_high: float | None
+    ci_level: float | None
+    change: Change
+    why: str | None = None
+    differences: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    disturbed: tuple[str, ...] = ()
+    old_disturbed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that the two reports say of each other. What differs between them stands as `old → new`."""
+
+    rows: tuple[Row, ...]
+    only_old: tuple[str, ...]
+    only_new: tuple[str, ...]
+    machine: tuple[str, ...]
+    software: tuple[str, ...]
+    alpha: float = ALPHA
+    same_within: float = SAME_WITHIN
+
+
+def change(low: float, high: float) -> Change:
+    """What an interval of the time ratio says."""
+    if low > 1:
+        return "slower"
+    if high < 1:
+        return "faster"
+    return "same" if low >= 1 - SAME_WITHIN and high <= 1 + SAME_WITHIN else "cannot tell"
+
+
+def compare(old: Report, new: Report) -> Comparison:
+    """Match the rows of two reports and tell what changed in each."""
+    pairs, only_old, only_new = matched(old.measurements, new.measurements)
+    tests = {place: welch(runs.medians(a), runs.medians(b)) for place, (a, b) in enumerate(pairs) if not _untold(a, b)}
+    levels = dict(zip(tests, holm_levels([test.p for test in tests.values()]), strict=True))
+    machine, software = facts_differ(old, new)
+    return Comparison(
+        rows=tuple(_row(a, b, tests.get(place), levels.get(place)) for place, (a, b) in enumerate(pairs)),
+        only_old=tuple(only_old),
+        only_new=tuple(only_new),
+        machine=machine,
+        software=software,
+    )
+
+
+def _untold(old: Measurement, new: Measurement) -> str | None:
+    """Why the two cannot be told apart, or None."""
+    counts = len(runs.medians(old)), len(runs.medians(new))
+    if old.work != new.work:
+        return f"a call does other work: {work_text(old)} → {work_text(new)}"
+    if min(counts) < FEWEST_RUNS:
+        return f"{counts[0]} and {counts[1]} runs; at least {FEWEST_RUNS} a side are needed"
+    return None
+
+
+def _row(old: Measurement, new: Measurement, test: Welch | None, level: float | None) -> Row:
+    before, after = runs.medians(old), runs.medians(new)
+    interval = test.interval(level) if test and level else None
+    # The middle of the interval: the ratio of the geometric means. Without one the medians must do.
+    ratio = math.exp(test.difference) if test else stats.median(after) / stats.median(before)
+    told = change(*interval) if interval else "cannot tell"
+    both = old.rate is not None and new.rate is not None
+    why = _untold(old, new) or ("the runs differ too much" if told == "cannot tell" else None)
+    amount = next(iter(new.work.values()), None) if both else None
+    return Row(
+        name=new.name,
+        case=new.case,
+        old_device=old.device.id,
+        new_device=new.device.id,
+        old_runs=len(before),
+        new_runs=len(after),
+        old_s=stats.median(before),
+        new_s=stats.median(after),
+        old_rate=next(iter(old.work.values())) / stats.median(before) if amount else None,
+        new_rate=amount / stats.median(after) if amount else None,
+        rate_unit=new.rate.unit if amount and new.rate else None,
+        ratio=ratio,
+        ci_low=interval[0] if interval else None,
+        ci_high=interval[1] if interval else None,
+        ci_level=level,
+        change=told,
+        why=why,
+        differences=differences(old, new),
+        flags=tuple(dict.fromkeys((*old.flags, *new.flags))),
+        disturbed=disturbed(new),
+        old_disturbed=disturbed(old),
+    )
+
+
+def disturbed(one: Measurement) -> tuple[str, ...]:
+    """Which disturbances most of a row's runs were flagged for."""
+    return runs.flagged(one, DISTURBING)
+
+
+def row_label(row: Row) -> str:
+    """A row in words."""
+    return f"{row.name} {case_text(row.case)}"
