@@ -13,15 +13,16 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src"), str(Path(__file__).resolve().parent)]
+
+from intervals import interval_of_median  # noqa: E402  (found beside this file)
 
 WITHIN = 0.01
 FEWEST_PAIRS = 15
@@ -100,20 +101,6 @@ class Ratio:
     def agrees(self) -> bool:
         """Whether the whole interval lies within 1 %."""
         return self.low >= 1 - WITHIN and self.high <= 1 + WITHIN
-
-
-def interval_of_median(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """The order statistics that enclose the median with this probability. Raises ValueError below 6 values."""
-    ordered, n = sorted(values), len(values)
-    if n < 6:
-        raise ValueError("an interval of the median needs 6 values")
-    rank, outside = 0, 2 * 0.5**n
-    while rank + 1 < n // 2:
-        outside += 2 * math.comb(n, rank + 1) * 0.5**n
-        if outside > 1 - level:
-            break
-        rank += 1
-    return ordered[rank], ordered[n - 1 - rank]
 
 
 def ratio_of(direction: str, size: int, ours: Callable[[], float], theirs: Callable[[], float], pairs: int) -> Ratio:

@@ -13,12 +13,13 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import comb
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src"), str(Path(__file__).resolve().parent)]
+
+from intervals import interval_of_median  # noqa: E402  (found beside this file)
 
 WITHIN = 0.02
 FEWEST_PAIRS = 15
@@ -43,18 +44,6 @@ class Ratio:
     def agrees(self) -> bool:
         """Whether the median lies within 2 %."""
         return abs(self.median - 1) <= WITHIN
-
-
-def interval_of_median(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """The order statistics that enclose the median with this probability. Raises ValueError below 6 values."""
-    ordered, n = sorted(values), len(values)
-    if n < 6:
-        raise ValueError("an interval of the median needs 6 values")
-    rank, outside = 0, 2 * 0.5**n
-    while outside + 2 * comb(n, rank + 1) * 0.5**n <= 1 - level:
-        rank += 1
-        outside += 2 * comb(n, rank) * 0.5**n
-    return ordered[rank], ordered[n - 1 - rank]
 
 
 def in_turns(what: str, work: float, ours: Callable[[], float], theirs: Callable[[], float], pairs: int) -> Ratio:

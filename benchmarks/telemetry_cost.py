@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src"), str(Path(__file__).resolve().parent)]
 
-from copy_reference import interval_of_median  # noqa: E402  (found beside this file)
+from intervals import interval_of_median  # noqa: E402  (found beside this file)
 
 MOST = 0.005
 FEWEST_PAIRS = 30

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench import devices, occupied
+from gpucheck.bench import devices
 from gpucheck.bench.devices import Shared
 from gpucheck.machine import accel, choose, inventory
+from gpucheck.machine.in_use import held_bytes
 from gpucheck.report.events import Judged, Measured, Recorder
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
@@ -33,7 +34,7 @@ CARD = Device("cuda", id="cuda:0", memory_total_bytes=80 * GIB, memory_reserved_
     ],
 )
 def test_what_others_hold(device: Device, held: int | None) -> None:
-    assert occupied.held_bytes(device) == held
+    assert held_bytes(device) == held
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, facts: Facts, shared: Shared) -> Recorder:

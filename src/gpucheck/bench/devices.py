@@ -10,6 +10,7 @@ from gpucheck.bench import limits, occupied
 from gpucheck.errors import Terminated
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
+from gpucheck.machine.in_use import held_bytes
 from gpucheck.report.events import Emit, Judged, Measured, Notice, Started
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -58,7 +59,7 @@ def each(
     if shared.facts is None:
         for finding in occupied.judge(facts, chosen.ids):
             emit(Judged(finding))
-    in_use = {device.id for device in facts.devices if occupied.held_bytes(device) is not None}
+    in_use = {device.id for device in facts.devices if held_bytes(device) is not None}
 
     def judge(accel: Accel, measured: Sequence[Measurement], *, complete: bool) -> None:
         found = list(conclude(accel, facts, measured))

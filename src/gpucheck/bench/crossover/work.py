@@ -61,49 +61,37 @@ def matmul(size: int, accel: Accel) -> Sides:
     generator = torch.Generator().manual_seed(0)
     a.normal_(generator=generator)
     b.normal_(generator=generator)
-    on_a, on_b, on_out = _copies(accel, a, b, out)
-
-    def transfers() -> None:
-        on_a.copy_(a)
-        on_b.copy_(b)
-        torch.mm(on_a, on_b, out=on_out)
-        out.copy_(on_out)
-
-    def check() -> bool:
-        out.fill_(float("nan"))
-        transfers()
-        accel.synchronize()
-        return check_product(a, b, out).passed
-
-    return Sides(
-        lambda: torch.mm(a, b, out=out),
-        lambda: torch.mm(on_a, on_b, out=on_out),
-        transfers,
-        check,
-    )
+    return _binary(torch.mm, a, b, out, accel, lambda: check_product(a, b, out).passed)
 
 
 def elementwise(size: int, accel: Accel) -> Sides:
     """A sum of two vectors, which moves three times their bytes and computes next to nothing."""
     a = torch.arange(size, dtype=torch.float32).remainder_(PERIOD)
     b, out = torch.full_like(a, 0.5), torch.empty_like(a)
+    return _binary(torch.add, a, b, out, accel, lambda: bool(out.sub_(a).equal(b)))
+
+
+def _binary(
+    operation: Callable[..., Tensor], a: Tensor, b: Tensor, out: Tensor, accel: Accel, right: Callable[[], bool]
+) -> Sides:
+    """An operation of two operands into `out`; `right` is asked once the device's result has been copied there."""
     on_a, on_b, on_out = _copies(accel, a, b, out)
 
     def transfers() -> None:
         on_a.copy_(a)
         on_b.copy_(b)
-        torch.add(on_a, on_b, out=on_out)
+        operation(on_a, on_b, out=on_out)
         out.copy_(on_out)
 
     def check() -> bool:
         out.fill_(float("nan"))
         transfers()
         accel.synchronize()
-        return bool(out.sub_(a).equal(b))
+        return right()
 
     return Sides(
-        lambda: torch.add(a, b, out=out),
-        lambda: torch.add(on_a, on_b, out=on_out),
+        lambda: operation(a, b, out=out),
+        lambda: operation(on_a, on_b, out=on_out),
         transfers,
         check,
     )
