@@ -9,9 +9,18 @@ from typing import Any
 import pytest
 
 from gpucheck.batch_size import predict_run, runner
+from gpucheck.batch_size.command import command
+from gpucheck.batch_size.options import Options
+from gpucheck.machine import host, inventory
+from gpucheck.machine.host import HostMemory
+from gpucheck.report.facts import Device, Facts, Host
+from gpucheck.report.report import Collector
+from gpucheck.units import GIB
 
 FAKE = Path(__file__).with_name("fake_trial.py")
 Scenario = Callable[..., Path]
+Find = Callable[..., Collector]
+CPU_ONLY = Facts(host=Host(system="Linux"), devices=(Device(kind="cpu", id="cpu", name="a CPU"),))
 # A child that predicts: it reads its request and says what it was told to say.
 SAYS = "import json, sys; sys.stdin.readline(); [print(json.dumps(line)) for line in json.loads(sys.argv[1])]"
 
@@ -30,3 +39,17 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
         return log
 
     return play
+
+
+@pytest.fixture
+def find(monkeypatch: pytest.MonkeyPatch) -> Find:
+    """Run the command on a machine with 16 GiB, 8 of them free, and nothing but a CPU."""
+    monkeypatch.setattr(inventory, "read", lambda *_, **__: CPU_ONLY)
+    monkeypatch.setattr(host, "memory", lambda: HostMemory(16 * GIB, 8 * GIB, None, None))
+
+    def run(**options: Any) -> Collector:
+        said = Collector()
+        command(Options(**{"target": "mlp", "device": "cpu", **options}), said)
+        return said
+
+    return run

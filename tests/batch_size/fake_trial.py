@@ -44,6 +44,8 @@ def act(how: Any) -> dict[str, Any]:
 
 
 setup = listen()
+# What differs from device to device.
+scenario.update(scenario.get("devices", {}).get(setup["device"], {}))
 with open(scenario["log"], "a") as log:
     log.write(f"start {os.environ.get('MALLOC_ARENA_MAX', 'default')}\n")
 if setup.get("weigh"):

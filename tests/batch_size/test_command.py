@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.command import Options, command, is_shared
+from gpucheck.batch_size.command import command
+from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.prepare import is_shared
 from gpucheck.batch_size.search_options import SearchOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
 from gpucheck.machine import host, inventory

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpucheck.batch_size.budget import guard_bytes
-from gpucheck.batch_size.command import Options, command
+from gpucheck.batch_size.command import command
+from gpucheck.batch_size.options import Options
 from gpucheck.batch_size.runner import Runner, Setup
 from gpucheck.batch_size.search import Attempt
 from gpucheck.machine import host, inventory

@@ -9,7 +9,8 @@ import pytest
 
 from gpucheck.batch_size import estimate
 from gpucheck.batch_size.budget import parse_limit
-from gpucheck.batch_size.command import Options, command
+from gpucheck.batch_size.command import command
+from gpucheck.batch_size.options import Options
 from gpucheck.batch_size.runner import Setup
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory

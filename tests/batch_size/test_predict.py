@@ -199,14 +199,24 @@ def test_the_jump_keeps_to_the_searchs_own_limits() -> None:
     def jump(attempt: Attempt = FITTED, **limits: Any) -> Attempt:
         guide = Guide()
         guide.prediction = Prediction(1024, known, "cpu", 0.0)
-        return guide.steer(attempt, Search(budget_bytes=GIB, **limits), [first])
+        search = Search(budget_bytes=GIB, **limits)
+        search.record(first.size, first.outcome, first.peak_bytes)
+        for size, outcome in more:
+            search.record(size, outcome)
+        return guide.steer(attempt, search, [first])
 
+    more: list[tuple[int, Outcome]] = []
     assert jump() == Attempt(1013)
     assert jump(cap=500) == Attempt(500)
     assert jump(multiple_of=8) == Attempt(1008)
     assert jump(seek_failure=False) == Attempt(861)
     assert jump(cap=200) == Attempt(300)  # not below what passed
     assert jump(Attempt(256, "confirm")) == Attempt(256, "confirm")
+    # A search that goes on may know more than the prediction does.
+    more = [(1013, "over-budget")]
+    assert jump() == FITTED
+    more = [(1020, "fits")]
+    assert jump() == FITTED
 
 
 # The child that predicts

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from gpucheck.batch_size import trial_tidy
-from gpucheck.batch_size.command import Options, command
+from gpucheck.batch_size.command import command
+from gpucheck.batch_size.options import Options
 from gpucheck.machine import host, inventory
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.report.facts import Facts

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from gpucheck.batch_size import trial_fake
-from gpucheck.batch_size.command import Options, command
+from gpucheck.batch_size.command import command
+from gpucheck.batch_size.options import Options
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.units import MIB
 from gpucheck.work.spec import parse_target

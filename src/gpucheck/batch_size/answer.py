@@ -55,6 +55,7 @@ def trial_entry(result: Result) -> dict[str, Any]:
         "steps_s": list(result.steps_s),
         "seconds": result.seconds,
         "allocation_retries": result.retries,
+        "resumed": result.resumed,
     }
 
 

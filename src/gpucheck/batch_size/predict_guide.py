@@ -85,7 +85,10 @@ class Guide:
         full = predict.aim(self.prediction.points, self.calibration, search.budget_bytes / predict.AIM)
         self.max_batch_size = full
         size = min(aim or 0, search.cap) // search.multiple_of * search.multiple_of
-        return Attempt(size) if size > results[0].size else attempt
+        # Trials of an earlier run may know more than the prediction does.
+        best, failing = search.best, search.first_failing
+        inside = best is not None and size > best.size and (failing is None or size < failing.size)
+        return Attempt(size) if inside else attempt
 
     def _calibrated(self, first: Result) -> Calibration:
         assert self.prediction is not None

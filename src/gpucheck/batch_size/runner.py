@@ -81,7 +81,8 @@ class Setup:
 class Result:
     """What came out of one trial. `reason` is one line; `trace` is what was raised, in full.
 
-    `cut` is True where the caller's deadline ended it, which says nothing about the size.
+    `cut` is True where the caller's deadline ended it, which says nothing about the size; `resumed` where it ran in an
+    earlier run of the search.
     """
 
     size: int
@@ -102,6 +103,7 @@ class Result:
     optimizer_bytes: int | None = None
     loss: str | None = None
     memory: dict[str, Any] = field(default_factory=dict)
+    resumed: bool = False
 
     @property
     def samples_per_s(self) -> float | None:

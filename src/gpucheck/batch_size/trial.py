@@ -32,14 +32,14 @@ from gpucheck.batch_size.trial_gauge import (
     open_device_gauge,
     swapped_bytes,
 )
+from gpucheck.batch_size.trial_load import load_for
 from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
 from gpucheck.batch_size.trial_tidy import remove_empty_cache
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine.accel import Accel, open_device
 from gpucheck.report.codec import to_json
 from gpucheck.units import MIB
-from gpucheck.work.spec import Recipe, parse_inputs, parse_target
-from gpucheck.work.target import Workload, load, step
+from gpucheck.work.target import Workload, step
 
 Json = dict[str, Any]
 # An allocation retry empties the cache; only if it goes on in the last two steps does the size not fit.
@@ -109,7 +109,7 @@ def _prepared(setup: Json) -> tuple[Json, Session | None]:
         gauge, facts = _gauge(accel, setup)
         stage = "build"
         gauge.begin()
-        workload = _load(setup, accel.device)
+        workload = load_for(setup, accel.device)
         remove_empty_cache()
         gauge.mark(computing=True)
     except GpucheckError as error:
@@ -171,23 +171,11 @@ def _is_settled(free: int, expected: int | None) -> bool:
     return expected is None or free >= expected - SETTLED_BYTES
 
 
-def _load(setup: Json, device: torch.device) -> Workload:
-    return load(
-        parse_target(setup["target"]),
-        parse_inputs(tuple(setup["inputs"])),
-        mode=setup["mode"],
-        optimizer=setup["optimizer"],
-        dtype=setup["dtype"],
-        device=device,
-        recipe=Recipe(**setup.get("recipe", {})),
-    )
-
-
 def _weighed(setup: Json) -> Json:
     """The model's bytes without their memory, built on the meta device; None where it cannot be built there."""
     try:
         with torch.device("meta"):
-            workload = _load(setup, torch.device("meta"))
+            workload = load_for(setup, torch.device("meta"))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's factory may raise anything on meta tensors
         return {"ok": False, "parameter_bytes": None, "why": str(error)}
     return {"ok": True, "parameter_bytes": workload.parameter_bytes}

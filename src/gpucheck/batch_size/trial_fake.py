@@ -24,11 +24,11 @@ from torch.utils._pytree import tree_map_only
 from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
 from gpucheck.batch_size.trial import Channel, Json
 from gpucheck.batch_size.trial_gauge import set_guard
+from gpucheck.batch_size.trial_load import load_for
 from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
 from gpucheck.batch_size.trial_storages import Storages
 from gpucheck.errors import GpucheckError
-from gpucheck.work.spec import Recipe, parse_inputs, parse_target
-from gpucheck.work.target import Batch, Workload, load, step
+from gpucheck.work.target import Batch, Workload, step
 
 # The second step holds the optimizer's state from its beginning, as every later one does.
 STEPS = 2
@@ -88,21 +88,10 @@ def fake_device(asked: str) -> torch.device:
 
 
 def _built(setup: Json, on: str) -> Workload:
-    def built() -> Workload:
-        return load(
-            parse_target(setup["target"]),
-            parse_inputs(tuple(setup["inputs"])),
-            mode=setup["mode"],
-            optimizer=setup["optimizer"],
-            dtype=setup["dtype"],
-            device=torch.device(on),
-            recipe=Recipe(**setup["recipe"]),
-        )
-
     if on != "meta":
-        return built()
+        return load_for(setup, torch.device(on))
     with torch.device("meta"):
-        return built()
+        return load_for(setup, torch.device(on))
 
 
 def _told(fake: Fake, size: int) -> Json:

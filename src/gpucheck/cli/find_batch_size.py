@@ -85,6 +85,14 @@ def find_batch_size(
         bool,
         typer.Option("--estimate", help="For a device that is not here, of --memory-limit: a figure, nothing is run."),
     ] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="FILE",
+            help="Keep a log of the trials in FILE, and go on from those that it holds already.",
+        ),
+    ] = None,
     headroom: Annotated[
         str, typer.Option("--headroom", metavar="PERCENT", help="Of the budget, left free by the recommended size.")
     ] = "10%",
@@ -101,11 +109,12 @@ def find_batch_size(
 ) -> int:
     """The largest batch that really trains: every size is run, in a process of its own, and the answer again."""
     from gpucheck import units
-    from gpucheck.batch_size import command as work
+    from gpucheck.batch_size.command import command
+    from gpucheck.batch_size.options import Options
     from gpucheck.batch_size.search_options import SearchOptions
     from gpucheck.cli import session
 
-    options = work.Options(
+    options = Options(
         target=target,
         mode=mode,
         optimizer=optimizer,
@@ -126,10 +135,11 @@ def find_batch_size(
         ),
         memory_limit=memory_limit,
         estimate=estimate,
+        resume=resume,
         headroom=units.parse_percent(headroom, "--headroom"),
         effective_batch=effective_batch,
         time_budget_s=units.parse_duration(time_budget) if time_budget else None,
         trial_timeout_s=units.parse_duration(trial_timeout, "--trial-timeout") if trial_timeout else None,
         device=common.device,
     )
-    return session.run(common, lambda emit: work.command(options, emit))
+    return session.run(common, lambda emit: command(options, emit))

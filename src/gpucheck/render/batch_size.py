@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
-from gpucheck.render import batch_size_curves, batch_size_use
+from gpucheck.render import batch_size_curves, batch_size_devices, batch_size_use
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -35,18 +35,26 @@ _COLUMNS = (
 def blocks(report: Report) -> list[Block]:
     """The trials in the order they ran, the answer, and what limits it."""
     found = report.results.get("find_batch_size")
+    several = report.results.get("find_batch_size_devices")
     laid_out: list[Block] = []
-    if found:
-        laid_out += [Line(_subject(found)), Line()]
-        if found["trials"]:
-            laid_out += [_trials(found), Line()]
-        if found["max_batch_size"] is not None:
-            laid_out += [Line(text) for text in (_answer(found), *_below(found))]
-            drawn = batch_size_curves.curves(found)
-            laid_out += [Line(), *drawn] if drawn else []
+    for one in several["devices"] if several else [found] if found else []:
+        laid_out += _one_device(one)
+    if several:
+        laid_out += batch_size_devices.blocks(several)
     laid_out += [finding_line(finding) for finding in report.findings]
     advice = batch_size_use.advice(found) if found else []
     laid_out += [advice_line(text) for text in (*advice, *(f.fix for f in report.findings if f.fix))]
+    return laid_out
+
+
+def _one_device(found: dict[str, Any]) -> list[Block]:
+    laid_out: list[Block] = [Line(_subject(found)), Line()]
+    if found["trials"]:
+        laid_out += [_trials(found), Line()]
+    if found["max_batch_size"] is not None:
+        laid_out += [Line(text) for text in (_answer(found), *_below(found))]
+        drawn = batch_size_curves.curves(found)
+        laid_out += [Line(), *drawn] if drawn else []
     return laid_out
 
 
@@ -81,7 +89,7 @@ def _trials(found: dict[str, Any]) -> Block:
     peaks = column_of_numbers([trial["peak_bytes"] for trial in trials], units.GIB)
     rates = column_of_numbers([trial["samples_per_s"] for trial in trials])
     rows = [
-        [str(trial["batch_size"]), _result(trial), peak, rate, trial["purpose"], trial["reason"] or ""]
+        [str(trial["batch_size"]), _result(trial), peak, rate, _run(trial), trial["reason"] or ""]
         for trial, peak, rate in zip(trials, peaks, rates, strict=True)
     ]
     axis = (found.get("axis") or {}).get("name")
@@ -96,6 +104,11 @@ def _result(trial: dict[str, Any]) -> Cell:
         # Its peak is told for comparison; the answer does not depend on it.
         return verdict_cell("info", outcome.replace("-", " "))
     return verdict_cell(verdict_of(outcome), outcome.replace("-", " "))
+
+
+def _run(trial: dict[str, Any]) -> str:
+    """What it was run for; a trial taken over from a log says so."""
+    return f"{trial['purpose']} (earlier)" if trial.get("resumed") else str(trial["purpose"])
 
 
 def _answer(found: dict[str, Any]) -> str:

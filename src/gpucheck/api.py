@@ -1,0 +1,174 @@
+"""gpucheck from Python: the search of `gpucheck find-batch-size`, with the same report.
+
+    from gpucheck import api
+
+    found = api.find_batch_size("models.py:make_net", inputs=["image:3x64x64:float32"])
+    loader = DataLoader(data, batch_size=found.recommended or found.max_batch_size)
+
+Trials run in processes of their own, so the workload is named and not handed over, and this process makes no context on
+the device. A function at the top of a module names itself; one in a script does too where the script begins its work
+under `if __name__ == "__main__":`, since the trials import it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gpucheck
+from gpucheck.batch_size.command import command
+from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.recommend import HEADROOM
+from gpucheck.batch_size.search_options import SearchOptions
+from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
+from gpucheck.report.events import Event
+from gpucheck.report.report import Collector, Report
+
+__all__ = ["BatchSize", "CannotLook", "GpucheckError", "TargetError", "UsageError", "find_batch_size"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """What a search found. `report` is the one that the command writes: trials, measurements, findings, facts.
+
+    With `device="all"` the figures are those of the device that takes least; along an axis sizes are lengths.
+    """
+
+    report: Report
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """`results.find_batch_size` of the report, whole; empty where the search ended before its first trial."""
+        found: dict[str, Any] = self.report.results.get("find_batch_size", {})
+        return found
+
+    @property
+    def max_batch_size(self) -> int | None:
+        """The largest size that was run and passed; None where none did."""
+        return self.answer.get("max_batch_size")
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether that size passed again in a process of its own."""
+        return bool(self.answer.get("confirmed"))
+
+    @property
+    def recommended(self) -> int | None:
+        """A size that leaves the headroom free, itself run; None where none was, with the reason in `answer`."""
+        return (self.answer.get("recommended") or {}).get("batch_size")
+
+    @property
+    def limited_by(self) -> str | None:
+        """What holds the answer where it is: `memory`, `max-batch-size`, `time`, …; None where nothing is known."""
+        return self.answer.get("limiting_factor")
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples per second with the largest size, the median of its steps after the first."""
+        return self.answer.get("samples_per_s")
+
+    @property
+    def accumulation_steps(self) -> int | None:
+        """Micro-batches for `effective_batch`, where it was asked for."""
+        return (self.answer.get("accumulation") or {}).get("steps")
+
+
+def find_batch_size(
+    target: str | Callable[[], Any] | None = None,
+    *,
+    mode: str = "train",
+    optimizer: str = "adamw",
+    dtype: str | None = None,
+    inputs: Sequence[str] = (),
+    amp: str | None = None,
+    grad_checkpointing: bool = False,
+    compiled: bool = False,
+    axis: str | None = None,
+    batch_size: int | None = None,
+    max_batch_size: int = 65536,
+    tolerance: float | None = None,
+    exact: bool = False,
+    avoid_oom: bool = False,
+    multiple_of: int = 1,
+    start: int | None = None,
+    memory_limit: str | None = None,
+    headroom: float = HEADROOM,
+    effective_batch: int | None = None,
+    time_budget_s: float | None = None,
+    trial_timeout_s: float | None = None,
+    resume: str | None = None,
+    device: str = "auto",
+    on_event: Callable[[Event], None] | None = None,
+) -> BatchSize:
+    """Find the largest batch that trains, or with `mode="infer"` infers.
+
+    `target` is what the command takes, or the factory itself; every other option is the command's (`docs/cli.md`), with
+    fractions for percentages and seconds for times. `on_event` is told each step as it begins, and each trial.
+
+    That nothing fits, or that time ran out, is no error: `max_batch_size` is None then, and the report's findings say
+    why. Raises UsageError for an option that cannot be, TargetError for a workload that is missing or fails by itself,
+    and CannotLook where the device cannot be used.
+    """
+    options = Options(
+        target=target if target is None or isinstance(target, str) else _named(target),
+        mode=mode,
+        optimizer=optimizer,
+        dtype=dtype,
+        inputs=tuple(inputs),
+        amp=amp,
+        grad_checkpointing=grad_checkpointing,
+        compiled=compiled,
+        axis=axis,
+        batch_size=batch_size,
+        max_batch_size=max_batch_size,
+        search=SearchOptions(tolerance, exact, avoid_oom, multiple_of, start),
+        memory_limit=memory_limit,
+        headroom=headroom,
+        effective_batch=effective_batch,
+        time_budget_s=time_budget_s,
+        trial_timeout_s=trial_timeout_s,
+        resume=resume,
+        device=device,
+    )
+    started, began = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
+    collector = Collector()
+
+    def emit(event: Event) -> None:
+        collector(event)
+        if on_event is not None:
+            on_event(event)
+
+    command(options, emit)
+    report = collector.report(
+        version=gpucheck.__version__,
+        command="find-batch-size",
+        argv=(),
+        started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        elapsed_s=time.monotonic() - began,
+    )
+    return BatchSize(report)
+
+
+def _named(factory: Callable[[], Any]) -> str:
+    """The TARGET that a child finds the factory by. Raises UsageError for one that cannot be imported by its name."""
+    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
+    if not callable(factory) or module is None or name is None:
+        raise UsageError(f"the target is {type(factory).__name__}", "", "give a function, or its name as text")
+    if "<" in name:  # a lambda, or a function inside another
+        raise UsageError(
+            f"the target {name} cannot be imported by its name",
+            "trials run in processes of their own",
+            "write it as a function at the top of a module",
+        )
+    if "." in module:  # of a package: what it imports from its siblings needs the package's name
+        return f"{module}:{name}"
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or not file.endswith(".py"):
+        raise UsageError(
+            f"the target {name} is in no file", "trials run in processes of their own", "write it into a module"
+        )
+    return f"{file}:{name}"

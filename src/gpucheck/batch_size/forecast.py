@@ -1,0 +1,49 @@
+"""How long trials will take, from those that ran. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from gpucheck.batch_size.runner import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Result
+
+# A trial may take ten times what the last one suggests before it is thought to hang.
+TRIAL_TIMEOUT_FACTOR = 10.0
+# Noise of a trial's time: what is reserved for the last ones is so much more than the forecast.
+TIME_RESERVE = 1.3
+# Later steps repeat the second; the confirmation and devices, whose caches settle, take a third.
+STEPS = 2
+
+
+class Forecast:
+    """Forecasts from `results`, a list that may grow. With `compiled` the first step of a trial is not like others."""
+
+    def __init__(self, results: Sequence[Result], *, compiled: bool) -> None:
+        self.results, self.compiled = results, compiled
+
+    def seconds(self, size: int, steps: int) -> float:
+        """How long so many steps take, in proportion to the largest size that was timed; 0 before the first.
+
+        What the first step takes longer because it compiles is added once, whatever the size.
+        """
+        timed = [r for r in self.results if r.steps_s]
+        if not timed:
+            return 0.0
+        largest = max(timed, key=lambda r: r.size)
+        counted, once = largest.steps_s, 0.0
+        if self.compiled and len(counted) > 1:
+            counted = counted[1:]
+            once = max(0.0, largest.steps_s[0] - statistics.mean(counted))
+        return once + steps * statistics.mean(counted) * size / largest.size
+
+    def patience(self, size: int, left_s: float) -> float:
+        """How long a trial may take before it is thought to hang; the first as long as is left."""
+        if not self.results:
+            return max(TRIAL_TIMEOUT_LEAST_S, left_s)
+        return max(TRIAL_TIMEOUT_LEAST_S, TRIAL_TIMEOUT_FACTOR * self.seconds(size, STEPS_CONFIRMED))
+
+    def affordable(self, left_s: float, start_s: float) -> int | None:
+        """The largest size to try and to confirm in `left_s`, a child's start included; None for any."""
+        once = self.seconds(0, 0)
+        each = self.seconds(1, STEPS + STEPS_CONFIRMED) - once
+        return None if each <= 0 else max(0, int((left_s / TIME_RESERVE - start_s - 2 * once) / each))

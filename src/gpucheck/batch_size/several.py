@@ -1,0 +1,150 @@
+"""`--device all`: a search on each device in turn, the least of their answers, and a split in proportion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from gpucheck.errors import CannotLook
+from gpucheck.report.events import Answered, Emit, Event, Judged, Notice, Progress, Trial
+from gpucheck.report.finding import Finding
+
+# Devices are unlike where their rates or sizes differ by more than trials of one device do.
+ALIKE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one device takes of a step of all: so many samples, in so many seconds."""
+
+    device: str
+    batch_size: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A batch divided over unlike devices so that all end their step at the same time.
+
+    `samples_per_s` is that of all together, without what it takes to exchange gradients; `equal_samples_per_s` is what
+    the same devices reach where each takes the least of their sizes.
+    """
+
+    shares: tuple[Share, ...]
+    batch_size: int
+    samples_per_s: float
+    equal_samples_per_s: float
+
+
+def each(ids: Sequence[str], search: Callable[[str, int, Emit], None], emit: Emit) -> None:
+    """Search on each device; `search` is given the device, how many are left with it, and where to say what it finds.
+
+    A device that cannot be looked at does not cost the others their answer; raises its CannotLook in the end.
+    """
+    answers: list[dict[str, Any]] = []
+    unseen: list[CannotLook] = []
+    for place, device in enumerate(ids):
+        try:
+            search(device, len(ids) - place, _Relay(device, answers, emit))
+        except CannotLook as error:
+            unseen.append(error)
+            emit(Notice(f"{device}: {error}", "warning"))
+        finally:  # a signal too leaves what is known
+            _say(answers, len(ids), emit)
+    if answers and not unseen:
+        emit(Judged(finding(answers)))
+    if unseen:
+        raise unseen[0]
+
+
+class _Relay:
+    """Passes on what a search on one device says, with the device's name; keeps its answer."""
+
+    def __init__(self, device: str, answers: list[dict[str, Any]], emit: Emit) -> None:
+        self.device, self.answers, self.emit = device, answers, emit
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Answered("find_batch_size", value):
+                self.answers[:] = [one for one in self.answers if one["device"]["id"] != value["device"]["id"]]
+                self.answers.append(value)
+            case Judged(found):
+                evidence = {**found.evidence, "device": self.device}
+                self.emit(Judged(replace(found, title=f"{self.device}: {found.title}", evidence=evidence)))
+            case Notice(text, level):
+                self.emit(Notice(f"{self.device}: {text}", level))
+            case Progress():
+                self.emit(replace(event, step=f"{self.device}, {event.step}"))
+            case Trial(number, result):
+                self.emit(Trial(number, {**result, "device": self.device}))
+            case _:
+                self.emit(event)
+
+
+def _say(answers: Sequence[dict[str, Any]], wanted: int, emit: Emit) -> None:
+    """The least answer as the command's own, and all of them; again after each device."""
+    if not answers:
+        return
+    found = least(answers)
+    emit(Answered("find_batch_size", found))
+    divided = split(answers) if len(answers) == wanted else None
+    emit(
+        Answered(
+            "find_batch_size_devices",
+            {
+                "least": found["device"]["id"],
+                "max_batch_size": found["max_batch_size"],
+                "devices": list(answers),
+                "split": asdict(divided) if divided else None,
+            },
+        )
+    )
+
+
+def least(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The answer that every device can take: the smallest, and none at all before any."""
+    return min(answers, key=lambda one: one["max_batch_size"] or 0)
+
+
+def use(found: dict[str, Any]) -> tuple[int, float] | None:
+    """The size to use on a device, the recommended one where there is one, and its samples/s; None where unknown."""
+    recommended = found.get("recommended") or {}
+    size, rate = recommended.get("batch_size"), recommended.get("samples_per_s")
+    if size is None or not rate:
+        size, rate = found["max_batch_size"], found["samples_per_s"]
+    return (int(size), float(rate)) if size and rate else None
+
+
+def split(answers: Sequence[dict[str, Any]]) -> Split | None:
+    """A step divided in proportion to the devices' rates; None where they are alike, or one is not known."""
+    uses = [use(found) for found in answers]
+    known = [one for one in uses if one is not None]
+    axis = any(found.get("axis") for found in answers)  # there the batch is fixed, and a length is not divided
+    if axis or len(known) < len(answers) or len(known) < 2:
+        return None
+    sizes, rates = [size for size, _ in known], [rate for _, rate in known]
+    if max(sizes) <= min(sizes) * (1 + ALIKE) and max(rates) <= min(rates) * (1 + ALIKE):
+        return None
+    seconds = min(size / rate for size, rate in known)
+    multiple = max(int(found.get("multiple_of") or 1) for found in answers)
+    shares = []
+    for found, (size, rate) in zip(answers, known, strict=True):
+        part = min(size, max(multiple, int(seconds * rate / multiple) * multiple))
+        shares.append(Share(found["device"]["id"], part, part / rate))
+    total = sum(one.batch_size for one in shares)
+    slowest = max(one.seconds for one in shares)
+    return Split(tuple(shares), total, total / slowest, len(known) * min(rates))
+
+
+def finding(answers: Sequence[dict[str, Any]]) -> Finding:
+    """What every device can take. Where one takes none, its own finding has said so already."""
+    found = least(answers)
+    size, device = found["max_batch_size"], found["device"]["id"]
+    evidence = {one["device"]["id"]: one["max_batch_size"] for one in answers}
+    if size is None:
+        return Finding("batch_size.all_devices", "fail", f"{device} takes no batch at all", "", evidence)
+    axis = found.get("axis")
+    what = f"{axis['name']} {size}" if axis else f"a batch of {size}"
+    message = f"the least is that of {device}" if len(set(evidence.values())) > 1 else "all have the same answer"
+    return Finding("batch_size.all_devices", "pass", f"{what} fits every device", message, evidence)

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.batch_size import trial_log
+from gpucheck.errors import UsageError
+from gpucheck.report.report import Collector
+from gpucheck.units import MIB
+
+Scenario = Callable[..., Path]
+Find = Callable[..., Collector]
+OUT_OF_MEMORY = {
+    "raised": [{"classes": ["builtins.RuntimeError", "builtins.Exception"], "message": "CUDA out of memory."}],
+    "traceback": "t",
+}
+
+
+def answer(said: Collector) -> dict[str, Any]:
+    found: dict[str, Any] = said.results["find_batch_size"]
+    return found
+
+
+def tried(log: Path) -> list[str]:
+    """What the children were asked since the log was last emptied."""
+    return [line for line in log.read_text().splitlines() if line.startswith("trial")]
+
+
+def test_a_search_goes_on_where_the_last_ended(scenario: Scenario, find: Find, tmp_path: Path) -> None:
+    kept = str(tmp_path / "trials")
+    log = scenario(static=100 * MIB, per_sample=MIB)
+    first = answer(find(memory_limit="1GiB", resume=kept))
+    searched = [trial for trial in first["trials"] if trial["purpose"] == "search"]
+    assert not any(trial["resumed"] for trial in first["trials"])
+    log.write_text("")
+    said = find(memory_limit="1GiB", resume=kept)
+    second = answer(said)
+    # Two of the same size: the search's, and the confirmation that the first run ended with.
+    assert f"--resume: {len(searched) + 1} trials taken over" in said.notices
+    assert second["max_batch_size"] == first["max_batch_size"]
+    assert second["confirmed"] is True
+    assert [trial["purpose"] for trial in second["trials"] if not trial["resumed"]] == [
+        "confirm",
+        "default malloc",
+        "recommended",
+    ]
+    assert tried(log)[0] == f"trial {first['max_batch_size']}"
+
+
+def test_with_more_memory_it_looks_further(scenario: Scenario, find: Find, tmp_path: Path) -> None:
+    kept = str(tmp_path / "trials")
+    scenario(static=100 * MIB, per_sample=MIB)
+    assert answer(find(memory_limit="512MiB", resume=kept))["max_batch_size"] in range(404, 413)
+    found = answer(find(memory_limit="1GiB", resume=kept))
+    assert found["max_batch_size"] in range(906, 925)
+    assert sum(not trial["resumed"] and trial["purpose"] == "search" for trial in found["trials"]) <= 2
+
+
+def test_with_less_memory_what_fitted_no_longer_does(scenario: Scenario, find: Find, tmp_path: Path) -> None:
+    kept = str(tmp_path / "trials")
+    scenario(static=100 * MIB, per_sample=MIB)
+    find(memory_limit="1GiB", resume=kept)
+    found = answer(find(memory_limit="512MiB", resume=kept))
+    assert found["max_batch_size"] in range(404, 413)
+    assert found["first_failing_outcome"] in (None, "over-budget")
+
+
+def test_a_failure_bounds_the_search_that_goes_on(scenario: Scenario, find: Find, tmp_path: Path) -> None:
+    kept = str(tmp_path / "trials")
+    log = scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
+    find(resume=kept)
+    log.write_text("")
+    found = answer(find(resume=kept))
+    assert (found["max_batch_size"], found["first_failing"]) == (29, 30)
+    assert "trial 30" not in tried(log)
+
+
+def test_a_log_that_cannot_be_kept_costs_a_warning_and_not_the_answer(
+    scenario: Scenario, find: Find, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario(static=100 * MIB, per_sample=MIB)
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trial_log.os, "write", full)
+    said = find(memory_limit="1GiB", resume=str(tmp_path / "trials"))
+    assert answer(said)["confirmed"] is True
+    assert [(f.id, f.verdict) for f in said.findings][-1] == ("batch_size.log", "warn")
+    assert said.findings[-1].message == "No space left on device: what ran after that is not in it"
+
+
+def test_an_estimate_has_no_trials(find: Find, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--estimate and --resume exclude each other"):
+        find(estimate=True, memory_limit="80GiB", resume=str(tmp_path / "trials"))

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.batch_size import several
+from gpucheck.batch_size.command import command
+from gpucheck.batch_size.options import Options
+from gpucheck.errors import CannotLook
+from gpucheck.machine import inventory
+from gpucheck.report.events import Recorder, Trial
+from gpucheck.report.facts import Device, Facts, Host, TorchBuild
+from gpucheck.report.report import Collector
+from gpucheck.units import GIB
+
+Scenario = Callable[..., Path]
+
+CARDS = tuple(
+    Device(kind="cuda", id=f"cuda:{place}", name=f"card {place}", memory_free_bytes=10 * GIB, processes=())
+    for place in range(2)
+)
+FACTS = Facts(host=Host(system="Linux"), torch=TorchBuild(version="2.13.0", built_for="cuda"), devices=CARDS)
+
+
+def ready(budget: int) -> dict[str, Any]:
+    free, total = budget + GIB, 12 * GIB
+    told = {"bytes": budget, "margin_bytes": GIB, "reason": "r", "free_bytes": free, "total_bytes": total}
+    return {"kind": "cuda", "method": "device", "budget": told, "free_at_open": free}
+
+
+# The second card has half the memory and takes half as long.
+UNLIKE = {
+    "cuda:0": {"ready": ready(8 * GIB), "step_s": 0.004},
+    "cuda:1": {"ready": ready(4 * GIB), "step_s": 0.002},
+}
+
+
+@pytest.fixture
+def find(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Collector]:
+    def run(**options: Any) -> Collector:
+        monkeypatch.setattr(inventory, "read", lambda *_, **__: FACTS)
+        said = Collector()
+        command(Options(**{"target": "mlp", "device": "all", **options}), said)
+        return said
+
+    return run
+
+
+def test_each_device_has_its_answer_and_the_least_is_the_commands(
+    scenario: Scenario, find: Callable[..., Collector]
+) -> None:
+    scenario(static=GIB, per_sample=GIB // 64, devices=UNLIKE)
+    said = find()
+    every = said.results["find_batch_size_devices"]
+    first, second = every["devices"]
+    assert (first["device"]["id"], second["device"]["id"]) == ("cuda:0", "cuda:1")
+    assert first["max_batch_size"] in range(440, 449)
+    assert second["max_batch_size"] in range(189, 193)
+    assert (every["least"], every["max_batch_size"]) == ("cuda:1", second["max_batch_size"])
+    assert said.results["find_batch_size"] == second
+    titles = [finding.title for finding in said.findings]
+    assert f"cuda:0: a batch of {first['max_batch_size']} fits" in titles
+    assert titles[-1] == f"a batch of {second['max_batch_size']} fits every device"
+    assert said.findings[-1].message == "the least is that of cuda:1"
+    assert said.findings[0].evidence["device"] == "cuda:0"
+    assert {one.device.id for one in said.measurements} == {"cuda:0", "cuda:1"}
+
+
+def test_alike_devices_are_not_split(scenario: Scenario, find: Callable[..., Collector]) -> None:
+    scenario(static=GIB, per_sample=GIB // 64, ready=ready(8 * GIB))
+    said = find()
+    assert said.results["find_batch_size_devices"]["split"] is None
+    assert said.findings[-1].message == "all have the same answer"
+
+
+def test_a_device_on_which_nothing_fits_leaves_no_common_batch(
+    scenario: Scenario, find: Callable[..., Collector]
+) -> None:
+    scenario(static=GIB, per_sample=GIB // 64, devices={**UNLIKE, "cuda:1": {"ready": ready(GIB // 2)}})
+    said = find()
+    assert said.results["find_batch_size"]["max_batch_size"] is None
+    assert [finding.verdict for finding in said.findings if finding.id == "batch_size.all_devices"] == ["fail"]
+    assert said.findings[-1].title == "cuda:1 takes no batch at all"
+
+
+def test_a_device_that_cannot_be_used_does_not_cost_the_others_their_answer(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = {"stage": "device", "raised": [{"classes": ["builtins.RuntimeError"], "message": "busy"}], "traceback": ""}
+    scenario(static=GIB, per_sample=GIB // 64, devices={**UNLIKE, "cuda:0": {"setup": broken}})
+    monkeypatch.setattr(inventory, "read", lambda *_, **__: FACTS)
+    said = Collector()
+    with pytest.raises(CannotLook, match="cuda:0 cannot be used; RuntimeError: busy"):
+        command(Options(target="mlp", device="all"), said)
+    assert said.results["find_batch_size"]["device"]["id"] == "cuda:1"
+    # What fits every device is not known.
+    assert "batch_size.all_devices" not in {finding.id for finding in said.findings}
+
+
+def test_an_interrupted_search_leaves_the_answers_before_it() -> None:
+    def search(device: str, _: int, emit: Any) -> None:
+        emit(several.Answered("find_batch_size", answer(device, 8, 1.0)))
+        if device == "cuda:1":
+            raise KeyboardInterrupt
+
+    said = Collector()
+    with pytest.raises(KeyboardInterrupt):
+        several.each(("cuda:0", "cuda:1", "cuda:2"), search, said)
+    assert [one["device"]["id"] for one in said.results["find_batch_size_devices"]["devices"]] == ["cuda:0", "cuda:1"]
+    assert said.results["find_batch_size_devices"]["split"] is None
+
+
+def test_a_trial_says_on_which_device() -> None:
+    def search(device: str, _: int, emit: Any) -> None:
+        emit(Trial(1, {"batch_size": 1}))
+
+    recorder = Recorder()
+    several.each(("cuda:0", "cuda:1"), search, recorder)
+    trials = [event.result["device"] for event in recorder.events if isinstance(event, Trial)]
+    assert trials == ["cuda:0", "cuda:1"]
+
+
+# The split
+
+
+def answer(device: str, size: int | None, rate: float | None, **parts: Any) -> dict[str, Any]:
+    return {
+        "device": {"id": device, "uuid": None, "name": None},
+        "max_batch_size": size,
+        "samples_per_s": rate,
+        "recommended": None,
+        "axis": None,
+        "multiple_of": 1,
+        **parts,
+    }
+
+
+def test_unlike_devices_end_their_step_together() -> None:
+    found = several.split([answer("cuda:0", 400, 100.0), answer("cuda:1", 100, 50.0)])
+    assert found is not None
+    # The second is full after 2 s; in those the first does 200.
+    assert [(share.device, share.batch_size, share.seconds) for share in found.shares] == [
+        ("cuda:0", 200, 2.0),
+        ("cuda:1", 100, 2.0),
+    ]
+    assert (found.batch_size, found.samples_per_s, found.equal_samples_per_s) == (300, 150.0, 100.0)
+
+
+def test_the_size_to_use_is_what_is_divided_and_multiples_are_kept() -> None:
+    recommended = {"batch_size": 96, "samples_per_s": 50.0}
+    one, other = answer("a", 400, 110.0, multiple_of=8), answer("b", 100, 50.0, recommended=recommended, multiple_of=8)
+    found = several.split([one, other])
+    assert found is not None
+    assert [share.batch_size for share in found.shares] == [208, 96]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [answer("a", 400, 100.0), answer("b", 400, 102.0)],
+        [answer("a", 400, 100.0), answer("b", None, None)],
+        [answer("a", 400, 100.0), answer("b", 100, None)],
+        [answer("a", 400, 100.0)],
+        [answer("a", 400, 1.0, axis={"name": "seq"}), answer("b", 100, 9.0, axis={"name": "seq"})],
+    ],
+)
+def test_what_is_not_split(answers: list[dict[str, Any]]) -> None:
+    assert several.split(answers) is None

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.batch_size.options import Options, plan
+from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.trial_log import Entry, TrialLog, identity_of, judged_anew
+from gpucheck.errors import UsageError
+from gpucheck.report.facts import Facts, TorchBuild
+
+FACTS = Facts(torch=TorchBuild(version="2.13.0"))
+
+
+def identity(**options: Any) -> dict[str, Any]:
+    return identity_of(plan(Options(**{"target": "mlp", **options})), FACTS)
+
+
+def entry(outcome: Any, peak: int | None, budget: int = 100, **parts: Any) -> Entry:
+    return Entry("cpu", budget, Result(8, "search", fresh=False, outcome=outcome, peak_bytes=peak, **parts))
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    trial = Result(8, "search", fresh=True, outcome="fits", peak_bytes=7, steps_s=(0.5, 0.25), memory={"x": 1})
+    with TrialLog(path, identity()) as log:
+        assert log.known("cpu", 100) == []
+        log.write("cpu", 100, trial)
+        log.write("cuda:0 a GPU", 100, trial)
+    with TrialLog(path, identity()) as log:
+        (known,) = log.known("cpu", 100)
+    assert known.resumed
+    assert (known.size, known.steps_s, known.memory) == (8, (0.5, 0.25), {"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("logged", "budget", "outcome"),
+    [
+        (entry("fits", 90), 100, "fits"),
+        (entry("fits", 90), 80, "over-budget"),  # there is less than there was
+        (entry("fits", None), 80, "fits"),
+        (entry("over-budget", 120), 110, "over-budget"),
+        (entry("over-budget", 120), 130, None),  # it may fit, or have been cut off below its peak
+        (entry("out-of-memory", None), 100, "out-of-memory"),
+        (entry("out-of-memory", None), 99, "out-of-memory"),
+        (entry("out-of-memory", None), 101, None),
+        (entry("size-limit", None), 500, "size-limit"),  # whatever the memory
+        (entry("timeout", None), 100, None),
+        (entry("over-budget", 120, cut=True), 100, None),
+        (entry("inconclusive", 50), 100, None),
+        (entry("user-error", None), 100, None),
+        (entry("device-broken", None), 100, None),
+    ],
+)
+def test_a_trial_is_held_against_the_budget_of_today(logged: Entry, budget: int, outcome: str | None) -> None:
+    found = judged_anew(logged, budget)
+    assert (found and found.outcome) == outcome
+
+
+def test_a_confirmation_is_made_again() -> None:
+    confirmed = Entry("cpu", 100, Result(8, "confirm", fresh=True, outcome="fits", peak_bytes=90))
+    found = judged_anew(confirmed, 100)
+    assert found is not None
+    assert found.purpose == "search"
+
+
+@pytest.mark.parametrize("cut", [1, 20])
+def test_a_line_cut_off_is_taken_out(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "log"
+    trial = Result(8, "search", fresh=True, outcome="fits", peak_bytes=7)
+    with TrialLog(str(path), identity()) as log:
+        log.write("cpu", 100, trial)
+        log.write("cpu", 100, trial)
+    path.write_bytes(path.read_bytes()[:-cut])
+    with TrialLog(str(path), identity()) as log:
+        assert len(log.known("cpu", 100)) == 1
+        log.write("cpu", 100, trial)
+    with TrialLog(str(path), identity()) as log:
+        assert len(log.known("cpu", 100)) == 2
+
+
+def test_a_header_cut_off_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    TrialLog(str(path), identity()).close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:10])
+    TrialLog(str(path), identity()).close()
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mode": "infer"}, "its mode is 'train', and now 'infer'"),
+        ({"target": "convnet"}, "its target is 'mlp', and now 'convnet'"),
+        ({"inputs": ("x:64:float32",)}, "its inputs is [], and now ['x:64:float32']"),
+        ({"amp": "bfloat16"}, "its amp is None, and now 'bfloat16'"),
+    ],
+)
+def test_the_trials_of_another_search_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    path = str(tmp_path / "log")
+    TrialLog(path, identity()).close()
+    with pytest.raises(UsageError) as caught:
+        TrialLog(path, identity(**options))
+    assert caught.value.what == f"--resume {path!r} holds the trials of another search"
+    assert caught.value.why == said
+
+
+def test_a_target_whose_file_changed_is_another(tmp_path: Path) -> None:
+    path, model = str(tmp_path / "log"), tmp_path / "model.py"
+    model.write_text("def build(): ...\n")
+    TrialLog(path, identity(target=f"{model}:build")).close()
+    model.write_text("def build(): ...  # otherwise\n")
+    with pytest.raises(UsageError, match="its target_sha256 is"):
+        TrialLog(path, identity(target=f"{model}:build"))
+
+
+@pytest.mark.parametrize(
+    "text", ["hello", "hello\n", "{}\n", '{"schema": "gpucheck.report/1"}\n', "[1]\n", "\x00\xff\n"]
+)
+def test_another_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="is no log of trials"):
+        TrialLog(str(path), identity())
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "line", ["nonsense", "[]", '{"device": "cpu"}', '{"device": 1, "budget_bytes": 1, "trial": 2}']
+)
+def test_a_line_that_is_no_trial_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "log"
+    TrialLog(str(path), identity()).close()
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(UsageError, match="line 2 of --resume"):
+        TrialLog(str(path), identity())
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    for path, said in ((str(tmp_path), "cannot be written"), ("/dev/null", "is no log of trials")):
+        with pytest.raises(UsageError, match=said):
+            TrialLog(path, identity())
+    with pytest.raises(UsageError, match="cannot be written; No such file"):
+        TrialLog(str(tmp_path / "no" / "log"), identity())
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may grow beyond 1 KiB: a disk that is full."""
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_full_disk_is_told_once_and_the_log_can_be_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with TrialLog(str(path), identity()) as log:
+        for _ in range(5):
+            log.write("cpu", 100, Result(8, "search", fresh=True, outcome="fits", peak_bytes=7))
+        assert log.error == "File too large"
+    whole = [json.loads(line) for line in path.read_text().split("\n")[1:-1]]
+    with TrialLog(str(path), identity()) as log:
+        assert len(log.known("cpu", 100)) == len(whole) >= 1
