@@ -1,0 +1,58 @@
+"""What the doctor has seen, as plain data. None is unknown; the judges of conditions read nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpucheck.machine.stack import Stack
+from gpucheck.machine.torch_probe import TorchProbe
+from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything that was read: the machine's facts, what lies below its driver's libraries, and what torch said.
+
+    `torch` is None where torch was not asked (no torch, or no time). `variables` are the names of all variables that
+    are set, without their values; values stand in `facts.environment` for those on its list alone.
+    """
+
+    facts: Facts = field(default_factory=Facts)
+    stack: Stack = field(default_factory=Stack)
+    torch: TorchProbe | None = None
+    variables: frozenset[str] = frozenset()
+
+    @property
+    def host(self) -> Host:
+        """The machine outside its accelerators."""
+        return self.facts.host or Host()
+
+    @property
+    def driver(self) -> Driver:
+        """NVIDIA's driver as the doors see it; all None where there can be none."""
+        return self.facts.driver or Driver()
+
+    @property
+    def build(self) -> TorchBuild:
+        """The torch that is diagnosed, read without importing it."""
+        return self.facts.torch or TorchBuild()
+
+    @property
+    def cards(self) -> tuple[Device, ...]:
+        """NVIDIA devices that NVML or libcuda lists."""
+        return tuple(d for d in self.facts.devices if d.nvml_index is not None or d.cuda_index is not None)
+
+    @property
+    def is_nvidia_here(self) -> bool:
+        """Whether an NVIDIA device is in this machine, as PCI, its nodes, WSL's driver or the libraries show it."""
+        nodes = [node for node in self.host.nvidia_device_nodes if node != "/dev/dxg"]
+        return bool(self.host.nvidia_pci_addresses or nodes or self.cards or self.stack.jetson or self.stack.wsl_driver)
+
+    @property
+    def torch_works(self) -> bool:
+        """Whether torch ran a kernel on a device: seen, and so above any arithmetic with versions."""
+        return self.torch is not None and any(run.error is None for run in self.torch.kernels)
+
+    def value(self, variable: str) -> str | None:
+        """A variable's value, for those that are on the list of `facts.environment`."""
+        return self.facts.environment.get(variable)
