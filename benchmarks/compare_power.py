@@ -158,7 +158,7 @@ def main() -> int:
         every = pool(chosen.pool, chosen.bench, needed)
         print(file=sys.stderr)
     first, second = split(every, 2 * count * a_side, count * a_side)
-    print(f"{len(first)} + {len(second)} runs; processes differ by {units.percent(spread_of(first))}; {a_side} a side")
+    print(f"{len(first)} + {len(second)} runs; medians of processes differ by {units.percent(spread_of(first))}; {a_side} a side")
 
     random.shuffle(first)
     drawn = list(sides(first, a_side))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpucheck.compare import comparison as comparing
-from gpucheck.compare import judge, welch
+from gpucheck.compare import judge, trimmed
 from gpucheck.compare.comparison import Comparison, compare
 from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
 from gpucheck.report.finding import Finding
@@ -67,7 +67,7 @@ def test_welch_is_the_textbook_s() -> None:
     # Welch's own formulas on a set worked by hand: variances 0.01 and 0.04, three and four values.
     old = [math.exp(value) for value in (0.9, 1.0, 1.1)]
     new = [math.exp(value) for value in (1.8, 2.0, 2.0, 2.2)]
-    test = welch.welch(old, new)
+    test = trimmed.difference(old, new)
     of_old, of_new = 0.01 / 3, (0.08 / 3) / 4
     assert test.difference == pytest.approx(1.0)
     assert test.error == pytest.approx(math.sqrt(of_old + of_new))
@@ -78,19 +78,49 @@ def test_welch_is_the_textbook_s() -> None:
     assert test.interval(1 - test.p)[0] == pytest.approx(1.0, abs=1e-6)
 
 
+def test_of_seven_values_the_outermost_are_left_out() -> None:
+    # Worked by hand: 1 and 9 are left out of the old, 2 and 4 of the new.
+    old = [math.exp(value) for value in (1.0, 2.0, 2.0, 3.0, 4.0, 4.0, 9.0)]
+    new = [math.exp(value) for value in (2.0, 3.0, 3.0, 3.0, 3.0, 3.0, 4.0)]
+    test = trimmed.difference(old, new)
+    assert test.difference == pytest.approx(0.0)
+    # The winsorised old is 2, 2, 2, 3, 4, 4, 4: its squares add up to 6, and of the new all are 3.
+    assert test.error == pytest.approx(math.sqrt(6 / (5 * 4)))
+    assert test.df == pytest.approx(4)
+    # Six values spare none.
+    assert trimmed.difference(old[:6], new[:6]).difference != pytest.approx(0.0)
+
+
+def test_one_run_beside_other_work_hides_no_slowdown() -> None:
+    disturbed = [*STEADY[:-1], 2.0]
+    comparison = compare(report(row(disturbed)), report(row(scaled(1.1))))
+    assert comparison.rows[0].change == "slower"
+
+
+def test_a_run_is_compared_by_its_lower_quartile() -> None:
+    def bursts(factor: float) -> Report:
+        """Seven runs, in each of which half the samples were taken beside other work."""
+        each = [tuple(factor * value for value in (1.0, 1.0, 1.0, 1.4, 1.4, 1.4)) for _ in range(7)]
+        return report(replace(row(STEADY), runs=tuple(Run("", 1, samples, (0.0,) * 6) for samples in each)))
+
+    (found,) = compare(bursts(1.0), bursts(1.1)).rows
+    assert (found.change, found.ratio) == ("slower", pytest.approx(1.1))
+    assert found.old_s == pytest.approx(1.2)  # what is shown is the median
+
+
 def test_values_that_do_not_vary_are_certain() -> None:
-    assert welch.welch([2.0] * 3, [2.0] * 3).p == 1.0
-    test = welch.welch([1.0] * 3, [2.0] * 3)
+    assert trimmed.difference([2.0] * 3, [2.0] * 3).p == 1.0
+    test = trimmed.difference([1.0] * 3, [2.0] * 3)
     assert (test.p, test.interval(0.99)) == (0.0, pytest.approx((2.0, 2.0)))
 
 
 def test_holm_holds_the_smallest_p_against_the_smallest_share() -> None:
     # 0.002 < 0.01/4; 0.003 < 0.01/3; 0.006 is not below 0.01/2, so it and 0.0061 stand against 0.01/2.
-    levels = welch.holm_levels([0.0061, 0.002, 0.006, 0.003])
+    levels = trimmed.holm_levels([0.0061, 0.002, 0.006, 0.003])
     assert [round(1 - level, 6) for level in levels] == [0.005, 0.0025, 0.005, 0.003333]
     # Bonferroni would not have rejected 0.003; without any rejection all stand against alpha/m.
-    assert [round(1 - level, 6) for level in welch.holm_levels([0.5, 0.9])] == [0.005, 0.005]
-    assert welch.holm_levels([]) == []
+    assert [round(1 - level, 6) for level in trimmed.holm_levels([0.5, 0.9])] == [0.005, 0.005]
+    assert trimmed.holm_levels([]) == []
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_each_row_with_its_interval_and_verdict() -> None:
         "transfer host_to_device 1 MiB (cuda:0) | 55.0 GB/s | 50.0 GB/s | 1.100 | 1.050 to 1.152 | 7 | slower | noisy",
         "matmul bfloat16 64 (cuda:0) | 1.00 ms | 1.10 ms | 1.100 | – | 7, 1 | cannot tell | launch held → graph",
         "",
-        "below 1 is faster; Welch's t on the logarithms of the runs' medians, 1.0 % for the whole table (Holm); "
+        "below 1 is faster; Yuen's t on the logarithms of the runs' lower quartiles, 1.0 % for the whole table (Holm); "
         "same: within ±5.0 %",
         "",
         "! compared: 1 slower, 1 cannot tell",

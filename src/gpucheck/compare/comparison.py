@@ -1,7 +1,7 @@
 """Two reports row by row: the ratio of their times, with its interval, and what that says. Pure.
 
-The unit is the run (one process): its median stands for it. Ratios are of times, new over old: 1.10 is 10 % slower,
-whether a row shows a time or a rate.
+The unit is the run (one process). Its median is shown and its lower quartile compared, since what else runs on a machine
+only adds time. Ratios are of times, new over old: 1.10 is 10 % slower, whether a row shows a time or a rate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from gpucheck import stats
 from gpucheck.compare.matching import case_text, differences, facts_differ, matched, work_text
-from gpucheck.compare.welch import ALPHA, Welch, holm_levels, welch
+from gpucheck.compare.trimmed import ALPHA, Difference, difference, holm_levels
 from gpucheck.measure import runs
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
@@ -34,9 +34,9 @@ DISTURBING = ("cpu-busy", "throttled")
 class Row:
     """One measurement of both reports. Times are seconds per call, medians over the runs' medians.
 
-    `ratio` is new time over old, `ci_low` to `ci_high` its interval at `ci_level`; None with fewer than 3 runs a side.
-    `differences` names what differs in method, `why` why it cannot be told. `disturbed` is what disturbed most of the
-    new side's runs: others on the CPU, a throttled clock; `old_disturbed` the same of the old side.
+    `ratio` is new time over old by the runs' lower quartiles, `ci_low` to `ci_high` its interval at `ci_level`; None with
+    fewer than 3 runs a side. `differences` names what differs in method, `why` why it cannot be told. `disturbed` is what
+    disturbed most of the new side's runs: others on the CPU, a throttled clock; `old_disturbed` the same of the old side.
     """
 
     name: str
@@ -87,7 +87,11 @@ def change(low: float, high: float) -> Change:
 def compare(old: Report, new: Report) -> Comparison:
     """Match the rows of two reports and tell what changed in each."""
     pairs, only_old, only_new = matched(old.measurements, new.measurements)
-    tests = {place: welch(runs.medians(a), runs.medians(b)) for place, (a, b) in enumerate(pairs) if not _untold(a, b)}
+    tests = {
+        place: difference(runs.lower_quartiles(a), runs.lower_quartiles(b))
+        for place, (a, b) in enumerate(pairs)
+        if not _untold(a, b)
+    }
     levels = dict(zip(tests, holm_levels([test.p for test in tests.values()]), strict=True))
     machine, software = facts_differ(old, new)
     return Comparison(
@@ -109,10 +113,10 @@ def _untold(old: Measurement, new: Measurement) -> str | None:
     return None
 
 
-def _row(old: Measurement, new: Measurement, test: Welch | None, level: float | None) -> Row:
+def _row(old: Measurement, new: Measurement, test: Difference | None, level: float | None) -> Row:
     before, after = runs.medians(old), runs.medians(new)
     interval = test.interval(level) if test and level else None
-    # The middle of the interval: the ratio of the geometric means. Without one the medians must do.
+    # The middle of the interval: the ratio of the trimmed geometric means. Without one the medians must do.
     ratio = math.exp(test.difference) if test else stats.median(after) / stats.median(before)
     told = change(*interval) if interval else "cannot tell"
     both = old.rate is not None and new.rate is not None

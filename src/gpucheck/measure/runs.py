@@ -88,6 +88,11 @@ def medians(one: Measurement) -> list[float]:
     return [stats.median(run.samples_s) / run.calls_per_sample for run in one.runs if run.samples_s]
 
 
+def lower_quartiles(one: Measurement) -> list[float]:
+    """The lower quartile of each run's time per call, seconds: what other work on the machine adds to it least."""
+    return [stats.quantile(run.samples_s, 0.25) / run.calls_per_sample for run in one.runs if run.samples_s]
+
+
 def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:
     """The largest of each figure over the runs; None where no run knows it."""
     found = {}

@@ -77,6 +77,6 @@ def _figure(rate: float | None, time_s: float, unit: str | None) -> str:
 def _method(compared: Comparison) -> str:
     alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
     return (
-        "below 1 is faster; Welch's t on the logarithms of the runs' medians, "
+        "below 1 is faster; Yuen's t on the logarithms of the runs' lower quartiles, "
         f"{alpha} for the whole table (Holm); same: within ±{within}"
     )
