@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck.batch_size import answer, knee, recommend
+from gpucheck.batch_size.forecast import Need
 from gpucheck.batch_size.recommend import Recommended
 from gpucheck.batch_size.runner import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result, Runner
 from gpucheck.batch_size.search import Attempt
@@ -40,6 +41,17 @@ class After:
         self.trials: list[Result] = []
         self.checks: list[Result] = []
         self._before = 0
+
+    @property
+    def need(self) -> Need:
+        """What all of it takes at most; a second size to recommend, which few answers need, is left out."""
+        setup = self.runner.setup
+        checks = (1 if setup.mode == "train" else 0) + (0 if self.along_axis else 2)
+        # A partial batch of one takes next to nothing.
+        steps = checks - (0 if self.along_axis else 1)
+        # On a CPU the default malloc has a child of its own, and so has the size to recommend, which it runs under.
+        last = Need(2, 2 * STEPS_CONFIRMED, 2) if setup.is_cpu else Need(1, STEPS_CONFIRMED, 1)
+        return Need(checks, steps, checks if self.runner.one_trial_each else 0) + last
 
     def run(self, results: Sequence[Result], largest: int, aim: float, multiple_of: int = 1) -> None:
         """Run what follows the confirmation of `largest`; a size to use takes at most `aim` bytes."""

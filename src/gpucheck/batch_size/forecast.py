@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpucheck.batch_size.runner import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Result
 
@@ -13,6 +14,18 @@ TRIAL_TIMEOUT_FACTOR = 10.0
 TIME_RESERVE = 1.3
 # Later steps repeat the second; the confirmation and devices, whose caches settle, take a third.
 STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What trials of about one size take together: so many of them and of their steps, and `starts` of a child."""
+
+    trials: int
+    steps: int
+    starts: int = 0
+
+    def __add__(self, other: Need) -> Need:
+        return Need(self.trials + other.trials, self.steps + other.steps, self.starts + other.starts)
 
 
 class Forecast:
@@ -42,8 +55,9 @@ class Forecast:
             return max(TRIAL_TIMEOUT_LEAST_S, left_s)
         return max(TRIAL_TIMEOUT_LEAST_S, TRIAL_TIMEOUT_FACTOR * self.seconds(size, STEPS_CONFIRMED))
 
-    def affordable(self, left_s: float, start_s: float) -> int | None:
-        """The largest size to try and to confirm in `left_s`, a child's start included; None for any."""
+    def affordable(self, left_s: float, start_s: float, need: Need) -> int | None:
+        """The largest size at which what is needed fits into `left_s`, a child's start taking `start_s`; None: any."""
         once = self.seconds(0, 0)
-        each = self.seconds(1, STEPS + STEPS_CONFIRMED) - once
-        return None if each <= 0 else max(0, int((left_s / TIME_RESERVE - start_s - 2 * once) / each))
+        each = self.seconds(1, need.steps) - once
+        fixed = need.starts * start_s + need.trials * once
+        return None if each <= 0 else max(0, int((left_s / TIME_RESERVE - fixed) / each))

@@ -8,7 +8,7 @@ import time
 from gpucheck.batch_size import answer, answer_use, ends
 from gpucheck.batch_size.after import After
 from gpucheck.batch_size.budget import Budget
-from gpucheck.batch_size.forecast import STEPS, Forecast
+from gpucheck.batch_size.forecast import STEPS, Forecast, Need
 from gpucheck.batch_size.options import Plan
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
 from gpucheck.batch_size.predict_guide import Guide, available
@@ -123,7 +123,9 @@ class Hunt:
             attempt = self.guide.steer(attempt, self.search, self.results)
             best = self.search.best
             if attempt.purpose == "search" and best is not None:
-                affordable = self.forecast.affordable(self.deadline - time.monotonic(), self.runner.start_s)
+                affordable = self.forecast.affordable(
+                    self.deadline - time.monotonic(), self.runner.start_s, self._to_come
+                )
                 size = attempt.size if affordable is None else min(attempt.size, self.search.rounded(affordable))
                 if closing or (size < attempt.size and size <= best.size * WORTHWHILE):
                     closing, self.limited_by = True, "time"
@@ -151,6 +153,16 @@ class Hunt:
                 return
         self.limited_by = self.limited_by or self.search.limited_by
 
+    @property
+    def _steps(self) -> int:
+        return STEPS if self.runner.setup.is_cpu else STEPS_CONFIRMED
+
+    @property
+    def _to_come(self) -> Need:
+        """What a size takes from its trial to the end: a search that uses up the time has no size to recommend."""
+        starts = 1 if self.runner.one_trial_each else 0
+        return Need(1, self._steps, starts) + Need(1, STEPS_CONFIRMED, 1) + self.after.need
+
     def _trial(self, attempt: Attempt) -> Result:
         best = self.search.best
         self.emit(
@@ -160,11 +172,10 @@ class Hunt:
                 best=f"{self.axis or 'batch'} {best.size} fits" if best else None,
             )
         )
-        thorough = attempt.purpose == "confirm" or not self.runner.setup.is_cpu
         patience = self.forecast.patience(attempt.size, self.deadline - time.monotonic())
         result = self.runner.run(
             attempt,
-            steps=STEPS_CONFIRMED if thorough else STEPS,
+            steps=STEPS_CONFIRMED if attempt.purpose == "confirm" else self._steps,
             limit_s=self.plan.options.trial_timeout_s or patience,
             deadline=self.deadline,
         )

@@ -150,6 +150,11 @@ class Runner:
         """The budget that trials are judged by."""
         return int(self.ready["budget"]["bytes"]) if "budget" in self.ready else self.setup.budget_bytes
 
+    @property
+    def one_trial_each(self) -> bool:
+        """Whether a child runs one trial only: its peak is that of its whole life."""
+        return bool(self.ready.get("method") == "process peak")
+
     def start(self) -> dict[str, Any]:
         """Start a child and return what it says of the device and the workload.
 
@@ -188,8 +193,7 @@ class Runner:
         With `evaluate` its steps are an evaluation's: forward alone. A confirmation gets a child of its own.
         Raises as `start` does.
         """
-        one_trial_each = self.ready.get("method") == "process peak"
-        if self._child is None or ((attempt.purpose == "confirm" or one_trial_each) and not self._fresh):
+        if self._child is None or ((attempt.purpose == "confirm" or self.one_trial_each) and not self._fresh):
             self.start()
         assert self._watch is not None
         fresh, self._fresh = self._fresh, False
