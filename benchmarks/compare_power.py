@@ -158,7 +158,8 @@ def main() -> int:
         every = pool(chosen.pool, chosen.bench, needed)
         print(file=sys.stderr)
     first, second = split(every, 2 * count * a_side, count * a_side)
-    print(f"{len(first)} + {len(second)} runs; medians of processes differ by {units.percent(spread_of(first))}; {a_side} a side")
+    spread_text = units.percent(spread_of(first))
+    print(f"{len(first)} + {len(second)} runs; medians of processes differ by {spread_text}; {a_side} a side")
 
     random.shuffle(first)
     drawn = list(sides(first, a_side))

@@ -1,7 +1,7 @@
 """Two reports row by row: the ratio of their times, with its interval, and what that says. Pure.
 
-The unit is the run (one process). Its median is shown and its lower quartile compared, since what else runs on a machine
-only adds time. Ratios are of times, new over old: 1.10 is 10 % slower, whether a row shows a time or a rate.
+The unit is the run (one process). Its median is shown and its lower quartile compared, since what else runs on a
+machine only adds time. Ratios are of times, new over old: 1.10 is 10 % slower, whether a row shows a time or a rate.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ DISTURBING = ("cpu-busy", "throttled")
 class Row:
     """One measurement of both reports. Times are seconds per call, medians over the runs' medians.
 
-    `ratio` is new time over old by the runs' lower quartiles, `ci_low` to `ci_high` its interval at `ci_level`; None with
-    fewer than 3 runs a side. `differences` names what differs in method, `why` why it cannot be told. `disturbed` is what
-    disturbed most of the new side's runs: others on the CPU, a throttled clock; `old_disturbed` the same of the old side.
+    `ratio` is new time over old by the runs' lower quartiles, `ci_low` to `ci_high` its interval at `ci_level`; None
+    with fewer than 3 runs a side. `differences` names what differs in method, `why` why it cannot be told. `disturbed`
+    is what disturbed most of the new side's runs: others on the CPU, a throttled clock; `old_disturbed` the same of
+    the old side.
     """
 
     name: str
