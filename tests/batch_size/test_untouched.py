@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import random
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -86,18 +88,28 @@ def test_weights_random_numbers_and_folders(tmp_path: Path, monkeypatch: pytest.
     assert sorted(p.name for p in ours.iterdir() if p.name != "__pycache__") == ["trained_by_the_user.py", "weights.pt"]
 
 
-def test_torchs_empty_cache_goes_and_another_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    empty, used = tmp_path / "empty", tmp_path / "used"
-    for folder in (empty, used):
-        folder.mkdir()
-        monkeypatch.setenv(trial_tidy.CACHE, str(folder))
-        if folder is used:
-            (folder / "kernel").touch()
-        trial_tidy.remove_empty_cache()
-    assert [folder.name for folder in tmp_path.iterdir()] == ["used"]
-    given = tmp_path / "given"
-    given.mkdir()
-    monkeypatch.setenv(trial_tidy.CACHE, str(given))
-    monkeypatch.setattr(trial_tidy, "GIVEN", str(given))
-    trial_tidy.remove_empty_cache()
-    assert given.is_dir()
+IMPORTS = """
+import os, sys, torch
+from gpucheck.batch_size.trial_tidy import CACHE, import_compiler
+import_compiler()
+torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+print(os.environ.get(CACHE), "torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_the_first_optimizer_makes_no_folder(given: bool, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path)} | ({trial_tidy.CACHE: str(mine)} if given else {})
+    if not given:
+        environment.pop(trial_tidy.CACHE, None)
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORTS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.split() == ([str(mine), "True"] if given else ["None", "True"])
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

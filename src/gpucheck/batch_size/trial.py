@@ -34,7 +34,7 @@ from gpucheck.batch_size.trial_gauge import (
 )
 from gpucheck.batch_size.trial_load import load_for
 from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
-from gpucheck.batch_size.trial_tidy import remove_empty_cache
+from gpucheck.batch_size.trial_tidy import import_compiler
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine.accel import Accel, open_device
 from gpucheck.report.codec import to_json
@@ -100,6 +100,7 @@ def main() -> int:
 
 
 def _prepared(setup: Json) -> tuple[Json, Session | None]:
+    import_compiler()
     if setup.get("weigh"):
         return _weighed(setup), None
     stage = "device"
@@ -110,7 +111,6 @@ def _prepared(setup: Json) -> tuple[Json, Session | None]:
         stage = "build"
         gauge.begin()
         workload = load_for(setup, accel.device)
-        remove_empty_cache()
         gauge.mark(computing=True)
     except GpucheckError as error:
         return {"ok": False, "stage": stage, "error": _told(error)}, None

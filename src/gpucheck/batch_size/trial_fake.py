@@ -27,6 +27,7 @@ from gpucheck.batch_size.trial_gauge import set_guard
 from gpucheck.batch_size.trial_load import load_for
 from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
 from gpucheck.batch_size.trial_storages import Storages
+from gpucheck.batch_size.trial_tidy import import_compiler
 from gpucheck.errors import GpucheckError
 from gpucheck.work.target import Batch, Workload, step
 
@@ -40,6 +41,7 @@ def main() -> int:
     """Predict, and end."""
     channel = Channel()
     setup = channel.receive()
+    import_compiler()
     answer, fake = _prepared(setup)
     channel.send(answer)
     if fake is None:

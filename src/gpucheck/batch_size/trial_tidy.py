@@ -1,21 +1,24 @@
-"""What torch leaves on the disk by itself, taken away again."""
+"""Keeps torch from leaving on the disk what nobody asked for."""
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import os
+import tempfile
 
-# Where torch keeps what it compiled; it sets this itself when it makes the folder.
+# Where torch keeps what it compiled. It makes the folder, and sets this, as soon as its compiler is imported.
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-GIVEN = os.environ.get(CACHE)
 
 
-def remove_empty_cache() -> None:
-    """Remove the folder that torch makes in the temporary one with the first optimizer (2.13), unless it is in use.
+def import_compiler() -> None:
+    """Import torch's compiler, which the first optimizer does (2.13), without the cache folder that this makes.
 
-    One that the user named stays; one that holds something cannot be removed; compiling makes it anew.
+    An empty one would stay wherever a process is killed before it could remove it. Compiling makes it anew.
     """
-    made = os.environ.get(CACHE)
-    if made is not None and made != GIVEN:
-        with contextlib.suppress(OSError):
-            os.rmdir(made)
+    if CACHE in os.environ:  # the user's own
+        return
+    os.environ[CACHE] = tempfile.gettempdir()  # a folder that is there
+    try:
+        importlib.import_module("torch._dynamo")
+    finally:
+        os.environ.pop(CACHE, None)
