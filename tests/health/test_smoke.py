@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn import functional
 
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.health import smoke, smoke_data, smoke_memory, smoke_numerics, smoke_required, smoke_tensors
+from gpucheck.health import required, smoke, smoke_data, smoke_memory, smoke_numerics, smoke_tensors
 from gpucheck.health.memory_steps import Level
+from gpucheck.health.required import Usable
 from gpucheck.health.smoke import Check
-from gpucheck.health.smoke_required import Usable
 from gpucheck.health.smoke_setting import Seen, Setting, Unavailable, Wrong, dedicated_memory, unchanged
 from gpucheck.machine import accel as devices
 from gpucheck.machine import inventory
@@ -73,7 +73,7 @@ def test_ids_are_unique_dotted_and_apart_from_the_requirements() -> None:
     ids = [check.id for check in smoke.CHECKS]
     assert len(set(ids)) == len(ids)
     assert all(len(name.split(".")) == 2 and name == name.lower() for name in ids)
-    assert {smoke_required.REQUIRED_ID, smoke_required.COUNT_ID}.isdisjoint(ids)
+    assert {required.REQUIRED_ID, required.COUNT_ID}.isdisjoint(ids)
     assert smoke.USABLE_ID in ids
 
 
@@ -135,13 +135,13 @@ def test_a_prefix_that_matches_nothing_names_the_nearest(
 def test_requirements(
     require: str | None, least: int | None, kind: str | None, count: int, rocm: bool, verdicts: list[str]
 ) -> None:
-    found = smoke_required.judge_seen(require, least, Usable(kind, count, rocm), FACTS)
+    found = required.judge_seen(require, least, Usable(kind, count, rocm), FACTS)
     assert [finding.verdict for finding in found] == verdicts
 
 
 def test_a_missed_requirement_says_what_torch_can_use_and_why() -> None:
     facts = dataclasses.replace(FACTS, host=Host(nvidia_pci_addresses=("0000:17:00.0",)))
-    (found,) = smoke_required.judge_seen("cuda", None, Usable(None, 0), facts)
+    (found,) = required.judge_seen("cuda", None, Usable(None, 0), facts)
     assert found == Finding(
         "device.required",
         "fail",
@@ -150,7 +150,7 @@ def test_a_missed_requirement_says_what_torch_can_use_and_why() -> None:
         {"kind": None, "count": 0, "rocm": False},
         "see `gpucheck devices` for what is there",
     )
-    (found,) = smoke_required.judge_seen(None, 2, Usable("cuda", 1), FACTS)
+    (found,) = required.judge_seen(None, 2, Usable("cuda", 1), FACTS)
     assert (found.id, found.title, found.message) == (
         "device.count",
         "at least 2 devices required",

@@ -16,7 +16,7 @@ import torch
 
 from gpucheck import naming
 from gpucheck.errors import CannotLook
-from gpucheck.health import smoke_data, smoke_memory, smoke_numerics, smoke_required, smoke_tensors
+from gpucheck.health import required, smoke_data, smoke_memory, smoke_numerics, smoke_required, smoke_tensors
 from gpucheck.health.smoke_setting import (
     Need,
     Seen,
@@ -38,7 +38,7 @@ from gpucheck.report.finding import Finding, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked. `require` is one of smoke_required.KINDS; `only` and `skip` are prefixes of check ids."""
+    """What was asked. `require` is one of required.KINDS; `only` and `skip` are prefixes of check ids."""
 
     device: str = "auto"
     require: str | None = None
@@ -112,7 +112,7 @@ def command(options: Options, emit: Emit) -> None:
     was named is not there.
     """
     checks = select(options.only, options.skip, CHECKS)
-    smoke_required.validate(options.require, options.min_devices)
+    required.validate(options.require, options.min_devices)
     facts = inventory.read()
     emit(Started(facts))
     for finding in smoke_required.judge(options.require, options.min_devices, facts):

@@ -1,93 +1,18 @@
-"""`--require KIND` and `--min-devices N`: what the command line asks of the machine, against what torch can use.
-
-Their findings are no checks to select: they are there when they are asked for.
-"""
+"""What the command line asks of the machine, judged by the torch of this process."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 
-from gpucheck import naming
-from gpucheck.errors import UsageError
-from gpucheck.machine import accel, choose
+from gpucheck.health import required
+from gpucheck.machine import accel
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
-
-REQUIRED_ID, COUNT_ID = "device.required", "device.count"
-KINDS = ("cuda", "rocm", "mps", "xpu")
-
-
-@dataclass(frozen=True, slots=True)
-class Usable:
-    """The accelerators that torch can use: their kind, None where there are none, and how many."""
-
-    kind: str | None
-    count: int
-    is_rocm: bool = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What they may be required as. torch calls ROCm's devices cuda: they are both."""
-        if self.kind is None:
-            return ()
-        return ("cuda", "rocm") if self.kind == "cuda" and self.is_rocm else (self.kind,)
-
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"{self.count} device{'s' * (self.count != 1)} of kind {self.kind}" if self.kind else "no accelerator"
-
-    @property
-    def evidence(self) -> dict[str, Any]:
-        """As plain data."""
-        return {"kind": self.kind, "count": self.count, "rocm": self.is_rocm}
-
-
-def validate(require: str | None, min_devices: int | None) -> None:
-    """Raises UsageError for an unknown kind and for a number below 1."""
-    if require is not None and require not in KINDS:
-        known = f"known: {', '.join(KINDS)}"
-        raise UsageError(f"--require {require!r} is no kind of device", known, naming.did_you_mean(require, KINDS))
-    if min_devices is not None and min_devices < 1:
-        raise UsageError(f"--min-devices {min_devices} is less than 1", "", "leave it out to ask for none")
 
 
 def judge(require: str | None, min_devices: int | None, facts: Facts) -> list[Finding]:
     """The findings on this machine."""
     kind = accel.default_accelerator()
     count = accel.device_count(kind) if kind else 0
-    return judge_seen(require, min_devices, Usable(kind, count, torch.version.hip is not None), facts)
-
-
-def judge_seen(require: str | None, min_devices: int | None, seen: Usable, facts: Facts) -> list[Finding]:
-    """The findings where torch can use what was `seen`; the facts tell why it cannot use more."""
-    found: list[Finding] = []
-    kind_met = require is None or (require in seen.names and seen.count > 0)
-    if require is not None:
-        why = "" if kind_met or not choose.is_present(facts) else f": {choose.why_unusable(facts)}"
-        found.append(
-            Finding(
-                REQUIRED_ID,
-                "pass" if kind_met else "fail",
-                f"an accelerator of kind {require} is required",
-                f"torch can use {seen.text}{why}",
-                seen.evidence,
-                None if kind_met else "see `gpucheck devices` for what is there",
-            )
-        )
-    if min_devices is not None:
-        met = kind_met and seen.count >= min_devices
-        found.append(
-            Finding(
-                COUNT_ID,
-                "pass" if met else "fail",
-                f"at least {min_devices} device{'s' * (min_devices != 1)} required",
-                f"torch can use {seen.text}",
-                seen.evidence,
-                None if met else "see `gpucheck devices`, and whether CUDA_VISIBLE_DEVICES hides some",
-            )
-        )
-    return found
+    seen = required.Usable(kind, count, torch.version.hip is not None)
+    return required.judge_seen(require, min_devices, seen, facts)

@@ -11,6 +11,7 @@ from gpucheck.render import (
     compare,
     crossover,
     devices,
+    doctor,
     matmul,
     memory,
     overlap,
@@ -24,6 +25,7 @@ from gpucheck.report.report import Report
 LAYOUTS: dict[str, Callable[[Report], list[Block]]] = {
     "devices": devices.blocks,
     "memory": memory.blocks,
+    "doctor": doctor.blocks,
     "smoke": smoke.blocks,
     "bench transfer": transfer.blocks,
     "bench bandwidth": bandwidth.blocks,

@@ -1,0 +1,137 @@
+"""`gpucheck doctor`: from what is read to a diagnosis."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from gpucheck import naming
+from gpucheck.errors import UsageError
+from gpucheck.health import required
+from gpucheck.health.doctor import ladder, rungs
+from gpucheck.health.doctor.catalogue import CONDITIONS
+from gpucheck.health.doctor.condition import Condition
+from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.health.required import Usable
+from gpucheck.machine import inventory, stack, torch_build, torch_probe
+from gpucheck.machine.stack import Stack
+from gpucheck.machine.torch_probe import TorchProbe
+from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
+from gpucheck.report.facts import Facts, TorchBuild
+from gpucheck.report.finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to diagnose: the torch of `python` (of this interpreter without it), and prefixes of conditions' ids."""
+
+    python: str | None = None
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    require: str | None = None
+    timeout_s: float = torch_probe.TIMEOUT_S
+
+
+def command(options: Options, emit: Emit) -> None:
+    """Read, diagnose, and say the first broken rung before all else. Raises UsageError."""
+    conditions = select(options.only, options.skip)
+    required.validate(options.require, None)
+    evidence = read(options, emit)
+    emit(Started(evidence.facts))
+    diagnosis = ladder.diagnose(evidence, conditions)
+    emit(
+        Answered(
+            "doctor",
+            {
+                "first": diagnosis.first.condition.id if diagnosis.first else None,
+                "broken": diagnosis.broken,
+                "rungs": [asdict(one) for one in rungs.standings(evidence, diagnosis)],
+                "consequences": [one.condition.id for one in diagnosis.consequences],
+                "asked": len(conditions),
+                "torch_works": evidence.torch_works,
+            },
+        )
+    )
+    asked = required.judge_seen(options.require, None, usable(evidence.torch), evidence.facts)
+    for finding in (*asked, *ladder.findings(diagnosis)):
+        emit(Judged(finding))
+    if diagnosis.first is None:
+        emit(Judged(healthy(evidence)))
+
+
+def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
+    """The conditions to ask. Raises UsageError for a prefix that fits none, and where nothing is left."""
+    ids = [one.id for one in CONDITIONS]
+    chosen = naming.select(ids, only, skip, noun="condition", nothing="nothing would be looked for")
+    return [one for one in CONDITIONS if one.id in chosen]
+
+
+def usable(probe: TorchProbe | None) -> Usable:
+    """What the torch that was asked can use, without importing it here."""
+    if probe is not None and probe.available and probe.count:
+        return Usable("cuda", probe.count, probe.hip is not None)
+    if probe is not None and probe.other and probe.other_count:
+        return Usable(probe.other, probe.other_count)
+    return Usable(None, 0)
+
+
+def read(options: Options, emit: Emit) -> Evidence:
+    """Everything there is to see, the slow parts side by side. Raises UsageError for a --python that cannot start."""
+    emit(Progress("asking the driver and torch"))
+    # torch in this thread, which an interrupt reaches; the rest has short limits of its own.
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        around = beside.submit(_around)
+        try:
+            probe = torch_probe.probe(options.python, timeout_s=options.timeout_s)
+        except OSError as error:
+            raise UsageError(
+                f"--python {options.python} cannot be started",
+                os.strerror(error.errno or 0),
+                "give the path of a Python interpreter",
+            ) from error
+        facts, seen = around.result()
+    if options.python is not None:
+        facts = replace(facts, torch=_build_of(probe))
+        # Another environment than the active one was asked for.
+        probe = replace(probe, virtual_env=None)
+    return Evidence(facts, seen, probe, frozenset(os.environ))
+
+
+def _around() -> tuple[Facts, Stack]:
+    facts = inventory.read(processes=True)
+    return facts, stack.read(library_path=os.environ.get("LD_LIBRARY_PATH", ""), running=platform.release())
+
+
+def _build_of(probe: TorchProbe) -> TorchBuild:
+    """The torch of another interpreter, read from its folder without importing it here."""
+    return torch_build.from_folder(Path(probe.path)) if probe.path else TorchBuild()
+
+
+def healthy(evidence: Evidence) -> Finding:
+    """What is said where no rung is broken: that torch works here, that there is no GPU, or that nobody knows."""
+    probe = evidence.torch
+    if evidence.torch_works and probe is not None:
+        ran = ", ".join(one.device for one in probe.kernels if one.error is None)
+        return Finding(
+            "doctor.healthy", "pass", "torch uses the GPU", f"a kernel and a product came out right on {ran}"
+        )
+    if not evidence.is_nvidia_here:
+        return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", _where_looked(evidence.facts))
+    return Finding(
+        "doctor.unknown",
+        "inconclusive",
+        "no rung is seen to be broken, and torch was not seen to work",
+        "what is wrong is none of the conditions that are known, or could not be read",
+        fix="gpucheck smoke --device cuda",
+    )
+
+
+def _where_looked(facts: Facts) -> str:
+    others = [device.name or device.kind for device in facts.devices if device.kind != "cpu"]
+    if others:
+        return f"torch has {', '.join(others)}"
+    return "none on the PCI bus, no device nodes, none that a driver lists"

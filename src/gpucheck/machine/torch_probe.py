@@ -1,0 +1,111 @@
+"""What torch itself says, asked in a child of the interpreter that is diagnosed: a torch that hangs is the patient.
+
+The child runs `torch_probe_child.py`, which needs nothing but the standard library and Python 3.8; this is the parent's
+side and the data that comes of it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpucheck.machine import child
+from gpucheck.report.codec import from_json
+
+PROGRAM = Path(__file__).with_name("torch_probe_child.py")
+# Importing torch takes two seconds from a warm disk and a minute from a cold network one.
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRun:
+    """One kernel on one of torch's devices: what was raised, None where the result was right."""
+
+    device: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TorchProbe:
+    """What the diagnosed interpreter and its torch say. None is not known, mostly because an earlier step failed.
+
+    `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early.
+    `versions` are those of installed distributions by name, several for one that is installed twice. `shadowed_by` are
+    files in the current folder that hide torch or a module of the standard library. `other` is an accelerator that is
+    none of CUDA's, `xpu` or `mps`. `warnings` are what torch printed while it was asked. `foreign_libraries` are CUDA's
+    libraries that were loaded from elsewhere although the environment has its own. `has_compiler` and
+    `cache_has_libcuda` are what triton looks for.
+    """
+
+    stage: str = "start"
+    error: str | None = None
+    timed_out: bool = False
+    executable: str | None = None
+    python: str | None = None
+    prefix: str | None = None
+    virtual_env: str | None = None
+    versions: Mapping[str, tuple[str, ...]] | None = None
+    path: str | None = None
+    version: str | None = None
+    cuda: str | None = None
+    hip: str | None = None
+    xpu: str | None = None
+    shadowed_by: tuple[str, ...] = ()
+    available: bool | None = None
+    count: int | None = None
+    other: str | None = None
+    other_count: int | None = None
+    warnings: tuple[str, ...] = ()
+    architectures: tuple[str, ...] | None = None
+    capabilities: Mapping[str, str] | None = None
+    names: Mapping[str, str] | None = None
+    foreign_libraries: tuple[str, ...] = ()
+    libcuda: str | None = None
+    kernels: tuple[KernelRun, ...] = ()
+    has_compiler: bool | None = None
+    cache_has_libcuda: bool | None = None
+    import_s: float | None = None
+
+
+def probe(
+    python: str | None = None, *, env: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+) -> TorchProbe:
+    """Ask the torch of `python` (this interpreter without it). Raises OSError where that cannot be started."""
+    # As a user's own process starts it: with the current folder on the path, where a stray file may shadow torch.
+    argv = [python or sys.executable, "-c", PROGRAM.read_text(encoding="utf-8")]
+    ended = child.run(argv, timeout_s, env=env)
+    return heard(ended)
+
+
+def heard(ended: child.ChildResult) -> TorchProbe:
+    """The child's lines put together: each adds to those before, so that a crash costs only what follows it."""
+    told: dict[str, Any] = {}
+    for line in ended.stdout.splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:  # what an import prints
+            continue
+        if isinstance(said, dict) and said.pop("gpucheck", None):
+            told |= said
+    found = from_json(TorchProbe, told)
+    if found.stage == "end":
+        return found
+    if ended.timed_out:
+        return replace(found, timed_out=True)
+    return replace(found, error=found.error or _how(ended))
+
+
+def _how(ended: child.ChildResult) -> str:
+    last = next((line for line in reversed(ended.stderr.strip().splitlines()) if line.strip()), "")
+    if ended.returncode is not None and ended.returncode < 0:
+        try:
+            name = signal.Signals(-ended.returncode).name
+        except ValueError:
+            name = f"signal {-ended.returncode}"
+        return f"{name}{f': {last}' if last else ''}"
+    return f"exit status {ended.returncode}{f': {last}' if last else ''}"

@@ -1,0 +1,58 @@
+"""`gpucheck doctor` as blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucheck.render.blocks import Block, Cell, Column, Line, advice_line, finding_line, table, verdict_cell
+from gpucheck.render.devices import versions
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.report import Report
+
+_COLUMNS = (
+    Column("rung", "left"),
+    Column("state", "left"),
+    Column("shown by", "left", wraps=True),
+)
+# How a rung stands as a sign: what is not known is not healthy, and what does not apply is neither.
+_STATES: dict[str, tuple[Verdict, str]] = {
+    "held": ("pass", "holds"),
+    "broken": ("fail", "broken"),
+    "unreached": ("skip", "stands on it"),
+    "unknown": ("inconclusive", "not known"),
+    "absent": ("skip", "not here"),
+}
+
+
+def blocks(report: Report) -> list[Block]:
+    """The diagnosis first, then the ladder that led to it, what follows from it, and what stands on its own."""
+    told = report.results.get("doctor") or {}
+    first = next((one for one in report.findings if one.id == told.get("first")), None)
+    because = [one for one in report.findings if "because_of" in one.evidence]
+    aside = [one for one in report.findings if one is not first and one not in because]
+    laid_out: list[Block] = []
+    if first is not None:
+        laid_out += [*_diagnosis(first), Line()]
+    if told.get("rungs"):
+        laid_out += [table(_COLUMNS, [_row(rung) for rung in told["rungs"]]), Line()]
+    if because:
+        laid_out.append(Line("only because of it: " + ", ".join(f"{one.title} ({one.id})" for one in because)))
+    for one in aside:
+        laid_out.append(finding_line(one))
+        laid_out += [advice_line(one.fix)] if one.fix else []
+    laid_out.append(Line(versions(report.facts)))
+    return laid_out
+
+
+def _diagnosis(first: Finding) -> list[Block]:
+    """What is broken, how that shows, how sure it is, and what to type."""
+    sure = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}[first.evidence["certainty"]]
+    laid_out: list[Block] = [finding_line(first), Line(f"{sure} ({first.id})")]
+    if first.evidence.get("settle"):
+        laid_out.append(Line(f"to make sure: {first.evidence['settle']}"))
+    return laid_out + ([advice_line(first.fix)] if first.fix else [])
+
+
+def _row(rung: dict[str, Any]) -> list[str | Cell]:
+    verdict, word = _STATES[rung["state"]]
+    return [rung["rung"], verdict_cell(verdict, word), rung["shown_by"]]
