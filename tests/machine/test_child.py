@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -50,6 +52,26 @@ def _runs(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+@pytest.mark.parametrize("start", [lambda argv: child.run(argv, 30), child.LineChild])
+def test_a_signal_while_a_child_starts_ends_it(
+    start: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, started = subprocess.Popen, []
+
+    def interrupted(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(real(*args, **options))
+        signal.raise_signal(signal.SIGINT)  # the id is not known to anybody yet
+        return started[-1]
+
+    monkeypatch.setattr(child.subprocess, "Popen", interrupted)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt):
+        start([PYTHON, "-c", "import time; time.sleep(600)"])
+    assert len(started) == 1
+    assert started[0].poll() is not None
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_child_whose_wait_never_returns_is_abandoned_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

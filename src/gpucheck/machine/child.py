@@ -18,8 +18,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO
+from types import FrameType, TracebackType
+from typing import IO, Any
 
 # A killed process is normally gone within milliseconds; one in uninterruptible sleep may never go.
 KILL_WAIT_S = 1.0
@@ -201,16 +201,59 @@ class _Reader:
 def _popen(
     argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, wants_stdin: bool
 ) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        list(argv),
-        stdin=subprocess.PIPE if wants_stdin else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=None if env is None else dict(env),
-        cwd=cwd,
-        start_new_session=os.name == "posix",
-        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-    )
+    """Start a process. What Ctrl-C or SIGTERM raises meanwhile is raised once it is known, and ended."""
+    process = None
+    try:
+        with _signals_held():
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE if wants_stdin else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                start_new_session=os.name == "posix",
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+            )
+        return process
+    except BaseException:
+        if process is not None:
+            _end(process, ())
+        raise
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Let the handlers of SIGINT and SIGTERM wait until the end of the block.
+
+    One that raises while a process is being started would lose its id, and leave it to itself.
+    """
+    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread alone
+        yield
+        return
+    handlers: dict[int, Any] = {}
+    came: list[tuple[int, FrameType | None]] = []
+    holding = True
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if holding:
+            came.append((number, frame))
+        else:  # a handler before it raised, and kept this one from being taken off
+            handlers[number](number, frame)
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handlers[number] = handler
+                signal.signal(number, hold)
+        yield
+    finally:
+        holding = False
+        for taken, handler in handlers.items():
+            signal.signal(taken, handler)
+    for taken, frame in came:
+        handlers[taken](taken, frame)
 
 
 @contextlib.contextmanager
