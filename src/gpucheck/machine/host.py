@@ -94,7 +94,8 @@ def _inactive_file(path: Path) -> int:
 def read(root: Path = ROOT) -> Host:
     """Facts of the machine outside its accelerators."""
     now = memory(root)
-    release = platform.release()
+    # The same as platform.release(), under the root that is asked for.
+    release = _text(root / "proc/sys/kernel/osrelease").strip() or platform.release()
     return Host(
         system=platform.system() or None,
         release=release or None,

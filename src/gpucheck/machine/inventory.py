@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from gpucheck.machine import host, kernel_driver, processes, torch_build, torch_devices
 from gpucheck.machine.kernel_driver import KernelDriver
@@ -271,8 +272,15 @@ class Inventory:
     a process only once, and torch are read the first time. Nothing is started before the first `read`.
     """
 
-    def __init__(self, *, with_processes: bool = False, name: Callable[[int], str | None] = processes.name_of) -> None:
+    def __init__(
+        self,
+        *,
+        with_processes: bool = False,
+        name: Callable[[int], str | None] = processes.name_of,
+        root: Path = host.ROOT,
+    ) -> None:
         self._with_processes = with_processes
+        self._root = root
         self._name = name
         # There is no NVIDIA driver for macOS.
         self._nvml = NvmlDoor() if sys.platform != "darwin" else None
@@ -300,7 +308,7 @@ class Inventory:
                 cuda.ask()
             if self._torch is None:
                 self._torch = torch_build.read()
-            around = _around(self._torch)
+            around = _around(self._torch, self._root)
             nvml_read = self._named(self._nvml.reading()) if self._nvml is not None else None
             if cuda is not None:
                 self._cuda = cuda.reading()
@@ -332,15 +340,15 @@ class Inventory:
         self.close()
 
 
-def _around(torch: TorchBuild) -> Around:
-    machine = host.read()
+def _around(torch: TorchBuild, root: Path) -> Around:
+    machine = host.read(root)
     return Around(
         host=machine,
         cpu=host.cpu(),
         python=host.python(),
         torch=torch,
-        kernel=kernel_driver.read(),
-        numa_nodes=kernel_driver.numa_nodes(machine.nvidia_pci_addresses),
+        kernel=kernel_driver.read(root),
+        numa_nodes=kernel_driver.numa_nodes(machine.nvidia_pci_addresses, root),
     )
 
 
@@ -357,7 +365,7 @@ def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     return replace(facts, devices=tuple(facts.devices[place] for place in kept), unknown=unknown)
 
 
-def read(processes: bool = False) -> Facts:
-    """The machine's facts, read once; `processes` asks for those on each device as well."""
-    with Inventory(with_processes=processes) as inventory:
+def read(processes: bool = False, root: Path = host.ROOT) -> Facts:
+    """The machine's facts, read once; `processes` asks for those on each device as well, `root` is where /proc is."""
+    with Inventory(with_processes=processes, root=root) as inventory:
         return inventory.read()

@@ -1,4 +1,4 @@
-"""What lies below NVIDIA's libraries, read from /proc, /sys, /dev and the library folders without loading anything.
+"""What lies below NVIDIA's libraries, read from /proc, /sys and /dev without loading anything.
 
 Everything is read under `root`, so that a test can bring its own. None is unknown: a folder that is not there or may
 not be read.
@@ -9,33 +9,48 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpucheck.machine.host import NVIDIA_VENDOR, ROOT
+from gpucheck.machine import child, driver_files, kernel_log
+from gpucheck.machine.driver_files import Library
+from gpucheck.machine.host import DISPLAY_CLASS, NVIDIA_VENDOR, ROOT
 
-# Where the dynamic loader looks without its cache, the folders of distributions first; WSL's and the toolkit's last.
-LIBRARY_FOLDERS = (
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib64",
-    "lib64",
-    "usr/lib",
-    "lib",
-    "usr/local/lib",
-    "usr/lib/x86_64-linux-gnu/nvidia/current",
-    "usr/lib/aarch64-linux-gnu/nvidia",
-    "usr/lib/aarch64-linux-gnu/tegra",
-    "usr/local/nvidia/lib64",
-    "usr/local/cuda/compat",
-    "usr/lib/wsl/lib",
-)
-LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+__all__ = ["Library", "Node", "PciDevice", "Stack", "read"]
+
 # An NVSwitch is a PCI bridge device of NVIDIA's: class 0680.
 NVSWITCH_CLASS = "0x0680"
-# How much of the kernel's log is looked through: the newest lines.
-LOG_BYTES = 4 * 2**20
+# Where distributions put the module, below /lib/modules/KERNEL.
+MODULE_PLACES = (
+    "updates",
+    "updates/dkms",
+    "extra",
+    "extra/nvidia*",
+    "extramodules",
+    "kernel/drivers/video",
+    "kernel/drivers/video/nvidia*",
+    "kernel/nvidia*",
+    "misc",
+    "weak-updates/nvidia*",
+)
+# The kernel cuts the name of nv-fabricmanager to 15 letters.
+FABRIC_MANAGER = "nv-fabricmanage"
+# These open at once: a card's own node may first have to wake the card, and NVML has opened it already.
+OPENED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+OPEN_TIMEOUT_S = 5.0
+# In a child: a wedged driver may let an open wait for ever.
+OPEN_PROGRAM = """
+import os, sys
+for path in sys.argv[1:]:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        code = 0
+    except OSError as refused:
+        code = refused.errno
+    print(code, flush=True)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +65,15 @@ class PciDevice:
     @property
     def is_gpu(self) -> bool:
         """Whether it is a display controller: VGA or 3D."""
-        return (self.class_code or "").startswith("0x03")
+        return (self.class_code or "").startswith(DISPLAY_CLASS)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A device node. `error` is the errno with which opening it was refused, 0 where it was opened, None not tried."""
+    """A device node. `error` is the errno with which opening it was refused, 0 where it was opened, None not tried.
+
+    An open that did not return within its time has ETIMEDOUT.
+    """
 
     path: str
     readable: bool
@@ -64,48 +82,41 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
-    """A file of one of the driver's libraries: `version` is what its real name ends in, like 580.95.05."""
-
-    name: str
-    path: str
-    real_path: str
-    version: str | None = None
-
-    @property
-    def is_stub(self) -> bool:
-        """Whether it is a toolkit's stub, which is for linking alone."""
-        return "/stubs/" in self.real_path or "/stubs/" in self.path
-
-    @property
-    def is_compat(self) -> bool:
-        """Whether it is of a forward-compatibility package."""
-        return "/compat/" in self.real_path or "/compat/" in self.path
-
-
-@dataclass(frozen=True, slots=True)
 class Stack:
     """What is there between the card and NVIDIA's libraries.
 
-    `modules` are the names of loaded kernel modules, `built_for` the kernels that have NVIDIA's module on disk,
-    `log` the kernel's lines about NVIDIA's driver, None with `log_error` where it may not be read. `shm_bytes` is the
-    size of /dev/shm. `devices` are all of NVIDIA's on the PCI bus. `path_libraries` were found in LD_LIBRARY_PATH,
-    which the loader asks before the rest.
+    `devices` are all of NVIDIA's on the PCI bus. `modules` are the names of loaded kernel modules, `built_for` the
+    kernels that have NVIDIA's module on disk, `parameters` those of its memory module. `log` is the kernel's lines
+    about the driver, None with `log_error` where it may not be read.
+
+    `path_libraries` were found in LD_LIBRARY_PATH, which the loader asks first, `libraries` where it looks next;
+    `stray_libraries` are on disk where it does not look, `unlinked` are versioned files without the name that programs
+    ask for, `cached` the paths in the loader's cache.
+
+    `fabric_manager` and `confidential_guest` are whether the first runs here and whether this is a confidential virtual
+    machine. `address_limit_bytes` is the most address space that a process of this user may take (ulimit -v), None
+    for no limit; `shm_bytes` is the size of /dev/shm.
     """
 
     devices: tuple[PciDevice, ...] | None = None
     modules: frozenset[str] | None = None
-    built_for: tuple[str, ...] = ()
+    built_for: tuple[str, ...] | None = None
     running: str | None = None
     parameters: Mapping[str, str] | None = None
     nodes: tuple[Node, ...] = ()
     libraries: tuple[Library, ...] = ()
     path_libraries: tuple[Library, ...] = ()
+    stray_libraries: tuple[Library, ...] = ()
+    unlinked: tuple[Library, ...] = ()
+    cached: frozenset[str] | None = None
     secure_boot: bool | None = None
     log: tuple[str, ...] | None = None
     log_error: str | None = None
+    fabric_manager: bool | None = None
+    confidential_guest: bool = False
     jetson: str | None = None
     wsl_driver: bool = False
+    address_limit_bytes: int | None = None
     shm_bytes: int | None = None
 
     @property
@@ -118,28 +129,39 @@ class Stack:
         """How many NVSwitches are there; they need a fabric manager."""
         return sum((device.class_code or "").startswith(NVSWITCH_CLASS) for device in self.devices or ())
 
+    def node(self, path: str) -> Node | None:
+        """A device node by its path; None where it is not there."""
+        return next((node for node in self.nodes if node.path == path), None)
+
     def found(self, name: str) -> Library | None:
         """The file that the loader takes for a library, as far as its folders tell."""
         return next((one for one in (*self.path_libraries, *self.libraries) if one.name == name), None)
 
 
 def read(root: Path = ROOT, library_path: str = "", running: str | None = None) -> Stack:
-    """Read it all. `library_path` is LD_LIBRARY_PATH as the process that is diagnosed has it."""
-    log, log_error = kernel_log(root)
+    """Read it all. `library_path` is LD_LIBRARY_PATH as the process that is diagnosed has it, `running` the kernel."""
+    devices = _pci(root)
+    log, log_error = kernel_log.read(root, journal=bool(devices))
     return Stack(
-        devices=_pci(root),
+        devices=devices,
         modules=_modules(root),
         built_for=_built_for(root),
         running=running,
         parameters=_parameters(root),
-        nodes=tuple(_node(root, path) for path in _nodes(root)),
-        libraries=tuple(_libraries(root / folder for folder in LIBRARY_FOLDERS)),
-        path_libraries=tuple(_libraries(root / part.lstrip("/") for part in library_path.split(":") if part)),
+        nodes=_nodes(root),
+        libraries=driver_files.searched(root),
+        path_libraries=driver_files.from_path(root, library_path),
+        stray_libraries=driver_files.elsewhere(root),
+        unlinked=driver_files.unlinked(root),
+        cached=driver_files.cached(root),
         secure_boot=_secure_boot(root),
         log=log,
         log_error=log_error,
+        fabric_manager=_runs(root, FABRIC_MANAGER) if devices else None,
+        confidential_guest=any((root / "dev" / name).exists() for name in ("sev-guest", "tdx_guest")),
         jetson=_first_line(root / "etc/nv_tegra_release"),
         wsl_driver=(root / "usr/lib/wsl/lib/libcuda.so.1").exists(),
+        address_limit_bytes=_address_limit(),
         shm_bytes=_size_of(root / "dev/shm"),
     )
 
@@ -165,21 +187,12 @@ def _modules(root: Path) -> frozenset[str] | None:
         return None
 
 
-def _built_for(root: Path) -> tuple[str, ...]:
-    """The kernels under /lib/modules that have an nvidia.ko, compressed or not, wherever a distribution puts it."""
-    found = []
-    for folder in sorted((root / "lib/modules").glob("*")):
-        places = (
-            "updates/dkms",
-            "extra",
-            "kernel/drivers/video",
-            "kernel/nvidia*",
-            "extramodules",
-            "weak-updates/nvidia",
-        )
-        if any(True for place in places for _ in folder.glob(f"{place}/nvidia.ko*")):
-            found.append(folder.name)
-    return tuple(found)
+def _built_for(root: Path) -> tuple[str, ...] | None:
+    """The kernels under /lib/modules that have an nvidia.ko, compressed or not; None where no kernel is on disk."""
+    folders = sorted((root / "lib/modules").glob("*"))
+    if not folders:
+        return None
+    return tuple(f.name for f in folders if any(True for place in MODULE_PLACES for _ in f.glob(f"{place}/nvidia.ko*")))
 
 
 def _parameters(root: Path) -> dict[str, str] | None:
@@ -190,36 +203,37 @@ def _parameters(root: Path) -> dict[str, str] | None:
     return {name: value for name in ("uvm_disable_hmm",) if (value := _first_line(folder / name)) is not None}
 
 
-def _nodes(root: Path) -> list[str]:
+def _nodes(root: Path) -> tuple[Node, ...]:
+    """The driver's nodes and WSL's, and whether this user may open them.
+
+    A control group's refusal shows in opening alone: rights and mode look right.
+    """
     try:
         names = sorted(os.listdir(root / "dev"))
     except OSError:
+        return ()
+    found = []
+    for name in names:
+        if re.fullmatch(r"nvidia(ctl|\d+|-uvm)|dxg", name):
+            place = root / "dev" / name
+            found.append(Node(f"/dev/{name}", os.access(place, os.R_OK), os.access(place, os.W_OK)))
+    tried = [node.path for node in found if node.path in OPENED and node.readable and node.writable]
+    errors = dict(zip(tried, opened([str(root / path.lstrip("/")) for path in tried]), strict=True))
+    return tuple(Node(node.path, node.readable, node.writable, errors.get(node.path)) for node in found)
+
+
+def opened(paths: Sequence[str]) -> list[int | None]:
+    """Open each for reading and writing: the errno of a refusal, 0 for none, ETIMEDOUT for the one that hangs.
+
+    Those after one that hangs are None.
+    """
+    if not paths:
         return []
-    return [f"/dev/{name}" for name in names if re.fullmatch(r"nvidia(ctl|\d+|-uvm)|dxg", name)]
-
-
-def _node(root: Path, path: str) -> Node:
-    """Whether this user may open it. A cgroup's refusal shows in opening alone: rights and mode look right."""
-    place = root / path.lstrip("/")
-    readable, writable = os.access(place, os.R_OK), os.access(place, os.W_OK)
-    error: int | None = None
-    if readable and writable:
-        try:
-            os.close(os.open(place, os.O_RDWR | getattr(os, "O_CLOEXEC", 0)))
-            error = 0
-        except OSError as refused:
-            error = refused.errno or errno.EIO
-    return Node(path, readable, writable, error)
-
-
-def _libraries(folders: Iterable[Path]) -> Iterable[Library]:
-    for folder in folders:
-        for name in LIBRARIES:
-            path = folder / name
-            if path.exists():
-                real = os.path.realpath(path)
-                version = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)$", real)
-                yield Library(name, str(path), real, version.group(1) if version else None)
+    ended = child.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
+    told: list[int | None] = [int(line) for line in ended.stdout.split() if line.isdigit()]
+    if ended.timed_out and len(told) < len(paths):
+        told.append(errno.ETIMEDOUT)
+    return [*told, *[None] * (len(paths) - len(told))]
 
 
 def _secure_boot(root: Path) -> bool | None:
@@ -232,37 +246,26 @@ def _secure_boot(root: Path) -> bool | None:
     return None
 
 
-def kernel_log(root: Path = ROOT) -> tuple[tuple[str, ...] | None, str | None]:
-    """The kernel's lines about NVIDIA's driver, or None and why it cannot be read. Not readable is not empty."""
-    path = root / "dev/kmsg"
-    try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        return None, os.strerror(error.errno or 0)
-    lines: list[str] = []
-    taken = 0
-    try:
-        # Each read is a record; EAGAIN is the end, EPIPE a record that was overwritten while this read.
-        while taken < LOG_BYTES:
-            try:
-                record = os.read(handle, 8192)
-            except BlockingIOError:
-                break
-            except BrokenPipeError:
-                continue
-            except OSError as error:
-                return (tuple(lines), None) if lines else (None, os.strerror(error.errno or 0))
-            if not record:
-                break
-            taken += len(record)
-            lines += [text for text in record.decode("utf-8", "replace").splitlines() if _is_nvidias(text)]
-    finally:
-        os.close(handle)
-    return tuple(lines), None
+def _runs(root: Path, name: str) -> bool | None:
+    """Whether a process of this name is to be seen; a container sees its own alone."""
+    folders = [folder for folder in _listed(root / "proc") if folder.name.isdigit()]
+    return any(_first_line(folder / "comm") == name for folder in folders) if folders else None
 
 
-def _is_nvidias(line: str) -> bool:
-    return bool(re.search(r"NVRM|nvidia|nouveau|request_free_mem_region|Key was rejected", line))
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _address_limit() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _first_line(path: Path) -> str | None:

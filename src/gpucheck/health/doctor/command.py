@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from gpucheck.health.doctor.condition import Condition
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.required import Usable
 from gpucheck.machine import inventory, stack, torch_build, torch_probe
+from gpucheck.machine.host import ROOT
 from gpucheck.machine.stack import Stack
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
@@ -27,13 +27,17 @@ from gpucheck.report.finding import Finding
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to diagnose: the torch of `python` (of this interpreter without it), and prefixes of conditions' ids."""
+    """What to diagnose: the torch of `python` (of this interpreter without it), and prefixes of conditions' ids.
+
+    /proc, /sys, /dev and /etc are read under `root`.
+    """
 
     python: str | None = None
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     require: str | None = None
     timeout_s: float = torch_probe.TIMEOUT_S
+    root: Path = ROOT
 
 
 def command(options: Options, emit: Emit) -> None:
@@ -84,7 +88,7 @@ def read(options: Options, emit: Emit) -> Evidence:
     emit(Progress("asking the driver and torch"))
     # torch in this thread, which an interrupt reaches; the rest has short limits of its own.
     with ThreadPoolExecutor(max_workers=1) as beside:
-        around = beside.submit(_around)
+        around = beside.submit(_around, options.root)
         try:
             probe = torch_probe.probe(options.python, timeout_s=options.timeout_s)
         except OSError as error:
@@ -101,9 +105,11 @@ def read(options: Options, emit: Emit) -> Evidence:
     return Evidence(facts, seen, probe, frozenset(os.environ))
 
 
-def _around() -> tuple[Facts, Stack]:
-    facts = inventory.read(processes=True)
-    return facts, stack.read(library_path=os.environ.get("LD_LIBRARY_PATH", ""), running=platform.release())
+def _around(root: Path) -> tuple[Facts, Stack]:
+    facts = inventory.read(processes=True, root=root)
+    running = facts.host.release if facts.host is not None else None
+    # After the libraries were asked: a program of root's makes the nodes by asking.
+    return facts, stack.read(root, os.environ.get("LD_LIBRARY_PATH", ""), running)
 
 
 def _build_of(probe: TorchProbe) -> TorchBuild:
