@@ -1,0 +1,297 @@
+"""What lies below NVIDIA's libraries, read from a root of our own."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from gpucheck.machine import driver_files, kernel_log, stack
+from gpucheck.machine.driver_files import Library
+from gpucheck.machine.stack import Node, PciDevice, Stack
+
+UBUNTU = "usr/lib/x86_64-linux-gnu"
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def link(path: Path, target: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+
+
+def pci(
+    root: Path, address: str, device: str, class_code: str, driver: str | None = None, vendor: str = "0x10de"
+) -> None:
+    folder = root / "sys/bus/pci/devices" / address
+    write(folder, {"vendor": vendor + "\n", "device": device + "\n", "class": class_code + "\n"})
+    if driver:
+        link(folder / "driver", f"../../../../bus/pci/drivers/{driver}")
+
+
+def test_an_empty_root_is_unknown_and_not_empty_of_gpus(tmp_path: Path) -> None:
+    seen = stack.read(tmp_path)
+    assert (seen.devices, seen.modules, seen.built_for, seen.parameters) == (None, None, None, None)
+    assert (seen.secure_boot, seen.fabric_manager, seen.cached) == (None, None, None)
+    assert (seen.log, seen.log_error) == (None, "No such file or directory")
+    assert (seen.nodes, seen.libraries, seen.gpus, seen.switches) == ((), (), (), 0)
+    assert seen.node("/dev/nvidiactl") is None and seen.found("libcuda.so.1") is None
+
+
+def test_cards_bridges_and_the_drivers_that_hold_them(tmp_path: Path) -> None:
+    pci(tmp_path, "0000:41:00.0", "0x2335", "0x030200", "nvidia")
+    pci(tmp_path, "0000:41:00.1", "0x22bb", "0x040300", "snd_hda_intel")
+    pci(tmp_path, "0000:42:00.0", "0x22a3", "0x068000")
+    pci(tmp_path, "0000:43:00.0", "0x1638", "0x030000", "amdgpu", vendor="0x1002")
+    seen = stack.read(tmp_path)
+    assert seen.gpus == (PciDevice("0000:41:00.0", "0x2335", "0x030200", "nvidia"),)
+    assert len(seen.devices or ()) == 3
+    assert seen.switches == 1
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "updates/dkms/nvidia.ko.zst",  # Ubuntu and Debian, by DKMS
+        "kernel/nvidia-580/nvidia.ko",  # Ubuntu, built by Canonical
+        "extra/nvidia.ko.xz",  # RHEL, by DKMS
+        "extra/nvidia/nvidia.ko.xz",  # Fedora, by akmods
+        "extramodules/nvidia.ko.zst",  # Arch
+        "updates/nvidia.ko",  # SUSE
+        "kernel/drivers/video/nvidia.ko",  # NVIDIA's own installer
+    ],
+)
+def test_the_module_on_disk_wherever_a_distribution_puts_it(tmp_path: Path, place: str) -> None:
+    write(tmp_path, {f"lib/modules/6.8.0-45-generic/{place}": "", "lib/modules/6.8.0-51-generic/modules.dep": ""})
+    assert stack.read(tmp_path).built_for == ("6.8.0-45-generic",)
+
+
+def test_no_module_on_a_disk_with_kernels_is_known(tmp_path: Path) -> None:
+    write(tmp_path, {"lib/modules/6.8.0-51-generic/modules.dep": ""})
+    assert stack.read(tmp_path).built_for == ()
+
+
+def test_nodes_are_opened_and_not_only_looked_at(tmp_path: Path) -> None:
+    write(tmp_path, {"dev/nvidiactl": "", "dev/nvidia0": "", "dev/nvidia-modeset": "", "dev/null": ""})
+    (tmp_path / "dev/nvidia-uvm").mkdir()  # opens for nobody to write
+    nodes = {node.path: node for node in stack.read(tmp_path).nodes}
+    assert nodes["/dev/nvidiactl"] == Node("/dev/nvidiactl", True, True, 0)
+    assert nodes["/dev/nvidia-uvm"].error == errno.EISDIR
+    # A card's own node would wake the card: only its rights are looked at.
+    assert nodes["/dev/nvidia0"] == Node("/dev/nvidia0", True, True, None)
+    assert set(nodes) == {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"}
+
+
+def test_a_node_that_goes_nowhere_is_not_accessible(tmp_path: Path) -> None:
+    link(tmp_path / "dev/nvidiactl", "gone")
+    assert stack.read(tmp_path).nodes == (Node("/dev/nvidiactl", False, False, None),)
+
+
+def test_an_open_that_hangs_ends_with_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack, "OPEN_TIMEOUT_S", 0.5)
+    hangs = stack.OPEN_PROGRAM.replace(
+        "os.close(", "path == 'hang' and __import__('time').sleep(60)\n        os.close("
+    )
+    monkeypatch.setattr(stack, "OPEN_PROGRAM", hangs)
+    file = tmp_path / "file"
+    file.touch()
+    assert stack.opened([str(file), "hang", str(file)]) == [0, errno.ETIMEDOUT, None]
+    assert stack.opened([]) == []
+
+
+def test_parameters_of_the_memory_module(tmp_path: Path) -> None:
+    write(tmp_path, {"sys/module/nvidia_uvm/parameters/uvm_disable_hmm": "N\n"})
+    seen = stack.read(tmp_path)
+    assert seen.parameters == {"uvm_disable_hmm": "N"}
+    assert seen.modules == frozenset({"nvidia_uvm"})
+
+
+@pytest.mark.parametrize(("last", "enforced"), [(b"\x01", True), (b"\x00", False)])
+def test_secure_boot_is_the_last_byte_of_its_variable(tmp_path: Path, last: bytes, enforced: bool) -> None:
+    folder = tmp_path / "sys/firmware/efi/efivars"
+    folder.mkdir(parents=True)
+    (folder / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c").write_bytes(b"\x06\x00\x00\x00" + last)
+    assert stack.read(tmp_path).secure_boot is enforced
+
+
+@pytest.mark.parametrize(("names", "runs"), [(("bash", "nv-fabricmanage"), True), (("bash",), False)])
+def test_a_fabric_manager_is_a_process(tmp_path: Path, names: tuple[str, ...], runs: bool) -> None:
+    pci(tmp_path, "0000:41:00.0", "0x2335", "0x030200")
+    write(tmp_path, {f"proc/{number}/comm": name + "\n" for number, name in enumerate(names, 7)})
+    assert stack.read(tmp_path).fabric_manager is runs
+
+
+def test_a_confidential_guest_wsl_and_jetson(tmp_path: Path) -> None:
+    write(tmp_path, {"dev/sev-guest": "", "usr/lib/wsl/lib/libcuda.so.1": "", "etc/nv_tegra_release": "# R36\nx\n"})
+    seen = stack.read(tmp_path)
+    assert (seen.confidential_guest, seen.wsl_driver, seen.jetson) == (True, True, "# R36")
+
+
+# --- libraries --------------------------------------------------------------------------------------------------------
+
+
+def install(root: Path, folder: str, version: str, name: str = "libcuda.so") -> str:
+    write(root, {f"{folder}/{name}.{version}": "elf"})
+    link(root / folder / f"{name}.1", f"{name}.{version}")
+    return str(root / folder / f"{name}.1")
+
+
+def test_the_loaders_order_is_the_variable_then_its_configuration_then_what_is_built_in(tmp_path: Path) -> None:
+    write(tmp_path, {"etc/ld.so.conf": "include ld.so.conf.d/*.conf\n", "etc/ld.so.conf.d/nv.conf": "/opt/nv # ours\n"})
+    own = install(tmp_path, "home/me/lib", "535.1")
+    configured = install(tmp_path, "opt/nv", "570.2")
+    built_in = install(tmp_path, UBUNTU, "580.95.05")
+    install(tmp_path, "usr/local/cuda/compat", "590.1")
+    seen = stack.read(tmp_path, library_path="/nowhere::/home/me/lib")
+    assert [one.path for one in seen.path_libraries] == [own]
+    assert [one.path for one in seen.libraries] == [configured, built_in]
+    assert [one.version for one in seen.stray_libraries] == ["590.1"]
+    assert seen.stray_libraries[0].is_compat
+    assert seen.found("libcuda.so.1") == seen.path_libraries[0]
+
+
+def test_a_folder_of_the_variable_that_lies_in_the_root_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = install(tmp_path, "x", "580.1")
+    assert [one.path for one in driver_files.from_path(tmp_path, str(tmp_path / "x"))] == [path]
+
+
+def test_lib_as_a_link_to_usr_lib_is_one_file(tmp_path: Path) -> None:
+    install(tmp_path, "usr/lib", "580.1")
+    link(tmp_path / "lib", "usr/lib")
+    assert len(driver_files.searched(tmp_path)) == 1
+
+
+def test_a_configuration_that_includes_itself_ends(tmp_path: Path) -> None:
+    write(tmp_path, {"etc/ld.so.conf": "include /etc/ld.so.conf\n/a,/b /c\nhwcap 1 x\n"})
+    assert driver_files.configured(tmp_path) == tuple(tmp_path / name for name in "abc")
+
+
+def test_a_versioned_file_without_the_name_that_programs_ask_for(tmp_path: Path) -> None:
+    write(tmp_path, {f"{UBUNTU}/libcuda.so.580.95.05": "elf", "lib64/libcuda.so.570.1": "elf"})
+    link(tmp_path / "lib64/libcuda.so.1", "libcuda.so.570.1")
+    (found,) = driver_files.unlinked(tmp_path)
+    assert (found.path, found.version) == (str(tmp_path / UBUNTU / "libcuda.so.580.95.05"), "580.95.05")
+
+
+def test_the_cache_is_read_for_its_paths(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    strings = b"libcuda.so.1\0/usr/lib64/libcuda.so.1\0libm.so.6\0/usr/lib64/libm.so.6\0/usr/lib64/libcuda.so.12\0"
+    (tmp_path / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1\x01\x02\x00\x00" + strings)
+    assert driver_files.cached(tmp_path) == frozenset({"/usr/lib64/libcuda.so.1"})
+
+
+def test_the_cache_of_this_machine_has_what_its_own_tool_lists(tmp_path: Path) -> None:
+    """The real format: libc stands in for libcuda, which few machines that run this have."""
+    if not os.path.exists("/etc/ld.so.cache"):
+        pytest.skip("this machine has no cache of the loader's")
+    (tmp_path / "etc").mkdir()
+    data = Path("/etc/ld.so.cache").read_bytes()
+    # Of the same length, so that every offset stays right.
+    (tmp_path / "etc/ld.so.cache").write_bytes(data.replace(b"libpthread.so", b"libcuda.so.1\0"))
+    found = driver_files.cached(tmp_path)
+    assert found is not None
+    assert all(path.endswith(driver_files.LIBRARIES) for path in found)
+    assert bool(found) is (b"/libpthread.so" in data)
+
+
+@pytest.mark.parametrize(
+    ("path", "version"),
+    [
+        ("/usr/lib/libcuda.so.580.95.05", "580.95.05"),
+        ("/usr/lib/libcuda.so.535.54", "535.54"),
+        ("/usr/lib/wsl/lib/libcuda.so.1.1", None),
+        ("/usr/lib/libcuda.so.1", None),
+        (None, None),
+    ],
+)
+def test_versions_stand_in_file_names(path: str | None, version: str | None) -> None:
+    assert driver_files.version_of(path) == version
+
+
+@pytest.mark.parametrize(
+    ("path", "stub", "compat"),
+    [
+        ("/usr/local/cuda/lib64/stubs/libcuda.so.1", True, False),
+        ("/usr/local/cuda-12.8/compat/libcuda.so.570.1", False, True),
+        ("/opt/cuda-compat-12-8/libcuda.so.1", False, True),
+        ("/usr/lib/libcuda.so.1", False, False),
+    ],
+)
+def test_stubs_and_compatibility_packages_are_known_by_their_folders(path: str, stub: bool, compat: bool) -> None:
+    library = Library("libcuda.so.1", path, path)
+    assert (library.is_stub, library.is_compat) == (stub, compat)
+
+
+# --- the kernel's log -------------------------------------------------------------------------------------------------
+
+
+def test_records_become_the_lines_that_matter(tmp_path: Path) -> None:
+    records = (
+        "6,1,1000000,-;usb 1-1: new device\n"
+        "3,2,12345678,-;NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has"
+        "\\x0aNVRM: fallen off the bus and is not responding to commands.\n"
+        " SUBSYSTEM=pci\n DEVICE=+pci:nvidia\n"
+        "4,3,13000000,-;nouveau 0000:01:00.0: unknown chipset\n"
+    )
+    write(tmp_path, {"dev/kmsg": records})
+    assert kernel_log.read(tmp_path) == (
+        (
+            "[12.345678] NVRM: The NVIDIA GPU 0000:b3:00.0",
+            "[12.345678] NVRM: (PCI ID: 10de:26b5) installed in this system has",
+            "[12.345678] NVRM: fallen off the bus and is not responding to commands.",
+            "[13.000000] nouveau 0000:01:00.0: unknown chipset",
+        ),
+        None,
+    )
+
+
+def test_a_log_with_nothing_of_nvidias_is_empty_and_one_that_cannot_be_read_is_not(tmp_path: Path) -> None:
+    write(tmp_path, {"dev/kmsg": "6,1,1000000,-;usb 1-1: new device\n"})
+    assert kernel_log.read(tmp_path) == ((), None)
+    (tmp_path / "dev/kmsg").unlink()
+    (tmp_path / "dev/kmsg").mkdir()
+    assert kernel_log.read(tmp_path) == (None, os.strerror(errno.EISDIR))
+
+
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    tool = tmp_path / "bin/journalctl"
+    write(tmp_path, {"bin/journalctl": f"#!/bin/sh\n{program}\n"})
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands in for the journal")
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [
+        (
+            "echo '[ 5.0] host kernel: NVRM: Xid 79'; echo '[ 6.0] host kernel: usb'",
+            ("[ 5.0] host kernel: NVRM: Xid 79",),
+        ),
+        ("echo '[ 6.0] host kernel: usb'", ()),
+        ("exit 1", None),
+        ("true", None),  # a user outside its group is shown nothing
+    ],
+)
+def test_the_journal_where_the_device_is_roots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, lines: tuple[str, ...] | None
+) -> None:
+    journal(tmp_path, monkeypatch, program)
+    assert kernel_log.from_journal() == lines
+
+
+def test_no_journal_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert kernel_log.from_journal() is None
+
+
+def test_a_default_stack_knows_nothing() -> None:
+    assert Stack().gpus == () and Stack().log is None
