@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime
 import time
 
-from gpucheck.batch_size import answer, answer_use, ends
+from gpucheck.batch_size import answer, answer_use, cliff, ends
 from gpucheck.batch_size.after import After
 from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.forecast import STEPS, Forecast, Need
 from gpucheck.batch_size.options import Plan
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
 from gpucheck.batch_size.predict_guide import Guide, available
-from gpucheck.batch_size.prepare import expected_budget, is_dangerous
+from gpucheck.batch_size.prepare import can_spill, expected_budget, is_dangerous
 from gpucheck.batch_size.runner import STEPS_CONFIRMED, Refused, Result, Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.batch_size.trial_log import TrialLog
@@ -49,6 +49,7 @@ class Hunt:
         self.after = After(runner, emit, self.forecast.seconds, deadline, along_axis=self.axis is not None)
         self.weight: int | None = None
         self.guide = Guide()
+        self.spills = False
 
     def run(self) -> None:
         """Search, and say what came out."""
@@ -90,6 +91,7 @@ class Hunt:
         self.search.minimum = lowest or min(ready["smallest_batch"], cap)
         # One more trial follows on a CPU: with the system's default malloc.
         self.search.reserve = 1 if self.runner.setup.is_cpu else 0
+        self.spills = self.axis is None and can_spill(self.facts, ready["kind"], integrated=ready["integrated"])
         if is_dangerous(self.facts, ready["kind"], integrated=ready["integrated"]):
             self.search.seek_failure = False
             self.emit(Notice("running out of memory is dangerous here: staying below 85 % of the budget"))
@@ -179,6 +181,10 @@ class Hunt:
             limit_s=self.plan.options.trial_timeout_s or patience,
             deadline=self.deadline,
         )
+        if self.spills and result.outcome == "fits":
+            result = cliff.judged(result, self.results, self.budget.bytes)
+            if result.outcome != "fits":
+                self.runner.close()
         self._keep(result)
         if self.log is not None:
             self.log.write(self._device, self.budget.bytes, result)

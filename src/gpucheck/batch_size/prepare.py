@@ -104,3 +104,11 @@ def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
     machine = facts.host
     risky = machine is not None and (machine.wsl or machine.system in ("Windows", "Darwin"))
     return risky or integrated or kind == "mps"
+
+
+def can_spill(facts: Facts, kind: str, *, integrated: bool) -> bool:
+    """Whether a full device goes slow rather than out of memory: its driver, or the system, takes the host's instead.
+
+    On a CPU that is swap, which is measured; NVIDIA's driver for Linux raises.
+    """
+    return kind != "cpu" and is_dangerous(facts, kind, integrated=integrated)

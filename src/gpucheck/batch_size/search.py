@@ -124,7 +124,7 @@ class Search:
         if self._closed(best):
             return self.first_failing.outcome if self.first_failing else "over-budget"
         if not self.seek_failure and self._candidate(best) is None:
-            return "safety"
+            return self.first_failing.outcome if self.first_failing else "safety"
         return "trials" if self._exhausted(best) else None
 
     @property
