@@ -47,7 +47,7 @@ def driver_findings(facts: Facts) -> list[Finding]:
     if not _is_nvidia_present(facts):
         accelerators = [device for device in facts.devices if device.kind != "cpu"]
         return [] if accelerators else [_nothing(facts)]
-    found = [_nvml(facts), _libcuda(facts), _all_hidden(facts), _unlisted(facts), _torch_for_the_cpu(facts)]
+    found = [_nvml(facts), _libcuda(facts), _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
     return [finding for finding in found if finding is not None]
 
 
@@ -171,7 +171,7 @@ def _all_hidden(facts: Facts) -> Finding | None:
     )
 
 
-def _unlisted(facts: Facts) -> Finding | None:
+def unlisted(facts: Facts) -> Finding | None:
     """Cards on the bus that the driver does not list. In a container the host's others are on the bus too."""
     host, cards = facts.host or Host(), _cards(facts)
     if host.container or any(device.pci_address is None for device in cards):

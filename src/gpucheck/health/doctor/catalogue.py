@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from gpucheck.health.doctor import conditions_cuinit
+from gpucheck.health.doctor import (
+    conditions_architecture,
+    conditions_cuinit,
+    conditions_environment,
+    conditions_log,
+    conditions_masks,
+    conditions_torch,
+)
 from gpucheck.health.doctor.condition import Condition
 
-CONDITIONS: tuple[Condition, ...] = (*conditions_cuinit.CONDITIONS,)
+CONDITIONS: tuple[Condition, ...] = (
+    *conditions_cuinit.CONDITIONS,
+    *conditions_masks.CONDITIONS,
+    *conditions_torch.CONDITIONS,
+    *conditions_architecture.CONDITIONS,
+    *conditions_environment.CONDITIONS,
+    *conditions_log.CONDITIONS,
+)
 
 BY_ID = {one.id: one for one in CONDITIONS}

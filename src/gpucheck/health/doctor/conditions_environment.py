@@ -1,0 +1,232 @@
+"""What stands on its own, beside the ladder: variables left over, a small /dev/shm, and the state of the cards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpucheck import units
+from gpucheck.health.devices_at_rest import at_rest
+from gpucheck.health.doctor.condition import Condition, Seen
+from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.report.facts import Device
+from gpucheck.report.finding import VERDICTS, Finding
+
+# Variables of debuggers and profilers which slow down or change whatever uses CUDA, once they are left over: those that
+# DCGM's software test looks for, and NVIDIA's later names for core dumps. Their values are nobody's business.
+LEFT_OVER = (
+    "NSIGHT_CUDA_DEBUGGER",
+    "CUDA_INJECTION32_PATH",
+    "CUDA_INJECTION64_PATH",
+    "CUDA_AUTO_BOOST",
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
+    "CUDA_ENABLE_USER_TRIGGERED_COREDUMP",
+    "CUDA_COREDUMP_FILE",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION",
+    "CUDA_PROFILE",
+    "COMPUTE_PROFILE",
+    "OPENCL_PROFILE",
+)
+# Docker gives a container 64 MiB, of which two workers' batches of images are more than enough to overflow it.
+SMALL_SHM_BYTES = 2**30
+# A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
+FOREIGN_BYTES = 2**30
+# NVML's reasons for a lower clock that have no place on a card at rest. `hw_slowdown` itself flashes as clocks change.
+HOT = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
+
+
+def _launch_blocking(evidence: Evidence) -> Seen | None:
+    value = evidence.value("CUDA_LAUNCH_BLOCKING")
+    if value in (None, "", "0") or not evidence.is_nvidia_here:
+        return None
+    return Seen(f"CUDA_LAUNCH_BLOCKING={value}: every launch waits for its kernel", {"CUDA_LAUNCH_BLOCKING": value})
+
+
+def _left_over(evidence: Evidence) -> Seen | None:
+    names = [name for name in LEFT_OVER if name in evidence.variables]
+    if not names or not evidence.is_nvidia_here:
+        return None
+    return Seen(f"set here: {', '.join(names)}", {"variables": names}, fix=f"unset {' '.join(names)}")
+
+
+def _small_shm(evidence: Evidence) -> Seen | None:
+    size = evidence.stack.shm_bytes
+    if size is None or size >= SMALL_SHM_BYTES or not evidence.host.container or not evidence.is_nvidia_here:
+        return None
+    return Seen(f"/dev/shm has {units.capacity(size)}", {"shm_bytes": size})
+
+
+def _persistence(evidence: Evidence) -> Seen | None:
+    off = [_name(card) for card in evidence.cards if card.persistence_mode is False]
+    if not off or evidence.host.wsl or evidence.host.system != "Linux":
+        return None
+    return Seen(f"off on {', '.join(off)}", {"devices": off})
+
+
+def _foreign_memory(evidence: Evidence) -> Seen | None:
+    """Memory in use by others. In a container their PIDs are the host's, so the amount decides and not the list."""
+    taken = [
+        (card, card.memory_used_bytes)
+        for card in evidence.cards
+        if card.memory_used_bytes is not None and card.memory_used_bytes > FOREIGN_BYTES and not card.integrated
+    ]
+    if not taken:
+        return None
+    told = []
+    for card, used in taken:
+        by = ", ".join(f"{one.name or 'not visible here'} ({one.pid})" for one in card.processes or ())
+        told.append(f"{_name(card)}: {units.capacity(used)} {f'by {by}' if by else 'by processes that are not listed'}")
+    return Seen("; ".join(told), {_name(card): used for card, used in taken})
+
+
+def _hot(evidence: Evidence) -> Seen | None:
+    found = {
+        _name(card): names
+        for card in evidence.cards
+        if card.clock_reasons and (names := [name for name in card.clock_reasons.names if name in HOT])
+    }
+    if not found:
+        return None
+    return Seen("; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in found.items()), {"reasons": found})
+
+
+def _name(card: Device) -> str:
+    return card.id or (f"NVML {card.nvml_index}" if card.nvml_index is not None else card.uuid or "a GPU")
+
+
+def _at_rest(check: str) -> Callable[[Evidence], Seen | None]:
+    """A judge that takes over what `gpucheck devices` says of every card, the worst of it first."""
+
+    def judge(evidence: Evidence) -> Seen | None:
+        found: list[Finding] = [
+            one
+            for card in evidence.cards
+            for one in at_rest(card, evidence.facts)
+            if one.id == check and one.verdict not in ("pass", "skip")
+        ]
+        if not found:
+            return None
+        # warn, then fail, in the order of verdicts: the last is the worst of what a card at rest may have.
+        worst = max(found, key=lambda one: VERDICTS.index(one.verdict))
+        message = "; ".join(f"{one.message} ({one.title})" for one in found) if len(found) > 1 else worst.message
+        return Seen(message, {"devices": [one.evidence for one in found]}, worst.fix, None, worst.verdict, worst.title)
+
+    return judge
+
+
+CONDITIONS: tuple[Condition, ...] = (
+    Condition(
+        id="environment.launch_blocking",
+        rung=None,
+        verdict="warn",
+        certainty="proof",
+        title="every kernel is waited for",
+        meaning="CUDA_LAUNCH_BLOCKING is for debugging: an error is then raised where it arises. Left over it makes "
+        "everything slower, because the host and the device no longer work at the same time.",
+        fix="unset CUDA_LAUNCH_BLOCKING",
+        judge=_launch_blocking,
+        source="CUDA C++ Programming Guide, environment variables",
+    ),
+    Condition(
+        id="environment.left_over",
+        rung=None,
+        verdict="warn",
+        certainty="proof",
+        title="variables of a debugger or a profiler are set",
+        meaning="They load code into every process that uses CUDA, or change how it runs.",
+        fix="unset them",
+        judge=_left_over,
+        source="DCGM, software test, bad environment variables",
+    ),
+    Condition(
+        id="environment.small_shm",
+        rung=None,
+        verdict="warn",
+        certainty="strong",
+        title="this container's shared memory is small",
+        meaning="A DataLoader's workers hand their batches over in /dev/shm. Where it is full they die with a bus "
+        "error.",
+        fix="start the container with --shm-size=8g or --ipc=host",
+        judge=_small_shm,
+        texts=(r"DataLoader worker \(pid.*\) is killed by signal: Bus error", r"insufficient shared memory \(shm\)"),
+    ),
+    Condition(
+        id="devices.persistence",
+        rung=None,
+        verdict="info",
+        certainty="proof",
+        title="the driver starts anew for each program",
+        meaning="Without persistence mode, or a program that holds the card, the driver lets go of it at each end: "
+        "the next start takes seconds, and settings are lost.",
+        fix="sudo systemctl enable --now nvidia-persistenced",
+        judge=_persistence,
+    ),
+    Condition(
+        id="devices.foreign_memory",
+        rung=None,
+        verdict="warn",
+        certainty="strong",
+        title="others hold memory of this GPU",
+        meaning="What is taken is not there for you: batches that fitted yesterday run out of memory.",
+        fix="gpucheck devices --processes",
+        judge=_foreign_memory,
+    ),
+    Condition(
+        id="devices.slowed_down",
+        rung=None,
+        verdict="warn",
+        certainty="hint",
+        title="the card slows itself down at rest",
+        meaning="The hardware lowers the clock because it is too hot or for want of power. A card at rest has no "
+        "cause for either: its cooling or its power supply may have failed.",
+        settle="`gpucheck bench matmul` shows the clock under load",
+        fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
+        judge=_hot,
+        source="NVML, nvmlClocksEventReasons",
+    ),
+    Condition(
+        id="devices.answers",
+        rung=None,
+        verdict="fail",
+        certainty="proof",
+        title="a card does not answer its driver",
+        meaning="NVML lists the card, and asking it fails: it fell off the bus, or it needs a reset.",
+        fix="look for Xid messages in `sudo dmesg`",
+        judge=_at_rest("devices.answers"),
+        texts=(r"GPU is lost", r"Unable to determine the device handle"),
+        source="NVML, nvmlReturn_t 15 and 16",
+    ),
+    Condition(
+        id="devices.recovery_action",
+        rung=None,
+        verdict="fail",
+        certainty="proof",
+        title="the driver asks for a recovery action",
+        meaning="The driver itself says what the card needs before it can be relied on.",
+        fix="do what the driver asks for",
+        judge=_at_rest("devices.recovery_action"),
+        source="NVML, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
+    ),
+    Condition(
+        id="devices.remapped_rows",
+        rung=None,
+        verdict="fail",
+        certainty="proof",
+        title="faulty memory rows",
+        meaning="A card replaces faulty rows of its memory by spares. One that could not be replaced is a fault that "
+        "stays.",
+        fix="take the card out of use and have it replaced",
+        judge=_at_rest("devices.remapped_rows"),
+        source="NVML, nvmlDeviceGetRemappedRows",
+    ),
+    Condition(
+        id="devices.ecc",
+        rung=None,
+        verdict="fail",
+        certainty="proof",
+        title="uncorrected memory errors",
+        meaning="Counted since the driver was loaded: results since then may be wrong.",
+        fix="reset the card; if they return, have it replaced",
+        judge=_at_rest("devices.ecc"),
+        source="NVML, nvmlDeviceGetTotalEccErrors",
+    ),
+)

@@ -1,0 +1,456 @@
+"""The torch that is diagnosed is not there, not for this GPU, cannot be imported, or is mixed up with another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal
+
+from gpucheck.health.doctor import wheels
+from gpucheck.health.doctor.condition import Condition, Seen
+from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.machine.torch_probe import TorchProbe
+
+# torch_probe says a crash as the signal's name.
+_SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
+_UNDEFINED = re.compile(r"undefined symbol: (\w+)")
+_NO_MODULE = re.compile(r"No module named ['\"]torch['\"]$")
+# What a local version may say of what a wheel is built for: `2.13.0+cu130`.
+_BUILT_FOR = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
+
+
+def _kind(evidence: Evidence) -> str | None:
+    """What the torch is built for: what it says itself, else what its files say."""
+    probe = evidence.torch
+    if probe is not None and probe.version is not None:
+        return "cuda" if probe.cuda else "rocm" if probe.hip else "xpu" if probe.xpu else "cpu"
+    return evidence.build.built_for if evidence.build.version else None
+
+
+def _version(evidence: Evidence) -> str | None:
+    return (evidence.torch.version if evidence.torch else None) or evidence.build.version
+
+
+def _cuda_build(evidence: Evidence) -> str:
+    """The line that installs a torch for the GPUs and the driver that are here."""
+    driver = evidence.driver.libcuda_version or evidence.driver.cuda_version
+    capabilities = [card.compute_capability for card in evidence.cards if card.compute_capability]
+    python = evidence.torch.executable if evidence.torch else None
+    return wheels.install(python, wheels.tag_for(capabilities, wheels.major(driver)))
+
+
+def _failed(evidence: Evidence, *stages: str) -> TorchProbe | None:
+    """The probe, where it ended early at one of these steps."""
+    probe = evidence.torch
+    ended = probe is not None and (probe.error is not None or probe.timed_out)
+    return probe if ended and probe is not None and probe.stage in stages else None
+
+
+def _is_missing(probe: TorchProbe) -> bool:
+    return probe.path is None and _NO_MODULE.search(probe.error or "") is not None
+
+
+def _missing(evidence: Evidence) -> Seen | None:
+    probe = _failed(evidence, "import")
+    if probe is None or not _is_missing(probe):
+        return None
+    return Seen(f"{probe.executable}: {probe.error}", {"executable": probe.executable}, fix=_cuda_build(evidence))
+
+
+def _shadowed(evidence: Evidence) -> Seen | None:
+    probe = _failed(evidence, "import", "ask")
+    if probe is None or _is_missing(probe):
+        return None
+    seen = {"shadowed_by": list(probe.shadowed_by), "path": probe.path, "error": probe.error}
+    said = probe.error or "the import did not end"
+    if probe.shadowed_by:
+        names = ", ".join(probe.shadowed_by)
+        return Seen(f"{said}; the current folder has {names}", seen, fix=f"rename {names}, or work in another folder")
+    if probe.stage == "ask" and probe.version is None:
+        fix = f"remove or rename the torch in {probe.path}"
+        return Seen(f"{said}: what is found in {probe.path} is no torch", seen, fix, certainty="proof")
+    return None
+
+
+def _undefined_symbol(evidence: Evidence) -> Seen | None:
+    probe = _failed(evidence, "import")
+    found = _UNDEFINED.search(probe.error or "") if probe else None
+    if probe is None or found is None or _shadowed(evidence):
+        return None
+    fix = None if "LD_LIBRARY_PATH" in evidence.variables else _cuda_build(evidence)
+    return Seen(
+        probe.error or "", {"symbol": found[1], "LD_LIBRARY_PATH": "LD_LIBRARY_PATH" in evidence.variables}, fix
+    )
+
+
+def _crashed(evidence: Evidence) -> Seen | None:
+    probe = _failed(evidence, "import", "ask")
+    if probe is None or not _SIGNAL.match(probe.error or "") or _shadowed(evidence):
+        return None
+    return Seen(f"{_step(probe)} ended its process by {probe.error}", {"stage": probe.stage}, _cuda_build(evidence))
+
+
+def _hung(evidence: Evidence) -> Seen | None:
+    probe = _failed(evidence, "import", "ask")
+    if probe is None or not probe.timed_out or _shadowed(evidence):
+        return None
+    return Seen(f"{_step(probe)} did not end within its time", {"stage": probe.stage})
+
+
+def _step(probe: TorchProbe) -> str:
+    return "importing torch" if probe.stage == "import" else "asking torch for its devices"
+
+
+def _import_broken(evidence: Evidence) -> Seen | None:
+    probe = _failed(evidence, "import", "ask")
+    if probe is None or probe.error is None or _is_missing(probe):
+        return None
+    if any(judge(evidence) for judge in (_shadowed, _undefined_symbol, _crashed)):
+        return None
+    return Seen(f"{_step(probe)}: {probe.error}", {"stage": probe.stage, "path": probe.path}, _cuda_build(evidence))
+
+
+def _cpu_build(evidence: Evidence) -> Seen | None:
+    if _kind(evidence) != "cpu" or evidence.host.system == "Darwin":
+        return None
+    message = f"torch {_version(evidence)} is built for the CPU alone"
+    if evidence.is_nvidia_here:
+        return Seen(message, {"version": _version(evidence)}, _cuda_build(evidence))
+    return Seen(message, {"version": _version(evidence)}, fix="", verdict="info", title="torch is built for the CPU")
+
+
+def _wrong_backend(evidence: Evidence) -> Seen | None:
+    kind = _kind(evidence)
+    if kind not in ("rocm", "xpu") or not evidence.is_nvidia_here or (evidence.torch and evidence.torch.other):
+        return None
+    name = {"rocm": "AMD's ROCm", "xpu": "Intel's XPU"}[kind]
+    return Seen(f"torch {_version(evidence)} is built for {name}", {"built_for": kind}, _cuda_build(evidence))
+
+
+def _driver_too_old(evidence: Evidence) -> Seen | None:
+    """CUDA runs under a driver of its own major version or a newer one; a newer minor is no matter."""
+    probe = evidence.torch
+    built = (probe.cuda if probe else None) or (
+        evidence.build.toolkit_version if evidence.build.built_for == "cuda" else None
+    )
+    served = evidence.driver.libcuda_version or evidence.driver.cuda_version
+    needs, has = wheels.major(built), wheels.major(served)
+    if needs is None or has is None or needs <= has:
+        return None
+    least = wheels.LEAST_DRIVER.get(needs)
+    update = f"update the driver{f' to {least} or newer' if least else ''}, or: "
+    return Seen(
+        f"torch {_version(evidence)} is built for CUDA {built}, and the driver serves CUDA {served}",
+        {"torch_cuda": built, "driver_cuda": served, "driver": evidence.driver.version},
+        update + _cuda_build(evidence),
+    )
+
+
+def _minor_older(evidence: Evidence) -> Seen | None:
+    probe, served = evidence.torch, evidence.driver.libcuda_version or evidence.driver.cuda_version
+    if probe is None or probe.cuda is None or served is None or "triton" not in (probe.versions or {}):
+        return None
+    built_parts, served_parts = _parts(probe.cuda), _parts(served)
+    if built_parts[:1] != served_parts[:1] or built_parts <= served_parts:
+        return None
+    return Seen(f"torch is built for CUDA {probe.cuda}, and the driver serves {served}", {"driver_cuda": served})
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def _foreign(evidence: Evidence) -> Seen | None:
+    paths = evidence.torch.foreign_libraries if evidence.torch else ()
+    if not paths:
+        return None
+    return Seen(f"loaded from elsewhere: {', '.join(paths)}", {"paths": list(paths)})
+
+
+def _two_versions(evidence: Evidence) -> Seen | None:
+    probe = evidence.torch
+    told = (probe.versions or {}).get("torch", ()) if probe else ()
+    if probe is None or not told:
+        return None
+    if len(set(told)) > 1:
+        return Seen(f"torch is installed as {' and '.join(sorted(set(told)))}", {"versions": list(told)})
+    loaded = probe.version
+    if loaded is None or _is_same_version(loaded, told[0]):
+        return None
+    return Seen(f"installed as {told[0]}, and its files say {loaded}", {"versions": list(told), "loaded": loaded})
+
+
+def _is_same_version(one: str, other: str) -> bool:
+    """The same release, and not built for two different things. Vendors' own suffixes are written in several ways."""
+    (release, _, local), (other_release, _, other_local) = one.partition("+"), other.partition("+")
+    kinds = [part for part in (local, other_local) if _BUILT_FOR.fullmatch(part)]
+    return release == other_release and len(set(kinds)) < 2
+
+
+def _mixed(evidence: Evidence) -> Seen | None:
+    probe = evidence.torch
+    if probe is None or not probe.virtual_env or not probe.prefix or probe.virtual_env == probe.prefix:
+        return None
+    return Seen(
+        f"the active environment is {probe.virtual_env}, and this torch is the one of {probe.prefix}",
+        {"active": probe.virtual_env, "prefix": probe.prefix},
+        verdict="info" if evidence.torch_works else None,
+    )
+
+
+def _pynvml(evidence: Evidence) -> Seen | None:
+    versions = (evidence.torch.versions if evidence.torch else None) or {}
+    if not {"pynvml", "nvidia-ml-py"} <= set(versions):
+        return None
+    told = {name: list(versions[name]) for name in ("pynvml", "nvidia-ml-py")}
+    return Seen(f"pynvml {told['pynvml'][0]} and nvidia-ml-py {told['nvidia-ml-py'][0]} are installed", told)
+
+
+def _torchvision(evidence: Evidence) -> Seen | None:
+    """torchvision 0.N belongs to torch 2.(N - 15), and both must be built for the same thing."""
+    probe = evidence.torch
+    versions = (probe.versions if probe else None) or {}
+    vision = (versions.get("torchvision") or (None,))[0]
+    torch = _version(evidence) or (versions.get("torch") or (None,))[0]
+    if vision is None or torch is None:
+        return None
+    ours, theirs = _parts(torch), _parts(vision)
+    if len(ours) < 2 or len(theirs) < 2 or ours[0] != 2 or theirs[0] != 0:
+        return None
+    built = [part for part in (torch.partition("+")[2], vision.partition("+")[2]) if _BUILT_FOR.fullmatch(part)]
+    if theirs[1] - 15 == ours[1] and len(set(built)) < 2:
+        return None
+    wanted = f"torchvision 0.{ours[1] + 15} belongs to torch 2.{ours[1]}"
+    return Seen(f"torchvision {vision} with torch {torch}; {wanted}", {"torchvision": vision, "torch": torch})
+
+
+def _triton(missing: Literal["compiler", "libcuda"]) -> Callable[[Evidence], Seen | None]:
+    """A judge of one of the two things that triton looks for."""
+
+    def judge(evidence: Evidence) -> Seen | None:
+        probe = evidence.torch
+        if probe is None or "triton" not in (probe.versions or {}) or not evidence.is_nvidia_here:
+            return None
+        version = (probe.versions or {})["triton"][0]
+        if missing == "compiler":
+            return Seen(f"triton {version}, and no CC, gcc or clang") if probe.has_compiler is False else None
+        loaded = evidence.driver.libcuda_path or probe.libcuda
+        told = {"TRITON_LIBCUDA_PATH", "LD_LIBRARY_PATH"} & evidence.variables
+        if probe.cache_has_libcuda is not False or loaded is None or told:
+            return None
+        return Seen(f"triton {version}; libcuda is {loaded} and not in the loader's cache", {"libcuda": loaded})
+
+    return judge
+
+
+CONDITIONS: tuple[Condition, ...] = (
+    Condition(
+        id="torch.missing",
+        rung="torch",
+        verdict="fail",
+        certainty="proof",
+        title="no torch is installed",
+        meaning="The interpreter that was asked finds no torch. Another environment may have one: `--python PATH` "
+        "asks that.",
+        fix="python -m pip install torch",
+        judge=_missing,
+        texts=(r"No module named '?torch'?\b",),
+    ),
+    Condition(
+        id="torch.shadowed",
+        rung="torch",
+        verdict="fail",
+        certainty="strong",
+        title="a file of the current folder stands in torch's way",
+        meaning="Python looks in the current folder first. A file or a folder there with the name of torch, or of a "
+        "module of the standard library that torch imports, is taken in its place.",
+        settle="the import works from another folder",
+        fix="rename the file, or work in another folder",
+        judge=_shadowed,
+        texts=(
+            r"module 'torch' has no attribute 'cuda'",
+            r"partially initialized module 'torch' has no attribute",
+            r"No module named 'torch\._C'",
+        ),
+    ),
+    Condition(
+        id="torch.undefined_symbol",
+        rung="torch",
+        verdict="fail",
+        certainty="strong",
+        title="torch meets libraries of another version",
+        meaning="A library that torch loads lacks a function which it needs: it is of another CUDA than torch's own, "
+        "mostly found through LD_LIBRARY_PATH, or left over from another installation.",
+        settle="the import works with LD_LIBRARY_PATH unset",
+        fix="unset LD_LIBRARY_PATH",
+        judge=_undefined_symbol,
+        texts=(r"undefined symbol: \w+", r"__nvJitLink\w+"),
+        source="pytorch issues 111469, 131312 and 134929",
+    ),
+    Condition(
+        id="torch.crashed",
+        rung="torch",
+        verdict="fail",
+        certainty="proof",
+        title="torch ends its process",
+        meaning="Importing torch, or asking it for its devices, ends the process by a signal: its libraries are "
+        "damaged, are for another processor (SIGILL), or do not go together.",
+        fix="reinstall torch in an environment of its own",
+        judge=_crashed,
+    ),
+    Condition(
+        id="torch.hung",
+        rung="torch",
+        verdict="fail",
+        certainty="proof",
+        title="torch does not answer",
+        meaning="Importing torch, or asking it for its devices, does not end. A file system over a network that does "
+        "not answer looks so, a driver that hangs, and a file that is imported in place of another and waits.",
+        settle="`python -X faulthandler -X importtime -c 'import torch'` shows how far it comes",
+        fix="python -X importtime -c 'import torch'",
+        judge=_hung,
+    ),
+    Condition(
+        id="torch.import_broken",
+        rung="torch",
+        verdict="fail",
+        certainty="proof",
+        title="torch cannot be imported",
+        meaning="The import raises: parts of torch are missing, damaged or of another version than the rest.",
+        fix="reinstall torch in an environment of its own",
+        judge=_import_broken,
+        texts=(r"ImportError: lib\w+\.so[\d.]*: cannot open shared object file",),
+    ),
+    Condition(
+        id="torch.cpu_build",
+        rung="torch",
+        verdict="fail",
+        certainty="proof",
+        title="this torch is built for the CPU and cannot use the GPU",
+        meaning="The wheel has no CUDA in it, whatever driver and toolkit are installed. `pip install torch` takes "
+        "such a wheel on Windows, from an index for the CPU, and where another package asked for it.",
+        fix="install a torch that is built for CUDA",
+        judge=_cpu_build,
+        texts=(r"Torch not compiled with CUDA enabled",),
+    ),
+    Condition(
+        id="torch.wrong_backend",
+        rung="torch",
+        verdict="fail",
+        certainty="proof",
+        title="this torch is built for another maker's GPU",
+        meaning="A torch for ROCm or XPU cannot use an NVIDIA GPU.",
+        fix="install a torch that is built for CUDA",
+        judge=_wrong_backend,
+    ),
+    Condition(
+        id="torch.driver_too_old",
+        rung="torch",
+        verdict="fail",
+        certainty="proof",
+        title="the driver is too old for this torch",
+        meaning="A torch for CUDA 13 needs a driver that serves CUDA 13: within a major version a newer torch runs "
+        "under an older driver, from one to the next it does not.",
+        fix="update the driver, or install a torch for an older CUDA",
+        judge=_driver_too_old,
+        texts=(
+            r"driver on your system is too old",
+            r"CUDA driver version is insufficient for CUDA runtime version",
+        ),
+        source="CUDA toolkit's release notes, CUDA minor version compatibility",
+    ),
+    Condition(
+        id="torch.driver_minor",
+        rung=None,
+        verdict="info",
+        certainty="hint",
+        title="the driver is a little older than this torch's CUDA",
+        meaning="torch's own kernels run. Kernels that are compiled on the way, by Triton or NVRTC, may ask for more "
+        "than the driver takes and fail with error 222.",
+        fix="update the driver if torch.compile fails with an unsupported toolchain",
+        judge=_minor_older,
+        texts=(r"PTX was compiled with an unsupported toolchain",),
+    ),
+    Condition(
+        id="torch.foreign_libraries",
+        rung=None,
+        verdict="warn",
+        certainty="strong",
+        title="torch uses CUDA libraries from outside its environment",
+        meaning="The environment has its own, and others were loaded in their place, mostly through LD_LIBRARY_PATH. "
+        "Errors and results that differ from machine to machine come of it.",
+        fix="unset LD_LIBRARY_PATH",
+        judge=_foreign,
+        source="pytorch issue 134929",
+    ),
+    Condition(
+        id="torch.two_versions",
+        rung=None,
+        verdict="warn",
+        certainty="strong",
+        title="two versions of torch are mixed in this environment",
+        meaning="What is recorded as installed and what is loaded are not one version: an installation was cut off, "
+        "or two tools installed into one folder.",
+        fix="python -m pip uninstall -y torch, until it says that there is none; then install it once",
+        judge=_two_versions,
+    ),
+    Condition(
+        id="torch.mixed_environments",
+        rung=None,
+        verdict="warn",
+        certainty="strong",
+        title="another environment is active than the one that was looked at",
+        meaning="gpucheck looks at the torch of the interpreter that runs it. Installed by pipx or in another "
+        "environment, that is not the one that your programs use.",
+        fix='gpucheck doctor --python "$(command -v python)"',
+        judge=_mixed,
+    ),
+    Condition(
+        id="torch.pynvml",
+        rung=None,
+        verdict="warn",
+        certainty="proof",
+        title="two distributions bring the module pynvml",
+        meaning="pynvml is the old name of nvidia-ml-py. Both install a module of the same name, the later one "
+        "overwrites the other, and torch warns of it.",
+        fix="python -m pip uninstall -y pynvml; python -m pip install --force-reinstall nvidia-ml-py",
+        judge=_pynvml,
+        texts=(r"The pynvml package is deprecated",),
+    ),
+    Condition(
+        id="torch.torchvision",
+        rung=None,
+        verdict="warn",
+        certainty="strong",
+        title="torchvision is for another torch",
+        meaning="torchvision has compiled code for one torch, of one version and built for one thing.",
+        fix="python -m pip install --force-reinstall torch torchvision, both from one index",
+        judge=_torchvision,
+        texts=(r"operator torchvision::nms does not exist",),
+        source="torchvision's README, table of versions",
+    ),
+    Condition(
+        id="triton.compiler",
+        rung=None,
+        verdict="warn",
+        certainty="proof",
+        title="triton has no C compiler: torch.compile fails",
+        meaning="Triton compiles a small launcher in C for each kernel, and takes CC, gcc or clang for it.",
+        fix="install gcc, or set CC",
+        judge=_triton("compiler"),
+        texts=(r"Failed to find C compiler",),
+        source="triton, runtime/build.py",
+    ),
+    Condition(
+        id="triton.libcuda",
+        rung=None,
+        verdict="warn",
+        certainty="strong",
+        title="triton does not find libcuda: torch.compile fails",
+        meaning="CUDA starts, but libcuda is not in the loader's cache, which is where Triton looks for it.",
+        fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH to the folder of libcuda.so.1",
+        judge=_triton("libcuda"),
+        texts=(r"libcuda\.so cannot found",),
+        source="triton, backends/nvidia/driver.py",
+    ),
+)
