@@ -255,6 +255,23 @@ def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenari
     assert answer(recorder)["max_batch_size"] >= 1
 
 
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("kill", "killed, as the kernel does when the machine's memory runs out"),
+        ("exit", "the process for the trials ended before its first; exit status 1"),
+    ],
+)
+def test_what_passed_is_an_answer_where_no_further_process_starts(scenario: Scenario, how: str, said: str) -> None:
+    scenario(per_sample=MIB, setup=how, setup_from=2)
+    recorder = find(max_batch_size=4)
+    found = answer(recorder)
+    assert (found["max_batch_size"], found["confirmed"]) == (4, False)
+    (warning,) = [finding for finding in findings(recorder) if finding.id == "batch_size.confirmed"]
+    assert warning.message.startswith(f"no process could be set up to run it again: {said}")
+    assert warning.fix == "run it again"
+
+
 # Accelerators
 
 H = Device(kind="cuda", id="cuda:0", name="a GPU", memory_free_bytes=10 * GIB, processes=())

@@ -206,6 +206,18 @@ def test_a_child_that_cannot_be_set_up(scenario: Scenario, how: object, error: t
     assert str(caught.value).startswith(text)
 
 
+def test_a_child_that_is_killed_before_its_first_trial_is_started_once_more(scenario: Scenario) -> None:
+    scenario(setup="kill", setup_to=1, per_sample=1)
+    with Runner(SETUP) as runner:
+        assert run(runner, 1).outcome == "fits"
+    log = scenario(setup="kill")
+    with Runner(SETUP) as runner:
+        with pytest.raises(Refused) as caught:
+            runner.start()
+        assert caught.value.outcome == "host-out-of-memory"
+    assert log.read_text().count("start") == 2
+
+
 def test_a_child_that_never_gets_ready(scenario: Scenario) -> None:
     scenario(setup="hang")
     with Runner(SETUP, start_timeout_s=0.3) as runner, pytest.raises(CannotLook, match="no trial could start within"):

@@ -160,14 +160,17 @@ def findings(
     evidence = {"batch_size": best.size, "budget_bytes": context.budget.bytes, "limited_by": limited_by}
     found = [Finding("batch_size.fits", "pass", title, why, evidence)]
     if not search.confirmed:
+        why = "the time budget ended before it could be run again in a process of its own"
+        if refused is not None:
+            why = f"no process could be set up to run it again: {refused}"
         found.append(
             Finding(
                 "batch_size.confirmed",
                 "warn",
                 f"{in_words(best.size, context.axis)} passed once",
-                "the time budget ended before it could be run again in a process of its own",
+                why,
                 {"batch_size": best.size},
-                fix="give more time with --time-budget",
+                fix="run it again" if refused is not None else "give more time with --time-budget",
             )
         )
     if default_malloc is not None:

@@ -16,6 +16,7 @@ from gpucheck.batch_size.prepare import can_spill, expected_budget, is_dangerous
 from gpucheck.batch_size.runner import STEPS_CONFIRMED, Refused, Result, Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.batch_size.trial_log import TrialLog
+from gpucheck.errors import CannotLook
 from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Trial
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef
@@ -63,6 +64,10 @@ class Hunt:
         except Refused as error:
             self.refused = error.reason
             self.weight = self.weight or self.runner.weigh()
+        except CannotLook as error:  # what has passed is an answer, also where no further process starts
+            if self.search.best is None:
+                raise
+            self.refused = str(error)
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C, SIGTERM: what is known so far is the answer
                 self.limited_by = self.limited_by or "interrupted"

@@ -41,6 +41,8 @@ ASSUMED_BASELINE_BYTES = 2**29
 
 # SIGKILL, which Windows' signal module does not name.
 KILLED = 9
+# SIGKILL and SIGTERM come from somebody else, the kernel's out-of-memory killer included.
+FROM_OUTSIDE = (KILLED, 15)
 
 # A confirmation takes a third step, since caches settle on some devices; later ones repeat it.
 STEPS_CONFIRMED = 3
@@ -161,6 +163,22 @@ class Runner:
         Raises TargetError for the user's errors, CannotLook where torch cannot use the device, and Refused where
         there is no room for the model itself.
         """
+        answer, end = self._begun()
+        if end.killed_by in FROM_OUTSIDE:
+            # Once may be chance, like memory that another process took for a moment; the size is not to blame yet.
+            answer, end = self._begun()
+        if answer is None or not answer["ok"]:
+            self.close()
+            raise self._unprepared(answer, end)
+        assert self._watch is not None
+        self.ready, self._fresh = answer, True
+        self._watch.baseline = answer.get("baseline_bytes")
+        if self._free_expected is None:
+            self._free_expected = answer.get("free_at_open")
+        return answer
+
+    def _begun(self) -> tuple[dict[str, Any] | None, End]:
+        """A new child's answer to the setup, and how it ended where it gave none."""
         self.close()
         started = time.monotonic()
         self._child = LineChild(python_argv("gpucheck.batch_size.trial"), env=self._environment())
@@ -168,14 +186,7 @@ class Runner:
         message = {**_as_json(self.setup), "free_expected": self._free_expected}
         answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
         self.start_s = time.monotonic() - started
-        if answer is None or not answer["ok"]:
-            self.close()
-            raise self._unprepared(answer, end)
-        self.ready, self._fresh = answer, True
-        self._watch.baseline = answer.get("baseline_bytes")
-        if self._free_expected is None:
-            self._free_expected = answer.get("free_at_open")
-        return answer
+        return answer, end
 
     def weigh(self) -> int | None:
         """The model's own bytes, found without their memory; None where that cannot be found out."""
