@@ -35,6 +35,7 @@ class TorchProbe:
     """What the diagnosed interpreter and its torch say. None is not known, mostly because an earlier step failed.
 
     `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early.
+    `active_elsewhere` is the variable that names another active environment than this interpreter's.
     `versions` are those of installed distributions by name, several for one that is installed twice. `shadowed_by` are
     files in the current folder that hide torch or a module of the standard library. `other` is an accelerator that is
     none of CUDA's, `xpu` or `mps`. `warnings` are what torch printed while it was asked. `foreign_libraries` are CUDA's
@@ -48,7 +49,7 @@ class TorchProbe:
     executable: str | None = None
     python: str | None = None
     prefix: str | None = None
-    virtual_env: str | None = None
+    active_elsewhere: str | None = None
     versions: Mapping[str, tuple[str, ...]] | None = None
     path: str | None = None
     version: str | None = None

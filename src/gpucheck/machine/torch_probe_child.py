@@ -100,6 +100,15 @@ def mapped(folder: str) -> tuple[list[str], str | None]:
     return foreign, libcuda
 
 
+def active_elsewhere() -> str | None:
+    """The variable that names another active environment than this interpreter's: its name, not its value."""
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        folder = os.environ.get(variable)
+        if folder:
+            return None if os.path.realpath(folder) == os.path.realpath(sys.prefix) else variable
+    return None
+
+
 def told(error: BaseException) -> str:
     """An exception in one line."""
     lines = str(error).strip().splitlines()
@@ -133,7 +142,6 @@ def main() -> None:
     stray = shadowing() if FOLDER else []
     compiler, cached = tools()
     versions = distributions()
-    active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
     # From here on as in a process of the user's: what hides a module hides it from torch.
     sys.path[:0] = FOLDER
     hidden = {os.path.splitext(name)[0] for name in stray}
@@ -145,7 +153,7 @@ def main() -> None:
         executable=sys.executable,
         python="{}.{}.{}".format(*sys.version_info[:3]),
         prefix=os.path.realpath(sys.prefix),
-        virtual_env=os.path.realpath(active) if active else None,
+        active_elsewhere=active_elsewhere(),
         shadowed_by=stray,
         versions=versions,
         has_compiler=compiler,

@@ -64,7 +64,7 @@ def command(options: Options, emit: Emit) -> None:
     for finding in (*asked, *ladder.findings(diagnosis)):
         emit(Judged(finding))
     if diagnosis.first is None:
-        emit(Judged(healthy(evidence)))
+        emit(Judged(healthy(evidence, everything=len(conditions) == len(CONDITIONS))))
 
 
 def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
@@ -99,9 +99,15 @@ def read(options: Options, emit: Emit) -> Evidence:
             ) from error
         facts, seen = around.result()
     if options.python is not None:
+        if probe.stage == "start" and not probe.timed_out:
+            raise UsageError(
+                f"--python {options.python} does not run the probe",
+                probe.error or "it said nothing",
+                "give the path of a Python interpreter, 3.8 or newer",
+            )
         facts = replace(facts, torch=_build_of(probe))
         # Another environment than the active one was asked for.
-        probe = replace(probe, virtual_env=None)
+        probe = replace(probe, active_elsewhere=None)
     return Evidence(facts, seen, probe, frozenset(os.environ))
 
 
@@ -117,8 +123,11 @@ def _build_of(probe: TorchProbe) -> TorchBuild:
     return torch_build.from_folder(Path(probe.path)) if probe.path else TorchBuild()
 
 
-def healthy(evidence: Evidence) -> Finding:
-    """What is said where no rung is broken: that torch works here, that there is no GPU, or that nobody knows."""
+def healthy(evidence: Evidence, *, everything: bool) -> Finding:
+    """What is said where no rung is broken: that torch works here, that there is no GPU, or that nobody knows.
+
+    `everything` is whether all conditions were asked.
+    """
     probe = evidence.torch
     if evidence.torch_works and probe is not None:
         ran = ", ".join(one.device for one in probe.kernels if one.error is None)
@@ -127,11 +136,12 @@ def healthy(evidence: Evidence) -> Finding:
         )
     if not evidence.is_nvidia_here:
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", _where_looked(evidence.facts))
+    asked = "are known" if everything else "were asked"
     return Finding(
         "doctor.unknown",
         "inconclusive",
         "no rung is seen to be broken, and torch was not seen to work",
-        "what is wrong is none of the conditions that are known, or could not be read",
+        f"what is wrong is none of the conditions that {asked}, or could not be read",
         fix="gpucheck smoke --device cuda",
     )
 

@@ -189,11 +189,11 @@ def _is_same_version(one: str, other: str) -> bool:
 
 def _mixed(evidence: Evidence) -> Seen | None:
     probe = evidence.torch
-    if probe is None or not probe.virtual_env or not probe.prefix or probe.virtual_env == probe.prefix:
+    if probe is None or probe.active_elsewhere is None:
         return None
     return Seen(
-        f"the active environment is {probe.virtual_env}, and this torch is the one of {probe.prefix}",
-        {"active": probe.virtual_env, "prefix": probe.prefix},
+        f"{probe.active_elsewhere} names another environment than {probe.prefix}, whose torch this is",
+        {"variable": probe.active_elsewhere, "prefix": probe.prefix},
         verdict="info" if evidence.torch_works else None,
     )
 

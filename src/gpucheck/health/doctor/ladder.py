@@ -11,6 +11,8 @@ from gpucheck.report.finding import Finding, Verdict
 
 # Only these break a rung; the rest is worth saying and lets one climb on.
 BREAKING: frozenset[Verdict] = frozenset(("fail",))
+# The rungs whose conditions speak of each device for itself, and leave out one that was seen to work.
+BY_DEVICE: tuple[Rung, ...] = ("architecture", "run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,12 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
 
     The lowest rung comes first, and on one rung what is most certain, then what stands first in the catalogue. Where
     torch has run a kernel nothing below it can be broken, whatever versions or permissions suggest: what says so all
-    the same is left out, since success was seen.
+    the same is left out, since success was seen. On the rungs that are judged by device another one may still fail.
     """
     seen = [Sighting(c, found) for c in conditions if (found := c.judge(evidence)) is not None]
     breaking = sorted((one for one in seen if one.breaks), key=_order)
     if evidence.torch_works:
-        breaking = [one for one in breaking if one.condition.rung == "run"]
+        breaking = [one for one in breaking if one.condition.rung in BY_DEVICE]
     aside = tuple(one for one in seen if not one.breaks)
     if not breaking:
         return Diagnosis(None, (), aside)

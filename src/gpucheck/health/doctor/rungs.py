@@ -45,7 +45,8 @@ def _standing(rung: Rung, evidence: Evidence) -> Standing:
     shown_by = _SHOWN[rung](evidence)
     if shown_by is not None:
         return Standing(rung, "held", shown_by)
-    if not evidence.is_nvidia_here and rung not in ("torch", "hardware"):
+    looked = rung != "hardware" or evidence.stack.devices is not None
+    if not evidence.is_nvidia_here and rung != "torch" and looked:
         return Standing(rung, "absent", "no NVIDIA GPU is here")
     if rung in _BELOW_WINDOWS and (evidence.host.wsl or evidence.host.system == "Windows"):
         return Standing(rung, "absent", "Windows has the driver")
@@ -92,6 +93,8 @@ def _nvml(evidence: Evidence) -> str | None:
 
 def _cuinit(evidence: Evidence) -> str | None:
     driver = evidence.driver
+    if driver.cuinit_code == 100 and evidence.value("CUDA_VISIBLE_DEVICES") is not None:
+        return "cuInit answers 100, as it does under a mask that hides every GPU"
     return f"cuInit answers 0, CUDA {driver.cuda_version or 'unknown'}" if driver.cuinit_code == 0 else None
 
 
@@ -104,7 +107,10 @@ def _torch(evidence: Evidence) -> str | None:
     probe = evidence.torch
     if probe is None or probe.available is None:
         return None
-    return f"torch {probe.version}, {probe.count or 0} devices" if probe.available else None
+    if not probe.available:
+        # Without a GPU here there is none to use: what can hold is that it starts.
+        return None if evidence.is_nvidia_here or probe.stage != "end" else f"torch {probe.version} can be imported"
+    return f"torch {probe.version}, {probe.count or 0} device{'s' * (probe.count != 1)}"
 
 
 def _architecture(evidence: Evidence) -> str | None:
