@@ -6,13 +6,21 @@ from gpucheck.health.doctor import (
     conditions_architecture,
     conditions_cuinit,
     conditions_environment,
+    conditions_kernel,
+    conditions_library,
     conditions_log,
     conditions_masks,
+    conditions_nodes,
+    conditions_nvml,
     conditions_torch,
 )
 from gpucheck.health.doctor.condition import Condition
 
 CONDITIONS: tuple[Condition, ...] = (
+    *conditions_kernel.CONDITIONS,
+    *conditions_nodes.CONDITIONS,
+    *conditions_library.CONDITIONS,
+    *conditions_nvml.CONDITIONS,
     *conditions_cuinit.CONDITIONS,
     *conditions_masks.CONDITIONS,
     *conditions_torch.CONDITIONS,

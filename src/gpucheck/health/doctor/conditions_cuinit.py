@@ -2,70 +2,242 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
-from gpucheck.health.doctor.condition import Condition, Seen
+from gpucheck.health.doctor.condition import Certainty, Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.units import GIB
+
+# Answers that a condition here or of a lower rung explains; any other is told as it is.
+EXPLAINED = (0, 2, 3, 34, 46, 100, 222, 800, 801, 802, 803, 804, 805, 806, 807, 808, 809, 810, 999)
+MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
+# The kernel finds no room for the driver's pages of device memory among its own addresses.
+NO_ROOM_FOR_PAGES = r"request_free_mem_region\(\) err -34"
 
 
-def _answers(*codes: int) -> Callable[[Evidence], Seen | None]:
+def answers(*codes: int) -> Callable[[Evidence], Seen | None]:
     """A judge for what cuInit's answer alone proves."""
 
     def judge(evidence: Evidence) -> Seen | None:
-        return _answered(evidence) if evidence.driver.cuinit_code in codes else None
+        return answered(evidence) if evidence.driver.cuinit_code in codes else None
 
     return judge
 
 
-def _answered(evidence: Evidence, more: str = "") -> Seen:
+def answered(
+    evidence: Evidence,
+    more: str = "",
+    *,
+    fix: str | None = None,
+    certainty: Certainty | None = None,
+    **seen: Any,
+) -> Seen:
+    """What cuInit answered, `more` that tells its causes apart, and further evidence."""
     driver = evidence.driver
-    seen = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
+    told = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
     said = f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
-    return Seen(f"{said}; {more}" if more else said, seen)
+    return Seen(f"{said}; {more}" if more else said, {**told, **seen}, fix=fix, certainty=certainty)
+
+
+def _silent(evidence: Evidence) -> str | None:
+    """Why there is no answer of cuInit's though the library was loaded; None where there is one."""
+    driver = evidence.driver
+    if driver.cuinit_code is not None or driver.libcuda_path is None:
+        return None
+    return driver.cuinit_error
 
 
 def _hung(evidence: Evidence) -> Seen | None:
-    driver = evidence.driver
-    if driver.cuinit_code is not None or driver.libcuda_path is None or not driver.cuinit_error:
+    error = _silent(evidence)
+    if error is None or "did not answer within" not in error:
         return None
-    return Seen(driver.cuinit_error, {"libcuda": driver.libcuda_path})
+    return Seen(error, {"libcuda": evidence.driver.libcuda_path, "nvml_error": evidence.driver.nvml_error})
+
+
+def _crashed(evidence: Evidence) -> Seen | None:
+    error = _silent(evidence)
+    if error is None or "did not answer within" in error:
+        return None
+    return Seen(error, {"libcuda": evidence.driver.libcuda_path})
+
+
+def _out_of_memory(evidence: Evidence) -> Seen | None:
+    """2 before any memory was asked for: CUDA sets aside addresses for all memory of host and cards as it starts."""
+    if evidence.driver.cuinit_code != 2:
+        return None
+    limit = evidence.stack.address_limit_bytes
+    if limit is None:
+        left = evidence.host.container_available_bytes
+        more = f"the container has {left / GIB:.1f} GiB left" if left is not None else ""
+        return answered(evidence, more, container_available_bytes=left)
+    return answered(
+        evidence,
+        f"a process may take {limit / GIB:.0f} GiB of addresses (ulimit -v)",
+        fix="ulimit -v unlimited (a scheduler's limit of virtual memory has to be lifted where it is set)",
+        certainty="strong",
+        address_limit_bytes=limit,
+    )
 
 
 def _no_memory_node(evidence: Evidence) -> Seen | None:
     """999 where the node of the memory module is missing, which `nvidia-smi` does not need."""
-    there = {node.path for node in evidence.stack.nodes}
-    if evidence.driver.cuinit_code != 999 or "/dev/nvidiactl" not in there or "/dev/nvidia-uvm" in there:
+    stack = evidence.stack
+    if evidence.driver.cuinit_code != 999 or stack.node("/dev/nvidiactl") is None or stack.node("/dev/nvidia-uvm"):
         return None
-    return _answered(evidence, "/dev/nvidiactl is there and /dev/nvidia-uvm is not")
+    loaded = None if stack.modules is None else "nvidia_uvm" in stack.modules
+    more = "/dev/nvidiactl is there and /dev/nvidia-uvm is not"
+    fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -c 0 -u" if loaded is False else None
+    if evidence.in_container:
+        fix = "on the host: sudo nvidia-modprobe -c 0 -u; then start the container anew with --gpus all"
+    return answered(
+        evidence,
+        f"{more}, nor is the module nvidia_uvm loaded" if loaded is False else more,
+        fix=fix,
+        nvidia_uvm_loaded=loaded,
+    )
 
 
 def _unknown_error(evidence: Evidence) -> Seen | None:
     if evidence.driver.cuinit_code != 999 or _no_memory_node(evidence) is not None:
         return None
-    return _answered(evidence, "the device nodes are there")
+    return answered(evidence, "the device nodes are there" if evidence.stack.node("/dev/nvidia-uvm") else "")
+
+
+def _log(evidence: Evidence, pattern: str) -> list[str]:
+    return [line for line in evidence.stack.log or () if re.search(pattern, line)]
 
 
 def _memory_module(evidence: Evidence) -> Seen | None:
     """3 with the open module: heterogeneous memory management does not start on some kernels."""
     if evidence.driver.cuinit_code != 3:
         return None
+    logged = _log(evidence, NO_ROOM_FOR_PAGES)
+    if logged:
+        return answered(evidence, f"the kernel logs: {logged[-1]}", certainty="proof", log=logged)
     disabled = (evidence.stack.parameters or {}).get("uvm_disable_hmm")
     if not evidence.driver.kernel_module_open or disabled not in (None, "N"):
         return None
-    return _answered(evidence, "the kernel module is the open one, and its uvm_disable_hmm is off")
+    said = "its uvm_disable_hmm is off" if disabled else "its parameters are not to be read"
+    return answered(evidence, f"the kernel module is the open one, and {said}", uvm_disable_hmm=disabled)
 
 
 def _not_initialised(evidence: Evidence) -> Seen | None:
     if evidence.driver.cuinit_code != 3 or _memory_module(evidence) is not None:
         return None
-    return _answered(evidence)
+    return answered(evidence)
+
+
+def _is_confidential(evidence: Evidence) -> bool:
+    """802 in a confidential virtual machine without switches of its own: its GPU waits to be attested."""
+    stack = evidence.stack
+    return evidence.driver.cuinit_code == 802 and stack.confidential_guest and not stack.switches
+
+
+def _confidential(evidence: Evidence) -> Seen | None:
+    if not _is_confidential(evidence):
+        return None
+    return answered(evidence, "this is a confidential virtual machine", confidential_guest=True)
 
 
 def _fabric(evidence: Evidence) -> Seen | None:
-    if evidence.driver.cuinit_code != 802:
+    """802 elsewhere; the manager's absence is proof only where the switches are this machine's own."""
+    if evidence.driver.cuinit_code != 802 or _is_confidential(evidence):
         return None
-    switches = evidence.stack.switches
-    return _answered(evidence, f"{switches} NVSwitches are on the PCI bus" if switches else "")
+    stack = evidence.stack
+    runs = None if evidence.in_container else stack.fabric_manager
+    if not stack.switches:
+        return answered(
+            evidence,
+            "no NVSwitch is on the PCI bus of this machine: it is its host's",
+            fix="ask who lends the machine: the host's fabric manager has to be started, of the driver's version",
+            certainty="hint",
+            switches=0,
+        )
+    more = f"{stack.switches} NVSwitches are on the PCI bus"
+    told = {
+        True: "; nvidia-fabricmanager runs: is it of the driver's version?",
+        False: " and no nvidia-fabricmanager runs",
+    }
+    return answered(
+        evidence,
+        more + (told[runs] if runs is not None else ""),
+        certainty="proof" if runs is False else None,
+        fix="on the host: sudo systemctl restart nvidia-fabricmanager" if evidence.in_container else None,
+        switches=stack.switches,
+        fabric_manager=runs,
+    )
+
+
+def _no_device(evidence: Evidence) -> Seen | None:
+    """100 that no mask and no MIG mode explains, on a machine that has a card."""
+    if evidence.driver.cuinit_code != 100 or "CUDA_VISIBLE_DEVICES" in evidence.variables | set(
+        evidence.facts.environment
+    ):
+        return None
+    if not evidence.is_nvidia_here or _empty_mig(evidence) is not None:
+        return None
+    listed = sum(card.nvml_index is not None for card in evidence.cards)
+    return answered(evidence, f"NVML lists {listed}" if listed else "NVML lists none either", nvml_count=listed)
+
+
+def _empty_mig(evidence: Evidence) -> Seen | None:
+    """Every card that NVML lists is in MIG mode and none has an instance."""
+    whole = [card for card in evidence.cards if card.parent_uuid is None]
+    empty = [card for card in whole if card.mig is not None and card.mig.enabled and not card.mig.instances]
+    if evidence.driver.cuinit_code != 100 or not whole or len(empty) < len(whole):
+        return None
+    return answered(
+        evidence,
+        f"MIG mode is on and has no instance on {', '.join(card.uuid or 'a card' for card in empty)}",
+        uuids=[card.uuid for card in empty],
+    )
+
+
+def _unavailable(evidence: Evidence) -> Seen | None:
+    """46: the mode in which a card lets one process in, or none, and who is in; else a licence or a partition."""
+    if evidence.driver.cuinit_code != 46:
+        return None
+    modes = {card.compute_mode for card in evidence.cards}
+    pids = sorted({process.pid for card in evidence.cards for process in card.processes or ()})
+    if "prohibited" in modes:
+        return answered(evidence, "its compute mode is prohibited", certainty="proof", compute_modes=["prohibited"])
+    exclusive = sorted(mode for mode in modes if mode and mode.startswith("exclusive"))
+    if exclusive and pids:
+        listed = ", ".join(str(pid) for pid in pids)
+        return answered(
+            evidence,
+            f"its compute mode is {exclusive[0]} and PID {listed} is on it",
+            fix=f"end PID {listed}, or sudo nvidia-smi -c 0",
+            certainty="strong",
+            compute_modes=exclusive,
+            pids=pids,
+        )
+    return answered(
+        evidence,
+        "no card is in exclusive use as far as NVML tells",
+        fix="sudo nvidia-smi -q -d COMPUTE; on a virtual GPU, check its licence: nvidia-smi -q | grep -i license",
+        compute_modes=sorted(mode for mode in modes if mode),
+    )
+
+
+def _mps(*codes: int) -> Callable[[Evidence], Seen | None]:
+    """CUDA was sent to a server of MPS: by the variable, or because one was started at its usual place."""
+
+    def judge(evidence: Evidence) -> Seen | None:
+        if evidence.driver.cuinit_code not in codes:
+            return None
+        folder = evidence.value(MPS_FOLDER)
+        where = f"{MPS_FOLDER}={folder}" if folder else f"{MPS_FOLDER} is not set: the usual place is /tmp/nvidia-mps"
+        return answered(evidence, where, cuda_mps_pipe_directory=folder)
+
+    return judge
+
+
+def _other(evidence: Evidence) -> Seen | None:
+    code = evidence.driver.cuinit_code
+    return None if code is None or code in EXPLAINED else answered(evidence)
 
 
 CONDITIONS: tuple[Condition, ...] = (
@@ -75,11 +247,62 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="CUDA's driver does not answer",
-        meaning="cuInit did not return within its time, or ended its process. Whatever calls it hangs or dies with it: "
-        "torch, nvidia-smi, every diagnosis that has no time limit.",
+        meaning="cuInit did not return within its time. Whatever calls it hangs with it: torch, and every diagnosis "
+        "that has no time limit.",
         settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then end what uses the GPU, and reboot",
         judge=_hung,
+        source="rwth-i6/returnn issue 1756",
+    ),
+    Condition(
+        id="driver.crashed",
+        rung="cuinit",
+        verdict="fail",
+        certainty="proof",
+        title="CUDA's driver ends the process that starts it",
+        meaning="The process that called cuInit ended before it returned. torch ends in the same way. libcuda is "
+        "damaged, or goes with neither the kernel module nor the C library.",
+        fix="install the driver's libraries anew, of the kernel module's version (cat /proc/driver/nvidia/version)",
+        judge=_crashed,
+    ),
+    Condition(
+        id="gpu.mig_empty",
+        rung="cuinit",
+        verdict="fail",
+        certainty="proof",
+        title="MIG mode is on and no instance was made",
+        meaning="In MIG mode a card is not a device of its own: its instances are, and there are none. CUDA then "
+        "answers as on a machine without a GPU, and torch gives no reason.",
+        fix="sudo nvidia-smi mig -lgip to list profiles, sudo nvidia-smi mig -cgi 0 -C to make an instance; or "
+        "sudo nvidia-smi -mig 0 to use the whole card",
+        judge=_empty_mig,
+        source="NVIDIA Multi-Instance GPU User Guide; wilicc/gpu-burn issue 36",
+    ),
+    Condition(
+        id="driver.no_device",
+        rung="cuinit",
+        verdict="fail",
+        certainty="hint",
+        title="CUDA finds no device on a machine that has one",
+        meaning="cuInit answers 100, on which torch is silent: is_available() is False without a warning. The driver "
+        "shows this process no card.",
+        settle="`sudo dmesg` tells of a card that did not start, `ls -l /dev/nvidia*` of one that was not handed in",
+        fix="sudo dmesg | grep -i nvrm; ls -l /dev/nvidia*",
+        judge=_no_device,
+        texts=(r"No CUDA GPUs are available", r"Error 100: no CUDA-capable device is detected"),
+    ),
+    Condition(
+        id="driver.out_of_memory",
+        rung="cuinit",
+        verdict="fail",
+        certainty="hint",
+        title="CUDA does not start for want of memory or of addresses",
+        meaning="cuInit answers 2 before a program asked for any memory. CUDA sets aside addresses for the memory of "
+        "the host and of all cards as it starts, far more than it uses, which a limit of virtual memory forbids; or "
+        "the host's memory is used up.",
+        settle="`ulimit -v` is a number, or `free` shows none left",
+        fix="ulimit -v unlimited; free",
+        judge=_out_of_memory,
     ),
     Condition(
         id="driver.uvm_missing",
@@ -87,13 +310,13 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="the driver's memory module is not there for CUDA",
-        meaning="CUDA needs /dev/nvidia-uvm, which nvidia-smi does not. The node is made by nvidia-modprobe when a program "
-        "of root's first asks for it; in a container it has to be handed in.",
+        meaning="CUDA needs /dev/nvidia-uvm, which nvidia-smi does not. The node is made by nvidia-modprobe when a "
+        "program of root's first asks for it; in a container it has to be handed in.",
         settle="cuInit answers 0 once the node is there",
         fix="sudo nvidia-modprobe -c 0 -u",
         judge=_no_memory_node,
         texts=(r"CUDA unknown error - this may be due to an incorrectly set up environment",),
-        source="pytorch issue 49081",
+        source="pytorch issue 49081; NVIDIA/open-gpu-kernel-modules issue 689",
     ),
     Condition(
         id="driver.unknown_error",
@@ -101,7 +324,7 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="hint",
         title="CUDA does not start and gives no reason",
-        meaning="cuInit answers 999 although the device nodes are there. It is seen after a suspend, when the memory "
+        meaning="cuInit answers 999 and nothing else is seen to be wrong. It is seen after a suspend, when the memory "
         "module has lost its state, and where a variable was changed after CUDA had started.",
         settle="it is the suspend if reloading the memory module mends it",
         fix="sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
@@ -113,14 +336,17 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="strong",
-        title="the open kernel module's memory management does not start",
+        title="the kernel module's memory management does not start",
         meaning="With some kernels the open module finds no room for heterogeneous memory management and CUDA does not "
         "start, while nvidia-smi works.",
         settle="the kernel's log has `request_free_mem_region() err -34`",
         fix="echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot",
         judge=_memory_module,
-        texts=(r"CUDA driver initialization failed, you might not have a CUDA gpu",),
-        source="NVIDIA/open-gpu-kernel-modules issues 797, 901 and 947",
+        texts=(
+            r"CUDA driver initialization failed, you might not have a CUDA gpu",
+            r"request_free_mem_region\(\) err -34",
+        ),
+        source="NVIDIA/open-gpu-kernel-modules issues 797, 901 and 947; release notes of CUDA 13.2",
     ),
     Condition(
         id="driver.not_initialised",
@@ -132,6 +358,72 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="the kernel's log, read with `sudo dmesg`, mostly tells it",
         fix="sudo dmesg | grep -i -e nvrm -e nvidia",
         judge=_not_initialised,
+        texts=(r"CUDA_ERROR_NOT_INITIALIZED",),
+    ),
+    Condition(
+        id="gpu.unavailable",
+        rung="cuinit",
+        verdict="fail",
+        certainty="hint",
+        title="the GPU is in exclusive use or not lent",
+        meaning="cuInit answers 46. A card in exclusive mode lets one process in, a prohibited one none; a virtual GPU "
+        "without a licence answers so too.",
+        settle="`nvidia-smi -q -d COMPUTE` shows the mode of each card",
+        fix="sudo nvidia-smi -c 0",
+        judge=_unavailable,
+        texts=(r"CUDA-capable device\(s\) is/are busy or unavailable", r"CUDA_ERROR_DEVICE_UNAVAILABLE"),
+    ),
+    Condition(
+        id="driver.toolchain",
+        rung="cuinit",
+        verdict="fail",
+        certainty="hint",
+        title="the driver is older than what made the code",
+        meaning="Code in PTX is of a newer CUDA than the driver can translate. Triton and NVRTC make such code on the "
+        "way.",
+        settle="it runs with a newer driver",
+        fix="update the driver, or use the torch of an older CUDA",
+        judge=answers(222),
+        texts=(r"the provided PTX was compiled with an unsupported toolchain", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
+    ),
+    Condition(
+        id="driver.not_permitted",
+        rung="cuinit",
+        verdict="fail",
+        certainty="hint",
+        title="the driver does not permit CUDA here",
+        meaning="cuInit answers 800: the operation is not permitted. A virtual GPU whose profile is for graphics "
+        "alone, and a sandbox, answer so.",
+        settle="`nvidia-smi -q | grep -i -e product -e license` names a virtual GPU's profile",
+        fix="use a profile for computing (vGPU: C or Q series); outside the sandbox, run it again",
+        judge=answers(800),
+        texts=(r"Error 800: operation not permitted", r"CUDA_ERROR_NOT_PERMITTED"),
+    ),
+    Condition(
+        id="driver.not_supported",
+        rung="cuinit",
+        verdict="fail",
+        certainty="hint",
+        title="the driver does not support CUDA on this system",
+        meaning="cuInit answers 801: not supported. A virtual GPU whose profile is for graphics alone (B and A series) "
+        "answers so, and a sandbox that passes on only a part of the driver's calls.",
+        settle="`nvidia-smi -q | grep -i product` names a virtual GPU's profile",
+        fix="use a profile for computing (vGPU: C or Q series); outside the sandbox, run it again",
+        judge=answers(801),
+        texts=(r"Error 801: operation not supported", r"CUDA_ERROR_NOT_SUPPORTED"),
+    ),
+    Condition(
+        id="driver.confidential",
+        rung="cuinit",
+        verdict="fail",
+        certainty="strong",
+        title="the GPU of this confidential machine is not released for use",
+        meaning="In confidential computing a GPU takes no work until it was attested and its ready state was set. "
+        "Until then CUDA answers that the system is not ready.",
+        settle="`nvidia-smi conf-compute -grs` says `not-ready`",
+        fix="sudo nvidia-smi conf-compute -srs 1, after attestation",
+        judge=_confidential,
+        source="NVIDIA/nvtrust issues 37 and 56",
     ),
     Condition(
         id="driver.fabric",
@@ -139,25 +431,74 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="the fabric between the GPUs is not ready",
-        meaning="GPUs on an NVSwitch start only once the fabric manager has set the switches up, and it must be of exactly "
-        "the driver's version. On a rented machine with one of eight GPUs, the host's fabric manager is meant.",
+        meaning="GPUs on an NVSwitch start only once the fabric manager has set the switches up, and it must be of "
+        "exactly the driver's version. On a rented machine with one of eight GPUs, the host's fabric manager is meant.",
         settle="`systemctl status nvidia-fabricmanager` shows whether it runs, and of which version it is",
-        fix="sudo systemctl restart nvidia-fabricmanager; on a rented machine, ask who lends it",
+        fix="sudo systemctl restart nvidia-fabricmanager; if it refuses, install it in exactly the driver's version",
         judge=_fabric,
-        texts=(r"Error 802: system not yet initialized",),
-        source="pytorch issue 35710; huggingface_hub issue 4134",
+        texts=(r"Error 802: system not yet initialized", r"CUDA_ERROR_SYSTEM_NOT_READY"),
+        source="pytorch issue 35710; huggingface_hub issue 4134; hiyouga/LlamaFactory issue 8968",
     ),
     Condition(
-        id="library.stub",
-        rung="libraries",
+        id="mps.unreachable",
+        rung="cuinit",
         verdict="fail",
         certainty="proof",
-        title="the libcuda that is found is a stub",
-        meaning="A CUDA toolkit brings a libcuda for linking alone, in a folder called stubs. Where that folder is in "
-        "LD_LIBRARY_PATH the loader takes it in place of the driver's.",
-        fix="take the stubs folder out of LD_LIBRARY_PATH",
-        judge=_answers(34),
-        texts=(r"Error 34: CUDA driver is a stub library",),
-        source="NVIDIA/warp issue 219",
+        title="the MPS server cannot be reached",
+        meaning="CUDA shares a card through a server (MPS) where its control daemon is found, and the server does not "
+        "answer: the daemon ended and left its pipes, runs for another user, or was not handed into this container.",
+        fix="nvidia-cuda-mps-control -d; or, to do without, unset CUDA_MPS_PIPE_DIRECTORY",
+        judge=_mps(805, 806),
+        texts=(r"Error 80[56]: MPS", r"CUDA_ERROR_MPS_(?:CONNECTION_FAILED|RPC_FAILURE)"),
+        source="NVIDIA Multi-Process Service documentation",
+    ),
+    Condition(
+        id="mps.not_ready",
+        rung="cuinit",
+        verdict="fail",
+        certainty="proof",
+        title="the MPS server is not ready for new clients",
+        meaning="The server starts, or is getting over a client's fault.",
+        settle="its log, server.log in CUDA_MPS_LOG_DIRECTORY, says what it waits for",
+        fix="try again in a few seconds; else echo quit | nvidia-cuda-mps-control, and start it anew",
+        judge=_mps(807),
+        texts=(r"Error 807: MPS", r"CUDA_ERROR_MPS_SERVER_NOT_READY"),
+        source="NVIDIA Multi-Process Service documentation",
+    ),
+    Condition(
+        id="mps.full",
+        rung="cuinit",
+        verdict="fail",
+        certainty="proof",
+        title="the MPS server has no room for another client",
+        meaning="A server of MPS takes a limited number of clients, and of connections to a device.",
+        fix="end clients that are no longer needed: echo get_client_list PID | nvidia-cuda-mps-control lists them",
+        judge=_mps(808, 809),
+        texts=(r"Error 80[89]: MPS", r"CUDA_ERROR_MPS_MAX_(?:CLIENTS|CONNECTIONS)_REACHED"),
+        source="NVIDIA Multi-Process Service documentation",
+    ),
+    Condition(
+        id="mps.ended",
+        rung="cuinit",
+        verdict="fail",
+        certainty="proof",
+        title="the MPS server ended this client",
+        meaning="An operator, or the server as it got over a fault, ended this client's connection.",
+        fix="start the program again",
+        judge=_mps(810),
+        texts=(r"CUDA_ERROR_MPS_CLIENT_TERMINATED",),
+        source="NVIDIA Multi-Process Service documentation",
+    ),
+    Condition(
+        id="driver.refused",
+        rung="cuinit",
+        verdict="fail",
+        certainty="hint",
+        title="CUDA does not start, with an answer that has no usual cause",
+        meaning="cuInit answers a code that is none of those whose causes are known. Libraries of several drivers "
+        "mixed, and a driver that was updated while it ran, are worth a look.",
+        settle="the same answer after a reboot, with LD_LIBRARY_PATH unset, is the installation's",
+        fix="env -u LD_LIBRARY_PATH gpucheck doctor; sudo dmesg | grep -i nvrm; reboot",
+        judge=_other,
     ),
 )

@@ -49,6 +49,21 @@ class Evidence:
         return bool(self.host.nvidia_pci_addresses or nodes or self.cards or self.stack.jetson or self.stack.wsl_driver)
 
     @property
+    def cuda_works(self) -> bool:
+        """Whether CUDA started and shows a device: whatever lies below it holds, as far as that device goes."""
+        return self.driver.cuinit_code == 0 and any(card.cuda_index is not None for card in self.cards)
+
+    @property
+    def nvml_works(self) -> bool:
+        """Whether NVML started and answered for all that it lists."""
+        return self.driver.nvml_code == 0 and self.driver.nvml_error is None
+
+    @property
+    def in_container(self) -> bool:
+        """Whether this is a container: the PCI bus and the kernel's modules are then the host's."""
+        return self.host.container is not None
+
+    @property
     def torch_works(self) -> bool:
         """Whether torch ran a kernel on a device: seen, and so above any arithmetic with versions."""
         return self.torch is not None and any(run.error is None for run in self.torch.kernels)

@@ -1,0 +1,411 @@
+"""The card and the kernel's driver for it: what holds the card, whether the module is loaded, what the log says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal
+
+from gpucheck.health.doctor.condition import Condition, Seen
+from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.machine.stack import PciDevice
+
+# Drivers that hold a card back for a virtual machine, on purpose.
+FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")
+# PCI device numbers rise with the architecture; the first of Blackwell's is GB100's, 2901.
+FIRST_BLACKWELL = 0x2900
+FALLEN = r"fallen off the bus"
+OPEN_NEEDED = r"requires use of the NVIDIA open kernel modules"
+UNSUPPORTED = r"installed in this system is not supported by the|supported through the NVIDIA .* Legacy drivers"
+NO_ROOM = r"This PCI I/O region assigned to your NVIDIA device is invalid"
+NOT_STARTED = r"RmInitAdapter failed|rm_init_adapter failed"
+REJECTED = r"Loading of .*module.* rejected|Key was rejected by service"
+NO_POWER = r"does not have the necessary power cables connected|Insufficient External Power"
+
+Absent = Literal["nouveau", "guests", "other_kernel", "rejected", "unsigned", "not_loaded", "no_driver", "host"]
+
+
+def lines(evidence: Evidence, pattern: str) -> list[str]:
+    """The log's lines that match; none where it cannot be read."""
+    return [line for line in evidence.stack.log or () if re.search(pattern, line, re.IGNORECASE)]
+
+
+def why_absent(evidence: Evidence) -> Absent | None:
+    """Why NVIDIA's module does not drive any card here; None where it is loaded, or nobody knows.
+
+    One answer, so that one fault is never told twice.
+    """
+    loaded, gpus = evidence.driver.kernel_module_loaded, evidence.stack.gpus
+    if loaded is None and evidence.driver.nvml_code == 9:
+        loaded = False
+    if evidence.cuda_works or not gpus:
+        return None
+    holders = {gpu.driver for gpu in gpus}
+    if holders == {"nouveau"} or (holders <= {"nouveau", None} and "nouveau" in holders and not loaded):
+        return "nouveau"
+    if holders <= set(FOR_GUESTS):
+        return "guests"
+    if loaded is not False:
+        return None
+    if evidence.in_container:
+        return "host"
+    return _why_not_loaded(evidence)
+
+
+def _why_not_loaded(evidence: Evidence) -> Absent:
+    stack = evidence.stack
+    if lines(evidence, REJECTED):
+        return "rejected"
+    if stack.built_for and stack.running is not None and stack.running not in stack.built_for:
+        return "other_kernel"
+    if stack.built_for:
+        return "unsigned" if stack.secure_boot else "not_loaded"
+    if stack.built_for is None and (stack.libraries or stack.path_libraries):
+        return "not_loaded"
+    return "no_driver"
+
+
+def _absent(why: Absent) -> Callable[[Evidence], Seen | None]:
+    def judge(evidence: Evidence) -> Seen | None:
+        return _SAID[why](evidence) if why_absent(evidence) == why else None
+
+    return judge
+
+
+def _cards(gpus: tuple[PciDevice, ...]) -> str:
+    return ", ".join(gpu.address for gpu in gpus)
+
+
+def _held(evidence: Evidence) -> Seen:
+    gpus = evidence.stack.gpus
+    driver = next(gpu.driver for gpu in gpus if gpu.driver is not None)
+    return Seen(
+        f"{driver} drives {_cards(gpus)}, and NVIDIA's module cannot", {gpu.address: gpu.driver for gpu in gpus}
+    )
+
+
+def _elsewhere(evidence: Evidence) -> Seen:
+    built_for, running = evidence.stack.built_for or (), evidence.stack.running
+    return Seen(
+        f"nvidia.ko is on disk for {', '.join(built_for)}, and the kernel that runs is {running}",
+        {"built_for": list(built_for), "running": running},
+        fix=f"sudo apt install linux-headers-{running} && sudo dkms autoinstall, then sudo modprobe nvidia (Debian, "
+        "Ubuntu; elsewhere install the driver's package anew for this kernel)",
+    )
+
+
+def _rejected(evidence: Evidence) -> Seen:
+    return Seen(lines(evidence, REJECTED)[-1], {"log": lines(evidence, REJECTED), "secure_boot": _secure(evidence)})
+
+
+def _secure(evidence: Evidence) -> bool | None:
+    return evidence.stack.secure_boot
+
+
+def _unsigned(evidence: Evidence) -> Seen:
+    return Seen(
+        "the module is on disk for this kernel and not loaded, and the firmware enforces Secure Boot",
+        {"secure_boot": True, "built_for": list(evidence.stack.built_for or ())},
+    )
+
+
+def _not_loaded(evidence: Evidence) -> Seen:
+    stack = evidence.stack
+    where = f"its file is there for {stack.running}" if stack.built_for else "its libraries are installed"
+    return Seen(f"{_cards(stack.gpus)} on the PCI bus; the module is not loaded, and {where}", _module_seen(evidence))
+
+
+def _no_driver(evidence: Evidence) -> Seen:
+    gpus = evidence.stack.gpus
+    no_file = "no kernel on this disk has it" if evidence.stack.built_for == () else "none of its libraries is here"
+    return Seen(f"{_cards(gpus)} on the PCI bus; NVIDIA's module is not loaded, and {no_file}", _module_seen(evidence))
+
+
+def _on_the_host(evidence: Evidence) -> Seen:
+    gpus = evidence.stack.gpus
+    return Seen(f"{_cards(gpus)} on the PCI bus; the host's kernel has not loaded it", _module_seen(evidence))
+
+
+def _module_seen(evidence: Evidence) -> dict[str, object]:
+    return {
+        "pci_addresses": [gpu.address for gpu in evidence.stack.gpus],
+        "kernel_module_loaded": evidence.driver.kernel_module_loaded,
+        "nvml_code": evidence.driver.nvml_code,
+    }
+
+
+_SAID: dict[Absent, Callable[[Evidence], Seen]] = {
+    "nouveau": _held,
+    "guests": _held,
+    "other_kernel": _elsewhere,
+    "rejected": _rejected,
+    "unsigned": _unsigned,
+    "not_loaded": _not_loaded,
+    "no_driver": _no_driver,
+    "host": _on_the_host,
+}
+
+
+def missing(evidence: Evidence) -> list[str]:
+    """Addresses of cards that NVIDIA's module should drive and NVML does not list; none where NVML did not answer.
+
+    In a container the bus shows the host's other cards too.
+    """
+    if evidence.in_container or not evidence.nvml_works:
+        return []
+    listed = {card.pci_address for card in evidence.cards}
+    if None in listed:
+        return []
+    return [gpu.address for gpu in evidence.stack.gpus if gpu.address not in listed and gpu.driver not in FOR_GUESTS]
+
+
+def _none_comes_up(evidence: Evidence) -> bool:
+    """Whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does CUDA."""
+    loaded = evidence.driver.kernel_module_loaded
+    if evidence.cuda_works or not loaded or not evidence.stack.gpus or why_absent(evidence) is not None:
+        return False
+    lists = any(card.nvml_index is not None and card.state != "lost" for card in evidence.cards)
+    answered = evidence.driver.nvml_code is not None or evidence.driver.cuinit_code is not None
+    return answered and not lists
+
+
+def _logged(pattern: str) -> Callable[[Evidence], Seen | None]:
+    """A judge for a card that does not come up, by NVIDIA's own line in the kernel's log."""
+
+    def judge(evidence: Evidence) -> Seen | None:
+        found = lines(evidence, pattern)
+        return Seen(found[-1], {"log": found}) if found and _none_comes_up(evidence) else None
+
+    return judge
+
+
+def _fallen(evidence: Evidence) -> Seen | None:
+    """The kernel's log says so, and a card is missing now: a line alone may be of before a reset."""
+    found = lines(evidence, FALLEN)
+    gone = missing(evidence)
+    lost = [card for card in evidence.cards if card.state == "lost"] or evidence.driver.nvml_code == 15
+    if not found or not (gone or lost or _none_comes_up(evidence)):
+        return None
+    seen: dict[str, object] = {"log": found, "pci_addresses_not_listed": gone}
+    # The other cards go on: nothing above is broken for them.
+    return Seen(found[-1], seen, verdict="warn" if evidence.cuda_works else None)
+
+
+def _open_needed(evidence: Evidence) -> Seen | None:
+    """Blackwell and later are driven by the open module alone."""
+    if not _none_comes_up(evidence) or lines(evidence, UNSUPPORTED) or lines(evidence, NO_ROOM):
+        return None
+    found = lines(evidence, OPEN_NEEDED)
+    if found:
+        return Seen(found[-1], {"log": found}, certainty="proof")
+    new = [gpu for gpu in evidence.stack.gpus if (_number(gpu.device) or 0) >= FIRST_BLACKWELL]
+    if not new or evidence.driver.kernel_module_open is not False or lines(evidence, FALLEN):
+        return None
+    return Seen(
+        f"{_cards(tuple(new))} is Blackwell or newer, and the loaded module is the proprietary one",
+        {"devices": [gpu.device for gpu in new], "kernel_module_open": False},
+    )
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return int(text or "", 16)
+    except ValueError:
+        return None
+
+
+def _not_started(evidence: Evidence) -> Seen | None:
+    """The module took the card and could not start it; only where no other line says why."""
+    explained = (FALLEN, OPEN_NEEDED, UNSUPPORTED, NO_ROOM, NO_POWER)
+    if any(lines(evidence, pattern) for pattern in explained) or _open_needed(evidence) is not None:
+        return None
+    return _logged(NOT_STARTED)(evidence)
+
+
+CONDITIONS: tuple[Condition, ...] = (
+    Condition(
+        id="gpu.fallen_off",
+        rung="hardware",
+        verdict="fail",
+        certainty="proof",
+        title="the GPU has fallen off the bus",
+        meaning="The card stopped answering on PCI Express: it overheated, lost power, sits badly in its slot, or is "
+        "broken. The kernel logs it as Xid 79, or in two lines without a number, and every program that uses the card "
+        "fails from then on.",
+        settle="if it returns after a power cycle, move the card to another slot or supply: the fault goes with one",
+        fix="shut down, take the power off and on, and boot; if it returns, reseat the card and its power plugs",
+        judge=_fallen,
+        texts=(
+            r"fallen off the bus",
+            r"\bXid\b.{0,80}:\s*79\b",
+            r"Unable to determine the device handle for (?:gpu|GPU)",
+        ),
+        source="NVIDIA Xid 79; NVIDIA/open-gpu-kernel-modules: osinit.c for the lines without an Xid",
+    ),
+    Condition(
+        id="gpu.no_power",
+        rung="hardware",
+        verdict="fail",
+        certainty="proof",
+        title="the GPU's power plug is not in",
+        meaning="The card needs power from its own plugs besides the slot's, and does not start without.",
+        fix="shut down and put every power plug of the card in; a card in a server may need its riser's cable",
+        judge=_logged(NO_POWER),
+        texts=(r"does not have the necessary power cables connected", r"Insufficient External Power"),
+    ),
+    Condition(
+        id="gpu.no_address_space",
+        rung="hardware",
+        verdict="fail",
+        certainty="proof",
+        title="the firmware gave the GPU no room for its memory",
+        meaning="The card's memory window (BAR) was not given addresses, mostly because the firmware keeps all of them "
+        "below 4 GiB, or a virtual machine has too small a window.",
+        fix="switch on Above 4G Decoding (and Resizable BAR) in the firmware; in a virtual machine, widen its 64-bit "
+        "memory window",
+        judge=_logged(NO_ROOM),
+        texts=(r"This PCI I/O region assigned to your NVIDIA device is invalid", r"BAR\d is 0M @ 0x0"),
+        source="NVIDIA/gpu-operator issue 492; system76/firmware-open issue 66",
+    ),
+    Condition(
+        id="driver.nouveau",
+        rung="kernel",
+        verdict="fail",
+        certainty="proof",
+        title="nouveau holds the GPU, so NVIDIA's driver cannot",
+        meaning="nouveau is the kernel's own driver for NVIDIA's cards. It serves a screen and not CUDA, and while it "
+        "holds the card NVIDIA's module is not given it.",
+        fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
+        "sudo update-initramfs -u (Fedora, RHEL: sudo dracut --force); install NVIDIA's driver, and reboot",
+        judge=_absent("nouveau"),
+        texts=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
+    ),
+    Condition(
+        id="driver.passed_through",
+        rung="kernel",
+        verdict="fail",
+        certainty="proof",
+        title="the GPU is kept for a virtual machine",
+        meaning="A driver such as vfio-pci holds the card so that a virtual machine can be given it. This system "
+        "cannot use it meanwhile.",
+        fix="use it inside the virtual machine; or take its ids out of vfio-pci's options in /etc/modprobe.d and the "
+        "kernel's command line, and reboot",
+        judge=_absent("guests"),
+    ),
+    Condition(
+        id="driver.not_installed",
+        rung="kernel",
+        verdict="fail",
+        certainty="proof",
+        title="NVIDIA's driver is not installed",
+        meaning="A card is on the PCI bus and nothing on this system drives it.",
+        fix="sudo ubuntu-drivers install --gpgpu (Ubuntu; elsewhere NVIDIA's package of the distribution), and reboot",
+        judge=_absent("no_driver"),
+        texts=(
+            r"Found no NVIDIA driver on your system",
+            r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
+        ),
+    ),
+    Condition(
+        id="driver.other_kernel",
+        rung="kernel",
+        verdict="fail",
+        certainty="strong",
+        title="NVIDIA's module was built for another kernel",
+        meaning="The kernel was updated and the driver's module was not built for the new one, mostly because the "
+        "kernel's headers are missing.",
+        settle="`dkms status` lists the kernels that it was built for",
+        fix="install the headers of the running kernel, sudo dkms autoinstall, then sudo modprobe nvidia",
+        judge=_absent("other_kernel"),
+        texts=(r"modprobe: FATAL: Module nvidia not found in directory",),
+    ),
+    Condition(
+        id="driver.signature_rejected",
+        rung="kernel",
+        verdict="fail",
+        certainty="proof",
+        title="the kernel refuses NVIDIA's module for want of a signature",
+        meaning="With Secure Boot the kernel loads only modules that are signed with a key that the firmware knows. A "
+        "module that was built here is signed with a key of this machine, which has to be enrolled once.",
+        fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der, reboot, and enrol the key at the blue screen; or "
+        "switch Secure Boot off in the firmware",
+        judge=_absent("rejected"),
+        texts=(r"Key was rejected by service", r"Loading of (?:unsigned )?module.* rejected"),
+    ),
+    Condition(
+        id="driver.secure_boot",
+        rung="kernel",
+        verdict="fail",
+        certainty="hint",
+        title="NVIDIA's module is not loaded, and Secure Boot is on",
+        meaning="With Secure Boot the kernel loads only signed modules. The module is there and is not loaded; a "
+        "missing signature is the likeliest cause.",
+        settle="`sudo modprobe nvidia` says `Key was rejected by service`",
+        fix="sudo modprobe nvidia; if the key is rejected, sudo mokutil --import /var/lib/shim-signed/mok/MOK.der, "
+        "reboot, and enrol the key",
+        judge=_absent("unsigned"),
+    ),
+    Condition(
+        id="driver.not_loaded",
+        rung="kernel",
+        verdict="fail",
+        certainty="strong",
+        title="NVIDIA's kernel module is not loaded",
+        meaning="The driver is installed and the kernel does not run its module: it was unloaded, is on a list of "
+        "modules not to load, or failed as it loaded.",
+        settle="`sudo modprobe nvidia` loads it or says why not",
+        fix="sudo modprobe nvidia; if that fails, sudo dmesg | grep -i nvidia",
+        judge=_absent("not_loaded"),
+        texts=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
+    ),
+    Condition(
+        id="container.host_driver",
+        rung="kernel",
+        verdict="fail",
+        certainty="proof",
+        title="the host of this container has no NVIDIA driver running",
+        meaning="A container uses the host's kernel. Nothing inside the container can load a module into it.",
+        fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then start the container anew",
+        judge=_absent("host"),
+    ),
+    Condition(
+        id="driver.unsupported_card",
+        rung="kernel",
+        verdict="fail",
+        certainty="proof",
+        title="this driver does not know the GPU",
+        meaning="The card is newer than the driver, or so old that only a legacy driver serves it.",
+        fix="install the newest driver; for a card before Turing, the last branch that lists it at nvidia.com/drivers",
+        judge=_logged(UNSUPPORTED),
+        texts=(r"installed in this system is not supported by the", r"supported through the NVIDIA .* Legacy drivers"),
+    ),
+    Condition(
+        id="driver.open_module_needed",
+        rung="kernel",
+        verdict="fail",
+        certainty="strong",
+        title="this GPU needs the open kernel module",
+        meaning="From Blackwell on (RTX 50, B200) NVIDIA's proprietary kernel module does not start a card; the open "
+        "module of the same driver does.",
+        settle="the kernel's log has `requires use of the NVIDIA open kernel modules`",
+        fix="sudo apt install nvidia-open (the package of the distribution whose name has `-open`), and reboot",
+        judge=_open_needed,
+        texts=(r"requires use of the NVIDIA open kernel modules",),
+        source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
+    ),
+    Condition(
+        id="driver.card_not_started",
+        rung="kernel",
+        verdict="fail",
+        certainty="strong",
+        title="NVIDIA's module cannot start the GPU",
+        meaning="The module took the card and its start failed. The numbers behind `RmInitAdapter failed` tell NVIDIA "
+        "where; for a user, a firmware file that does not fit, a card that needs a power cycle and a broken card look "
+        "alike.",
+        settle="it is the card's state if a power cycle mends it, the driver if another version does",
+        fix="shut down, take the power off and on; then try the newest driver; then the card in another machine",
+        judge=_not_started,
+        texts=(r"RmInitAdapter failed", r"rm_init_adapter failed"),
+        source="NVIDIA/open-gpu-kernel-modules issues 326 and 789",
+    ),
+)

@@ -1,0 +1,318 @@
+"""libcuda and libnvidia-ml: found by the loader, the driver's own, and of the kernel module's version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from gpucheck.health.doctor.condition import Condition, Seen
+from gpucheck.health.doctor.conditions_cuinit import answered, answers
+from gpucheck.health.doctor.conditions_kernel import why_absent
+from gpucheck.health.doctor.conditions_nodes import (
+    START_WITH_GPUS,
+    cuda_not_loaded,
+    has_nvml,
+    lacks_nodes,
+    without_compute,
+)
+from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.machine.driver_files import Library, is_compat, is_stub, version_of
+
+LIBCUDA = "libcuda.so.1"
+NOT_FOUND = f"{LIBCUDA}: cannot open shared object file"
+# NVML_ERROR_LIB_RM_VERSION_MISMATCH of nvml.h.
+VERSION_MISMATCH = 18
+
+Unloaded = Literal["broken", "unlinked", "not_searched", "missing"]
+
+
+def why_unloaded(evidence: Evidence) -> Unloaded | None:
+    """Why the loader has no libcuda; None where it has one, or something below or beside this condition says why."""
+    if not cuda_not_loaded(evidence) or not evidence.is_nvidia_here or evidence.host.system == "Windows":
+        return None
+    if NOT_FOUND not in (evidence.driver.cuinit_error or ""):
+        return "broken"
+    if without_compute(evidence):
+        return None
+    if evidence.stack.unlinked:
+        return "unlinked"
+    if _on_disk(evidence) is not None:
+        return "not_searched"
+    # Without a driver, or its nodes, nothing else is to be expected.
+    if why_absent(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:
+        return None
+    return "missing"
+
+
+def _on_disk(evidence: Evidence) -> Library | None:
+    """A usable libcuda that is there and was not loaded."""
+    stack = evidence.stack
+    found = [stack.found(LIBCUDA), *(one for one in stack.stray_libraries if one.name == LIBCUDA)]
+    return next((one for one in found if one is not None and not one.is_stub and not one.is_compat), None)
+
+
+def _unloaded(why: Unloaded) -> Callable[[Evidence], Seen | None]:
+    def judge(evidence: Evidence) -> Seen | None:
+        return _SAID[why](evidence) if why_unloaded(evidence) == why else None
+
+    return judge
+
+
+def _broken(evidence: Evidence) -> Seen:
+    error = evidence.driver.cuinit_error or ""
+    return Seen(error, {"cuinit_error": error, "found": [one.path for one in evidence.stack.path_libraries]})
+
+
+def _unlinked(evidence: Evidence) -> Seen:
+    files = [one.path for one in evidence.stack.unlinked]
+    return Seen(f"{files[0]} is there, and no {LIBCUDA} beside it", {"files": files})
+
+
+def _not_searched(evidence: Evidence) -> Seen:
+    library = _on_disk(evidence)
+    assert library is not None
+    folder = library.path.rpartition("/")[0]
+    searched = evidence.stack.found(LIBCUDA) is not None
+    fix = "sudo ldconfig"
+    if not searched:
+        fix = f"echo {folder} | sudo tee /etc/ld.so.conf.d/nvidia-driver.conf && sudo ldconfig"
+    missed = "the loader's cache does not have it" if searched else "the loader does not look there"
+    return Seen(f"{library.path} is there, and {missed}", {"libcuda": library.path}, fix=fix)
+
+
+def _missing(evidence: Evidence) -> Seen:
+    module = evidence.driver.kernel_module_version
+    if evidence.in_container:
+        return Seen(
+            "the device nodes are in this container, the driver's libraries are not",
+            {"kernel_module_version": module},
+            fix=f"{START_WITH_GPUS}: handing in /dev/nvidia* alone does not bring the libraries",
+        )
+    branch = (module or "").partition(".")[0]
+    package = f"libnvidia-compute-{branch}" if branch else "libnvidia-compute-*"
+    return Seen(
+        f"the loader finds no {LIBCUDA}, and none is in the folders where packages put it",
+        {"kernel_module_version": module, "nvml": has_nvml(evidence)},
+        fix=f"sudo apt install {package} (Ubuntu; libcuda1 on Debian, nvidia-driver-cuda on Fedora)",
+    )
+
+
+_SAID: dict[Unloaded, Callable[[Evidence], Seen]] = {
+    "broken": _broken,
+    "unlinked": _unlinked,
+    "not_searched": _not_searched,
+    "missing": _missing,
+}
+
+
+def _stub(evidence: Evidence) -> Seen | None:
+    path = evidence.driver.libcuda_path
+    by_path = path is not None and is_stub(path) and evidence.driver.cuinit_code not in (0, None)
+    return answered(evidence, f"it is {path}" if path else "") if evidence.driver.cuinit_code == 34 or by_path else None
+
+
+def _compat(evidence: Evidence) -> Seen | None:
+    """803 from a forward-compatibility package: it goes with older drivers than this, or not with one so old."""
+    path, module = evidence.driver.libcuda_path, evidence.driver.kernel_module_version
+    if evidence.driver.cuinit_code != 803 or path is None or not is_compat(path):
+        return None
+    return answered(evidence, f"{path} is loaded over the kernel module {module or 'of unknown version'}")
+
+
+def other_version(evidence: Evidence) -> tuple[str, str] | None:
+    """The versions of the libcuda that was loaded and of the kernel module, where both are known and differ."""
+    path, module = evidence.driver.libcuda_path, evidence.driver.kernel_module_version
+    library = version_of(path)
+    if path is None or module is None or library is None or library == module or is_compat(path) or is_stub(path):
+        return None
+    return library, module
+
+
+def _other_version(evidence: Evidence) -> Seen | None:
+    """Only libcuda is another: NVML goes with the module. Where CUDA works all the same, it is no fault."""
+    versions, code = other_version(evidence), evidence.driver.cuinit_code
+    if versions is None or code in (None, 0) or evidence.driver.nvml_code == VERSION_MISMATCH:
+        return None
+    from_variable = any(one.real_path == evidence.driver.libcuda_path for one in evidence.stack.path_libraries)
+    return answered(
+        evidence,
+        f"libcuda is {versions[0]} and the kernel module {versions[1]}",
+        fix="take its folder out of LD_LIBRARY_PATH" if from_variable else None,
+        certainty="proof" if code == 803 else None,
+    )
+
+
+def _mismatch(evidence: Evidence) -> Seen | None:
+    """The driver was updated under a running module; NVML says so, or CUDA."""
+    driver = evidence.driver
+    by_cuda = driver.cuinit_code == 803 and _compat(evidence) is None and other_version(evidence) is None
+    if driver.nvml_code != VERSION_MISMATCH and not by_cuda:
+        return None
+    library = version_of(driver.nvml_path) or version_of(driver.libcuda_path) or _version_on_disk(evidence)
+    module = driver.kernel_module_version
+    known = f"the libraries are {library}, the loaded module is {module}" if library and module else ""
+    who = f"NVML answers {VERSION_MISMATCH}" if driver.nvml_code == VERSION_MISMATCH else "cuInit answers 803"
+    return Seen(
+        f"{who}; {known}" if known else f"{who}: its library and the kernel module are of different versions",
+        {
+            "nvml_code": driver.nvml_code,
+            "cuinit_code": driver.cuinit_code,
+            "library_version": library,
+            "kernel_module_version": module,
+        },
+        fix="start the container anew: it holds the host's libraries of before an update"
+        if evidence.in_container
+        else None,
+    )
+
+
+def _version_on_disk(evidence: Evidence) -> str | None:
+    found = evidence.stack.found("libnvidia-ml.so.1") or evidence.stack.found(LIBCUDA)
+    return found.version if found is not None else None
+
+
+def _no_nvml(evidence: Evidence) -> Seen | None:
+    """torch does without; what tells of temperature, memory and errors does not. A Jetson may have none."""
+    driver = evidence.driver
+    if driver.nvml_code != 12 or driver.libcuda_path is None or evidence.stack.jetson or not evidence.is_nvidia_here:
+        return None
+    fix = "start the container with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility" if evidence.in_container else None
+    return Seen(driver.nvml_error or "", {"nvml_code": 12}, fix=fix)
+
+
+CONDITIONS: tuple[Condition, ...] = (
+    Condition(
+        id="library.broken",
+        rung="libraries",
+        verdict="fail",
+        certainty="proof",
+        title="the libcuda that is found cannot be loaded",
+        meaning="The loader finds a file of this name and refuses it: it is empty, damaged, built for another "
+        "processor, or needs a library that is missing. A container that was built while the driver was mounted keeps "
+        "empty files of its names.",
+        fix="ls -l the file that is named; remove it, or install the driver's libraries anew, then sudo ldconfig",
+        judge=_unloaded("broken"),
+        texts=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
+    ),
+    Condition(
+        id="library.cuda_unlinked",
+        rung="libraries",
+        verdict="fail",
+        certainty="proof",
+        title="libcuda is installed under its version alone",
+        meaning="Programs ask for libcuda.so.1, a link to the file with the version in its name. The link is missing: "
+        "ldconfig was not run after the files came, mostly in a container that was given them.",
+        fix="sudo ldconfig",
+        judge=_unloaded("unlinked"),
+        source="NVIDIA/nvidia-container-toolkit issue 1099; containerd/nerdctl issue 4621",
+    ),
+    Condition(
+        id="library.cuda_not_searched",
+        rung="libraries",
+        verdict="fail",
+        certainty="proof",
+        title="libcuda is there, and not where the loader looks",
+        meaning="The loader looks into LD_LIBRARY_PATH, its cache and its own folders. The driver's libcuda lies "
+        "elsewhere, or came after the cache was made.",
+        fix="sudo ldconfig",
+        judge=_unloaded("not_searched"),
+        texts=(r"libcuda\.so cannot found!",),
+    ),
+    Condition(
+        id="library.cuda_missing",
+        rung="libraries",
+        verdict="fail",
+        certainty="strong",
+        title="CUDA's driver library, libcuda, is missing",
+        meaning="The kernel's part of the driver is there and the library that torch loads is not. Distributions part "
+        "the driver into packages, and the one for computing may be left out.",
+        settle="`ldconfig -p | grep libcuda.so.1` shows nothing",
+        fix="install the driver's package for computing",
+        judge=_unloaded("missing"),
+        texts=(r"libcuda\.so\.1: cannot open shared object file",),
+    ),
+    Condition(
+        id="library.stub",
+        rung="libraries",
+        verdict="fail",
+        certainty="proof",
+        title="the libcuda that is found is a stub",
+        meaning="A CUDA toolkit brings a libcuda for linking alone, in a folder called stubs. Where that folder is in "
+        "LD_LIBRARY_PATH the loader takes it in place of the driver's.",
+        fix="take the stubs folder out of LD_LIBRARY_PATH",
+        judge=_stub,
+        texts=(r"Error 34: CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY"),
+        source="NVIDIA/warp issue 219",
+    ),
+    Condition(
+        id="library.compat_driver",
+        rung="libraries",
+        verdict="fail",
+        certainty="proof",
+        title="the forward-compatibility package does not go with this driver",
+        meaning="A cuda-compat package is a libcuda of a newer driver for an older kernel module. Each is for certain "
+        "branches of driver, older than itself; with any other it does not start. Images of NVIDIA's bring one.",
+        fix="take the compat folder out of LD_LIBRARY_PATH (or remove the package cuda-compat), or update the driver",
+        judge=_compat,
+        source="NVIDIA CUDA Compatibility: forward compatibility",
+    ),
+    Condition(
+        id="library.compat_card",
+        rung="libraries",
+        verdict="fail",
+        certainty="proof",
+        title="a forward-compatibility package is used with a card that may not have one",
+        meaning="Forward compatibility is for data centre cards, and a few of NVIDIA's for professionals. On any other "
+        "the package's libcuda does not start.",
+        fix="take the compat folder out of LD_LIBRARY_PATH (or remove the package cuda-compat); if torch then finds "
+        "the driver too old, update the driver",
+        judge=answers(804),
+        texts=(
+            r"Error 804: forward compatibility was attempted on non supported HW",
+            r"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+        ),
+        source="NVIDIA CUDA Compatibility: forward compatibility",
+    ),
+    Condition(
+        id="library.other_version",
+        rung="libraries",
+        verdict="fail",
+        certainty="strong",
+        title="libcuda is of another version than the kernel module",
+        meaning="The driver's libraries and its kernel module have to be of exactly one version. Another libcuda is "
+        "found before the driver's own: through LD_LIBRARY_PATH, or left over from another driver.",
+        settle="it starts once the other file is out of the way",
+        fix="remove the other driver's packages (`dpkg -S` or `rpm -qf` tell whose the file is), then sudo ldconfig",
+        judge=_other_version,
+    ),
+    Condition(
+        id="driver.mismatch",
+        rung="libraries",
+        verdict="fail",
+        certainty="proof",
+        title="the driver's libraries and the loaded kernel module are of different versions",
+        meaning="The driver was updated while its old module is still loaded. Everything that starts from now on fails "
+        "until the new module is.",
+        fix="sudo reboot; or end all that uses the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm nvidia && "
+        "sudo modprobe nvidia",
+        judge=_mismatch,
+        texts=(
+            r"Driver/library version mismatch",
+            r"RM has detected an NVML/RM version mismatch",
+            r"Error 803: system has unsupported display driver / cuda driver combination",
+            r"API mismatch: the client has the version",
+        ),
+    ),
+    Condition(
+        id="library.nvml_missing",
+        rung="libraries",
+        verdict="warn",
+        certainty="proof",
+        title="NVML's library is missing",
+        meaning="torch works without libnvidia-ml for the most part. Temperature, power, memory, errors and processes "
+        "of the GPUs are not to be read.",
+        fix="install the driver's package with nvidia-smi (Ubuntu: nvidia-utils-*), then sudo ldconfig",
+        judge=_no_nvml,
+        texts=(r"NVML Shared Library Not Found",),
+    ),
+)
