@@ -17,6 +17,9 @@ from gpucheck.report.facts import Facts, TorchBuild
 
 FACTS = Facts(torch=TorchBuild(version="2.13.0"))
 
+# A trial as a log has it.
+SOUND = {"size": 8, "purpose": "search", "fresh": True, "outcome": "fits", "peak_bytes": 7, "steps_s": [0.5]}
+
 
 def identity(**options: Any) -> dict[str, Any]:
     return identity_of(plan(Options(**{"target": "mlp", **options})), FACTS)
@@ -122,7 +125,19 @@ def test_a_target_whose_file_changed_is_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["hello", "hello\n", "{}\n", '{"schema": "gpucheck.report/1"}\n', "[1]\n", "\x00\xff\n"]
+    "text",
+    [
+        "hello",
+        "hello\n",
+        "\n",
+        "{}\n",
+        '{"schema": "gpucheck.report/1"}\n',
+        "[1]\n",
+        "\x00\xff\n",
+        # The end of a file that is none of ours stays too.
+        "the first line\nand the last, without its end",
+        "\x80checkpoint\n\n\x00\x01",
+    ],
 )
 def test_another_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
     path = tmp_path / "log"
@@ -133,14 +148,51 @@ def test_another_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["nonsense", "[]", '{"device": "cpu"}', '{"device": 1, "budget_bytes": 1, "trial": 2}']
+    "line",
+    [
+        "nonsense",
+        "",
+        "[]",
+        '{"device": "cpu"}',
+        '{"device": 1, "budget_bytes": 1, "trial": 2}',
+        *(
+            json.dumps({"device": "cpu", "budget_bytes": 100, "trial": {**SOUND, **edited}})
+            for edited in (
+                {"size": "8"},
+                {"size": 0},
+                {"size": 8.5},
+                {"size": True},
+                {"outcome": "fit"},
+                {"peak_bytes": "7"},
+                {"peak_bytes": -7},
+                {"compute_peak_bytes": []},
+                {"steps_s": ["0.5"]},
+                {"steps_s": 0.5},
+                {"seconds": None},
+                {"memory": []},
+                {"reason": None},
+            )
+        ),
+    ],
 )
-def test_a_line_that_is_no_trial_is_refused(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_no_trial_is_refused_and_kept(tmp_path: Path, line: str) -> None:
     path = tmp_path / "log"
     TrialLog(str(path), identity()).close()
-    path.write_text(path.read_text() + line + "\n")
+    text = path.read_text() + line + "\n" + "torn"
+    path.write_text(text)
     with pytest.raises(UsageError, match="line 2 of --resume"):
         TrialLog(str(path), identity())
+    assert path.read_text() == text
+
+
+def test_a_log_belongs_to_one_search_at_a_time(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    with TrialLog(path, identity()) as log:
+        with pytest.raises(UsageError, match="is in use; another search writes it now"):
+            TrialLog(path, identity())
+        log.write("cpu", 100, Result(8, "search", fresh=True, outcome="fits", peak_bytes=7))
+    with TrialLog(path, identity()) as log:
+        assert len(log.known("cpu", 100)) == 1
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

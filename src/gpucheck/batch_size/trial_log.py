@@ -6,13 +6,14 @@ import hashlib
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from gpucheck.batch_size.options import Plan
-from gpucheck.batch_size.outcome import BOUNDING, FITS
+from gpucheck.batch_size.outcome import BOUNDING, FITS, Outcome
 from gpucheck.batch_size.runner import Result
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import from_json, to_json
@@ -20,6 +21,8 @@ from gpucheck.report.facts import Facts
 from gpucheck.work.spec import parse_target
 
 SCHEMA = "gpucheck.trials/1"
+# The first line of a log takes some hundred bytes; what has none so short is something else, however large.
+LONGEST_LINE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,6 @@ class TrialLog:
         self.path = path
         self.error: str | None = None
         self._entries: list[Entry] = []
-        self._pending = b""
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
         except OSError as error:
@@ -81,19 +83,39 @@ class TrialLog:
     def _open(self, identity: dict[str, Any]) -> None:
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
             raise _not_a_log(self.path)
-        text = Path(self.path).read_bytes()
-        whole, _, torn = text.rpartition(b"\n")
-        if not whole and not _line(identity).startswith(torn):
-            raise _not_a_log(self.path)
+        self._lock()
+        with open(self.path, "rb") as file:  # by itself: appending has no place to read from
+            text = file.readline(LONGEST_LINE_BYTES)
+            if text.endswith(b"\n"):
+                _check(self.path, text, identity)
+            elif not _line(identity).startswith(text):
+                raise _not_a_log(self.path)
+            text += file.read()
+        *lines, torn = text.split(b"\n")
+        self._entries = list(_entries(self.path, lines[1:]))
+        # Only now is it certain that the file is a log: a slip must not cost a byte of another.
         if torn:
             # What a kill or a full disk cut off is taken out, so that the next line does not grow on to it.
             os.ftruncate(self._file, len(text) - len(torn))
-        if not whole:
+        if not lines:
             self._append(identity)
+
+    def _lock(self) -> None:
+        """Keep other searches away until the file is closed, where the system can. Raises UsageError."""
+        if sys.platform == "win32":
             return
-        lines = whole.split(b"\n")
-        _check(self.path, lines[0], identity)
-        self._entries = list(_entries(self.path, lines[1:]))
+        import fcntl
+
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"--resume {self.path!r} is in use",
+                "another search writes it now",
+                "wait for its end, or name another file",
+            ) from None
+        except OSError:  # a file system that knows no locks
+            return
 
     def _append(self, value: dict[str, Any]) -> None:
         if self.error is not None:
@@ -114,7 +136,7 @@ def identity_of(plan: Plan, facts: Facts) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "target": plan.target,
-        "target_sha256": hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None,
+        "target_sha256": _hash(file) if file else None,
         "mode": options.mode,
         "optimizer": options.optimizer,
         "dtype": options.dtype,
@@ -122,6 +144,14 @@ def identity_of(plan: Plan, facts: Facts) -> dict[str, Any]:
         **asdict(plan.recipe),
         "torch": facts.torch.version if facts.torch else None,
     }
+
+
+def _hash(file: str) -> str | None:
+    """Of a file's bytes; None where it cannot be read, which the first child says better."""
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def judged_anew(entry: Entry, budget_bytes: int) -> Result | None:
@@ -174,8 +204,26 @@ def _check(path: str, line: bytes, identity: dict[str, Any]) -> None:
 def _entries(path: str, lines: Iterable[bytes]) -> Iterable[Entry]:
     for number, line in enumerate(lines, 2):
         try:
-            yield from_json(Entry, json.loads(line))
-        except (ValueError, TypeError, KeyError):
+            entry = from_json(Entry, json.loads(line))
+            if not _is_sound(entry):
+                raise ValueError
+            yield entry
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise UsageError(
                 f"line {number} of --resume {path!r} is no trial", "the file was changed", "name another file"
             ) from None
+
+
+def _is_sound(entry: Entry) -> bool:
+    """Whether what the search reckons with is of its kind: a file may have been edited."""
+    trial = entry.trial
+    whole = [trial.size, entry.budget_bytes, trial.retries]
+    whole += [value for value in (trial.peak_bytes, trial.compute_peak_bytes, trial.state_bytes) if value is not None]
+    return (
+        all(type(value) is int and value >= 0 for value in whole)
+        and trial.size >= 1
+        and trial.outcome in get_args(Outcome)
+        and isinstance(entry.device, str)
+        and isinstance(trial.reason, str)
+        and all(type(seconds) is float and seconds >= 0 for seconds in (trial.seconds, *trial.steps_s))
+    )
