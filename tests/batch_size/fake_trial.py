@@ -78,6 +78,8 @@ while True:
     with open(scenario["log"], "a") as log:
         log.write(f"{'evaluate' if request.get('evaluate') else 'trial'} {size}\n")
     how = scenario.get("at", {}).get(str(size))
+    if request.get("evaluate") and "evaluation" in scenario:
+        how = scenario["evaluation"]
     if how is None and size >= scenario.get("from", 2**40):
         how = scenario["beyond"]
     if how is not None and not (isinstance(how, dict) and how.get("ok")):

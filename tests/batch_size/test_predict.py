@@ -117,7 +117,7 @@ def test_what_is_not_trusted(size: int, measured: int | None, why: str) -> None:
 
 def test_memory_that_falls_is_not_trusted() -> None:
     checked(points((10, 100), (20, 100), (30, 99)))
-    with pytest.raises(Distrusted, match=r"^a batch of 30 is predicted to take less than one of 20$"):
+    with pytest.raises(Distrusted, match=r"^a batch of 30 is predicted to take less than a batch of 20$"):
         checked(points((10, 100), (30, 98), (20, 100)))
 
 

@@ -32,7 +32,7 @@ def test_the_nearest_size_that_is_far_enough_apart_gives_the_slope() -> None:
     ("results", "reason"),
     [
         ([LARGE], "sizes far enough apart were not run"),
-        ([SMALL, replace(LARGE, compute_peak_bytes=520)], "the peak hardly grows with the batch"),
+        ([SMALL, replace(LARGE, compute_peak_bytes=520)], "the peak hardly grows with the size"),
     ],
 )
 def test_what_a_line_cannot_tell_is_unknown(results: list[Result], reason: str) -> None:

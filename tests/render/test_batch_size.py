@@ -61,6 +61,14 @@ def test_where_the_memory_goes() -> None:
     assert split_line(parameter_bytes=None, gradient_bytes=None, optimizer_bytes=None) == []
 
 
+def test_along_an_axis_memory_is_told_by_length() -> None:
+    split = Split(parameter_bytes=None, gradient_bytes=None, optimizer_bytes=None)
+    told = {**asdict(split), "activation_bytes_per_sample": 3 * MIB, "fixed_bytes": MIB}
+    assert below({"memory_split": told, "axis": {"name": "seq", "batch_size": 8}}) == [
+        "each unit of seq costs 3 MiB of activations; the rest 1 MiB whatever the length"
+    ]
+
+
 def test_how_to_reach_an_effective_batch() -> None:
     def said(effective: int, limit: int) -> list[str]:
         return advice({"accumulation": asdict(accumulate(effective, limit))})

@@ -45,6 +45,21 @@ def test_a_pipe_gets_a_plain_line_for_each_step() -> None:
     ]
 
 
+def test_along_an_axis_the_trials_are_of_lengths() -> None:
+    stream = io.StringIO()
+    view = LiveView(stream)
+    for name in ("seq", "sequence_length"):
+        trial = {"batch_size": 512, "outcome": "fits", "peak_bytes": 2**30, "samples_per_s": 9.5, "purpose": "search"}
+        view(Trial(1, trial, axis=name))
+    view.close()
+    assert stream.getvalue().splitlines() == [
+        " trial      seq   result                      peak       seq/s   run",
+        "     1      512   ✓ fits                     1 GiB        9.50   search",
+        " trial  sequence_length   result                      peak  sequence_length/s   run",
+        "     1              512   ✓ fits                     1 GiB               9.50   search",
+    ]
+
+
 def test_quiet_leaves_the_warnings() -> None:
     assert shown(io.StringIO(), quiet=True) == "gpucheck: another process is on this device\n"
 

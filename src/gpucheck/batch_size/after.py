@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpucheck.batch_size import answer, knee, recommend
 from gpucheck.batch_size.forecast import Need
+from gpucheck.batch_size.recipe import in_words, kind_of_size
 from gpucheck.batch_size.recommend import Recommended
 from gpucheck.batch_size.runner import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result, Runner
 from gpucheck.batch_size.search import Attempt
@@ -32,10 +33,10 @@ class After:
         seconds: Callable[[int, int], float],
         deadline: float,
         *,
-        along_axis: bool = False,
+        axis: str | None = None,
     ) -> None:
         self.runner, self.emit, self.seconds, self.deadline = runner, emit, seconds, deadline
-        self.along_axis = along_axis
+        self.axis = axis
         self.default_malloc: Result | None = None
         self.recommended = Recommended(reason="no size was confirmed")
         self.trials: list[Result] = []
@@ -46,9 +47,9 @@ class After:
     def need(self) -> Need:
         """What all of it takes at most; a second size to recommend, which few answers need, is left out."""
         setup = self.runner.setup
-        checks = (1 if setup.mode == "train" else 0) + (0 if self.along_axis else 2)
+        checks = (1 if setup.mode == "train" else 0) + (2 if self.axis is None else 0)
         # A partial batch of one takes next to nothing.
-        steps = checks - (0 if self.along_axis else 1)
+        steps = checks - (1 if self.axis is None else 0)
         # On a CPU the default malloc has a child of its own, and so has the size to recommend, which it runs under.
         last = Need(2, 2 * STEPS_CONFIRMED, 2) if setup.is_cpu else Need(1, STEPS_CONFIRMED, 1)
         return Need(checks, steps, checks if self.runner.one_trial_each else 0) + last
@@ -67,13 +68,13 @@ class After:
     def _check(self, largest: int) -> None:
         """An evaluation step, and what an epoch's last batch may be: one less, and a single sample."""
         wanted: list[tuple[str, int]] = [("evaluation", largest)] if self.runner.setup.mode == "train" else []
-        if not self.along_axis:  # there the batch is fixed
+        if self.axis is None:  # along an axis the batch is fixed
             wanted += [("partial batch", size) for size in dict.fromkeys((largest - 1, 1)) if 1 <= size < largest]
         for purpose, size in wanted:
             needed = self._needed(size, steps=1)
             if needed is None:
                 return
-            self.emit(Progress(f"batch {size}, {purpose}", done=self._done()))
+            self.emit(self._progress(f"{size}, {purpose}"))
             attempt, evaluating = Attempt(size), purpose == "evaluation"
             try:
                 result = self._trial(self.runner, attempt, needed, steps=1, evaluate=evaluating)
@@ -94,7 +95,8 @@ class After:
         for _ in range(recommend.TRIES):
             size = recommend.choose(peaks, aim, largest, multiple_of)
             if size is None:
-                return Recommended(reason="even the smallest batch leaves less than the headroom")
+                least = "smallest batch" if self.axis is None else f"least {kind_of_size(self.axis)}"
+                return Recommended(reason=f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size)
             if result is None:
                 return Recommended(reason="it could not be run in the time left")
@@ -102,7 +104,7 @@ class After:
                 speeds = knee.speeds([*like, *self.trials])
                 return Recommended(result, speed=recommend.against(speeds, size, largest))
             if result.peak_bytes is None:
-                return Recommended(reason=f"a batch of {size} fails: {result.reason}")
+                return Recommended(reason=f"{in_words(size, self.axis)} fails: {result.reason}")
             peaks[size] = result.peak_bytes
         return Recommended(reason="memory grows unevenly: two sizes took more than those around them suggest")
 
@@ -120,7 +122,7 @@ class After:
         needed = self._needed(size)
         if needed is None:
             return None
-        self.emit(Progress(f"batch {size}, recommended", done=self._done()))
+        self.emit(self._progress(f"{size}, recommended"))
         try:
             return self._trial(self.runner, Attempt(size), needed)
         except (Refused, GpucheckError):
@@ -134,7 +136,7 @@ class After:
         self.runner.close()
         # Its peak is wanted, not a verdict: the system's limit stays away.
         setup = replace(self.runner.setup, guard_bytes=None)
-        self.emit(Progress(f"batch {size} with the default malloc", done=self._done()))
+        self.emit(self._progress(f"{size} with the default malloc"))
         try:
             with Runner(setup, malloc="default") as runner:
                 return self._trial(runner, Attempt(size, "confirm"), needed)
@@ -155,5 +157,8 @@ class After:
     def _done(self) -> int:
         return self._before + (self.default_malloc is not None) + len(self.trials)
 
+    def _progress(self, step: str) -> Progress:
+        return Progress(f"{self.axis or 'batch'} {step}", done=self._done())
+
     def _say(self, result: Result) -> None:
-        self.emit(Trial(self._done(), answer.trial_entry(result)))
+        self.emit(Trial(self._done(), answer.trial_entry(result), self.axis))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck.batch_size.budget import Budget
-from gpucheck.batch_size.recipe import in_words
+from gpucheck.batch_size.recipe import in_words, kind_of_size
 from gpucheck.batch_size.runner import Result
 from gpucheck.batch_size.search import Search
 from gpucheck.report.finding import Finding
@@ -154,7 +154,8 @@ def findings(
     if context.axis and limited_by == "max-batch-size":
         why = "it is the greatest length to try"
     if limited_by == "max-batch-size" and best.size < search.cap:
-        why = f"no larger multiple of {search.multiple_of} is within --max-batch-size {search.cap}"
+        top = f"{search.cap}, the greatest length to try" if context.axis else f"--max-batch-size {search.cap}"
+        why = f"no larger multiple of {search.multiple_of} is within {top}"
     if limited_by == "safety" and context.method.get("avoid_oom"):
         why = "larger sizes are predicted above 85 % of the budget, which --avoid-oom stays below"
     evidence = {"batch_size": best.size, "budget_bytes": context.budget.bytes, "limited_by": limited_by}
@@ -193,10 +194,11 @@ def _nothing_fits(search: Search, context: Context, limited_by: str | None, refu
     evidence: dict[str, Any] = {"budget_bytes": budget.bytes, "parameter_bytes": context.parameter_bytes}
     failing = search.first_failing
     if failing is None and refused is None:
+        kind = kind_of_size(context.axis)
         return Finding(
             "batch_size.fits",
             "inconclusive",
-            "no batch passed before the time ran out" if limited_by == "time" else "no batch was decided",
+            f"no {kind} passed before the time ran out" if limited_by == "time" else f"no {kind} was decided",
             "" if limited_by == "time" else f"{limited_by}",
             evidence,
             fix="give more time with --time-budget",

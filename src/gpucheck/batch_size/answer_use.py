@@ -12,6 +12,7 @@ from gpucheck.batch_size.after import After
 from gpucheck.batch_size.answer import Context, final_result, trial_entry
 from gpucheck.batch_size.confidence import Confidence, confidence, fragmentation, limiting_factor
 from gpucheck.batch_size.outcome import BOUNDING
+from gpucheck.batch_size.recipe import in_words, kind_of_size
 from gpucheck.batch_size.runner import Result
 from gpucheck.batch_size.search import Search
 from gpucheck.report.codec import to_json
@@ -67,7 +68,7 @@ def _check(result: Result) -> dict[str, Any]:
 
 def findings(search: Search, results: Sequence[Result], context: Context, after: After) -> list[Finding]:
     """What else must be said of the answer: a step of the epoch that fails, and memory that lies in pieces."""
-    found = [_failed(result) for result in after.checks if result.outcome not in ("fits", "inconclusive")]
+    found = [_failed(result, context.axis) for result in after.checks if result.outcome not in ("fits", "inconclusive")]
     final = final_result(search, list(results))
     gap = fragmentation(final.memory) if final else None
     if gap is not None and gap.large and context.device.id.startswith("cuda"):
@@ -84,16 +85,18 @@ def findings(search: Search, results: Sequence[Result], context: Context, after:
     return found
 
 
-def _failed(result: Result) -> Finding:
+def _failed(result: Result, axis: str | None) -> Finding:
     evidence = {"batch_size": result.size, "outcome": result.outcome, "peak_bytes": result.peak_bytes}
     if result.purpose == "evaluation":
         return Finding(
             "batch_size.evaluation",
             "warn",
-            f"an evaluation step with a batch of {result.size} fails",
+            f"an evaluation step with {in_words(result.size, axis)} fails",
             result.reason,
             evidence,
-            fix="evaluate with a smaller batch" if result.outcome in BOUNDING else "see what model.eval() changes",
+            fix=f"evaluate with a smaller {kind_of_size(axis)}"
+            if result.outcome in BOUNDING
+            else "see what model.eval() changes",
         )
     return Finding(
         "batch_size.partial_batch",

@@ -47,7 +47,7 @@ class Hunt:
         self.refused: str | None = None
         self.forecast = Forecast(self.results, compiled=plan.recipe.compile)
         self.axis = plan.recipe.axis
-        self.after = After(runner, emit, self.forecast.seconds, deadline, along_axis=self.axis is not None)
+        self.after = After(runner, emit, self.forecast.seconds, deadline, axis=self.axis)
         self.weight: int | None = None
         self.guide = Guide()
         self.spills = False
@@ -197,7 +197,7 @@ class Hunt:
 
     def _keep(self, result: Result) -> None:
         self.results.append(result)
-        self.emit(Trial(len(self.results), answer.trial_entry(result)))
+        self.emit(Trial(len(self.results), answer.trial_entry(result), self.axis))
 
     def _record(self, result: Result) -> None:
         """Tell the search what came out."""

@@ -96,7 +96,7 @@ def plan(options: Options) -> Plan:
         parse_target(options.target)
     limit = None if options.memory_limit is None else parse_limit(options.memory_limit)
     made = Plan(options, options.target or DEFAULT_TARGET, limit, recipe, axis)
-    options.search.check(made.cap)
+    options.search.check(made.cap, axis.name if axis else None)
     return made
 
 

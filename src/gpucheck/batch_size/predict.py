@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from gpucheck.batch_size.recipe import in_words
+
 # The prediction's own bracket; a real trial moves it by more.
 TOLERANCE = 0.02
 # Between one size and the next, while nothing is above the budget: any size costs the same.
@@ -136,28 +138,34 @@ class Distrusted(Exception):
     """The prediction does not hold; the text says why, in a few words."""
 
 
-def checked(points: Iterable[Point]) -> None:
-    """Raises Distrusted where more of a batch is predicted to take less memory."""
+def checked(points: Iterable[Point], axis: str | None = None) -> None:
+    """Raises Distrusted where more of a batch, or of a length along `axis`, is predicted to take less memory."""
     known = sorted((p for p in points if p.peak_bytes is not None), key=lambda p: p.size)
     for smaller, larger in itertools.pairwise(known):
         assert smaller.peak_bytes is not None and larger.peak_bytes is not None
         if larger.peak_bytes < (1 - FALL) * smaller.peak_bytes:
-            raise Distrusted(f"a batch of {larger.size} is predicted to take less than one of {smaller.size}")
+            more, less = in_words(larger.size, axis), in_words(smaller.size, axis)
+            raise Distrusted(f"{more} is predicted to take less than {less}")
 
 
 def calibrate(
-    points: Sequence[Point], size: int, measured: int | None, compute: int | None, allocated: int | None
+    points: Sequence[Point],
+    size: int,
+    measured: int | None,
+    compute: int | None,
+    allocated: int | None,
+    axis: str | None = None,
 ) -> Calibration:
     """Compare the prediction with a trial of `size`: its peak, that of forward and backward, and that of its tensors.
 
     `allocated` is what a device's allocator had handed out at the peak; what was held beyond it (context, workspaces,
-    cache) does not grow with the batch. Raises Distrusted where the prediction is not to be used.
+    cache) does not grow with the size. Raises Distrusted where the prediction is not to be used.
     """
     if measured is None:
         raise Distrusted("the first trial's peak was not measured")
     predicted = at(points, size)
     if predicted is None:
-        raise Distrusted(f"nothing is predicted near a batch of {size}")
+        raise Distrusted(f"nothing is predicted near {in_words(size, axis)}")
     peak, computing = predicted
     if allocated is not None:
         factor, constant = allocated / peak, measured - allocated
@@ -166,7 +174,7 @@ def calibrate(
     else:
         factor, constant = measured / peak, 0
     if not LEAST_FACTOR <= factor <= LARGEST_FACTOR:
-        raise Distrusted(f"a batch of {size} took {factor:.2f} times what was predicted")
+        raise Distrusted(f"{in_words(size, axis)} took {factor:.2f} times what was predicted")
     return Calibration(size, factor, max(0, constant))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from gpucheck.batch_size import predict
 from gpucheck.batch_size.predict import Calibration, Distrusted, Prediction
 from gpucheck.batch_size.predict_run import Predictor
+from gpucheck.batch_size.recipe import in_words
 from gpucheck.batch_size.runner import Result, Setup
 from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
 
@@ -27,11 +28,13 @@ class Guide:
         self.max_batch_size: int | None = None
         self._predictor: Predictor | None = None
         self._jumped = False
+        self._axis: str | None = None
 
     def begin(
         self, setup: Setup, budget_bytes: int | None, lowest: int | None, highest: int, available_s: float
     ) -> None:
         """Start the child that predicts sizes from `lowest`, None for the smallest batch, to `highest`."""
+        self._axis = setup.recipe.get("axis")
         if budget_bytes is None:
             self.reason = "what is free on the device is not known before a trial"
         elif highest < LEAST_SIZES:
@@ -93,10 +96,10 @@ class Guide:
     def _calibrated(self, first: Result) -> Calibration:
         assert self.prediction is not None
         if first.outcome != "fits":
-            raise Distrusted(f"a batch of {first.size}, a quarter of what was predicted, did not fit")
+            raise Distrusted(f"{in_words(first.size, self._axis)}, a quarter of what was predicted, did not fit")
         allocated = first.memory.get("max_memory_allocated_bytes")
         return predict.calibrate(
-            self.prediction.points, first.size, first.peak_bytes, first.compute_peak_bytes, allocated
+            self.prediction.points, first.size, first.peak_bytes, first.compute_peak_bytes, allocated, self._axis
         )
 
     @property

@@ -40,6 +40,7 @@ class Predictor:
     ) -> None:
         self._limit = min(LONGEST_S, SHARE_OF_TIME * available_s)
         self._began = time.monotonic()
+        self._axis: str | None = setup.recipe.get("axis")
         self._child = LineChild(python_argv("gpucheck.batch_size.trial_fake"))
         told = {**asdict(setup), "budget_bytes": budget_bytes, "on_host": on_host}
         told |= {"lowest": lowest, "highest": highest}
@@ -62,7 +63,7 @@ class Predictor:
                 raise Distrusted(f"fake tensors cannot run it: {answer['why']}")
             # A kernel's limit, or a size that overflows: whatever it is, it does not run.
             points.append(Point(answer["size"], *(answer.get(name) for name in _FIGURES)))
-        checked(points)
+        checked(points, self._axis)
         return prediction(points, budget_bytes, ready["device"], time.monotonic() - self._began)
 
     def _answer(self, deadline: float) -> dict[str, Any]:

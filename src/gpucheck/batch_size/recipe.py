@@ -40,6 +40,11 @@ def in_words(size: int, axis: str | None) -> str:
     return f"a batch of {size}" if axis is None else f"{axis} {size}"
 
 
+def kind_of_size(axis: str | None) -> str:
+    """What sizes are, as a sentence has it: batches, or lengths along the axis."""
+    return "batch" if axis is None else f"length of {axis}"
+
+
 def _check_axis(axis: Axis | None, batch_size: int | None, inputs: tuple[Input, ...]) -> None:
     """Each dimension that a shape names must be the axis; which inputs a target takes, only a child knows."""
     for one in inputs:

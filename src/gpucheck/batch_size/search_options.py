@@ -21,8 +21,12 @@ class SearchOptions:
     multiple_of: int = 1
     start: int | None = None
 
-    def check(self, cap: int) -> None:
-        """Raises UsageError for what cannot be asked for, alone or together. `cap` is --max-batch-size."""
+    def check(self, cap: int, axis: str | None = None) -> None:
+        """Raises UsageError for what cannot be asked for, alone or together.
+
+        `cap` is --max-batch-size, or the greatest length to try along `axis`.
+        """
+        top = f"--max-batch-size {cap}" if axis is None else f"{cap}, the greatest length of {axis}"
         if self.exact and self.tolerance is not None:
             raise UsageError("--exact and --tolerance exclude each other", "", "--exact is a tolerance of nothing")
         if self.exact and self.avoid_oom:
@@ -35,13 +39,15 @@ class SearchOptions:
                 f"--tolerance {given} is out of range", "", "give more than 0% and up to 50%, or --exact for none"
             )
         if self.multiple_of < 1:
-            raise UsageError(f"--multiple-of {self.multiple_of} is no batch size", "", "give 1 or more, like 8")
-        if self.multiple_of > cap:
             raise UsageError(
-                f"--multiple-of {self.multiple_of} is more than --max-batch-size {cap}", "no size is left to try"
+                f"--multiple-of {self.multiple_of} is no {'batch size' if axis is None else 'length'}",
+                "",
+                "give 1 or more, like 8",
             )
+        if self.multiple_of > cap:
+            raise UsageError(f"--multiple-of {self.multiple_of} is more than {top}", "no size is left to try")
         if self.start is not None and not 1 <= self.start <= cap:
-            raise UsageError(f"--start {self.start} is out of range", f"it lies between 1 and --max-batch-size {cap}")
+            raise UsageError(f"--start {self.start} is out of range", f"it lies between 1 and {top}")
 
     def search(self, cap: int, budget_bytes: int, *, is_cpu: bool) -> Search:
         """The search that was asked for, before a child has told its smallest batch and its dangers."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from gpucheck.batch_size.recipe import in_words, kind_of_size
 from gpucheck.errors import CannotLook
 from gpucheck.report.events import Answered, Emit, Event, Judged, Notice, Progress, Trial
 from gpucheck.report.finding import Finding
@@ -76,8 +77,8 @@ class _Relay:
                 self.emit(Notice(f"{self.device}: {text}", level))
             case Progress():
                 self.emit(replace(event, step=f"{self.device}, {event.step}"))
-            case Trial(number, result):
-                self.emit(Trial(number, {**result, "device": self.device}))
+            case Trial():
+                self.emit(replace(event, result={**event.result, "device": self.device}))
             case _:
                 self.emit(event)
 
@@ -140,11 +141,9 @@ def split(answers: Sequence[dict[str, Any]]) -> Split | None:
 def finding(answers: Sequence[dict[str, Any]]) -> Finding:
     """What every device can take. Where one takes none, its own finding has said so already."""
     found = least(answers)
-    size, device = found["max_batch_size"], found["device"]["id"]
+    size, device, axis = found["max_batch_size"], found["device"]["id"], (found.get("axis") or {}).get("name")
     evidence = {one["device"]["id"]: one["max_batch_size"] for one in answers}
     if size is None:
-        return Finding("batch_size.all_devices", "fail", f"{device} takes no batch at all", "", evidence)
-    axis = found.get("axis")
-    what = f"{axis['name']} {size}" if axis else f"a batch of {size}"
+        return Finding("batch_size.all_devices", "fail", f"{device} takes no {kind_of_size(axis)} at all", "", evidence)
     message = f"the least is that of {device}" if len(set(evidence.values())) > 1 else "all have the same answer"
-    return Finding("batch_size.all_devices", "pass", f"{what} fits every device", message, evidence)
+    return Finding("batch_size.all_devices", "pass", f"{in_words(size, axis)} fits every device", message, evidence)

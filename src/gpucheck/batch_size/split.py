@@ -48,7 +48,7 @@ def split(results: Iterable[Result], parameter_bytes: int | None) -> Split:
         return _without(held, "sizes far enough apart were not run")
     low, high = max(smaller), max(peaks)
     if peaks[high] - peaks[low] < TRUSTED_GROWTH * peaks[low]:
-        return _without(held, "the peak hardly grows with the batch")
+        return _without(held, "the peak hardly grows with the size")
     slope = (peaks[high] - peaks[low]) / (high - low)
     known = sum(part or 0 for part in (held.parameter_bytes, held.gradient_bytes, held.optimizer_bytes))
     # Gradients come while activations go, so that the peak may hold less than all of both.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
-from gpucheck.render import batch_size_curves, batch_size_devices, batch_size_use
+from gpucheck.render import batch_size_curves, batch_size_devices, batch_size_predicted, batch_size_use
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -36,15 +36,21 @@ def blocks(report: Report) -> list[Block]:
     """The trials in the order they ran, the answer, and what limits it."""
     found = report.results.get("find_batch_size")
     several = report.results.get("find_batch_size_devices")
-    laid_out: list[Block] = []
+    estimate = report.results.get("find_batch_size_estimate")
+    laid_out: list[Block] = batch_size_predicted.blocks(estimate) if estimate else []
     for one in several["devices"] if several else [found] if found else []:
-        laid_out += _one_device(one)
+        laid_out += [*_gap(laid_out), *_one_device(one)]
     if several:
-        laid_out += batch_size_devices.blocks(several)
+        laid_out += [*_gap(laid_out), *batch_size_devices.blocks(several)]
     laid_out += [finding_line(finding) for finding in report.findings]
     advice = batch_size_use.advice(found) if found else []
     laid_out += [advice_line(text) for text in (*advice, *(f.fix for f in report.findings if f.fix))]
     return laid_out
+
+
+def _gap(above: list[Block]) -> list[Block]:
+    """One empty line between parts; curves end with their own."""
+    return [Line()] if above and above[-1] != Line() else []
 
 
 def _one_device(found: dict[str, Any]) -> list[Block]:
@@ -68,7 +74,7 @@ def _subject(found: dict[str, Any]) -> str:
         parts.append(str(found["dtype"]))
     if found.get("axis"):
         parts.append(f"along {found['axis']['name']} at a batch of {found['axis']['batch_size']}")
-    parts += _recipe(found["method"].get("recipe") or {})
+    parts += batch_size_predicted.how_run(found["method"].get("recipe") or {})
     if (found.get("multiple_of") or 1) > 1:
         parts.append(f"multiples of {found['multiple_of']}")
     if found.get("tolerance") == 0:
@@ -77,25 +83,21 @@ def _subject(found: dict[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def _recipe(recipe: dict[str, Any]) -> list[str]:
-    """How a step is run, beyond the model."""
-    parts = [f"{recipe['amp']} autocast"] if recipe.get("amp") else []
-    parts += ["checkpointed activations"] if recipe.get("grad_checkpointing") else []
-    return parts + (["compiled"] if recipe.get("compile") else [])
-
-
 def _trials(found: dict[str, Any]) -> Block:
     trials = found["trials"]
     peaks = column_of_numbers([trial["peak_bytes"] for trial in trials], units.GIB)
     rates = column_of_numbers([trial["samples_per_s"] for trial in trials])
-    rows = [
+    rows: list[list[Cell | str]] = [
         [str(trial["batch_size"]), _result(trial), peak, rate, _run(trial), trial["reason"] or ""]
         for trial, peak, rate in zip(trials, peaks, rates, strict=True)
     ]
     axis = (found.get("axis") or {}).get("name")
     # Along an axis a size is a length, and the rate is of lengths.
     heads = {"batch": axis, "samples/s": f"{axis}/s"} if axis else {}
-    return table(tuple(replace(column, head=heads.get(column.head, column.head)) for column in _COLUMNS), rows)
+    columns = [replace(column, head=heads.get(column.head, column.head)) for column in _COLUMNS]
+    if not any(trial["reason"] for trial in trials):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return table(columns, rows)
 
 
 def _result(trial: dict[str, Any]) -> Cell:
@@ -114,7 +116,7 @@ def _run(trial: dict[str, Any]) -> str:
 def _answer(found: dict[str, Any]) -> str:
     """The answer in one line: the largest, the one to use, and the smallest that is nearly as fast."""
     axis = (found.get("axis") or {}).get("name")
-    largest = f"{axis}, largest" if axis else "largest"
+    largest = f"largest {axis}" if axis else "largest"
     largest += " that trains" if found["mode"] == "train" else " that infers"
     parts = [f"{largest}: {found['max_batch_size']}" + ("" if found["confirmed"] else " (not confirmed)")]
     return "   ".join(parts + batch_size_use.answer(found))
@@ -142,4 +144,5 @@ def _below(found: dict[str, Any]) -> list[str]:
     lines.append(f"budget: {reason}" + (f", {units.capacity(margin)} of it left out as margin" if margin else ""))
     if found["loss"]:
         lines.append(f"loss: {found['loss']}")
-    return lines
+    predicted = batch_size_predicted.line(found)
+    return [*lines, predicted] if predicted else lines

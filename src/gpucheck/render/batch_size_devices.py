@@ -5,16 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpucheck import units
+from gpucheck.render import batch_size_use
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, column_of_numbers, table
-
-_COLUMNS = (
-    Column("device", "left"),
-    Column("largest"),
-    Column("recommended", keep=6),
-    Column("samples/s", keep=5),
-    Column("split", keep=7),
-    Column("limited by", "left", keep=0, wraps=True),
-)
 
 
 def blocks(several: dict[str, Any]) -> list[Block]:
@@ -22,21 +14,12 @@ def blocks(several: dict[str, Any]) -> list[Block]:
     devices, split = several["devices"], several["split"]
     shares = {one["device"]: one["batch_size"] for one in split["shares"]} if split else {}
     rates = column_of_numbers([found["samples_per_s"] for found in devices])
-    rows: list[list[Cell | str]] = [
-        [
-            found["device"]["id"],
-            _whole(found["max_batch_size"]),
-            _whole((found.get("recommended") or {}).get("batch_size")),
-            rate,
-            _whole(shares.get(found["device"]["id"])),
-            str(found.get("limiting_factor") or UNKNOWN),
-        ]
-        for found, rate in zip(devices, rates, strict=True)
-    ]
-    columns = _COLUMNS if split else tuple(column for column in _COLUMNS if column.head != "split")
+    rows = [_row(found, rate, shares) for found, rate in zip(devices, rates, strict=True)]
+    columns = _columns(next((found["axis"]["name"] for found in devices if found.get("axis")), None))
     if not split:
-        rows = [row[:4] + row[5:] for row in rows]
-    laid_out: list[Block] = [Line(), table(columns, rows), Line()]
+        place = next(place for place, column in enumerate(columns) if column.head == "split")
+        columns, rows = (_without(columns, place), [_without(row, place) for row in rows])
+    laid_out: list[Block] = [table(columns, rows), Line()]
     if split:
         rate, equal = (units.significant(split[name]) for name in ("samples_per_s", "equal_samples_per_s"))
         laid_out.append(
@@ -46,6 +29,37 @@ def blocks(several: dict[str, Any]) -> list[Block]:
             )
         )
     return laid_out
+
+
+def _columns(axis: str | None) -> list[Column]:
+    """Along an axis sizes are lengths, and the rate is of lengths."""
+    return [
+        Column("device", "left"),
+        Column("name", "left", keep=4),
+        Column(f"largest {axis}" if axis else "largest"),
+        Column("recommended", keep=6),
+        Column(f"{axis}/s" if axis else "samples/s", keep=5),
+        Column("split", keep=7),
+        Column("limited by", "left", keep=0, wraps=True),
+    ]
+
+
+def _row(found: dict[str, Any], rate: str, shares: dict[str, int]) -> list[Cell | str]:
+    device = found["device"]
+    return [
+        device["id"],
+        device.get("name") or UNKNOWN,
+        _whole(found["max_batch_size"]),
+        _whole((found.get("recommended") or {}).get("batch_size")),
+        rate,
+        _whole(shares.get(device["id"])),
+        # What could be done about it stands with each device's answer.
+        batch_size_use.limit(found).partition(":")[0] or UNKNOWN,
+    ]
+
+
+def _without(cells: list[Any], place: int) -> list[Any]:
+    return cells[:place] + cells[place + 1 :]
 
 
 def _whole(size: int | None) -> str:

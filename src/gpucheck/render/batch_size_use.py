@@ -20,6 +20,16 @@ LIMITS = {
 }
 
 
+def limit(found: dict[str, Any]) -> str:
+    """What holds the answer where it is, in words; empty where nothing does."""
+    factor = found.get("limiting_factor")
+    if factor is None:
+        return ""
+    if found.get("axis") and factor == "max-batch-size":
+        return "the greatest length to try"
+    return LIMITS.get(factor, str(factor))
+
+
 def answer(found: dict[str, Any]) -> list[str]:
     """The parts of the first line after the largest size."""
     return [text for text in (_recommended(found.get("recommended")), _knee(found.get("knee"))) if text]
@@ -27,7 +37,8 @@ def answer(found: dict[str, Any]) -> list[str]:
 
 def below(found: dict[str, Any]) -> list[str]:
     """The lines below it."""
-    told = (_split(found.get("memory_split")), _limit(found), _confidence(found.get("confidence")))
+    axis = (found.get("axis") or {}).get("name")
+    told = (_split(found.get("memory_split"), axis), _limit(found), _confidence(found.get("confidence")))
     lines = [text for text in (*told, _checks(found.get("checks") or []), _gap(found.get("fragmentation"))) if text]
     recommended, knee = found.get("recommended"), found.get("knee")
     if recommended and recommended["batch_size"] is None:
@@ -39,10 +50,10 @@ def below(found: dict[str, Any]) -> list[str]:
 
 def _limit(found: dict[str, Any]) -> str:
     """What holds the answer where it is, and the size that shows it."""
-    factor = found.get("limiting_factor")
-    if factor is None:
+    factor = limit(found)
+    if not factor:
         return ""
-    text = f"limited by {LIMITS.get(factor, factor)}"
+    text = f"limited by {factor}"
     if found.get("predicted_above") is not None:
         return f"{text}; {found['predicted_above']} is predicted above the budget"
     if found.get("first_failing") is None:
@@ -91,7 +102,7 @@ def advice(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _split(split: dict[str, Any] | None) -> str:
+def _split(split: dict[str, Any] | None, axis: str | None) -> str:
     """Where the memory goes, in one line; empty where nothing of it is known."""
     if not split:
         return ""
@@ -99,7 +110,8 @@ def _split(split: dict[str, Any] | None) -> str:
     held = {name: split[key] for key, name in names if split[key]}
     parts = []
     if split["activation_bytes_per_sample"] is not None:
-        parts.append(f"each sample costs {units.capacity(split['activation_bytes_per_sample'])} of activations")
+        one = f"each unit of {axis}" if axis else "each sample"
+        parts.append(f"{one} costs {units.capacity(split['activation_bytes_per_sample'])} of activations")
     if held:
         # One unit for all of them, so that they can be compared at a glance.
         steps = ((units.GIB, "GiB"), (units.MIB, "MiB"), (units.KIB, "KiB"))
@@ -107,7 +119,7 @@ def _split(split: dict[str, Any] | None) -> str:
         texts = [f"{name} {units.significant(size / scale, 2)}" for name, size in held.items()]
         parts.append(f"{', '.join(texts)} {unit}")
     if split["fixed_bytes"]:
-        parts.append(f"the rest {units.capacity(split['fixed_bytes'])} whatever the size")
+        parts.append(f"the rest {units.capacity(split['fixed_bytes'])} whatever the {'length' if axis else 'size'}")
     return "; ".join(parts)
 
 

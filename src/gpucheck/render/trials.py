@@ -10,14 +10,17 @@ from gpucheck.report.finding import Verdict
 # What ended a trial without a word on its size.
 UNDECIDED = ("timeout", "inconclusive", "suspected")
 # Wide enough for a batch of 65 536 and the longest outcome; a line that is known only later cannot move earlier ones.
-_HEAD = f"{'trial':>6}{'batch':>9}   {'result':<22}{'peak':>10}{'samples/s':>12}   run"
+_SIZE_WIDTH, _RATE_WIDTH = 9, 12
 # Of products: the longest dtype's name, and sides of six digits.
 _PRODUCT_HEAD = f"{'trial':>6}   {'dtype':<10}{'M×N×K':<22}{'rate':>14}   look"
 
 
 def head(trial: Trial) -> str:
     """The table's head, to be shown before the first trial, which is `trial`."""
-    return _PRODUCT_HEAD if _is_product(trial) else _HEAD
+    if _is_product(trial):
+        return _PRODUCT_HEAD
+    size, rate = (trial.axis, f"{trial.axis}/s") if trial.axis else ("batch", "samples/s")
+    return _laid_out(trial, "trial", size, "result", "peak", rate, "run")
 
 
 def _is_product(trial: Trial) -> bool:
@@ -41,5 +44,11 @@ def line(trial: Trial) -> str:
     peak, rate = result.get("peak_bytes"), result.get("samples_per_s")
     peak_text = UNKNOWN if peak is None else units.capacity(peak)
     rate_text = UNKNOWN if rate is None else units.significant(rate)
-    size, purpose = result.get("batch_size"), result.get("purpose", "")
-    return f"{trial.number:>6}{size:>9}   {shown:<22}{peak_text:>10}{rate_text:>12}   {purpose}".rstrip()
+    size, purpose = str(result.get("batch_size")), str(result.get("purpose", ""))
+    return _laid_out(trial, str(trial.number), size, shown, peak_text, rate_text, purpose)
+
+
+def _laid_out(trial: Trial, number: str, size: str, shown: str, peak: str, rate: str, purpose: str) -> str:
+    name = len(trial.axis or "")
+    wide, wide_rate = max(_SIZE_WIDTH, name + 2), max(_RATE_WIDTH, name + 4)
+    return f"{number:>6}{size:>{wide}}   {shown:<22}{peak:>10}{rate:>{wide_rate}}   {purpose}".rstrip()

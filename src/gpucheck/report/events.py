@@ -37,10 +37,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One trial of a search ended; `result` names what was tried and what came out."""
+    """One trial of a search ended; `result` names what was tried and what came out.
+
+    `axis` is the dimension along which sizes are lengths, where they are no batch sizes.
+    """
 
     number: int
     result: dict[str, Any]
+    axis: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

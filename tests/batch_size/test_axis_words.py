@@ -1,0 +1,117 @@
+"""Along an axis sizes are lengths: nothing that a person reads speaks of a batch but the one that is fixed."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.batch_size.command import command
+from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.search_options import SearchOptions
+from gpucheck.errors import UsageError
+from gpucheck.machine import host, inventory
+from gpucheck.machine.host import HostMemory
+from gpucheck.render import terminal, text
+from gpucheck.render.live import LiveView
+from gpucheck.report.events import Event
+from gpucheck.report.facts import Device, Facts, Host
+from gpucheck.report.report import Collector
+from gpucheck.units import GIB, MIB
+
+Scenario = Callable[..., Path]
+CPU_ONLY = Facts(host=Host(system="Linux"), devices=(Device(kind="cpu", id="cpu", name="a CPU"),))
+RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
+OUT_OF_MEMORY = {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory."}], "traceback": "t"}
+BROKEN = {"raised": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
+GROWS = {"static": 100 * MIB, "per_sample": MIB}
+# The one batch there is, and names that are no sentences.
+FIXED = re.compile(r"at a batch of 8|find-batch-size")
+
+
+def predicted(per_sample: int) -> list[dict[str, Any]]:
+    def line(size: int) -> dict[str, Any]:
+        peak = 100 * MIB + size * per_sample
+        held = {"parameter_bytes": 1, "gradient_bytes": 2, "optimizer_bytes": 3}
+        return {"ok": True, "size": size, "peak_bytes": peak, "compute_peak_bytes": peak, **held}
+
+    sizes = (64, 231, 462, 693, 924, 930)
+    return [{"ok": True, "device": "cpu"}, *map(line, sizes), {"ok": True, "done": True}]
+
+
+def read(monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
+    """Everything that a person sees of a search along `seq`, live and at the end."""
+    monkeypatch.setattr(inventory, "read", lambda *_, **__: CPU_ONLY)
+    monkeypatch.setattr(host, "memory", lambda: HostMemory(16 * GIB, 8 * GIB, None, None))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    stream, said = io.StringIO(), Collector()
+    view = LiveView(stream)
+
+    def emit(event: Event) -> None:
+        said(event)
+        view(event)
+
+    options = {"axis": "seq:64..4096", "batch_size": 8, "memory_limit": "1GiB", "device": "cpu", **options}
+    command(Options(target="mlp", inputs=("ids:seq:int64:0..9",), **options), emit)
+    view.close()
+    made = said.report(version="0", command="find-batch-size", argv=(), started="", elapsed_s=1.0)
+    terminal.show(terminal.console(stream), text.blocks(made))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("scene", "options", "said"),
+    [
+        (GROWS, {}, "recommended: "),
+        ({**GROWS, "predicted": predicted(MIB)}, {}, "from tensors without data, calibrated ×1.00 at "),
+        ({**GROWS, "predicted": predicted(MIB // 2)}, {}, "; not used: seq "),
+        ({**GROWS, "predicted": predicted(-MIB // 10)}, {}, "seq 231 is predicted to take less than seq 64"),
+        ({**GROWS, "predicted": predicted(MIB), "from": 200, "beyond": OUT_OF_MEMORY}, {}, "; not used: seq "),
+        ({**GROWS, "from": 200, "beyond": OUT_OF_MEMORY}, {}, "limited by memory; first that fails: 20"),
+        ({**GROWS, "from": 200, "beyond": BROKEN}, {}, "✗ seq "),
+        ({"static": 2 * GIB}, {}, "not even seq 64 fits"),
+        ({"static": MIB, "per_sample": 1}, {}, "it is the greatest length to try"),
+        ({"static": MIB, "per_sample": 1}, {}, "limited by the greatest length to try"),
+        (
+            {"static": MIB, "per_sample": 1},
+            {"search": SearchOptions(multiple_of=1000)},
+            "no larger multiple of 1000 is within 4096, the greatest length to try",
+        ),
+        (GROWS, {"headroom": 0.95}, "even the least length of seq leaves less than the headroom"),
+        ({"at": {"64": "hang"}}, {"time_budget_s": 0.5}, "no length of seq passed before the time ran out"),
+        ({"predicted": predicted(MIB)}, {"estimate": True}, "largest seq that trains, estimated: 924"),
+    ],
+)
+def test_every_sentence_is_about_lengths(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, scene: dict[str, Any], options: dict[str, Any], said: str
+) -> None:
+    scenario(**scene)
+    shown = read(monkeypatch, **options)
+    assert said in shown
+    assert [text for text in FIXED.sub("", shown).splitlines() if re.search(r"batch|sample", text)] == []
+
+
+def test_an_evaluation_that_fails(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario(**GROWS, evaluation=OUT_OF_MEMORY)
+    shown = read(monkeypatch)
+    assert re.search(r"! an evaluation step with seq \d+ fails: RuntimeError: CUDA out of memory", shown)
+    assert "→ evaluate with a smaller length of seq" in shown
+    assert "batch" not in FIXED.sub("", shown)
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        (SearchOptions(start=10), "--start 10 is out of range; it lies between 1 and 9, the greatest length of seq"),
+        (SearchOptions(multiple_of=10), "--multiple-of 10 is more than 9, the greatest length of seq"),
+        (SearchOptions(multiple_of=0), "--multiple-of 0 is no length; give 1 or more"),
+    ],
+)
+def test_slips_are_about_lengths_too(search: SearchOptions, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        command(Options(target="mlp", inputs=("ids:seq:int64:0..9",), axis="seq:1..9", search=search), Collector())
+    assert str(caught.value).startswith(said)

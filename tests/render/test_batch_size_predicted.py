@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from gpucheck.render import terminal, text
+from gpucheck.render.batch_size_predicted import line
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.report import Report, Summary
+from gpucheck.units import GIB, MIB
+
+CALIBRATION = {"size": 158, "factor": 1.018, "constant_bytes": 0}
+PREDICTION = {
+    "max_batch_size": 634,
+    "uncalibrated_max_batch_size": 650,
+    "calibration": CALIBRATION,
+    "device": "cpu",
+    "reason": None,
+}
+ESTIMATE = {
+    "max_batch_size": 765,
+    "peak_bytes": int(75.7 * GIB),
+    "parameter_bytes": GIB // 2,
+    "gradient_bytes": GIB // 2,
+    "optimizer_bytes": GIB,
+    "memory_bytes": 80 * GIB,
+    "margin_bytes": int(2.4 * GIB),
+    "context_bytes": 10**9,
+    "workspace_bytes": 64 * MIB,
+    "source": "context: about 1 GB a process (documentation); workspaces: 32 MiB each (advice for Hopper)",
+    "error": None,
+    "error_reason": "no real run of this workload is kept",
+    "target": "models.py:make_gpt",
+    "mode": "train",
+    "dtype": None,
+    "recipe": {"amp": "bfloat16"},
+    "device": "cuda",
+    "fake_device": "cpu",
+    "seconds": 2.14,
+}
+ON_A_CPU = {"margin_bytes": 0, "context_bytes": 0, "workspace_bytes": 0, "device": "cpu", "recipe": {}}
+NOTHING = {"max_batch_size": None, "calibration": None}
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({}, "predicted: 634 from tensors without data, calibrated ×1.02 at 158"),
+        (
+            {"calibration": {**CALIBRATION, "constant_bytes": 512 * MIB}},
+            "predicted: 634 from tensors without data, calibrated ×1.02 at 158, 512 MiB outside the tensors",
+        ),
+        ({"calibration": None}, "predicted: 634 from tensors without data, not calibrated"),
+        (
+            {"calibration": None, "reason": "a batch of 158 took 1.93 times what was predicted"},
+            "predicted: 634 from tensors without data; not used: a batch of 158 took 1.93 times what was predicted",
+        ),
+        (
+            {**NOTHING, "device": None, "reason": "at most 9 sizes are searched"},
+            "nothing was predicted: at most 9 sizes are searched",
+        ),
+        (
+            {**NOTHING, "reason": None},
+            "predicted: not even the smallest batch, from tensors without data, not calibrated",
+        ),
+        ({**NOTHING, "device": None}, ""),
+    ],
+)
+def test_what_was_predicted_in_a_line(parts: dict[str, Any], said: str) -> None:
+    assert line({"prediction": {**PREDICTION, **parts}}) == said
+
+
+def test_documents_from_before_say_nothing_of_it() -> None:
+    assert line({}) == line({"prediction": None}) == ""
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, columns: int | None, **parts: Any) -> list[str]:
+    finding = Finding("batch_size.estimate", "info", "estimate: a batch of 765 fits 80 GiB", "error unknown")
+    results = {"find_batch_size_estimate": {**ESTIMATE, **parts}}
+    summary = Summary("pass", 0, True)
+    made = Report("", "", "find-batch-size", (), "", 1.0, Facts(), (), (finding,), results, (), summary)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    stream = io.StringIO()
+    terminal.show(terminal.console(stream), text.blocks(made))
+    return stream.getvalue().splitlines()
+
+
+def test_an_estimate_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, None) == [
+        "models.py:make_gpt, training on a CUDA device of 80 GiB · bfloat16 autocast · estimate: nothing was run",
+        "",
+        " memory                      GiB",
+        "─────────────────────────────────",
+        " weights                    0.50",
+        " gradients                  0.50",
+        " optimizer                  1.00",
+        " all tensors at the peak   75.70",
+        " set aside: context         0.93",
+        " set aside: workspaces      0.06",
+        " set aside: margin          2.40",
+        " the device                80.00",
+        "",
+        "largest that trains, estimated: 765",
+        "error unknown: no real run of this workload is kept",
+        "set aside, context: about 1 GB a process (documentation); workspaces: 32 MiB each (advice for Hopper)",
+        "from tensors without data as if on cpu, in 2.14 s",
+        "· estimate: a batch of 765 fits 80 GiB: error unknown",
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_narrow_terminal_keeps_every_row(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    lines = shown(monkeypatch, columns)
+    assert max(map(len, lines)) <= columns
+    assert " set aside: context         0.93" in lines and " the device                80.00" in lines
+    whole = " ".join(lines)
+    assert "largest that trains, estimated: 765 error unknown: no real run" in whole
+    assert "workspaces: 32 MiB each (advice for Hopper)" in whole
+
+
+def test_nothing_is_set_aside_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(monkeypatch, None, **ON_A_CPU, fake_device="cpu", mode="infer", gradient_bytes=0, optimizer_bytes=0)
+    assert lines[0] == "models.py:make_gpt, inference on a CPU of 80 GiB · estimate: nothing was run"
+    assert not any("set aside" in text or "gradients" in text for text in lines)
+    assert "largest that infers, estimated: 765" in lines
+    assert "from tensors without data, in 2.14 s" in lines
+
+
+def test_an_estimate_along_an_axis_is_a_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(monkeypatch, None, recipe={"axis": "seq", "batch_size": 4})
+    assert " · along seq at a batch of 4 · " in lines[0]
+    assert "largest seq that trains, estimated: 765" in lines
+
+
+def test_where_not_even_the_smallest_fits_there_is_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(monkeypatch, None, max_batch_size=None, peak_bytes=None)
+    assert not any("estimated" in text or "peak" in text for text in lines)
+    assert "error unknown: no real run of this workload is kept" in lines
+
+
+def test_an_error_that_is_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "error: 4 %" in shown(monkeypatch, None, error=0.04, error_reason=None)
