@@ -24,13 +24,17 @@ def _shown(evidence: Evidence) -> list[Device]:
 
 
 def _is_sliced(evidence: Evidence) -> bool:
-    return any(card.parent_uuid is not None or (card.mig is not None and card.mig.enabled) for card in evidence.cards)
+    return bool(_instances(evidence)) or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
+
+
+def _instances(evidence: Evidence) -> list[Device]:
+    """MIG instances. One that CUDA does not show has no index at all."""
+    return [device for device in evidence.facts.devices if device.parent_uuid is not None]
 
 
 def _unmasked(evidence: Evidence) -> list[str | None]:
     """The UUIDs that a mask chooses from. CUDA's order without a mask is not known: for counting any order serves."""
-    instances = [card.uuid for card in evidence.cards if card.parent_uuid is not None]
-    return [*(card.uuid for card in _listed(evidence)), *instances]
+    return [device.uuid for device in (*_listed(evidence), *_instances(evidence))]
 
 
 def _seen(evidence: Evidence, reading: mask.Reading, value: str, told: str) -> Seen:
@@ -113,7 +117,7 @@ def _order(evidence: Evidence) -> Seen | None:
 
 
 def _one_instance(evidence: Evidence) -> Seen | None:
-    instances = [card for card in evidence.cards if card.parent_uuid is not None]
+    instances = _instances(evidence)
     shown = [card for card in instances if card.cuda_index is not None]
     if len(instances) < 2 or len(shown) != 1:
         return None
