@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gpucheck.batch_size import trial_log
-from gpucheck.errors import UsageError
+from gpucheck.batch_size.search_options import SearchOptions
+from gpucheck.errors import TargetError, UsageError
 from gpucheck.report.report import Collector
 from gpucheck.units import MIB
 
@@ -96,3 +97,32 @@ def test_a_log_that_cannot_be_kept_costs_a_warning_and_not_the_answer(
 def test_an_estimate_has_no_trials(find: Find, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--estimate and --resume exclude each other"):
         find(estimate=True, memory_limit="80GiB", resume=str(tmp_path / "trials"))
+
+
+def test_sizes_that_may_not_be_tried_are_not_taken_over(scenario: Scenario, find: Find, tmp_path: Path) -> None:
+    kept = str(tmp_path / "trials")
+    scenario(static=100 * MIB, per_sample=MIB)
+    assert answer(find(memory_limit="1GiB", resume=kept))["max_batch_size"] > 900
+    found = answer(find(memory_limit="1GiB", resume=kept, max_batch_size=100))
+    assert (found["max_batch_size"], found["limited_by"], found["confirmed"]) == (100, "max-batch-size", True)
+    found = answer(find(memory_limit="1GiB", resume=kept, search=SearchOptions(multiple_of=64)))
+    assert found["max_batch_size"] in (832, 896)
+    assert all(trial["batch_size"] % 64 == 0 for trial in found["trials"] if trial["purpose"] in ("search", "confirm"))
+
+
+def test_a_long_log_does_not_use_up_the_trials_of_today(scenario: Scenario, find: Find, tmp_path: Path) -> None:
+    kept = str(tmp_path / "trials")
+    scenario(static=100 * MIB, per_sample=30 * MIB)
+    for _ in range(6):
+        assert answer(find(memory_limit="200MiB", resume=kept))["max_batch_size"] == 3
+    found = answer(find(memory_limit="400MiB", resume=kept))
+    assert (found["max_batch_size"], found["limited_by"]) == (10, "over-budget")
+
+
+def test_an_error_at_the_smallest_size_is_the_targets_again(scenario: Scenario, find: Find, tmp_path: Path) -> None:
+    kept = str(tmp_path / "trials")
+    grid = {"classes": ["builtins.RuntimeError"], "message": "CUDA error: invalid configuration argument"}
+    scenario(at={"1": {"raised": [grid], "traceback": "t"}})
+    for _ in range(2):
+        with pytest.raises(TargetError, match="mlp fails with a batch of 1"):
+            find(resume=kept)

@@ -117,12 +117,19 @@ class Hunt:
 
     def _go_on(self) -> None:
         """Take over what an earlier run of this search found out."""
-        known = self.log.known(self._device, self.budget.bytes) if self.log is not None else []
+        logged = self.log.known(self._device, self.budget.bytes) if self.log is not None else []
+        known = [result for result in logged if self._counts(result)]
         if known:
             self.emit(Notice(f"--resume: {len(known)} trial{'' if len(known) == 1 else 's'} taken over"))
         for result in known:
             self._keep(result)
             self._record(result)
+        self.search.taken_over = len(known)
+
+    def _counts(self, result: Result) -> bool:
+        """Whether an earlier trial says something about the sizes of today."""
+        suspect = result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.lowest
+        return self.search.may_try(result.size) and not suspect
 
     def _search(self) -> None:
         closing = again = False

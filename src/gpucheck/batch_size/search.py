@@ -70,10 +70,11 @@ class Search:
 
     `budget_bytes` None means that peaks are not judged by the caller (the search then only bisects). With
     `seek_failure` False only sizes predicted below 85 % of the budget are tried. `reserve` is the number of trials
-    that the caller makes after the search; they count towards the bound of 2·log2(answer) + 4 trials. `static_bytes`,
-    once known, is what the workload holds whatever the batch: weights, gradients and the optimizer's state. Only
-    multiples of `multiple_of` are tried, the first at `start` if given. `noise` is the standard deviation of a peak as
-    a share of itself. `tolerance` 0 makes the search exact: only a failure right above the answer ends it.
+    that the caller makes after the search; they count towards the bound of 2·log2(answer) + 4 trials, and the first
+    `taken_over` records, those of an earlier run, do not. `static_bytes`, once known, is what the workload holds
+    whatever the batch: weights, gradients and the optimizer's state. Only multiples of `multiple_of` are tried, the
+    first at `start` if given. `noise` is the standard deviation of a peak as a share of itself. `tolerance` 0 makes the
+    search exact: only a failure right above the answer ends it.
     """
 
     minimum: int = 1
@@ -82,6 +83,7 @@ class Search:
     budget_bytes: int | None = None
     seek_failure: bool = True
     reserve: int = 0
+    taken_over: int = 0
     static_bytes: int | None = None
     multiple_of: int = 1
     start: int | None = None
@@ -144,6 +146,10 @@ class Search:
         """The largest size up to `size` that may be tried, by `multiple_of` alone."""
         return math.floor(size / self.multiple_of) * self.multiple_of
 
+    def may_try(self, size: int) -> bool:
+        """Whether `size` is one that this search could ask for."""
+        return self.lowest <= size <= self._highest and size % self.multiple_of == 0
+
     # What to do next
 
     def next(self) -> Attempt | None:
@@ -187,6 +193,11 @@ class Search:
     def _highest(self) -> int:
         return self.rounded(self.cap)
 
+    @property
+    def _made(self) -> int:
+        """Trials of this run."""
+        return len(self.records) - self.taken_over
+
     def _step(self, size: int) -> int:
         return max(self.multiple_of, self.rounded(size * self.tolerance))
 
@@ -224,7 +235,7 @@ class Search:
         """
         failing = self.first_failing
         hoped = failing.size - 1 if failing else best.size
-        return len(self.records) + 1 + 1 + self.reserve > _bound(max(best.size, hoped))
+        return self._made + 1 + 1 + self.reserve > _bound(max(best.size, hoped))
 
     def _retreat(self, best: Record) -> int | None:
         """After a confirmation failed, the size just below it that is run next, straight in a process of its own."""
@@ -232,7 +243,7 @@ class Search:
         if not failed:
             return None
         size = failed[-1].size - self._step(failed[-1].size) * (1 << (len(failed) - 1))
-        if size <= best.size or len(self.records) + 1 + self.reserve > _bound(size):
+        if size <= best.size or self._made + 1 + self.reserve > _bound(size):
             return None
         return size
 
