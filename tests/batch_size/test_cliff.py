@@ -71,7 +71,9 @@ def steps(rng: random.Random, seconds: float) -> tuple[float, ...]:
 def searched(rng: random.Random, spill_from: int, height: float) -> list[tuple[int, float | None]]:
     """A search that jumps: each size with what is said of it. A size's time is a constant and a part in proportion."""
     constant, each = rng.uniform(0.005, 0.2), rng.uniform(1e-4, 5e-2)
-    size, passed, said = 1, [], []
+    size = 1
+    passed: list[Pace] = []
+    said: list[tuple[int, float | None]] = []
     while size < 4000:
         clock = rng.choice((1.0, 1.0, 1.6))  # a laptop that throttles
         slow = height if size >= spill_from else 1.0

@@ -1,0 +1,260 @@
+"""Whatever ends a search, nothing of it stays: the real command and its real children, on Linux.
+
+Each case waits for what the command says or writes, then sends a signal. None asserts a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
+
+SOURCE = Path(__file__).parents[2] / "src"
+# All processes of a search carry it in their environment.
+MARKER = "LEFT_BEHIND"
+# A child imports torch, on a loaded machine for a minute; a test that waits for longer has failed.
+PATIENCE_S = 150.0
+# Some sizes to search, so that a prediction is worth it, and none that takes long.
+LARGEST = 16
+TRIALS, PREDICTS = "gpucheck.batch_size.trial;", "gpucheck.batch_size.trial_fake;"
+# A shell ignores SIGINT for what it runs in the background, these tests perhaps.
+_BOOT = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from gpucheck.cli.app import main
+sys.exit(main())
+"""
+# Files may grow no further, as on a full disk. Python is told so by an error, since it ignores SIGXFSZ.
+_FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
+
+
+class Search:
+    """`gpucheck find-batch-size mlp --json --resume trials`, with folders of its own and a marker on its processes."""
+
+    def __init__(self, folder: Path, *options: str, largest_file: int | None = None) -> None:
+        self.work, self.temporary = folder / "work", folder / "tmp"
+        self.work.mkdir(exist_ok=True)
+        self.temporary.mkdir(exist_ok=True)
+        self.log = self.work / "trials"
+        self.mark = uuid.uuid4().hex
+        arguments = ["find-batch-size", "mlp", "--device", "cpu", "--json", "--resume", "trials"]
+        arguments += ["--memory-limit", "256MiB", "--max-batch-size", str(LARGEST), "--time-budget", "5m", *options]
+        environment = {
+            **os.environ,
+            MARKER: self.mark,
+            "TMPDIR": str(self.temporary),
+            "PYTHONPATH": str(SOURCE),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # On a loaded machine two threads that wait for each other take many times one's time.
+            "OMP_NUM_THREADS": "1",
+        }
+        boot = _BOOT if largest_file is None else _FULL.format(size=largest_file) + _BOOT
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", boot, *arguments],
+            cwd=self.work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said: list[str] = []
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        self._out: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self._out.append(self.process.stdout.read())
+
+    def wait_for(self, what: Callable[[], Any]) -> Any:
+        """What `what` returns, once that is true; fails where the command ends before, or takes too long."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := what()):
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.words}"
+            assert time.monotonic() < deadline, f"waited too long: {self.words}"
+            time.sleep(0.01)
+        return found
+
+    @property
+    def words(self) -> str:
+        return "".join(self.said)
+
+    def says(self, words: str) -> bool:
+        return any(words in line for line in list(self.said))
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process of this search."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(MARKER) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def child(self, module: str, but: int | None = None) -> psutil.Process | None:
+        """The child that runs `module`, if there is one; with `but`, another than that."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                if module in " ".join(process.cmdline()) and process.pid != but:
+                    return process
+        return None
+
+    def trials(self) -> int:
+        """How many trials the log holds."""
+        return max(0, len(self.log.read_bytes().splitlines()) - 1) if self.log.exists() else 0
+
+    def end(self) -> tuple[int, str]:
+        """Exit status and stdout; nothing is left of the search."""
+        status = self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        self._listener.join(PATIENCE_S)
+        deadline = time.monotonic() + (PATIENCE_S if status == -signal.SIGKILL else 0)
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert left == []
+        assert [path.name for path in self.temporary.iterdir()] == []
+        assert [path.name for path in self.work.iterdir()] in ([], ["trials"])
+        assert "Traceback" not in self.words
+        return status, self._out[0]
+
+    def answer(self) -> tuple[int, dict[str, Any], dict[str, Any]]:
+        """Exit status, `results.find_batch_size` and the summary of the report."""
+        status, out = self.end()
+        report = json.loads(out)
+        return status, report["results"]["find_batch_size"], report["summary"]
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Iterator[Callable[..., Search]]:
+    started: list[Search] = []
+
+    def start(*options: str, largest_file: int | None = None) -> Search:
+        started.append(Search(tmp_path, *options, largest_file=largest_file))
+        return started[-1]
+
+    yield start
+    for one in started:
+        for process in one.processes():  # of a test that failed
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        one.process.wait()
+
+
+Moment = Callable[[Search], Any]
+MOMENTS: dict[str, Moment] = {
+    "while the first child starts": lambda s: s.child(TRIALS),
+    "in a trial": lambda s: s.trials() >= 1,
+    "after the confirmation": lambda s: s.says("confirm"),
+}
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "moment"),
+    [
+        (signal.SIGINT, 130, "while the first child starts"),
+        (signal.SIGTERM, 143, "while the first child starts"),
+        (signal.SIGINT, 130, "in a trial"),
+        (signal.SIGTERM, 143, "after the confirmation"),
+    ],
+)
+def test_a_signal_leaves_the_report_so_far(
+    number: signal.Signals, status: int, moment: str, search: Callable[..., Search]
+) -> None:
+    running = search()
+    running.wait_for(lambda: MOMENTS[moment](running))
+    running.process.send_signal(number)
+    code, found, summary = running.answer()
+    assert code == status
+    assert (summary["exit"], summary["complete"]) == (status, False)
+    assert running.says("this is the report so far")
+    assert running.says("go on with --resume trials")
+    assert len(found["trials"]) >= running.trials() - 1
+    assert found["confirmed"] is (moment == "after the confirmation")
+    if moment == "while the first child starts":
+        assert (found["max_batch_size"], found["trials"]) == (None, [])
+    else:
+        assert found["max_batch_size"] >= 1
+
+
+def test_children_that_are_killed_cost_time_and_not_the_answer(search: Callable[..., Search]) -> None:
+    """The child that predicts and the first for trials at their start, and the one that is to confirm."""
+    running = search()
+    running.wait_for(lambda: running.child(PREDICTS)).kill()
+    first = running.wait_for(lambda: running.child(TRIALS))
+    first.kill()
+    second = running.wait_for(lambda: running.child(TRIALS, but=first.pid))
+    running.wait_for(lambda: running.trials() >= 1)
+    running.wait_for(lambda: running.child(TRIALS, but=second.pid)).kill()
+    code, found, _ = running.answer()
+    assert (code, found["confirmed"], found["max_batch_size"]) == (0, True, LARGEST)
+    assert found["prediction"]["reason"] == "the process with fake tensors ended by signal 9"
+    assert {trial["outcome"] for trial in found["trials"]} == {"fits"}
+
+
+def test_a_trial_that_is_killed_is_an_outcome(search: Callable[..., Search]) -> None:
+    running = search()
+    predicting = running.wait_for(lambda: running.child(PREDICTS))
+    # Its pipes are moved away once torch is there: it predicts.
+    running.wait_for(lambda: _is_at_work(predicting))
+    predicting.kill()
+    running.wait_for(lambda: running.trials() >= 1)
+    victim = running.wait_for(lambda: running.child(TRIALS))
+    victim.kill()
+    code, found, _ = running.answer()
+    assert (code, found["confirmed"]) == (0, True)
+    # Between two trials it counts for the one that comes next, after the last for none.
+    assert {trial["outcome"] for trial in found["trials"]} <= {"fits", "host-out-of-memory"}
+
+
+def _is_at_work(child: psutil.Process) -> bool:
+    try:
+        return os.readlink(f"/proc/{child.pid}/fd/0") == os.devnull
+    except OSError:  # it has ended
+        return True
+
+
+@pytest.mark.parametrize("moment", ["while the first child starts", "in a trial"])
+def test_children_end_by_themselves_where_the_command_is_killed(moment: str, search: Callable[..., Search]) -> None:
+    running = search()
+    running.wait_for(lambda: MOMENTS[moment](running))
+    running.process.kill()
+    assert running.end() == (-signal.SIGKILL, "")
+
+
+def test_a_full_disk_under_the_log_costs_a_warning_and_the_next_run_goes_on(search: Callable[..., Search]) -> None:
+    few = ("--mode", "infer", "--max-batch-size", "2")
+    full = search(*few, largest_file=1500)  # the first line, a trial, and a part of the next
+    status, out = full.end()
+    report = json.loads(out)
+    found = report["results"]["find_batch_size"]
+    assert (status, found["max_batch_size"], found["confirmed"]) == (0, 2, True)
+    (warning,) = [finding for finding in report["findings"] if finding["id"] == "batch_size.log"]
+    assert (warning["verdict"], warning["message"]) == ("warn", "File too large: what ran after that is not in it")
+    assert not full.log.read_bytes().endswith(b"\n")
+    again = search(*few)
+    again.wait_for(lambda: again.says("--resume: 1 trial taken over"))
+    again.process.terminate()
+    assert again.end()[0] == 143
+    assert again.log.read_bytes().endswith(b"\n")
