@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size import after, hunt, predict_guide
+from gpucheck.batch_size import after, hunt, predict, predict_guide
 from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.forecast import Forecast, Need
 from gpucheck.batch_size.hunt import Hunt
@@ -133,6 +133,32 @@ def test_along_an_axis_no_partial_batch_is_waited_for(clock: Clock) -> None:
     found = searched(clock.now + 300.0, axis="seq:1..60000", inputs=("ids:seq:int64:0..9",))
     assert found["recommended"]["reason"] is None
     assert found["max_batch_size"] > shorter
+
+
+def foreseen(self: predict_guide.Guide, *_: Any) -> None:
+    """As `Guide.begin`, with the prediction there already: 65 436 fill 64 GiB."""
+    sizes = (1, 16359, 32718, 49077, 65436, 65437)
+    self.prediction = predict.prediction([predict.Point(n, (100 + n) * MIB) for n in sizes], 64 * GIB, "cpu", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limited_by", "recommended"),
+    [
+        # A quarter takes 163 s a step. With less than search and confirmation of the whole, what follows is kept.
+        (4000.0, "time", True),
+        (6000.0, "over-budget", False),
+        (20000.0, "over-budget", True),
+    ],
+)
+def test_time_for_the_size_that_fills_the_memory_goes_to_it_first(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, seconds: float, limited_by: str, recommended: bool
+) -> None:
+    monkeypatch.setattr(predict_guide.Guide, "begin", foreseen)
+    found = searched(seconds)
+    assert (found["limited_by"], found["confirmed"]) == (limited_by, True)
+    assert (found["recommended"]["batch_size"] is not None) == recommended
+    assert (found["max_batch_size"] > 0.98 * 65436) == (limited_by == "over-budget")
+    assert clock.now <= seconds
 
 
 def test_with_time_enough_memory_is_what_limits(clock: Clock) -> None:

@@ -71,7 +71,12 @@ def find_batch_size(
     ] = False,
     multiple_of: Annotated[int, typer.Option("--multiple-of", metavar="N", help="Try only multiples of N.")] = 1,
     start: Annotated[
-        int | None, typer.Option("--start", metavar="N", help="The first size to try; default the smallest.")
+        int | None,
+        typer.Option(
+            "--start",
+            metavar="N",
+            help="The first size to try; default a quarter of what is predicted, else the least.",
+        ),
     ] = None,
     memory_limit: Annotated[
         str | None,
