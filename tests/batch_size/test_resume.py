@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpucheck.batch_size import trial_log
 from gpucheck.batch_size.search_options import SearchOptions
 from gpucheck.errors import TargetError, UsageError
 from gpucheck.report.report import Collector
@@ -87,7 +87,7 @@ def test_a_log_that_cannot_be_kept_costs_a_warning_and_not_the_answer(
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(trial_log.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     said = find(memory_limit="1GiB", resume=str(tmp_path / "trials"))
     assert answer(said)["confirmed"] is True
     assert [(f.id, f.verdict) for f in said.findings][-1] == ("batch_size.log", "warn")

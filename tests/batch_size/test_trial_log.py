@@ -19,6 +19,22 @@ FACTS = Facts(torch=TorchBuild(version="2.13.0"))
 
 # A trial as a log has it.
 SOUND = {"size": 8, "purpose": "search", "fresh": True, "outcome": "fits", "peak_bytes": 7, "steps_s": [0.5]}
+# What somebody may have made of it.
+EDITS: list[dict[str, Any]] = [
+    {"size": "8"},
+    {"size": 0},
+    {"size": 8.5},
+    {"size": True},
+    {"outcome": "fit"},
+    {"peak_bytes": "7"},
+    {"peak_bytes": -7},
+    {"compute_peak_bytes": []},
+    {"steps_s": ["0.5"]},
+    {"steps_s": 0.5},
+    {"seconds": None},
+    {"memory": []},
+    {"reason": None},
+]
 
 
 def identity(**options: Any) -> dict[str, Any]:
@@ -155,24 +171,7 @@ def test_another_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
         "[]",
         '{"device": "cpu"}',
         '{"device": 1, "budget_bytes": 1, "trial": 2}',
-        *(
-            json.dumps({"device": "cpu", "budget_bytes": 100, "trial": {**SOUND, **edited}})
-            for edited in (
-                {"size": "8"},
-                {"size": 0},
-                {"size": 8.5},
-                {"size": True},
-                {"outcome": "fit"},
-                {"peak_bytes": "7"},
-                {"peak_bytes": -7},
-                {"compute_peak_bytes": []},
-                {"steps_s": ["0.5"]},
-                {"steps_s": 0.5},
-                {"seconds": None},
-                {"memory": []},
-                {"reason": None},
-            )
-        ),
+        *(json.dumps({"device": "cpu", "budget_bytes": 100, "trial": {**SOUND, **edit}}) for edit in EDITS),
     ],
 )
 def test_a_line_that_is_no_trial_is_refused_and_kept(tmp_path: Path, line: str) -> None:

@@ -65,7 +65,7 @@ def test_a_signal_while_a_child_starts_ends_it(
         signal.raise_signal(signal.SIGINT)  # the id is not known to anybody yet
         return started[-1]
 
-    monkeypatch.setattr(child.subprocess, "Popen", interrupted)
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(KeyboardInterrupt):
         start([PYTHON, "-c", "import time; time.sleep(600)"])
