@@ -81,7 +81,7 @@ def make_dev(folder: str, base: str, python: str, pyproject: str, world: World) 
         python=python,
         version=seen.version,
         has=seen.has,
-        needs=tuple(requirements(pyproject, "dev")),
+        needs=tuple(requirements(pyproject, "test")),
         installed=seen.installed,
         source=None,
         folders=(site_packages(base),),
