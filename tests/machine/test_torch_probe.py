@@ -1,0 +1,295 @@
+"""The probe of another interpreter's torch: what it says at each step, and what is left where it ends early."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpucheck.machine import torch_probe
+from gpucheck.machine.child import ChildResult
+from gpucheck.machine.torch_probe import KernelRun, TorchProbe
+
+TEXT = torch_probe.PROGRAM.read_text(encoding="utf-8")
+LOADED = "/proc/self/maps"
+
+# A torch of a few lines: `{cuda}` is the body of its `torch.cuda`.
+TORCH = """
+import sys, types, warnings
+print("printed by an import")
+__version__ = "2.11.0+cu130"
+version = types.SimpleNamespace(cuda="13.0", hip=None, xpu=None)
+backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=lambda: False))
+{top}
+
+class Result(float):
+    def sum(self): return self
+    def item(self): return float(self)
+    def __add__(self, other): return Result(128.0)
+    def __matmul__(self, other): return Result({product})
+
+def ones(size, device): return Result(64.0)
+def eye(size, device):
+    if device == "cuda:1":
+        raise RuntimeError("CUDA error: no kernel image\\nand a second line")
+    return Result(16.0)
+
+class cuda:
+    @staticmethod
+    def get_arch_list(): return ["sm_90"]
+    @staticmethod
+    def is_available():
+        warnings.warn("CUDA initialization: a warning of torch's")
+        return {available}
+    @staticmethod
+    def device_count(): return {count}
+    @staticmethod
+    def get_device_name(device): return "Fake " + device
+    @staticmethod
+    def get_device_capability(device):
+        {capability}
+        return (9, 0)
+"""
+
+
+def torch_of(
+    folder: Path, *, top: str = "", available: bool = True, count: int = 2, product: float = 16.0, capability: str = ""
+) -> Path:
+    """A site-packages with this torch in it."""
+    package = folder / "site" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        TORCH.format(top=top, available=available, count=count, product=product, capability=capability or "pass")
+    )
+    return package.parent
+
+
+def asked(site: Path | None, cwd: Path, *, timeout_s: float = 60.0, **variables: str) -> TorchProbe:
+    """What the interpreter that runs the tests says with `site` on its path, started in `cwd`."""
+    variables |= {"PYTHONPATH": str(site)} if site is not None else {}
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")} | variables
+    before = os.getcwd()
+    os.chdir(cwd)
+    try:
+        return torch_probe.probe(env=env, timeout_s=timeout_s)
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A folder to start in."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    return folder
+
+
+# --- the program ------------------------------------------------------------------------------------------------------
+
+
+def test_the_program_is_of_an_older_python_and_of_the_standard_library() -> None:
+    tree = ast.parse(TEXT, feature_version=(3, 8))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in imported} <= set(sys.stdlib_module_names) | {"torch"}
+    # Names that came after 3.8 and that no parser knows of.
+    assert "removeprefix" not in TEXT and "removesuffix" not in TEXT and "zip(strict" not in TEXT
+
+
+def test_it_runs_in_isolation_too(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", TEXT], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    found = torch_probe.heard(ChildResult(done.returncode, done.stdout, done.stderr, False, False, 0.0))
+    assert (found.stage, found.error) == ("import", "ModuleNotFoundError: No module named 'torch'")
+    assert found.path is None and found.versions == {}
+    assert found.python == "{}.{}.{}".format(*sys.version_info[:3])
+
+
+# --- a torch that answers ---------------------------------------------------------------------------------------------
+
+
+def test_every_step_of_a_torch_that_works_but_for_one_device(tmp_path: Path, empty: Path) -> None:
+    site = torch_of(tmp_path)
+    found = asked(site, empty)
+    assert (found.stage, found.error, found.timed_out) == ("end", None, False)
+    assert found.path == str(site / "torch")
+    assert (found.version, found.cuda, found.hip, found.xpu) == ("2.11.0+cu130", "13.0", None, None)
+    assert (found.available, found.count, found.architectures) == (True, 2, ("sm_90",))
+    assert found.capabilities == {"cuda:0": "9.0", "cuda:1": "9.0"}
+    assert found.names == {"cuda:0": "Fake cuda:0", "cuda:1": "Fake cuda:1"}
+    assert found.kernels == (
+        KernelRun("cuda:0"),
+        KernelRun("cuda:1", "RuntimeError: CUDA error: no kernel image"),
+    )
+    assert "CUDA initialization: a warning of torch's" in found.warnings
+    assert found.import_s is not None and found.executable == sys.executable
+
+
+def test_a_wrong_product_is_an_error(tmp_path: Path, empty: Path) -> None:
+    assert asked(torch_of(tmp_path, product=15.0, count=1), empty).kernels == (
+        KernelRun("cuda:0", "a product came out wrong"),
+    )
+
+
+def test_a_device_that_torch_cannot_ask_does_not_hide_the_others(tmp_path: Path, empty: Path) -> None:
+    failing = 'if device == "cuda:0": raise RuntimeError("INTERNAL ASSERT")'
+    found = asked(torch_of(tmp_path, capability=failing), empty)
+    assert found.stage == "end"
+    assert found.kernels[0] == KernelRun("cuda:0", "RuntimeError: INTERNAL ASSERT")
+    assert found.kernels[1].device == "cuda:1"
+
+
+def test_an_accelerator_of_another_maker(tmp_path: Path, empty: Path) -> None:
+    xpu = "xpu = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: 3)"
+    found = asked(torch_of(tmp_path, top=xpu, available=False, count=0), empty)
+    assert (found.other, found.other_count, found.kernels) == ("xpu", 3, ())
+
+
+def test_versions_of_what_is_installed_and_two_of_one(tmp_path: Path, empty: Path) -> None:
+    site = torch_of(tmp_path)
+    for folder, name, version in (
+        ("torch-2.9.1.dist-info", "torch", "2.9.1"),
+        ("torch-2.11.0.dist-info", "torch", "2.11.0"),
+        ("pynvml-12.0.0.dist-info", "pynvml", "12.0.0"),
+        ("other-1.0.dist-info", "other", "1.0"),
+    ):
+        (site / folder).mkdir()
+        (site / folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    versions = asked(site, empty).versions
+    assert versions is not None
+    assert {"2.9.1", "2.11.0"} <= set(versions["torch"])
+    assert "12.0.0" in versions["pynvml"] and "other" not in versions
+
+
+def test_the_active_environment_is_told_by_the_variables_name(tmp_path: Path, empty: Path) -> None:
+    site = torch_of(tmp_path)
+    assert asked(site, empty, VIRTUAL_ENV=str(tmp_path)).active_elsewhere == "VIRTUAL_ENV"
+    assert asked(site, empty, CONDA_PREFIX=str(tmp_path)).active_elsewhere == "CONDA_PREFIX"
+    assert asked(site, empty, VIRTUAL_ENV=sys.prefix, CONDA_PREFIX=str(tmp_path)).active_elsewhere is None
+    assert asked(site, empty).active_elsewhere is None
+
+
+@pytest.mark.skipif(not Path(LOADED).exists(), reason="needs /proc")
+def test_libraries_from_elsewhere_count_where_the_environment_has_its_own(
+    tmp_path: Path, empty: Path, compiled_library: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    site = torch_of(
+        tmp_path,
+        top=f"import ctypes\nfor n in ('libcublas.so.12', 'libcudnn.so.9'):\n    ctypes.CDLL('{elsewhere}/' + n)",
+    )
+    for name in ("libcublas.so.12", "libcudnn.so.9"):
+        (elsewhere / name).write_bytes(compiled_library.read_bytes())
+    (site / "nvidia" / "cublas" / "lib").mkdir(parents=True)
+    (site / "nvidia" / "cublas" / "lib" / "libcublas.so.13").write_bytes(b"")
+    assert asked(site, empty).foreign_libraries == (str(elsewhere / "libcublas.so.12"),)
+
+
+@pytest.fixture
+def compiled_library(fake_driver: object) -> Path:
+    """A small library that can be loaded."""
+    from fake_driver import compiled
+
+    return compiled("fake_libcuda.c", ())
+
+
+# --- a torch that does not --------------------------------------------------------------------------------------------
+
+
+def test_a_stray_file_is_named_and_breaks_torch_alone(tmp_path: Path) -> None:
+    site = torch_of(tmp_path, top="import json; json.dumps")
+    here = tmp_path / "here"
+    (here / "glob").mkdir(parents=True)
+    (here / "glob" / "__init__.py").write_text("raise SystemExit('stray')")
+    (here / "json.py").write_text("")
+    (here / "harmless.py").write_text("")
+    found = asked(site, here)
+    assert found.shadowed_by == ("glob", "json.py")
+    assert (found.stage, found.error) == ("import", "AttributeError: module 'json' has no attribute 'dumps'")
+
+
+def test_a_file_called_torch_is_found_in_torchs_place(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "torch.py").write_text("")
+    found = asked(torch_of(tmp_path), here)
+    assert (found.stage, found.shadowed_by, found.version) == ("ask", ("torch.py",), None)
+    assert found.error == "AttributeError: module 'torch' has no attribute 'cuda'"
+
+
+@pytest.mark.parametrize(
+    ("top", "stage", "error"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "import", "SIGSEGV"),
+        (
+            "raise ImportError('libx.so: undefined symbol: abc')",
+            "import",
+            "ImportError: libx.so: undefined symbol: abc",
+        ),
+        ("import sys; sys.exit('no torch for you')", "import", "SystemExit: no torch for you"),
+        ("import os; os._exit(3)", "import", "exit status 3: printed by an import"),
+        ("del version", "ask", None),
+    ],
+)
+def test_what_ends_early_keeps_what_was_said_before(
+    tmp_path: Path, empty: Path, top: str, stage: str, error: str | None
+) -> None:
+    site = torch_of(tmp_path, top=top)
+    found = asked(site, empty)
+    assert found.path == str(site / "torch") and not found.timed_out
+    if error is None:
+        assert (found.stage, found.cuda) == ("end", None)
+    else:
+        assert found.stage == stage and found.error is not None and found.error.startswith(error)
+
+
+def test_a_torch_that_hangs_is_ended(tmp_path: Path, empty: Path) -> None:
+    site = torch_of(tmp_path, top="import time; time.sleep(600)")
+    found = asked(site, empty, timeout_s=5.0)
+    assert (found.stage, found.timed_out, found.error) == ("import", True, None)
+    assert found.path == str(site / "torch")
+
+
+def test_a_crash_in_a_kernel_keeps_the_devices(tmp_path: Path, empty: Path) -> None:
+    crash = 'if device == "cuda:1": import os; os.abort()'
+    found = asked(torch_of(tmp_path, capability=crash), empty)
+    assert found.stage == "run" and (found.error or "").startswith("SIGABRT")
+    assert found.kernels == (KernelRun("cuda:0"),) and found.count == 2
+
+
+# --- what the parent makes of it --------------------------------------------------------------------------------------
+
+
+def ended(stdout: str, returncode: int | None = 1, stderr: str = "") -> ChildResult:
+    return ChildResult(returncode, stdout, stderr, False, False, 0.0)
+
+
+def test_lines_of_others_are_left_out() -> None:
+    lines = 'printed\n{"stage": "ask"}\n[1]\n{"stage": "find", "path": "/x", "gpucheck": 1}\n{"stage": "en'
+    found = torch_probe.heard(ended(lines, 0))
+    assert (found.stage, found.path, found.error) == ("find", "/x", "exit status 0")
+
+
+@pytest.mark.parametrize(
+    ("returncode", "stderr", "error"),
+    [
+        (-11, "", "SIGSEGV"),
+        (-99, "last words\n\n", "signal 99: last words"),
+        (1, "Traceback\nSyntaxError: invalid syntax\n", "exit status 1: SyntaxError: invalid syntax"),
+        (None, "", "exit status None"),
+    ],
+)
+def test_how_it_ended(returncode: int | None, stderr: str, error: str) -> None:
+    assert torch_probe.heard(ended("", returncode, stderr)) == TorchProbe(stage="start", error=error)
+
+
+def test_what_is_no_interpreter_cannot_be_started() -> None:
+    with pytest.raises(OSError):
+        torch_probe.probe("/no/such/python")
+    assert torch_probe.probe("/bin/false").stage == "start"
