@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from gpucheck.health.doctor import mask
 from gpucheck.health.doctor.condition import Certainty, Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.units import GIB
 
 # Answers that a condition here or of a lower rung explains; any other is told as it is.
 EXPLAINED = (0, 2, 3, 34, 46, 100, 222, 800, 801, 802, 803, 804, 805, 806, 807, 808, 809, 810, 999)
+MANY = 64  # more cards than a machine has
 MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 # The kernel finds no room for the driver's pages of device memory among its own addresses.
 NO_ROOM_FOR_PAGES = r"request_free_mem_region\(\) err -34"
@@ -172,14 +174,19 @@ def _fabric(evidence: Evidence) -> Seen | None:
 
 def _no_device(evidence: Evidence) -> Seen | None:
     """100 that no mask and no MIG mode explains, on a machine that has a card."""
-    if evidence.driver.cuinit_code != 100 or "CUDA_VISIBLE_DEVICES" in evidence.variables | set(
-        evidence.facts.environment
-    ):
+    if evidence.driver.cuinit_code != 100 or not evidence.is_nvidia_here:
         return None
-    if not evidence.is_nvidia_here or _empty_mig(evidence) is not None:
+    if _is_masked(evidence) or _empty_mig(evidence) is not None:
         return None
     listed = sum(card.nvml_index is not None for card in evidence.cards)
     return answered(evidence, f"NVML lists {listed}" if listed else "NVML lists none either", nvml_count=listed)
+
+
+def _is_masked(evidence: Evidence) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES lets nothing through, of what NVML lists or, without its list, of many."""
+    value = evidence.value("CUDA_VISIBLE_DEVICES")
+    uuids = [card.uuid for card in evidence.cards if card.nvml_index is not None or card.parent_uuid is not None]
+    return value is not None and not mask.read(value, uuids or [None] * MANY).shown
 
 
 def _empty_mig(evidence: Evidence) -> Seen | None:

@@ -77,16 +77,14 @@ def _in_state(state: str, code: int) -> Callable[[Evidence], Seen | None]:
         if evidence.driver.nvml_code == code:
             return None if _is_told_by_log(evidence, state) else _said(evidence)
         cards = [card for card in evidence.cards if card.state == state]
-        if not cards or _is_told_by_log(evidence, state):
+        # Where CUDA works with the others, the card's own check says it.
+        if not cards or evidence.cuda_works or _is_told_by_log(evidence, state):
             return None
-        actions = sorted(
-            {card.recovery_action for card in cards if card.recovery_action not in (None, "none")} - {None}
-        )
-        asked = f"; the driver asks for {', '.join(map(str, actions))}" if actions else ""
+        actions = sorted({card.recovery_action for card in cards if card.recovery_action} - {"none"})
+        asked = f"; the driver asks for {', '.join(actions)}" if actions else ""
         return Seen(
             f"{', '.join(map(_name, cards))}: {state}{asked}",
             {"cards": [_name(card) for card in cards], "recovery_actions": actions},
-            verdict=_unless_cuda_works(evidence),
         )
 
     return judge
