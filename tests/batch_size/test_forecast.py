@@ -29,9 +29,9 @@ def test_before_a_trial_any_size_is_affordable() -> None:
 
 def test_what_is_affordable_leaves_room_for_noise_and_starts() -> None:
     forecast = Forecast([TIMED], compiled=False)
-    # 13 s are 10 s of forecast; less 2 s for a start, 8 s hold four steps of 2 s at a size of 100.
-    assert forecast.affordable(13.0, 2.0, Need(2, 4, 1)) == 100
-    assert forecast.affordable(13.0, 2.0, Need(2, 4, 6)) == 0
+    # 13 s and a little are 10 s of forecast; less 2 s for a start, 8 s hold four steps of 2 s at a size of 100.
+    assert forecast.affordable(13.1, 2.0, Need(2, 4, 1)) == 100
+    assert forecast.affordable(13.1, 2.0, Need(2, 4, 6)) == 0
 
 
 def test_each_trial_compiles_once() -> None:
@@ -126,6 +126,14 @@ def test_a_search_leaves_time_for_what_follows_it(
     assert clock.now <= seconds
     # What was kept back is used: a step of the answer is the sixteenth part of the time or more, less the starts.
     assert found["max_batch_size"] * SAMPLE_S * 24 >= seconds - 10 * START_S
+
+
+def test_where_nothing_that_follows_has_time_the_search_takes_it(clock: Clock) -> None:
+    # Three starts of 4 s more, and a first one of 4 s: no size leaves time for a run with the default malloc.
+    found = searched(14.0)
+    assert found["confirmed"] is True
+    assert found["recommended"]["reason"] == "there was no time for a run with the default malloc"
+    assert found["max_batch_size"] > 1
 
 
 def test_along_an_axis_no_partial_batch_is_waited_for(clock: Clock) -> None:

@@ -55,9 +55,13 @@ class Forecast:
             return max(TRIAL_TIMEOUT_LEAST_S, left_s)
         return max(TRIAL_TIMEOUT_LEAST_S, TRIAL_TIMEOUT_FACTOR * self.seconds(size, STEPS_CONFIRMED))
 
+    def takes(self, size: int, start_s: float, need: Need) -> float:
+        """How long what is needed takes at a size, in seconds, a child's start taking `start_s`."""
+        once = self.seconds(0, 0)
+        return need.starts * start_s + need.trials * once + self.seconds(size, need.steps) - once
+
     def affordable(self, left_s: float, start_s: float, need: Need) -> int | None:
         """The largest size at which what is needed fits into `left_s`, a child's start taking `start_s`; None: any."""
-        once = self.seconds(0, 0)
-        each = self.seconds(1, need.steps) - once
-        fixed = need.starts * start_s + need.trials * once
+        fixed = self.takes(0, start_s, need)
+        each = self.takes(1, start_s, need) - fixed
         return None if each <= 0 else max(0, int((left_s / TIME_RESERVE - fixed) / each))

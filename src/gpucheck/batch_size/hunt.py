@@ -137,7 +137,7 @@ class Hunt:
             next_one, attempt = attempt, self.guide.steer(attempt, self.search, self.results)
             best = self.search.best
             if attempt.purpose == "search" and best is not None:
-                affordable = self._affordable(attempt, foreseen=attempt is not next_one)
+                affordable = self._affordable(attempt, best.size, foreseen=attempt is not next_one)
                 size = attempt.size if affordable is None else min(attempt.size, self.search.rounded(affordable))
                 if closing or (size < attempt.size and size <= best.size * WORTHWHILE):
                     closing, self.limited_by = True, "time"
@@ -169,20 +169,22 @@ class Hunt:
     def _steps(self) -> int:
         return STEPS if self.runner.setup.is_cpu else STEPS_CONFIRMED
 
-    def _affordable(self, attempt: Attempt, *, foreseen: bool) -> int | None:
+    def _affordable(self, attempt: Attempt, best: int, *, foreseen: bool) -> int | None:
         """The largest size for which there is time, with that for what follows the confirmation; None for any.
 
         Where time suffices for the size that is `foreseen` to fill the memory, that answer comes first. One that time
-        limits all the same leaves what the size to recommend takes.
+        limits all the same leaves what the size to recommend takes, unless that is lost at the `best` size already.
         """
         left, start_s = self.deadline - time.monotonic(), self.runner.start_s
         starts = 1 if self.runner.one_trial_each else 0
-        search = Need(1, self._steps, starts) + Need(1, STEPS_CONFIRMED, 1)
+        confirmation = Need(1, STEPS_CONFIRMED, 1)
+        search = Need(1, self._steps, starts) + confirmation
         if foreseen:
             most = self.forecast.affordable(left, start_s, search)
             if most is None or most >= attempt.size:
                 return attempt.size
-        return self.forecast.affordable(left, start_s, search + self.after.need)
+        lost = self.forecast.takes(best, start_s, confirmation + self.after.need) > left
+        return self.forecast.affordable(left, start_s, search if lost else search + self.after.need)
 
     def _trial(self, attempt: Attempt) -> Result:
         best = self.search.best
