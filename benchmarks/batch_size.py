@@ -1,10 +1,15 @@
-"""Trials that `find-batch-size` needs, on simulated memory shapes. Needs no torch and no device.
+"""Trials that `find-batch-size` needs, on simulated memory shapes, and its time beside its peers', on this CPU.
 
     PYTHONPATH=src python benchmarks/batch_size.py [--sizes 2000] [--noise 0.02] [--reserve 1]
+    PYTHONPATH=src python benchmarks/batch_size.py --peers [--workload mlp] [--memory-limit 1GiB] [--rounds 3]
+
+The simulation needs no torch and no device. With `--peers` (from the extra `dev`) real searches follow, gpucheck's,
+Lightning's and accelerate's in turn over the same trials; `benchmarks/batch_peers.py` says how. `--sizes 0` leaves the
+simulation out.
 
 Prints, for each shape, trials (confirmation and the caller's own trial included), failures and the answer's share of
 the true maximum, then whether all of them reach what is wanted. Exits 1 where the bound of 2·log2(answer) + 4 trials is
-broken; a figure that is missed is told.
+broken, or a peer is faster than wanted or not there; another figure that is missed is told.
 
 How it counts: each trial's peak is the true one times a factor of its own, uniform over `--noise` (2 % is from -1 % to
 +1 %), and the trial fits if that is within the budget, as a real one does. The true maximum is by the peak without
@@ -19,13 +24,21 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from batch_peers import PEERS, Against, compare, installed
 
 from gpucheck.batch_size.outcome import Outcome
 from gpucheck.batch_size.search import Search
 
 BUDGET = 2**31
+# gpucheck's wall time over a peer's, at most.
+PEER_MOST = {"lightning": 0.5, "accelerate": 1.0}
+WORKLOADS = ("mlp", "convnet", "transformer")
 Shape = Callable[[float], tuple[float, float]]
 
 
@@ -162,8 +175,12 @@ class Wanted:
     unit: str = ""
 
     @property
+    def reached(self) -> bool:
+        return self.value <= self.most
+
+    @property
     def line(self) -> str:
-        verdict = "pass" if self.value <= self.most else "MISS"
+        verdict = "pass" if self.reached else "MISS"
         return f"{verdict}  {self.name}: {self.value:.2f}{self.unit}, at most {self.most:g}{self.unit} wanted"
 
 
@@ -193,11 +210,23 @@ def share_of(results: list[Result], holds: Callable[[Result], bool]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, default=2000)
+    parser.add_argument("--sizes", type=int, default=2000, help="simulated maxima for each shape")
     parser.add_argument("--noise", type=float, default=0.02)
     parser.add_argument("--reserve", type=int, default=1)
     parser.add_argument("--safe", action="store_true", help="never seek a failure: stay below 85 %% of the budget")
+    parser.add_argument("--peers", action="store_true", help="then search for real, beside Lightning and accelerate")
+    parser.add_argument("--workload", action="append", choices=WORKLOADS, help="for --peers; default all")
+    parser.add_argument("--memory-limit", default="1GiB", help="for --peers")
+    parser.add_argument("--rounds", type=int, default=3, help="for --peers")
     options = parser.parse_args()
+    good = simulated(options) if options.sizes else True
+    if options.peers:
+        good &= beside_peers(options.workload or WORKLOADS, options.memory_limit, options.rounds)
+    return 0 if good else 1
+
+
+def simulated(options: argparse.Namespace) -> bool:
+    """Run and report the simulated searches; False where the bound on trials is broken."""
     broken = 0
     everything: list[Result] = []
     print(
@@ -217,7 +246,28 @@ def main() -> int:
     print(f"\n{len(everything)} searches, noise {options.noise:.1%}:")
     for figure in wanted(everything):
         print(figure.line)
-    return 1 if broken else 0
+    return not broken
+
+
+def beside_peers(workloads: Sequence[str], limit: str, rounds: int) -> bool:
+    """Run and report the real searches; False where a figure is missed, or a peer is not installed."""
+    figures: list[Wanted] = []
+    for workload in workloads:
+        for one in compare(workload, limit, rounds, lambda text: print(text, flush=True)):
+            figures.append(against_peer(one))
+    print()
+    for figure in figures:
+        print(figure.line)
+    absent = [name for name in PEERS if not installed(name)]
+    for name in absent:
+        print(f'none  {name} is not installed: pip install -e ".[dev]" -c constraints.txt')
+    return not absent and all(figure.reached for figure in figures)
+
+
+def against_peer(one: Against) -> Wanted:
+    """What a comparison is held to."""
+    name = f"time to the answer over {one.peer}'s, {one.workload} under {one.limit}, median of {one.rounds}"
+    return Wanted(f"{name} (with what follows {one.whole_ratio:.2f})", one.ratio, PEER_MOST[one.peer])
 
 
 def report(name: str, results: list[Result], over: int) -> None:

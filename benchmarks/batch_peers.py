@@ -1,0 +1,322 @@
+"""How long `find-batch-size` takes beside Lightning's and accelerate's way to a batch size, on this CPU.
+
+`benchmarks/batch_size.py --peers` tells what comes of it; each side of a comparison is a process of this file:
+
+    python benchmarks/batch_peers.py SIDE WORKLOAD LIMIT [--first N]
+
+Both peers run in one process by design, whatever fails in it. Their trial is that of the search's own children: the
+same steps of the same workload under the same malloc settings, the same guard, the peak measured the same way. A trial
+that fails for want of memory, or whose peak is above the budget, raises what both take for out of memory (oneDNN's
+"could not create a primitive" they do not know). Lightning's Tuner doubles and bisects (`binsearch`, without the margin
+that it takes off its answer and without its limit of 8192); accelerate starts from N and takes a tenth off each time.
+
+Wall time is from the start of a side's process until its answer is there: for gpucheck until it is confirmed in a fresh
+process, which neither peer does. What gpucheck runs after that (an evaluation, the default malloc, the size to
+recommend) is told beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from gpucheck import api, units
+from gpucheck.batch_size.budget import guard_bytes
+from gpucheck.batch_size.forecast import STEPS
+from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.outcome import BOUNDING, End, Raised, classify
+from gpucheck.batch_size.runner import TUNED_MALLOC
+from gpucheck.report.events import Event, Trial
+
+OURS = "gpucheck"
+# What both peers look for in a RuntimeError; torch's own allocator says so.
+OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+# Of gpucheck's search; the command's own minute is for a CPU that is free.
+TIME_BUDGET_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One side's answer. `answer_s` is from the start of its process to its answer, `whole_s` to its end."""
+
+    side: str
+    answer: int | None
+    trials: int
+    failures: int
+    answer_s: float
+    whole_s: float
+
+    @property
+    def line(self) -> str:
+        """The side as it is printed."""
+        after = f", {self.whole_s:.0f} s with what follows" if self.side == OURS else ""
+        counts = f"{self.trials} trials, {self.failures} failed"
+        return f"    {self.side:12} {self.answer} after {self.answer_s:.0f} s{after}; {counts}"
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """What a comparison with one peer comes to: the median of gpucheck's time over the peer's, round by round."""
+
+    peer: str
+    workload: str
+    limit: str
+    ratio: float
+    whole_ratio: float
+    rounds: int
+
+
+def against(rounds: Sequence[dict[str, Taken]], workload: str, limit: str) -> list[Against]:
+    """The comparison with each peer that every round has."""
+    peers = [side for side in rounds[0] if side != OURS]
+    return [
+        Against(
+            peer,
+            workload,
+            limit,
+            statistics.median(taken[OURS].answer_s / taken[peer].answer_s for taken in rounds),
+            statistics.median(taken[OURS].whole_s / taken[peer].whole_s for taken in rounds),
+            len(rounds),
+        )
+        for peer in peers
+    ]
+
+
+def order(number: int, sides: Sequence[str]) -> list[str]:
+    """Who runs when in a round: each side is first in turn, so that a machine that changes its pace favours none."""
+    start = number % len(sides)
+    return [*sides[start:], *sides[:start]]
+
+
+def compare(workload: str, limit: str, rounds: int, say: Callable[[str], None]) -> list[Against]:
+    """Run every side that is installed, `rounds` times in turn. accelerate starts from 4 times gpucheck's answer."""
+    sides = [OURS, *(name for name in PEERS if installed(name))]
+    found: list[dict[str, Taken]] = []
+    answer = 0
+    for number in range(rounds):
+        say(f"{workload} under {limit}, round {number + 1} of {rounds}")
+        taken: dict[str, Taken] = {}
+        for side in order(number, sides):
+            taken[side] = measured(side, workload, limit, first_size(side, answer))
+            if side == OURS and not answer:
+                answer = taken[side].answer or 0
+            say(taken[side].line)
+        found.append(taken)
+    return against(found, workload, limit)
+
+
+def first_size(side: str, answer: int) -> int:
+    """Where a peer starts: Lightning at its own default, accelerate at four times the answer."""
+    return 4 * answer if side == "accelerate" else 2
+
+
+def installed(name: str) -> bool:
+    """Whether a peer can be imported here."""
+    return importlib.util.find_spec(name) is not None
+
+
+def measured(side: str, workload: str, limit: str, first: int) -> Taken:
+    """One side in a process of its own. Raises CalledProcessError where it fails."""
+    command = [sys.executable, __file__, side, workload, limit, "--first", str(first)]
+    # gpucheck sets them for its trials itself.
+    environment = {**os.environ, **({} if side == OURS else TUNED_MALLOC)}
+    started = time.monotonic()
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    ended = time.monotonic()
+    told = json.loads(done.stdout.splitlines()[-1])
+    return Taken(
+        side, told["answer"], told["trials"], told["failures"], told["answered_monotonic_s"] - started, ended - started
+    )
+
+
+# The sides, each in a process of its own
+
+
+@dataclass(slots=True)
+class Trials:
+    """The trial function of a search, as a peer calls it: `session` answers, `sizes` remembers."""
+
+    session: Any
+    budget_bytes: int
+    sizes: list[int] = field(default_factory=list)
+    failures: int = 0
+
+    def __call__(self, size: int) -> int:
+        """Train with batches of `size` and return it. Raises RuntimeError where memory ran out or the peak is above."""
+        self.sizes.append(size)
+        answer = self.session.trial(size, STEPS)
+        if not answer["ok"]:
+            self.failures += 1
+            chain = tuple(Raised(tuple(link["classes"]), link["message"]) for link in answer["raised"])
+            known = OUT_OF_MEMORY if classify(End(raised=chain), "cpu") in BOUNDING else "no want of memory"
+            raise RuntimeError(f"{known}: {chain[0].message}")
+        if answer["peak_bytes"] > self.budget_bytes:
+            self.failures += 1
+            raise RuntimeError(f"{OUT_OF_MEMORY}: a peak of {units.capacity(answer['peak_bytes'])} is above the budget")
+        return size
+
+
+def opened(workload: str, budget_bytes: int) -> Trials:
+    """The trials of a built-in workload on the CPU, prepared as a child of the search prepares them."""
+    from gpucheck.batch_size.trial import Session
+    from gpucheck.batch_size.trial_gauge import open_cpu_gauge
+    from gpucheck.batch_size.trial_load import load_for
+    from gpucheck.machine.accel import open_device
+
+    accel = open_device("cpu")
+    gauge = open_cpu_gauge(accel, guard_bytes(budget_bytes) if sys.platform == "linux" else None)
+    usual = Options(target=workload)
+    setup = {
+        "target": workload,
+        "inputs": usual.inputs,
+        "mode": usual.mode,
+        "optimizer": usual.optimizer,
+        "dtype": usual.dtype,
+    }
+    return Trials(Session(accel, gauge, load_for(setup, accel.device)), budget_bytes)
+
+
+def gpucheck(workload: str, limit: str) -> dict[str, Any]:
+    """gpucheck's search; it has answered as its confirmation passed."""
+    answered: list[float] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Trial) and event.result["purpose"] == "confirm" and event.result["outcome"] == "fits":
+            answered.append(time.monotonic())
+
+    found = api.find_batch_size(
+        workload, memory_limit=limit, device="cpu", time_budget_s=TIME_BUDGET_S, on_event=on_event
+    )
+    if not answered:
+        raise RuntimeError(f"no answer was confirmed: limited by {found.limited_by}")
+    trials = found.answer["trials"]
+    return {
+        "answer": found.max_batch_size,
+        "trials": sum(one["purpose"] in ("search", "confirm") for one in trials),
+        "failures": sum(one["purpose"] in ("search", "confirm") and one["outcome"] != "fits" for one in trials),
+        "answered_monotonic_s": answered[-1],
+    }
+
+
+def lightning(trials: Callable[[int], int], first: int) -> int | None:
+    """Lightning's binary search, a trial in each of its training steps; `first` is where it starts."""
+    import lightning as pl
+    import torch
+    from lightning.pytorch.tuner import Tuner
+
+    # Its trial is over before the next begins, so what it says of workers and loggers is beside the point.
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+
+    class Samples(torch.utils.data.Dataset[int]):
+        """More samples than any batch takes: its search ends at the length of the data."""
+
+        def __len__(self) -> int:
+            return 4 * Options().max_batch_size
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    class Module(pl.LightningModule):
+        """A parameter that makes a step of it, and the trial in the step."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.batch_size = first
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+
+        def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+            trials(self.batch_size)
+            return self.weight * 0.0
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+        def train_dataloader(self) -> torch.utils.data.DataLoader[int]:
+            return torch.utils.data.DataLoader(Samples(), batch_size=self.batch_size)
+
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            devices=1,
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=folder,
+        )
+        found: int | None = Tuner(trainer).scale_batch_size(
+            Module(),
+            mode="binsearch",
+            steps_per_trial=1,  # a trial has its own steps
+            init_val=first,
+            max_trials=64,
+            margin=0.0,
+            max_val=Options().max_batch_size,
+        )
+        return found
+
+
+def accelerate(trials: Callable[[int], int], first: int) -> int | None:
+    """accelerate's way down from `first`."""
+    from accelerate.utils import find_executable_batch_size
+
+    @find_executable_batch_size(starting_batch_size=first)  # type: ignore[untyped-decorator]
+    def train(batch_size: int) -> int:
+        return trials(batch_size)
+
+    found: int = train()
+    return found
+
+
+PEERS: dict[str, Callable[[Callable[[int], int], int], int | None]] = {
+    "lightning": lightning,
+    "accelerate": accelerate,
+}
+
+
+def peer(name: str, workload: str, limit: str, first: int) -> dict[str, Any]:
+    """A peer's search over the trial function."""
+    trials = opened(workload, units.parse_size(limit, "LIMIT"))
+    answer = PEERS[name](trials, first)
+    return {
+        "answer": answer,
+        "trials": len(trials.sizes),
+        "failures": trials.failures,
+        "answered_monotonic_s": time.monotonic(),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("side", choices=[OURS, *PEERS])
+    parser.add_argument("workload")
+    parser.add_argument("limit")
+    parser.add_argument("--first", type=int, default=2, help="the size that a peer starts from")
+    given = parser.parse_args()
+    if given.side == OURS:
+        found = gpucheck(given.workload, given.limit)
+    else:
+        found = peer(given.side, given.workload, given.limit, given.first)
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
