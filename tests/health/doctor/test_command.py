@@ -1,0 +1,340 @@
+"""`gpucheck doctor` from the doors to its findings: fakes of both libraries, a torch of a few lines, an interpreter."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_machine import FakeMachine
+
+from gpucheck.cli.app import main
+from gpucheck.errors import UsageError
+from gpucheck.health.doctor import command as doctor
+from gpucheck.health.doctor.command import Options
+from gpucheck.health.required import Usable
+from gpucheck.machine import inventory, stack
+from gpucheck.machine.host import ROOT
+from gpucheck.machine.torch_probe import TorchProbe
+from gpucheck.report.events import Judged, Progress, Recorder, Started
+from gpucheck.report.report import Collector, Report
+
+Fake = Callable[..., Path]
+
+TWO_GPUS = "nvml.count=2\ncuda.order=0,1\nprocesses=\npersistence=1\n"
+TORCH = """
+import types
+version = types.SimpleNamespace(cuda={cuda!r}, hip=None, xpu=None)
+__version__ = "2.11.0+{build}"
+backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=lambda: False))
+{top}
+class Result(float):
+    def sum(self): return self
+    def item(self): return float(self)
+    def __add__(self, other): return Result(128.0)
+    def __matmul__(self, other): return Result(16.0)
+def ones(size, device): return {kernel}
+def eye(size, device): return Result(16.0)
+class cuda:
+    get_arch_list = staticmethod(lambda: {architectures!r})
+    is_available = staticmethod(lambda: {count} > 0)
+    device_count = staticmethod(lambda: {count})
+    get_device_name = staticmethod(lambda device: "NVIDIA Fake 100")
+    get_device_capability = staticmethod(lambda device: (9, 0))
+"""
+
+
+def torch_of(
+    folder: Path,
+    *,
+    cuda: str | None = "13.0",
+    count: int = 2,
+    top: str = "",
+    kernel: str = "Result(64.0)",
+    architectures: tuple[str, ...] = ("sm_90",),
+) -> Path:
+    """A site-packages with a torch of these answers."""
+    package = folder / "site" / "torch"
+    package.mkdir(parents=True)
+    build = "cpu" if cuda is None else f"cu{cuda.replace('.', '')}"
+    package.joinpath("__init__.py").write_text(
+        TORCH.format(cuda=cuda, build=build, count=count, top=top, kernel=kernel, architectures=list(architectures))
+    )
+    package.joinpath("version.py").write_text(f"__version__ = '2.11.0+{build}'\ncuda = {cuda!r}\nhip = None\n")
+    return package.parent
+
+
+@pytest.fixture(autouse=True)
+def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with two cards and all that belongs to them; and no variable of this one's."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CC"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    nodes = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1")
+    machine = FakeMachine(tmp_path / "root").card(0x10).card(0x11).module().on_disk().nodes(*nodes).libraries()
+    # The command line has no other root: there the doors are given this one.
+    for door in (inventory, stack):
+        monkeypatch.setattr(door, "read", elsewhere(door.read, machine.root))
+    return machine.root
+
+
+def elsewhere(read: Callable[..., Any], root: Path) -> Callable[..., Any]:
+    """A door that reads `root` where it was to read this machine."""
+    signature = inspect.signature(read)
+
+    def redirected(*positional: Any, **named: Any) -> Any:
+        bound = signature.bind(*positional, **named)
+        if bound.arguments.get("root", ROOT) == ROOT:
+            bound.arguments["root"] = root
+        return read(*bound.args, **bound.kwargs)
+
+    return redirected
+
+
+def interpreter(folder: Path, site: Path | None = None, program: str = "") -> str:
+    """An interpreter of its own: this one with nothing but `site` and the standard library."""
+    path = folder / "python"
+    path.write_text(program or f'#!/bin/sh\nPYTHONPATH="{site or ""}" exec "{sys.executable}" -S "$@"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def diagnosed(options: Options) -> Report:
+    """What the command finds."""
+    collector = Collector()
+    doctor.command(options, collector)
+    return collector.report(version="0", command="doctor", argv=(), started="", elapsed_s=0.0)
+
+
+def told(report: Report) -> list[tuple[str, str]]:
+    return [(one.id, one.verdict) for one in report.findings]
+
+
+def worst(report: Report) -> list[tuple[str, str]]:
+    """What is more than a remark."""
+    return [(one.id, one.verdict) for one in report.findings if one.verdict not in ("pass", "info", "skip")]
+
+
+# --- whole machines ---------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_machine(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path))))
+    assert worst(report) == []
+    assert ("doctor.healthy", "pass") in told(report)
+    assert report.summary.exit == 0 and report.summary.verdict == "pass"
+    answer = report.results["doctor"]
+    assert (answer["first"], answer["broken"], answer["torch_works"]) == (None, None, True)
+    assert answer["rungs"][-1] == {
+        "rung": "run",
+        "state": "held",
+        "shown_by": "a kernel and a product are right on cuda:0, cuda:1",
+    }
+
+
+def test_a_machine_without_a_gpu_is_no_fault_unless_one_is_required(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(nvml=False, cuda=False)
+    python = interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))
+    bare = FakeMachine(tmp_path / "bare").root
+    report = diagnosed(Options(python=python, root=bare))
+    assert told(report) == [("torch.cpu_build", "info"), ("doctor.no_gpu", "info")]
+    assert report.summary.exit == 0
+    required = diagnosed(Options(python=python, require="cuda", root=bare))
+    assert told(required)[0] == ("device.required", "fail")
+    assert required.summary.exit == 1
+
+
+def test_what_is_required_is_judged_by_the_torch_that_was_asked(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path)), require="cuda"))
+    assert told(report)[0] == ("device.required", "pass") and report.summary.exit == 0
+
+
+def test_nobody_knows_what_is_wrong(fake_driver: Fake, tmp_path: Path) -> None:
+    """CUDA shows two, torch none, and there is no reason to be seen."""
+    fake_driver(TWO_GPUS)
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, count=0))))
+    assert worst(report) == [("doctor.unknown", "inconclusive")]
+    assert report.summary.exit == 4
+
+
+@pytest.mark.parametrize(
+    ("torch", "first"),
+    [
+        ({"cuda": None, "count": 0, "architectures": ()}, "torch.cpu_build"),
+        ({"cuda": "14.0", "count": 0}, "torch.driver_too_old"),
+        ({"architectures": ("sm_50",), "kernel": "1 / 0"}, "architecture.missing"),
+        ({"kernel": "1 / 0"}, "run.kernel_failed"),
+        ({"kernel": "__import__('os').abort()"}, "run.crashed"),
+        ({"top": "import os; os.abort()"}, "torch.crashed"),
+        ({"top": "raise ImportError('libcublas.so.12: undefined symbol: x')"}, "torch.undefined_symbol"),
+        ({"top": "raise ImportError('broken')"}, "torch.import_broken"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_fault_of_torchs_is_the_first_broken_rung_alone(
+    fake_driver: Fake, tmp_path: Path, torch: dict[str, object], first: str
+) -> None:
+    fake_driver(TWO_GPUS)
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, **torch))))  # type: ignore[arg-type]
+    assert report.results["doctor"]["first"] == first
+    assert worst(report) == [(first, "fail")]
+    assert report.results["doctor"]["consequences"] == []
+    assert report.summary.exit == 1
+
+
+def test_an_interpreter_without_torch(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    report = diagnosed(Options(python=interpreter(tmp_path)))
+    assert worst(report) == [("torch.missing", "fail")]
+    assert report.facts.torch is not None and report.facts.torch.version is None
+
+
+def test_a_stray_file_in_the_folder(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    Path("timeit.py").write_text("raise SystemExit('stray')")
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, top="import timeit"))))
+    assert worst(report) == [("torch.shadowed", "fail")]
+    assert report.findings[0].fix == "rename timeit.py, or work in another folder"
+
+
+def test_a_torch_that_hangs_as_it_is_imported(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    site = torch_of(tmp_path, top="import time; time.sleep(600)")
+    report = diagnosed(Options(python=interpreter(tmp_path, site), timeout_s=5.0))
+    assert worst(report) == [("torch.hung", "fail")]
+
+
+def test_a_torch_that_prints_is_no_trouble(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, top="print('{\"stage\": 1}')"))))
+    assert worst(report) == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [
+        ("", ("mask.hides_all", "fail")),
+        ("-1", ("mask.hides_all", "fail")),
+        ("cuda:0", ("mask.hides_all", "fail")),
+        ("0,5,1", ("mask.shows_fewer", "warn")),
+    ],
+)
+def test_a_mask(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask: str, found: tuple[str, str]
+) -> None:
+    # The fake reads words as atoi does; the driver does not show a GPU for one without a number.
+    fake_driver("nvml.count=2\ncuda.order=0,1\npersistence=1\n" + ("cuda.init=!100\n" if mask == "cuda:0" else ""))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+    shown = 1 if found[1] == "warn" else 0
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, count=shown))))
+    assert worst(report) == [found]
+    assert report.results["doctor"]["first"] == (found[0] if found[1] == "fail" else None)
+
+
+def test_a_lower_rung_is_named_and_torch_is_its_consequence(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS + "cuda.init=!34\n")
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))))
+    assert worst(report) == [("library.stub", "fail")]
+    assert report.results["doctor"]["consequences"] == ["torch.cpu_build"]
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
+
+
+def test_conditions_are_chosen_by_prefix(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    python = interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))
+    report = diagnosed(Options(python=python, skip=("torch.",)))
+    assert worst(report) == [("doctor.unknown", "inconclusive")]
+    assert "that were asked" in report.findings[-1].message
+    only = diagnosed(Options(python=python, only=("torch.cpu",)))
+    assert worst(only) == [("torch.cpu_build", "fail")] and only.results["doctor"]["asked"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (Options(only=("torch_",)), "--only 'torch_' fits no condition; did you mean "),
+        (Options(only=("torch.",), skip=("torch",)), "nothing would be looked for"),
+        (Options(require="cud"), "did you mean cuda"),
+        (Options(python="/no/such/python"), "--python /no/such/python cannot be started; No such file or directory"),
+        (Options(python="/bin/false"), "--python /bin/false does not run the probe; exit status 1"),
+        (Options(python="/"), "--python / cannot be started; Permission denied"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence(fake_driver: Fake, options: Options, words: str) -> None:
+    fake_driver(nvml=False, cuda=False)
+    with pytest.raises(UsageError) as raised:
+        diagnosed(options)
+    assert words in str(raised.value)
+
+
+def test_progress_comes_first_then_facts_then_findings(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(nvml=False, cuda=False)
+    recorder = Recorder()
+    doctor.command(Options(python=interpreter(tmp_path)), recorder)
+    kinds = [type(event).__name__ for event in recorder.events]
+    assert kinds[:3] == ["Progress", "Started", "Answered"] and set(kinds[3:]) == {"Judged"}
+    assert isinstance(recorder.events[0], Progress) and isinstance(recorder.events[1], Started)
+    assert isinstance(recorder.events[-1], Judged)
+
+
+@pytest.mark.parametrize(
+    ("probe", "usable"),
+    [
+        (None, Usable(None, 0)),
+        (TorchProbe(), Usable(None, 0)),
+        (TorchProbe(available=True, count=2, cuda="13.0"), Usable("cuda", 2)),
+        (TorchProbe(available=True, count=2, hip="7.0"), Usable("cuda", 2, True)),
+        (TorchProbe(available=False, count=2), Usable(None, 0)),
+        (TorchProbe(available=False, count=0, other="mps", other_count=1), Usable("mps", 1)),
+    ],
+)
+def test_what_torch_can_use(probe: TorchProbe | None, usable: Usable) -> None:
+    assert doctor.usable(probe) == usable
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_value_of_a_variable_that_is_not_on_the_list_is_told(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver(TWO_GPUS + "cuda.init=!999\n")
+    names = ("CUDA_INJECTION64_PATH", "CUDA_COREDUMP_FILE", "VIRTUAL_ENV", "HF_TOKEN", "CUDA_PROFILE", "CC", "SECRET")
+    for name in names:
+        monkeypatch.setenv(name, f"hidden-value-of-{name.lower()}")
+    from gpucheck.report.codec import to_json
+
+    for options in (Options(), Options(python=interpreter(tmp_path, torch_of(tmp_path)))):
+        document = json.dumps(to_json(diagnosed(options)))
+        assert "hidden-value" not in document
+        assert "CUDA_INJECTION64_PATH" in document
+
+
+# --- through the command line -----------------------------------------------------------------------------------------
+
+
+def test_through_the_command_line(fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_driver(TWO_GPUS)
+    python = interpreter(tmp_path, torch_of(tmp_path, count=0, cuda=None, architectures=()))
+    assert main(["doctor", "--python", python, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["findings"][0]["id"] == "torch.cpu_build"
+    assert document["findings"][0]["fix"].startswith(f"{sys.executable} -m pip install --force-reinstall torch ")
+    assert document["results"]["doctor"]["broken"] == "torch"
+    assert main(["doctor", "--python", python, "--skip", "torch."]) == 4
+    assert "? no rung is seen to be broken" in capsys.readouterr().out
+    assert main(["doctor", "--python", "/no/such/python"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "gpucheck: --python /no/such/python cannot be started; No such file or directory; "
+        "give the path of a Python interpreter\n"
+    )
