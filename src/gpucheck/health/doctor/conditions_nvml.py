@@ -195,6 +195,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="strong",
         title="CUDA does not start, and the driver asks for a recovery of the GPU",
         meaning="The driver tells of each card what would bring it back: a reset, a reboot, or an end to its work.",
+        settle="CUDA starts once it was done",
         fix="do what the driver asks for: nvidia-smi -q | grep -i recovery",
         judge=_recovery,
         source="NVML_FI_DEV_GET_GPU_RECOVERY_ACTION of nvml.h",
