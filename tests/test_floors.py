@@ -24,6 +24,7 @@ FLOORS = {
     "config": 0,
     "thresholds": 0,
     "links": 0,
+    "messages": 0,
     "naming": 0,
     "peaks": 0,
     "report": 1,

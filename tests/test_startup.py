@@ -55,6 +55,8 @@ def start(folder: Path, *command: str) -> tuple[subprocess.CompletedProcess[str]
         ["compare", "--help"],
         ["--version"],
         ["schema"],
+        ["explain", "--list"],
+        ["explain", "CUDA out of memory"],
         pytest.param(
             ["devices", "--json"],
             marks=pytest.mark.skipif(

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from gpucheck import messages
+
 Outcome = Literal[
     "fits",
     "over-budget",
@@ -66,36 +68,32 @@ def _row(pattern: str, outcome: Outcome, *, host: bool = False) -> Row:
     return Row(re.compile(pattern, re.IGNORECASE), outcome, host)
 
 
-# The first row that matches decides, so what is certain stands above what is suspected. The texts are those of torch's
-# allocators (CUDA, HIP, XPU, MPS, HPU and CPU), the CUDA runtime and driver, cuBLAS, cuDNN, cuSOLVER, NCCL and oneDNN.
+# The first row that matches decides, so what is certain stands above what is suspected.
 MESSAGES: tuple[Row, ...] = (
-    _row(r"DefaultCPUAllocator: (can't allocate memory|not enough memory)", "out-of-memory", host=True),
-    _row(r"std::bad_alloc|\[Errno 12\]|Cannot allocate memory", "out-of-memory", host=True),
-    _row(r"\bout of memory\b", "out-of-memory"),
-    _row(r"OUT_OF_(DEVICE|HOST)_MEMORY", "out-of-memory"),
-    _row(r"Invalid buffer size:", "out-of-memory"),
-    _row(r"PT_DEVMEM.*Allocation failed", "out-of-memory"),
-    # A kernel's own limit, whatever the memory: blocks of a grid, 32-bit indexing, tensors beyond 2^31 elements.
-    _row(r"invalid configuration argument", "size-limit"),
-    _row(r"INT_MAX|32-bit ind(ex|ices)|canUse32BitIndexMath|integer out of range", "size-limit"),
-    _row(r"Storage size calculation overflowed", "size-limit"),
-    _row(r"CUDNN_STATUS_NOT_SUPPORTED", "size-limit"),
-    # A display driver's watchdog ended the kernel.
-    _row(r"the launch timed out and was terminated", "timeout"),
+    _row(messages.CPU_ALLOCATOR, "out-of-memory", host=True),
+    _row(messages.HOST_ALLOCATION, "out-of-memory", host=True),
+    _row(messages.OUT_OF_MEMORY, "out-of-memory"),
+    _row(messages.LEVEL_ZERO, "out-of-memory"),
+    _row(messages.MPS_BUFFER, "out-of-memory"),
+    _row(messages.HPU, "out-of-memory"),
+    _row(messages.GRID, "size-limit"),
+    _row(messages.INDEX_32_BIT, "size-limit"),
+    _row(messages.STORAGE_SIZE, "size-limit"),
+    _row(messages.CUDNN_NOT_SUPPORTED, "size-limit"),
+    _row(messages.LAUNCH_TIMEOUT, "timeout"),
     # Errors that leave the device's context unusable.
     _row(r"illegal memory access|illegal instruction|misaligned address|unspecified launch failure", "device-broken"),
     _row(r"uncorrectable ECC|hardware stack error|GPU is lost|no kernel image is available", "device-broken"),
-    # Libraries that report a failed allocation of their own as something else.
-    _row(r"CU(BLAS|DNN|SPARSE|SOLVER|FFT|RAND)_STATUS_(ALLOC_FAILED|INTERNAL_ERROR|EXECUTION_FAILED)", "suspected"),
-    _row(r"CU(BLAS|DNN)_STATUS_NOT_INITIALIZED", "suspected"),
-    _row(r"FIND was unable to find an engine", "suspected"),
-    _row(r"NVML_SUCCESS == r", "suspected"),
-    _row(r"handles_\.at\(i\)", "suspected"),
-    _row(r"CUDA driver error: device not ready", "suspected"),
-    _row(r"UR_RESULT_ERROR_OUT_OF_RESOURCES|UR_RESULT_ERROR_DEVICE_LOST", "suspected"),
-    _row(r"run_func_\(.*model_container_runner", "suspected"),
-    _row(r"could not create a (primitive|memory|descriptor)", "suspected"),
-    _row(r"libgomp: Thread creation failed|can't start new thread|failed to map segment", "suspected"),
+    _row(messages.LIBRARY_FAILED, "suspected"),
+    _row(messages.LIBRARY_NOT_INITIALIZED, "suspected"),
+    _row(messages.NO_ENGINE, "suspected"),
+    _row(messages.NVML_ASSERT, "suspected"),
+    _row(messages.HANDLES, "suspected"),
+    _row(messages.NOT_READY, "suspected"),
+    _row(messages.XPU_DEVICE, "suspected"),
+    _row(messages.AOT_RUN, "suspected"),
+    _row(messages.ONEDNN, "suspected"),
+    _row(f"{messages.NO_THREAD}|{messages.NO_SEGMENT}", "suspected"),
 )
 
 _MEMORY_CLASSES = {"torch.OutOfMemoryError": False, "builtins.MemoryError": True}

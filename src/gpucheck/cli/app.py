@@ -12,7 +12,7 @@ import typer
 
 import gpucheck
 from gpucheck import exits
-from gpucheck.cli import compare, devices, doctor, find_batch_size, memory, schema, smoke, streams
+from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, memory, schema, smoke, streams
 from gpucheck.cli.bench.app import app as bench_app
 from gpucheck.cli.common import add, exit_codes_epilog, tell
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
@@ -48,6 +48,7 @@ def root(
 add(app, "devices", devices.devices, device="all")
 add(app, "memory", memory.memory)
 add(app, "doctor", doctor.doctor)
+add(app, "explain", explain.explain)
 add(app, "smoke", smoke.smoke)
 app.add_typer(bench_app, name="bench")
 add(app, "find-batch-size", find_batch_size.find_batch_size)

@@ -1,0 +1,92 @@
+"""`gpucheck explain`: what an error text means."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from gpucheck.cli.common import Common
+from gpucheck.errors import UsageError
+
+if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.health.explain.command import Pasted
+    from gpucheck.report.events import Emit
+
+_FIX = 'give an error text in quotes, an id, or - for standard input: gpucheck explain "CUDA out of memory"'
+_CHUNK = 2**16
+# Windows' shells write UTF-16 where they redirect; the mark at the beginning tells.
+_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+
+def explain(
+    common: Common,
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT | ID | -]", help="An error text, a traceback, a log, or an id; - reads stdin."),
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="All ids with their titles.")] = False,
+) -> int:
+    """What does this error mean, and what next? Also the page of an id."""
+    from gpucheck.cli import session
+
+    given = " ".join(text or ())
+    if list_all and given:
+        raise UsageError("--list takes no text", "", "leave one of them out")
+    if not list_all and not given.strip():
+        raise UsageError("there is nothing to explain", "", _FIX)
+
+    def answer(emit: Emit) -> None:
+        from gpucheck.health.explain import command
+
+        if list_all:
+            command.listing(emit)
+        elif given == "-":
+            command.explain(_pasted(), emit)
+        elif os.path.isfile(given):
+            raise UsageError(f"{given!r} is a file", "its name is no error text", f"gpucheck explain - < {given}")
+        elif command.is_id(given):
+            command.word(given.lower(), emit)
+        else:
+            command.explain(command.Pasted(given), emit)
+
+    return session.run(common, answer)
+
+
+def _pasted() -> Pasted:
+    """Standard input. Raises UsageError where nothing comes from it."""
+    from gpucheck.health.explain.command import MOST_BYTES, Pasted
+
+    if sys.stdin is None:
+        raise UsageError("standard input is closed", "", _FIX)
+    if sys.stdin.isatty():
+        print("paste the text, then Ctrl-D on a line of its own (Windows: Ctrl-Z, Enter)", file=sys.stderr)
+    try:
+        mark, last, total = read_end(sys.stdin.buffer, MOST_BYTES)
+    except OSError as error:
+        raise UsageError("standard input cannot be read", os.strerror(error.errno or 0), _FIX) from error
+    text = decoded(last, mark)
+    if not text.strip():
+        raise UsageError("standard input is empty", "", _FIX)
+    return Pasted(text, total if total > len(last) else None)
+
+
+def read_end(stream: IO[bytes], most: int) -> tuple[bytes, bytes, int]:
+    """The first bytes, the last `most` bytes and how many there were, holding no more than twice that."""
+    first, last, total = b"", bytearray(), 0
+    while chunk := stream.read(_CHUNK):
+        first = first or chunk[:4]
+        total += len(chunk)
+        last += chunk
+        if len(last) > 2 * most:
+            del last[:-most]
+    return first, bytes(last[-most:]), total
+
+
+def decoded(data: bytes, first: bytes = b"") -> str:
+    """Bytes as text: UTF-16 where the mark at the beginning says so, else UTF-8; what is neither becomes a sign."""
+    encoding = next((name for mark, name in _MARKS.items() if first.startswith(mark)), "utf-8")
+    return data.decode(encoding, "replace").removeprefix("\ufeff")

@@ -1,0 +1,109 @@
+"""Which known texts are in what was pasted, the root cause first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gpucheck.health.doctor.condition import Certainty
+from gpucheck.health.explain.normal import Kind, Line, Normal, normalise
+from gpucheck.health.explain.pattern import Pattern, compiled, is_cut
+from gpucheck.health.explain.text import Text
+
+# A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
+_MOST_PLACES = 100
+# The line that ends a traceback says more than a line of a log, and that more than a line of source in a frame.
+_WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A text that was found: on which line, which conditions it points to, and whether only a part of it was there."""
+
+    text: Text
+    line: int
+    conditions: tuple[str, ...]
+    cut: bool = False
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure it is: less so for a part of a text."""
+        return "hint" if self.cut else self.text.certainty
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a text stands, in characters without spaces."""
+
+    text: Text
+    start: int
+    end: int
+    line: Line
+    cut: bool = False
+
+    def within(self, other: _Place) -> bool:
+        """Whether a longer one covers it that says as much."""
+        covered = other.start <= self.start and self.end <= other.end
+        longer = other.end - other.start > self.end - self.start
+        return covered and longer and (self.text.symptom or not other.text.symptom)
+
+    def adds_nothing(self, other: _Place) -> bool:
+        """Whether it is a symptom on a line that says more."""
+        return self.text.symptom and not other.text.symptom and self.line == other.line
+
+    def touches(self, other: _Place) -> bool:
+        return self.start < other.end and other.start < self.end
+
+
+def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) -> list[Match]:
+    """The texts that `pasted` holds, the root cause first; none twice.
+
+    `conditions` are those of `gpucheck doctor`: where one is in the same place as a text, the text tells and points to
+    it. A symptom comes after what caused it. Of tracebacks the last group counts, and in a chained group the exception
+    that came first; on other lines what was written first.
+    """
+    normal = normalise(pasted)
+    told = list(_places(normal, texts))
+    pointed = list(_places(normal, conditions))
+    # What is there whole explains what is there in part: only where nothing is, parts are looked for.
+    if not told and not pointed:
+        told = list(_cut_places(normal, [*texts, *conditions]))
+    found = told + [place for place in pointed if not any(place.touches(one) for one in told)]
+    found = [place for place in found if not any(place.within(other) or place.adds_nothing(other) for other in found)]
+    matches: dict[str, Match] = {}
+    for place in sorted(found, key=_order):
+        beside = [one.text.id for one in pointed if one.touches(place)]
+        match = Match(place.text, place.line.number, (*place.text.conditions, *beside), place.cut)
+        earlier = matches.setdefault(place.text.id, match)
+        matches[place.text.id] = replace(
+            earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions)))
+        )
+    return list(matches.values())
+
+
+def _order(place: _Place) -> tuple[bool, int, int, int, int]:
+    line = place.line
+    return place.text.symptom, _WEIGHT[line.kind], -line.group, line.number, place.start - place.end
+
+
+def _places(normal: Normal, texts: Sequence[Text]) -> Iterator[_Place]:
+    for text in texts:
+        for source in text.patterns:
+            yield from _of_pattern(normal, text, compiled(source))
+
+
+def _of_pattern(normal: Normal, text: Text, pattern: Pattern) -> list[_Place]:
+    within = normal.spaced if pattern.by_word else normal.solid
+    if pattern.needs not in within:
+        return []
+    spans = [found.span() for found in pattern.regex.finditer(within) if found.group()]
+    spans = spans if len(spans) <= _MOST_PLACES else spans[: _MOST_PLACES // 2] + spans[-_MOST_PLACES // 2 :]
+    if pattern.by_word:
+        spans = [(normal.solid_offset(start), normal.solid_offset(end)) for start, end in spans]
+    return [_Place(text, start, end, normal.line_at(start)) for start, end in spans]
+
+
+def _cut_places(normal: Normal, texts: Sequence[Text]) -> Iterator[_Place]:
+    for text in texts:
+        if any(is_cut(normal.solid, compiled(source)) for source in text.patterns):
+            yield _Place(text, 0, 0, normal.lines[-1], cut=True)

@@ -1,0 +1,132 @@
+"""Text as people paste it, brought into one form: without colours, prefixes, boxes, quotes and line ends. Pure."""
+
+from __future__ import annotations
+
+import bisect
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpucheck.health.explain.pattern import QUOTES
+
+Kind = Literal["exception", "plain", "frame"]
+
+# Colours and links of a terminal, also where the escape character itself was lost on the way.
+_ESCAPES = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|(?:\x1b|\^\[|␛)\[[0-9;?]*[ -/]*[@-~]|\[\d{1,3}(?:;\d{1,3})*m")
+_INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad\x00-\x08\x0e-\x1f\x7f]")
+# The frames of rich's tracebacks and of exception groups.
+_BOXES = re.compile("[\u2500-\u259f]|^\\s*[|+](?:[-+]+|\\s|$)|\\s\\|\\s*$")
+_TIME = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ,|]\s?)?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+# What a log, a launcher or a mail program puts before a line. Each is taken away as often as it stands there.
+_PREFIX = re.compile(
+    "|".join(
+        (
+            r"(?:>\s?)+",  # a quoted mail
+            r"E {2,}",  # pytest
+            r"\[?" + _TIME + r"\]?(?:\s*[-|:]\s|\s|$|(?=\[))",
+            r"\[\s*\d+\.\d{6}\]\s?",  # the kernel's log
+            r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d \S+ (?:\w+(?:\[\d+\])?: )?",
+            r"\[(?:rank|default|node|worker|host)[ _-]?\d+\]:?\s?",  # torchrun, with and without --tee
+            r"\[\d+,\d+\]<std(?:out|err)>:\s?",  # mpirun --tag-output
+            r"\(\w+ pid=\d+(?:, ip=[\d.]+)?\)\s?",  # ray
+            r"\(pid=\d+(?:, ip=[\d.]+)?\)\s?",
+            r"\d{1,4}:(?: +|$)",  # srun --label
+            r"[\w.-]+-\d+\s+\| ",  # docker compose
+            r"\[?[EWIF]\d{4} \d\d:\d\d:\d\d(?:\.\d+)?(?: +\d+)?(?: [\w./<>-]+:\d+)?\]\s?",  # glog, c10d
+            r"\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)\]?(?:\s*[-|]\s|:[\w.]+:|:?\s|(?=\[)|$)\s*",
+            r"##\[\w+\]",  # GitHub Actions
+            r"\[[\w/.-]+\.(?:py|cpp|cu|cc|h):\d+(?::\w+)?\]\s?(?:-(?:\s|$))?",
+        )
+    )
+)
+# No line has more prefixes than this; a line made of nothing else ends here too.
+_MOST_PREFIXES = 8
+
+_EXCEPTION = re.compile(
+    r"terminate called|what\(\):|(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Fault|OutOfResources)\s*(?::|$)"
+)
+_FRAME = re.compile(r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] ')
+_TRACEBACK = "Traceback (most recent call last)"
+_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: its number in the text as given, what is left of it, what it is, and to which traceback it belongs."""
+
+    number: int
+    text: str
+    kind: Kind
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """The text in one form: `solid` without spaces, `spaced` with single ones; lines begin in `solid` at `starts`."""
+
+    lines: tuple[Line, ...]
+    solid: str
+    spaced: str
+    starts: tuple[int, ...]
+
+    def line_at(self, offset: int) -> Line:
+        """The line to which a character of `solid` belongs."""
+        return self.lines[max(bisect.bisect_right(self.starts, offset) - 1, 0)]
+
+    def solid_offset(self, offset: int) -> int:
+        """Where a character of `spaced` stands in `solid`."""
+        return offset - self.spaced.count(" ", 0, offset)
+
+
+def normalise(text: str) -> Normal:
+    """Bring a text into the one form."""
+    text = _ESCAPES.sub("", html.unescape(text).replace("\\n", "\n").replace('\\"', '"'))
+    lines = _classed([(number, _bare(line)) for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1)])
+    solids = [_solid(line.text) for line in lines]
+    starts, at = [], 0
+    for solid in solids:
+        starts.append(at)
+        at += len(solid)
+    spaced = " ".join(" ".join(_plain(line.text).split()) for line in lines)
+    return Normal(tuple(lines), "".join(solids), " ".join(spaced.split()), tuple(starts))
+
+
+def _plain(text: str) -> str:
+    return text.translate(_WITHOUT_QUOTES).lower()
+
+
+_WITHOUT_QUOTES = str.maketrans("", "", QUOTES)
+
+
+def _solid(text: str) -> str:
+    return "".join(_plain(text).split())
+
+
+def _bare(line: str) -> str:
+    """A line without what was put before it, or drawn around it."""
+    line = _BOXES.sub(" ", _INVISIBLE.sub("", line)).strip()
+    for _ in range(_MOST_PREFIXES):
+        found = _PREFIX.match(line)
+        if not found or not found.end():
+            break
+        line = line[found.end() :].lstrip()
+    return line
+
+
+def _classed(lines: Sequence[tuple[int, str]]) -> list[Line]:
+    """What each line is. Tracebacks that are chained are one group; what follows a new one is the next."""
+    found: list[Line] = []
+    group, chained, frame_before = 0, False, False
+    for number, text in lines:
+        if text.startswith(_CHAINED):
+            chained = True
+        elif text.startswith(_TRACEBACK):
+            group, chained = group if chained else group + 1, False
+        is_frame = _FRAME.match(text) is not None
+        kind: Kind = "frame" if is_frame or frame_before else "exception" if _EXCEPTION.match(text) else "plain"
+        found.append(Line(number, text, kind, group))
+        # Under a line of a traceback stands the line of source that it names.
+        frame_before = is_frame and text.startswith("File ")
+    return found

@@ -1,0 +1,369 @@
+"""Pages of what `smoke` and `bench` find: what an id asks and what to do where it does not pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpucheck.thresholds import THRESHOLDS, Threshold
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a finding's id stands for: whose it is, what it asks, what it means where it fails, and what to do then."""
+
+    id: str
+    command: str
+    title: str
+    meaning: str
+    then: str
+
+
+_SMOKE = (
+    (
+        "device.usable",
+        "torch can use the device",
+        "Torch sees no device of the kind, or using it raises.",
+        "gpucheck doctor",
+    ),
+    (
+        "tensors.round_trip",
+        "tensors survive the round trip bit for bit",
+        "What comes back from the device is not what was sent, in one of torch's data types.",
+        "gpucheck bench transfer, which compares large copies; then sudo dmesg | grep -i xid",
+    ),
+    (
+        "tensors.layouts",
+        "odd shapes and strides survive the round trip",
+        "A view that is not contiguous comes back changed: a bug of torch or of the backend.",
+        "a newer torch; .contiguous() before the copy works around it",
+    ),
+    (
+        "tensors.to_returns_new",
+        ".to() returns a new tensor and leaves the old",
+        "`x.to(device)` alone moves nothing: its result has to be kept.",
+        "x = x.to(device)",
+    ),
+    (
+        "tensors.device_mismatch",
+        "a mismatch of devices raises RuntimeError",
+        "Torch computed with tensors of two devices in silence.",
+        "a newer torch",
+    ),
+    ("tensors.numpy_needs_cpu", "numpy() needs the CPU", "NumPy works in host memory.", "x.cpu().numpy()"),
+    (
+        "modules.to",
+        "model.to() moves parameters and buffers",
+        "Parameters, buffers or tied weights did not arrive together.",
+        "a newer torch; in a model of your own: register_buffer in place of a plain attribute",
+    ),
+    (
+        "training.gradients_through_to",
+        "gradients flow through .to()",
+        "A gradient was lost or changed on its way between devices or data types.",
+        "a newer torch",
+    ),
+    (
+        "numerics.matmul",
+        "matrix products agree with float64",
+        "A product is further from the exact one than its precision explains.",
+        "gpucheck bench matmul compares the whole result; if it fails there too, the device or its library is faulty",
+    ),
+    (
+        "numerics.convolution",
+        "convolutions agree with float64",
+        "A convolution is further from the exact one than its precision explains.",
+        "torch.backends.cudnn.enabled = False tells whether it is cuDNN",
+    ),
+    (
+        "numerics.tf32",
+        "TF32 stays within its bound",
+        "TF32 keeps 10 bits of a float32's 23: a larger error is another precision, or a fault.",
+        "gpucheck bench matmul --dtype tf32",
+    ),
+    (
+        "training.step",
+        "a training step agrees with the CPU's and lowers the loss",
+        "Forward, backward and the optimizer together give something else than on the CPU.",
+        "gpucheck smoke --only numerics. says which part",
+    ),
+    (
+        "training.autocast",
+        "autocast computes low, keeps float32 weights",
+        "Mixed precision does not do what it says on this device.",
+        "a newer torch, or bfloat16 in place of float16",
+    ),
+    (
+        "memory.accounting",
+        "memory is counted rightly and comes back",
+        "What torch counts, and what the device or the system shows, do not go together, or freed memory stays.",
+        "gpucheck memory shows each step",
+    ),
+    (
+        "memory.one_pebibyte",
+        "one allocation of 1 PiB raises out-of-memory",
+        "An impossible request did not end in torch.OutOfMemoryError: programs that catch it would crash here.",
+        "a newer torch or driver",
+    ),
+    (
+        "memory.to_the_end",
+        "allocating to the end raises out-of-memory",
+        "Filling the device did not end in torch.OutOfMemoryError, or the device did not work on after it.",
+        "a newer torch or driver",
+    ),
+    (
+        "copies.pinned",
+        "pinned copies are right after a synchronise",
+        "A copy from pinned memory arrived changed.",
+        "gpucheck bench transfer compares large ones",
+    ),
+    (
+        "copies.non_blocking",
+        "non-blocking copies are right after a synchronise",
+        "A copy that was waited for arrived changed. Without the wait the host may read it too early: that is the "
+        "program's fault.",
+        "gpucheck bench transfer; in a program torch.cuda.synchronize() before the host reads",
+    ),
+    ("streams.wait", "a stream waits for another", "Work overtook what it had to wait for.", "a newer torch or driver"),
+    (
+        "device.context",
+        "device contexts are obeyed and end",
+        "Tensors made under a device land on another, or the context stays.",
+        "a newer torch",
+    ),
+    (
+        "data.loader",
+        "a DataLoader with workers and pinned memory delivers",
+        "Workers died or delivered wrong items: mostly /dev/shm is too small in a container.",
+        "df -h /dev/shm; docker run --shm-size=8g",
+    ),
+    (
+        "device.required",
+        "an accelerator of a kind is required",
+        "`--require` asks for a kind of device that torch cannot use here.",
+        "gpucheck doctor",
+    ),
+    (
+        "device.count",
+        "at least so many devices are required",
+        "`--min-devices` asks for more than torch can use here.",
+        "gpucheck devices; then gpucheck doctor",
+    ),
+)
+
+_CHANGED = "Data arrived changed: memory, link or driver are faulty, or a torch with a bug."
+_MEMORY = "There was not enough free memory for what was to be measured."
+_BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
+    "bench transfer": (
+        ("transfer.copies", "copies were made", "Nothing could be copied.", "gpucheck smoke"),
+        ("transfer.corrupt", "copies arrive as they were sent", _CHANGED, "sudo dmesg | grep -i xid; reseat the card"),
+        (
+            "transfer.both_ways_corrupt",
+            "copies in both directions at once arrive as they were sent",
+            _CHANGED,
+            "as for transfer.corrupt",
+        ),
+        ("transfer.idioms_corrupt", "the lines that people write copy rightly", _CHANGED, "as for transfer.corrupt"),
+        ("transfer.host_to_host", "how fast host memory copies", "On a CPU there is no link: both ends are RAM.", ""),
+        (
+            "transfer.link",
+            "how much of the link the fastest copies use",
+            "Below 65 % something holds them back: lanes that are missing, a slower generation, the wrong NUMA node, "
+            "a power state.",
+            "gpucheck bench transfer --numa local; nvidia-smi topo -m",
+        ),
+        (
+            "transfer.link_generation",
+            "the link runs at its generation",
+            "Judged under load: at rest a link slows down on purpose.",
+            "reseat the card, leave out the riser, and look at the slot's setting in the firmware",
+        ),
+        (
+            "transfer.link_width",
+            "the link runs with all its lanes",
+            "Fewer lanes than card and slot have cost the same share of the rate.",
+            "reseat the card; look which slots share lanes",
+        ),
+        (
+            "transfer.numa",
+            "what the wrong NUMA node costs",
+            "Pages on the other processor go through the link between the two.",
+            "numactl --cpunodebind=N --membind=N, with the node that `gpucheck bench transfer --numa local` shows",
+        ),
+        (
+            "transfer.pinned",
+            "there was pinned memory",
+            "The system gave no memory that cannot be swapped, or the device has none.",
+            "ulimit -l; fewer or smaller --size",
+        ),
+        (
+            "transfer.pinned_speedup",
+            "what pinned memory gains",
+            "From pinned memory the device fetches by itself; from pageable memory the driver copies first.",
+            "pin_memory=True in the DataLoader, with non_blocking=True",
+        ),
+        (
+            "transfer.idioms",
+            "what the usual lines of code cost",
+            "`.to`, `.cuda`, `.cpu` and a DataLoader against the raw copy.",
+            "",
+        ),
+        ("transfer.time", "everything was measured", "The time budget ended first.", "--time-budget 5m"),
+        ("transfer.together", "devices copied at the same time", "It needs two devices.", "--device all"),
+        ("transfer.memory", "there was memory to copy", _MEMORY, "smaller --size; gpucheck memory"),
+        ("transfer.part", "a part can be measured here", "The device has no such thing.", "leave it out with --skip"),
+    ),
+    "bench bandwidth": (
+        ("bandwidth.result", "every operation left what it must", _CHANGED, "gpucheck smoke; sudo dmesg | grep -i xid"),
+        ("bandwidth.speed", "how fast memory is read and written", "The best cold rate of the largest arrays.", ""),
+        (
+            "bandwidth.share_of_peak",
+            "how much of the memory's peak is reached",
+            "Of the data sheet's number; 80 to 93 % is usual. Far less is a lowered clock, or ECC on some cards.",
+            "gpucheck devices shows the memory clock",
+        ),
+        ("bandwidth.memory", "there was memory to measure", _MEMORY, "smaller --size; gpucheck memory"),
+    ),
+    "bench matmul": (
+        (
+            "matmul.result",
+            "the results are right",
+            "A product is not what float64 says, or differs from the first of the same inputs: silent corruption.",
+            "run it again; if it comes back, take the card out of use",
+        ),
+        (
+            "matmul.corruption",
+            "no result changes from run to run",
+            "The same inputs gave other bits.",
+            "as for matmul.result",
+        ),
+        (
+            "matmul.precision",
+            "products have the precision asked for",
+            "float32 is computed as TF32, or the other way round, by a setting of torch or a variable.",
+            'torch.set_float32_matmul_precision("highest")',
+        ),
+        (
+            "matmul.dtype",
+            "the device multiplies in this data type",
+            "It has no code for it.",
+            "leave it out of --dtype",
+        ),
+        ("matmul.efficiency", "how much is computed per watt", "The rate divided by the power that NVML shows.", ""),
+        ("matmul.speed", "how fast the fastest product is", "The best rate over shapes and data types.", ""),
+        (
+            "matmul.share_of_peak",
+            "how much of the part's peak is reached",
+            "Of the data sheet's dense number, at its boost clock. Less is a lowered clock (power, heat) or a shape "
+            "that is too small.",
+            "gpucheck bench matmul --sustain 30s shows burst and sustained",
+        ),
+        ("matmul.search", "the fastest shape of each data type", "What `--search` found.", ""),
+        (
+            "matmul.sustained",
+            "how much of the speed lasts",
+            "Heat and power lower the clock under long load.",
+            "better cooling, or a higher power limit",
+        ),
+        (
+            "matmul.tf32_gain",
+            "what TF32 gains",
+            "TF32 computes float32 products with 10 bits.",
+            'torch.set_float32_matmul_precision("high")',
+        ),
+        ("matmul.memory", "there was memory for the matrices", _MEMORY, "smaller --size; gpucheck memory"),
+    ),
+    "bench overlap": (
+        ("overlap.copies", "copies beside compute arrive as they were sent", _CHANGED, "gpucheck bench transfer"),
+        (
+            "overlap.pageable",
+            "pageable copies hide behind compute",
+            "They mostly do not: the driver copies them with the host's help.",
+            "pin_memory=True",
+        ),
+        (
+            "overlap.pinned",
+            "pinned copies hide behind compute on one stream",
+            "Work on one stream is done in order: they cannot.",
+            "a second stream",
+        ),
+        (
+            "overlap.pinned_two_streams",
+            "pinned copies hide behind compute on a second stream",
+            "The share of the copy's time that cost nothing.",
+            "torch.cuda.Stream for the copies, wait_stream before the use",
+        ),
+        ("overlap.streams", "the device has streams", "Without a second stream nothing can overlap.", ""),
+        ("overlap.device", "the device can be measured", "Overlap needs an accelerator.", "--device cuda"),
+        ("overlap.memory", "there was memory to measure", _MEMORY, "gpucheck memory"),
+    ),
+    "bench crossover": (
+        (
+            "crossover.result",
+            "both sides compute the same",
+            "The device and the CPU disagree by more than their precision.",
+            "gpucheck smoke --only numerics.",
+        ),
+        (
+            "crossover.precision",
+            "both sides multiply in float32",
+            "TF32 on one side makes the comparison unfair.",
+            'torch.set_float32_matmul_precision("highest")',
+        ),
+        ("crossover.device", "the device can be compared", "It needs an accelerator beside the CPU.", "--device cuda"),
+        ("crossover.memory", "there was memory to measure", _MEMORY, "gpucheck memory"),
+    ),
+    "bench": (
+        (
+            "device.shared",
+            "the device was free",
+            "Other processes held memory or computed there: rates are lower bounds.",
+            "gpucheck devices --processes",
+        ),
+        ("runs.child", "every run ended well", "A run in a process of its own failed.", "run it without --runs"),
+    ),
+}
+
+
+def _of_any_benchmark(name: str) -> dict[str, Page]:
+    """What every benchmark judges beside its own figures."""
+    return {
+        f"{name}.clock": Page(
+            f"{name}.clock",
+            f"bench {name}",
+            "what held the device's clock",
+            "Heat, power or a setting kept the clock below its highest while it was measured: the rates are of that "
+            "clock.",
+            "nvidia-smi -q -d PERFORMANCE,CLOCK; better cooling or a higher power limit",
+        ),
+        f"{name}.cpu_busy": Page(
+            f"{name}.cpu_busy",
+            f"bench {name}",
+            "what else the processor did",
+            "Other processes used the cores that the host's side of the work needs: the rates are lower bounds.",
+            "run it on a machine that does nothing else",
+        ),
+    }
+
+
+def _of_threshold(one: Threshold) -> Page:
+    option = f"{one.option} or " if one.option else ""
+    usual = f" Without it: {one.usual}." if one.usual else ""
+    return Page(
+        one.id,
+        one.command,
+        f"a threshold of your own, in {one.kind}",
+        f"{one.direction} so much, of {one.judges}.{usual}",
+        f"set it with {option}[thresholds] in gpucheck.toml",
+    )
+
+
+def _pages() -> dict[str, Page]:
+    pages = {row[0]: Page(row[0], "smoke", *row[1:]) for row in _SMOKE}
+    for command, rows in _BENCH.items():
+        pages |= {row[0]: Page(row[0], command, *row[1:]) for row in rows}
+        pages |= _of_any_benchmark(command.removeprefix("bench ")) if command != "bench" else {}
+    # What a row says stands before what its threshold asks: both are of one id.
+    return {one.id: _of_threshold(one) for one in THRESHOLDS} | pages
+
+
+PAGES: dict[str, Page] = _pages()

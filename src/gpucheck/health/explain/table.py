@@ -1,0 +1,45 @@
+"""Every text that is known: those of the conditions of `gpucheck doctor`, and those for what it cannot see."""
+
+from __future__ import annotations
+
+from gpucheck.health.doctor.catalogue import CONDITIONS
+from gpucheck.health.doctor.condition import Condition
+from gpucheck.health.explain import (
+    texts_cuda,
+    texts_data,
+    texts_install,
+    texts_libraries,
+    texts_log,
+    texts_memory,
+    texts_start,
+    texts_tensors,
+)
+from gpucheck.health.explain.text import Text
+
+TEXTS: tuple[Text, ...] = (
+    *texts_start.TEXTS,
+    *texts_memory.TEXTS,
+    *texts_cuda.TEXTS,
+    *texts_libraries.TEXTS,
+    *texts_tensors.TEXTS,
+    *texts_data.TEXTS,
+    *texts_install.TEXTS,
+    *texts_log.TEXTS,
+)
+
+
+def of_condition(condition: Condition) -> Text:
+    """A condition as what its own error texts point to: a text alone proves none, so `gpucheck doctor` is to look."""
+    return Text(
+        id=condition.id,
+        title=condition.title,
+        patterns=condition.texts,
+        meaning=condition.meaning,
+        then=f"gpucheck doctor makes sure; where it is so: {condition.fix}" if condition.fix else "gpucheck doctor",
+        certainty="hint",
+        conditions=(condition.id,),
+        source=condition.source,
+    )
+
+
+OF_CONDITIONS: tuple[Text, ...] = tuple(of_condition(one) for one in CONDITIONS if one.texts)

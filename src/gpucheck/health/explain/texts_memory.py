@@ -1,0 +1,213 @@
+"""Out of memory, in every wording, and sizes that no memory would help."""
+
+from __future__ import annotations
+
+from gpucheck import messages
+from gpucheck.health.explain.text import Text
+
+_FITS = "gpucheck find-batch-size path/to/model.py:make_model"
+_OTHERS = "gpucheck memory --device cuda shows whose memory it is; " + _FITS + " finds what fits"
+
+TEXTS: tuple[Text, ...] = (
+    Text(
+        "oom.cuda",
+        "the GPU's memory is full",
+        (
+            r"CUDA out of memory",
+            r"CUDA (driver )?error: out of memory",
+            r"CUDA error: CUDA_ERROR_OUT_OF_MEMORY",
+            r"cudaErrorMemoryAllocation",
+            r"Cuda error 2\b",
+        ),
+        "torch asked the driver for more than was free. What is full is this process's own tensors, memory that torch "
+        "keeps in its cache, or other processes; the message itself tells them apart: 'allocated by PyTorch', "
+        "'reserved but unallocated', 'process N has'. Where the reserved part is large, memory is fragmented, and "
+        "PYTORCH_ALLOC_CONF=expandable_segments:True helps.",
+        _OTHERS,
+        "proof",
+        source="torch's allocator, c10/cuda/CUDACachingAllocator.cpp",
+    ),
+    Text(
+        "oom.hip",
+        "the AMD GPU's memory is full",
+        (r"HIP out of memory", r"HIP error: out of memory", r"hipErrorOutOfMemory"),
+        "torch asked ROCm for more than was free on the device.",
+        _OTHERS,
+        "proof",
+    ),
+    Text(
+        "oom.xpu",
+        "the Intel GPU's memory is full",
+        (r"XPU out of memory", messages.LEVEL_ZERO),
+        "torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
+        _FITS,
+        "proof",
+    ),
+    Text(
+        "oom.mps",
+        "the memory that MPS may use is full",
+        (r"MPS backend out of memory",),
+        "MPS shares the machine's memory and torch limits its part of it. The message names the limit. Setting "
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 takes the limit away, and may make the whole machine stall.",
+        _FITS,
+        "proof",
+    ),
+    Text(
+        "oom.mps_buffer",
+        "one tensor is larger than Metal allows",
+        (messages.MPS_BUFFER,),
+        "A single buffer of MPS has a largest size, whatever memory is free.",
+        "make the tensor smaller: a smaller batch, a shorter sequence, or computed in parts",
+        "proof",
+    ),
+    Text(
+        "oom.hpu",
+        "the Gaudi device's memory is full",
+        (messages.HPU,),
+        "Habana's allocator could not serve the request.",
+        "a smaller batch",
+        "proof",
+    ),
+    Text(
+        "oom.cpu",
+        "the host's memory is full",
+        (messages.CPU_ALLOCATOR,),
+        "A tensor on the CPU could not be allocated: the machine's, the container's or the shell's limit (ulimit -v) "
+        "is reached.",
+        "gpucheck memory --device cpu shows the limits; free -h shows who uses it",
+        "proof",
+        source="torch's allocator, c10/core/impl/alloc_cpu.cpp",
+    ),
+    Text(
+        "oom.host",
+        "the host's memory is full",
+        (
+            messages.HOST_ALLOCATION,
+            r"Unable to allocate .* for an array with shape",
+            r"_ArrayMemoryError",
+            r"\bMemoryError\b",
+        ),
+        "The process asked the system for memory and got none: the machine's, the container's or the shell's limit is "
+        "reached. It is RAM, not the GPU's memory.",
+        "gpucheck memory --device cpu shows the limits; fewer DataLoader workers and a smaller prefetch_factor need "
+        "less",
+    ),
+    Text(
+        "oom.killed",
+        "the system ended the process because the host's memory was full",
+        (
+            r"Out of memory: Killed process",
+            r"oom-kill:",
+            r"oom_kill event",
+            r"OOMKilled",
+            r"exit(ed with)?( status| code)?:? ?137\b",
+            r"Memory cgroup out of memory",
+            r"SIGKILL.{0,40}(probably|likely|possibly).{0,20}memory",
+        ),
+        "The kernel's out-of-memory killer, or the container's limit, ended it with SIGKILL (9, or 137 in a shell). "
+        "It is RAM, not the GPU's memory; exit status 137 alone may also be someone's `kill -9`.",
+        "sudo dmesg | grep -i -e oom -e killed says which process and how much it had; then gpucheck memory --device "
+        "cpu",
+    ),
+    Text(
+        "oom.nccl",
+        "NCCL found no memory left on the GPU",
+        (r"Cuda failure (\d+ )?'out of memory'", r"NCCL WARN Failed to CUDA (m|c)alloc"),
+        "NCCL takes its buffers on the GPU beside torch's. Torch had already taken what it would have needed.",
+        "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9) before the first collective",
+        "proof",
+    ),
+    Text(
+        "oom.cublas",
+        "cuBLAS found no memory left on the GPU",
+        (r"CUBLAS_STATUS_ALLOC_FAILED",),
+        "cuBLAS takes memory for its handle and workspace beside torch's cache, and there was none left. It comes "
+        "mostly with the first product in a process whose memory is nearly full.",
+        _OTHERS,
+    ),
+    Text(
+        "oom.cudnn",
+        "cuDNN found no memory left",
+        (r"CUDNN_STATUS_ALLOC_FAILED",),
+        "cuDNN could not allocate what it needs, on the GPU or on the host.",
+        _OTHERS,
+    ),
+    Text(
+        "oom.nvml_assert",
+        "torch could not ask NVML while it was out of memory",
+        (messages.NVML_ASSERT + " INTERNAL ASSERT", r"NVML_SUCCESS == r"),
+        "As torch made up its out-of-memory message it asked NVML about the device, and NVML does not answer there: "
+        "seen on MIG instances and on Jetson. What happened first is that the memory was full.",
+        _FITS,
+        source="pytorch issues 112377 and 185240",
+    ),
+    Text(
+        "oom.onednn",
+        "oneDNN could not set up an operation",
+        (messages.ONEDNN,),
+        "On the CPU this is mostly the host's memory; else a shape or data type that oneDNN does not know.",
+        "try a batch of 1: if that works it was memory, and gpucheck find-batch-size --device cpu finds what fits",
+        "hint",
+    ),
+    Text(
+        "oom.handles",
+        "a library's handle could not be made",
+        (messages.HANDLES, messages.NOT_READY),
+        "It is seen where the GPU's memory is nearly full, as the first call of a library makes its handle.",
+        _OTHERS,
+        "hint",
+    ),
+    Text(
+        "oom.aot",
+        "a model compiled ahead of time failed inside",
+        (messages.AOT_RUN,),
+        "The runner hides the cause; out of memory is the most frequent one.",
+        "CUDA_LAUNCH_BLOCKING=1 and the same input again; then a smaller one",
+        "hint",
+        symptom=True,
+    ),
+    Text(
+        "oom.c10",
+        "memory for a tensor could not be had",
+        (r"C10 Out of Memory",),
+        "An allocator other than CUDA's could not serve a tensor.",
+        _FITS,
+    ),
+    Text(
+        "oom.other",
+        "something ran out of memory",
+        (
+            r"(error|fail(ed|ure)?|ran|runs|running)[^a-z]{0,3}(.{0,20}[^a-z])?out of memory\b",
+            r"\bout of memory (error|while|when|trying|allocating)",
+            r"\b(Cuda|Hip|XPU|torch\.|torch\.cuda\.)?OutOfMemoryError\b",
+        ),
+        "The text does not say whose memory: the GPU's or the host's.",
+        "gpucheck memory",
+        "hint",
+        symptom=True,
+    ),
+    Text(
+        "size.grid",
+        "a kernel was started with a size that CUDA does not allow",
+        (messages.GRID,),
+        "A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or zero. It is "
+        "seen in attention with batch times heads beyond 65 535. More memory does not help.",
+        "a smaller batch, or the same in parts",
+        source="pytorch issues 142228 and 146704",
+    ),
+    Text(
+        "size.index",
+        "a tensor has more elements than the operation can count",
+        (r"INT_MAX", r"32-bit ind(ex|ices)", r"canUse32BitIndexMath", r"integer out of range"),
+        "Some operations count in 32 bits, to 2³¹ elements. More memory does not help.",
+        "a smaller batch, or the same in parts",
+    ),
+    Text(
+        "size.storage",
+        "the sizes of a tensor multiply to more than 64 bits hold",
+        (messages.STORAGE_SIZE,),
+        "A size is wrong by far: mostly a length that was read as garbage, or a product of two wrong dimensions.",
+        "print the shape before the line that fails",
+        "proof",
+    ),
+)

@@ -1,0 +1,189 @@
+"""Tensors on the wrong device, of the wrong data type, or asked for what a device does not have."""
+
+from __future__ import annotations
+
+from gpucheck.health.explain.text import Text
+
+_TO = (
+    "x = x.to(device): .to() returns a new tensor and leaves the old; for a module model.to(device), "
+    "before the optimizer is made"
+)
+
+TEXTS: tuple[Text, ...] = (
+    Text(
+        "tensor.device_mismatch",
+        "two tensors are on different devices",
+        (
+            r"Expected all tensors to be on the same device",
+            r"but found at least two devices",
+            r"tensors? (to be )?on the same device, but got",
+            r"Unhandled FakeTensor Device Propagation",
+            r"is on .{1,12}, but expected .{0,30} to be on",
+            r"found two different devices",
+        ),
+        "One operand was not moved. The message names both devices: the one that is `cpu` is mostly a tensor that was "
+        "made in forward() or a buffer that is no registered buffer.",
+        _TO + "; torch.zeros(…, device=x.device); self.register_buffer",
+        "proof",
+    ),
+    Text(
+        "tensor.type_mismatch",
+        "the input and the weights are of different types or devices",
+        (r"Input type \(.{1,40}\) and (weight|bias) type \(.{1,40}\) should be the same",),
+        "torch.cuda.FloatTensor is on the GPU and torch.FloatTensor on the CPU: one of them was not moved. HalfTensor "
+        "against FloatTensor is the data type.",
+        _TO,
+        "proof",
+    ),
+    Text(
+        "tensor.dtype",
+        "two tensors are of different data types",
+        (
+            r"expected scalar type \w+ but found \w+",
+            r"mat1 and mat2 (must|to) have the same dtype",
+            r"(must|to) have the same dtype, but got",
+            r"expected m1 and m2 to have the same dtype",
+            r"Found dtype \w+ but expected \w+",
+            r"Index put requires the source and destination dtypes match",
+            r"result type \w+ can'?t be cast to the desired output type",
+            r"expected query, key, and value to have the same dtype",
+        ),
+        "A part of the model is in float16 or bfloat16 and another in float32, or an index is no integer.",
+        "model.to(dtype) and x.to(dtype) alike, or the step under torch.autocast",
+        "proof",
+    ),
+    Text(
+        "tensor.not_implemented",
+        "torch has no code for this data type on this device",
+        (
+            r"not implemented for '?(Half|BFloat16|Float|Double|Long|Int|Bool|Byte|Char)\b",
+            r"not implemented for '?(Complex|Float8_)\w+",
+        ),
+        "float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
+        "x.float(), or bfloat16; on the GPU where the CPU has none",
+        "proof",
+    ),
+    Text(
+        "tensor.numpy",
+        "a tensor on a device was given to NumPy",
+        (r"can'?t convert .{1,12} device type tensor to numpy", r"Can'?t call numpy\(\) on Tensor that requires grad"),
+        "NumPy works in the host's memory, and knows no gradients.",
+        "x.detach().cpu().numpy()",
+        "proof",
+    ),
+    Text(
+        "tensor.meta",
+        "a tensor without data was used",
+        (
+            r"Cannot copy out of meta tensor; no data",
+            r"Tensor on device meta is not on the expected device",
+            r"Tensor\.item\(\) cannot be called on meta tensors",
+        ),
+        "The module was made on the meta device (init_empty_weights, low_cpu_mem_usage, device_map) and a part never "
+        "got weights.",
+        "model.to_empty(device=…) and load the weights, or load with device_map and leave .to() out",
+        "proof",
+    ),
+    Text(
+        "tensor.backend",
+        "an operation does not exist on this device",
+        (r"Could not run '?[\w:.]+'? with arguments from the '?\w+'? backend",),
+        "The operation has no code for the device named: an extension built for the CPU alone, or a torch without "
+        "CUDA beside a package with it.",
+        "reinstall the package that the operation's name begins with, to match torch; gpucheck doctor",
+    ),
+    Text(
+        "tensor.load",
+        "a checkpoint was saved on a device that is not here",
+        (
+            r"Attempting to deserialize object on (a )?(CUDA|MPS|XPU) device",
+            r"on CUDA device \d+ but torch\.cuda\.device_count\(\) is \d+",
+        ),
+        "torch.load puts tensors where they were saved.",
+        'torch.load(path, map_location="cpu"), then model.to(device)',
+        "proof",
+    ),
+    Text(
+        "tensor.indices",
+        "an index is on another device than the tensor",
+        (r"indices should be either on .{1,12}or on the same device as the indexed tensor",),
+        "A tensor on the CPU was indexed with one on the GPU.",
+        "x[index.to(x.device)]",
+        "proof",
+    ),
+    Text(
+        "tensor.generator",
+        "the random generator is on another device",
+        (r"Expected a '?\w+'? device type for generator but found '?\w+'?",),
+        "torch.randperm, a sampler or a DataLoader got a generator of another device, often after "
+        "torch.set_default_device.",
+        "torch.Generator(device=…) of the tensors' device; for a DataLoader the CPU's",
+        "proof",
+    ),
+    Text(
+        "tensor.pin",
+        "a tensor that is not in host memory was to be pinned",
+        (r"cannot pin '?.{1,40}'? only dense CPU tensors can be pinned",),
+        "The dataset returns tensors on the GPU, and the DataLoader has pin_memory=True.",
+        "leave the dataset's tensors on the CPU, or pin_memory=False",
+        "proof",
+    ),
+    Text(
+        "tensor.device_string",
+        "the name of a device is not understood",
+        (r"Invalid device string", r"Expected one of cpu, cuda, ipu, xpu"),
+        "Devices are cpu, cuda, cuda:1, mps, xpu, meta.",
+        "gpucheck devices shows what torch calls each",
+        "proof",
+    ),
+    Text(
+        "mps.float64",
+        "MPS has no float64",
+        (r"Cannot convert a MPS Tensor to float64", r"MPS framework doesn'?t support float64"),
+        "Metal computes in 32 and 16 bits. NumPy's arrays are float64 unless made otherwise.",
+        "torch.from_numpy(a.astype('float32')).to('mps')",
+        "proof",
+    ),
+    Text(
+        "mps.operation",
+        "an operation does not exist for MPS",
+        (r"is not currently (implemented|supported).{0,60}for the MPS device",),
+        "torch has no Metal code for it.",
+        "PYTORCH_ENABLE_MPS_FALLBACK=1 computes it on the CPU",
+        "proof",
+    ),
+    Text(
+        "amp.unscale",
+        "the gradient scaler was given float16 gradients",
+        (r"Attempting to unscale FP16 gradients",),
+        "A GradScaler wants float32 weights and float16 in autocast alone.",
+        "leave the model in float32 (no .half()) under torch.autocast, or use bfloat16 without a scaler",
+        "proof",
+    ),
+    Text(
+        "amp.bfloat16",
+        "this device or torch has no bfloat16",
+        (
+            r"Your setup doesn'?t support bf16/gpu",
+            r"Bfloat16 is only supported on GPUs with compute capability of at least 8",
+        ),
+        "A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",
+        "gpucheck devices; then --fp16 in place of --bf16, or gpucheck doctor where the GPU is new enough",
+    ),
+    Text(
+        "attention.kernel",
+        "no attention kernel fits these inputs",
+        (r"No available kernel\. ?Aborting execution", r"No viable backend for scaled_dot_product_attention was found"),
+        "sdpa_kernel allows only backends that the data type, the head size, the mask or the GPU rules out.",
+        "warnings above the error say why each was left out; allow SDPBackend.MATH beside",
+        "proof",
+    ),
+    Text(
+        "attention.flash",
+        "FlashAttention does not run on this GPU",
+        (r"FlashAttention only supports Ampere GPUs or newer", r"FlashAttention only supports? fp16 and bf16"),
+        "It needs compute capability 8.0 and float16 or bfloat16.",
+        'attn_implementation="sdpa"',
+        "proof",
+    ),
+)

@@ -1,0 +1,365 @@
+"""Each known text once, as it is printed. The Xid numbers are written out of the table."""
+
+from __future__ import annotations
+
+from gpucheck.health import xid
+
+SAMPLES: dict[str, str] = {
+    # memory
+    "oom.cuda": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+    "79.15 GiB of which 1.12 GiB is free. Process 4711 has 78.02 GiB memory in use. Of the allocated memory 76.90 GiB "
+    "is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated.",
+    "oom.hip": "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of",
+    "oom.xpu": "RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
+    "oom.mps": (
+        "RuntimeError: MPS backend out of memory (MPS allocated: 8.10 GB, other allocations: 9.2 GB, max allowed: "
+        "18.13 GB). Tried to allocate 1.00 GB on private pool."
+    ),
+    "oom.mps_buffer": "RuntimeError: Invalid buffer size: 27.47 GB",
+    "oom.hpu": "RuntimeError: [Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::1073741824",
+    "oom.cpu": (
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+        "tried to allocate 4398046511104 bytes. Error code 12 (Cannot allocate memory)"
+    ),
+    "oom.host": "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB for an array with shape "
+    "(1000000, 1000000) and data type float64",
+    "oom.killed": "[88123.123456] Out of memory: Killed process 4711 (python) total-vm:81234567kB, anon-rss:61234567kB",
+    "oom.nccl": "node1:411:411 [0] init.cc:1691 NCCL WARN Cuda failure 2 'out of memory'",
+    "oom.cublas": "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "oom.cudnn": "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "oom.nvml_assert": "RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "
+    '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":1131, please report a bug to PyTorch.',
+    "oom.onednn": "RuntimeError: could not create a primitive",
+    "oom.handles": 'RuntimeError: !handles_.at(i) INTERNAL ASSERT FAILED at "../c10/cuda/driver_api.cpp"',
+    "oom.aot": (
+        "RuntimeError: run_func_( container_handle_, input_handles.data(), input_handles.size()) API call failed at "
+        "/pytorch/torch/csrc/inductor/aoti_runner/model_container_runner.cpp, line 107"
+    ),
+    "oom.c10": "RuntimeError: C10 Out of Memory. Trying to allocate 4096 bytes",
+    "oom.other": "the job ran out of memory",
+    "size.grid": "RuntimeError: CUDA error: invalid configuration argument",
+    "size.index": "RuntimeError: nonzero is not supported for tensors with more than INT_MAX elements",
+    "size.storage": "RuntimeError: Storage size calculation overflowed with sizes=[9223372036854775807, 2]",
+    # the CUDA runtime
+    "cuda.illegal_access": "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+    "cuda.misaligned": "RuntimeError: CUDA error: misaligned address",
+    "cuda.illegal_instruction": "RuntimeError: CUDA error: an illegal instruction was encountered",
+    "cuda.launch_failure": "RuntimeError: CUDA error: unspecified launch failure",
+    "cuda.device_assert": "torch.AcceleratorError: CUDA error: device-side assert triggered",
+    "assert.index": (
+        "/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1369: indexSelectSmallIndex: block: [3,0,0], thread: "
+        "[32,0,0] Assertion `srcIndex < srcSelectDimSize` failed."
+    ),
+    "assert.label": "/pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss_forward_reduce_cuda_kernel_2d: block: "
+    "[0,0,0], thread: [5,0,0] Assertion `t >= 0 && t < n_classes` failed.",
+    "assert.bce": (
+        "/pytorch/aten/src/ATen/native/cuda/Loss.cu:92: operator(): block: [0,0,0], thread: [1,0,0] Assertion "
+        "`input_val >= zero && input_val <= one` failed."
+    ),
+    "assert.probabilities": "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0",
+    "cuda.launch_timeout": "RuntimeError: CUDA error: the launch timed out and was terminated",
+    "cuda.no_kernel": "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+    "cuda.capability": "UserWarning: NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the "
+    "current PyTorch installation.",
+    "cuda.ordinal": "RuntimeError: CUDA error: invalid device ordinal",
+    "cuda.count_assert": "RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at "
+    '"../aten/src/ATen/cuda/CUDAContext.cpp":49, please report a bug to PyTorch.',
+    "cuda.initialization": "RuntimeError: CUDA error: initialization error",
+    "cuda.fork": "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you "
+    "must use the 'spawn' start method",
+    "cuda.peer": "RuntimeError: CUDA error: peer access is not supported between these two devices",
+    "cuda.ecc": "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+    "cuda.nvlink": "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+    "cuda.hardware_stack": "RuntimeError: CUDA error: hardware stack error",
+    "cuda.handle": "RuntimeError: CUDA error: invalid resource handle",
+    "cuda.argument": "RuntimeError: CUDA error: invalid argument",
+    "cuda.capture": "RuntimeError: CUDA error: operation not permitted when stream is capturing",
+    "cuda.ptx": "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.",
+    "hip.arch": "RuntimeError: HIP error: invalid device function",
+    "xpu.lost": "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
+    # the driver
+    "cuinit.3": "RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.",
+    "cuinit.34": "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda "
+    "functions before calling NumCudaDevices() that might have already set an error? Error 34: CUDA driver is a stub "
+    "library (Triggered internally at /pytorch/c10/cuda/CUDAFunctions.cpp:119.)",
+    "cuinit.46": "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+    "cuinit.100": "RuntimeError: No CUDA GPUs are available",
+    "cuinit.no_driver": "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU "
+    "and installed a driver from http://www.nvidia.com/Download/index.aspx",
+    "cuinit.too_old": "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version "
+    "12040). Please update your GPU driver",
+    "cuinit.101": "Unexpected error from cudaGetDeviceCount(). Error 101: invalid device ordinal",
+    "cuinit.802": "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+    "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized",
+    "cuinit.803": "Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver / cuda "
+    "driver combination",
+    "cuinit.804": "Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on non "
+    "supported HW",
+    "cuinit.mps": (
+        "Unexpected error from cudaGetDeviceCount(). Error 805: MPS client failed to connect to the MPS control "
+        "daemon or the MPS server"
+    ),
+    "cuinit.999": (
+        "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env "
+        "variable CUDA_VISIBLE_DEVICES after program start. Setting the available devices to be zero."
+    ),
+    "cuinit.unexpected": "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount().",
+    "torch.cpu_only": "AssertionError: Torch not compiled with CUDA enabled",
+    "nvml.mismatch": "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95",
+    "nvml.unknown": "Failed to initialize NVML: Unknown Error",
+    "nvml.permission": "Failed to initialize NVML: Insufficient Permissions",
+    "nvml.not_loaded": (
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+        "NVIDIA driver is installed and running."
+    ),
+    "nvml.no_library": "pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found",
+    "nvml.no_devices": "No devices were found",
+    "nvml.lost": (
+        "Unable to determine the device handle for GPU 0000:17:00.0: GPU is lost.  Reboot the system to recover"
+    ),
+    "nvml.reset": "GPU 00000000:17:00.0: GPU requires reset",
+    "nvml.wsl": "Failed to initialize NVML: GPU access blocked by the operating system",
+    "nvml.pynvml": "FutureWarning: The pynvml package is deprecated. Please install nvidia-ml-py instead.",
+    "container.no_runtime": 'docker: Error response from daemon: could not select device driver "" with capabilities: '
+    "[[gpu]].",
+    "container.cli": "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open "
+    "shared object file: no such file or directory: unknown.",
+    "kernel.key_rejected": "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",
+    "kernel.wrong_module": "modprobe: FATAL: Module nvidia not found in directory /lib/modules/6.8.0-51-generic",
+    # libraries
+    "cublas.not_initialized": (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+    ),
+    "cublas.failed": "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, "
+    "opb, m, n, k, &alpha, a, lda, b, ldb, &beta, c, ldc)`",
+    "cublas.not_supported": "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx`",
+    "cublas.invalid": "RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm`",
+    "cudnn.not_initialized": "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+    "cudnn.version": "RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (9, 10, 2) but found "
+    "runtime version (9, 1, 0).",
+    "cudnn.failed": "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+    "cudnn.not_supported": (
+        "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a "
+        "non-contiguous input."
+    ),
+    "cudnn.engine": "RuntimeError: FIND was unable to find an engine to execute this computation",
+    "cusolver.failed": "torch._C._LinAlgError: cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling "
+    "`cusolverDnCreate(handle)`",
+    "cufft.failed": "RuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR",
+    "cusparse.failed": "RuntimeError: CUDA error: CUSPARSE_STATUS_INSUFFICIENT_RESOURCES when calling `cusparseCreate`",
+    "nccl.duplicate": "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1275, invalid usage. "
+    "Last error: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 17000",
+    "nccl.shared_memory": "misc/shmutils.cc:72 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Ab12 "
+    "(size 9637888)",
+    "nccl.unhandled_cuda": "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/"
+    "ProcessGroupNCCL.cpp:3356, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5",
+    "nccl.unhandled_system": "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or "
+    "device error.",
+    "nccl.internal": "ncclInternalError: Internal check failed.",
+    "nccl.usage": "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+    "nccl.remote": "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
+    "prematurely.",
+    "nccl.timeout": "[rank0]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=466119168, NumelOut=466119168, "
+    "Timeout(ms)=600000) ran for 600060 milliseconds before timing out.",
+    "nccl.infiniband": (
+        "transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<48742> with status=12 "
+        "opcode=0 len=0 vendor err 129"
+    ),
+    "nccl.missing": "RuntimeError: Distributed package doesn't have NCCL built in",
+    "dist.port": "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+    "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+    "dist.rendezvous": "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients "
+    "joined.",
+    "dist.child": "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+    "dist.unused": (
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This "
+        "error indicates that your module has parameters that were not used in producing loss."
+    ),
+    "dist.tcp": (
+        "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. TCPStore on "
+        "host:29500 Broken pipe"
+    ),
+    # tensors
+    "tensor.device_mismatch": (
+        "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and "
+        "cpu! (when checking argument for argument mat1 in method wrapper_CUDA_addmm)"
+    ),
+    "tensor.type_mismatch": (
+        "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same"
+    ),
+    "tensor.dtype": "RuntimeError: mat1 and mat2 must have the same dtype, but got Float and Half",
+    "tensor.not_implemented": "RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Half'",
+    "tensor.numpy": (
+        "TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+        "memory first."
+    ),
+    "tensor.meta": (
+        "NotImplementedError: Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty()"
+    ),
+    "tensor.backend": (
+        "NotImplementedError: Could not run 'xformers::efficient_attention_forward_cutlass' with arguments from the "
+        "'CUDA' backend."
+    ),
+    "tensor.load": "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is "
+    "False. If you are running on a CPU-only machine, please use torch.load with map_location=torch.device('cpu')",
+    "tensor.indices": "RuntimeError: indices should be either on cpu or on the same device as the indexed tensor (cpu)",
+    "tensor.generator": "RuntimeError: Expected a 'cuda' device type for generator but found 'cpu'",
+    "tensor.pin": "RuntimeError: cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned",
+    "tensor.device_string": "RuntimeError: Invalid device string: 'gpu0'",
+    "mps.float64": (
+        "TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+    ),
+    "mps.operation": "NotImplementedError: The operator 'aten::_linalg_eigh' is not currently implemented for the MPS "
+    "device.",
+    "amp.unscale": "ValueError: Attempting to unscale FP16 gradients.",
+    "amp.bfloat16": (
+        "ValueError: Your setup doesn't support bf16/gpu. You need torch>=1.10, using Ampere GPU with cuda>=11.0"
+    ),
+    "attention.kernel": "RuntimeError: No available kernel. Aborting execution.",
+    "attention.flash": "RuntimeError: FlashAttention only supports Ampere GPUs or newer.",
+    # data and processes
+    "shm.bus": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that "
+    "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
+    "shm.open": (
+        "RuntimeError: unable to open shared memory object </torch_4711_2412_0> in read-write mode: No space left on "
+        "device (28)"
+    ),
+    "loader.files": "RuntimeError: received 0 items of ancdata",
+    "loader.killed": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.",
+    "loader.crashed": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Segmentation fault.",
+    "loader.exited": "RuntimeError: DataLoader worker (pid(s) 4711, 4712) exited unexpectedly",
+    "loader.timeout": "RuntimeError: DataLoader timed out after 30 seconds",
+    "process.main": (
+        "RuntimeError: An attempt has been made to start a new process before the current process has finished its "
+        "bootstrapping phase."
+    ),
+    "process.pickle": "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
+    "process.threads": "libgomp: Thread creation failed: Resource temporarily unavailable",
+    "crash.segfault": "Fatal Python error: Segmentation fault",
+    "crash.bus": "Bus error (core dumped)",
+    "crash.instruction": "Illegal instruction (core dumped)",
+    # what does not fit together
+    "import.nvjitlink": "ImportError: /venv/lib/python3.11/site-packages/torch/lib/../../nvidia/cusparse/lib/"
+    "libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
+    "import.symbol": (
+        "ImportError: /venv/lib/python3.11/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: "
+        "undefined symbol: _ZN3c104cuda9SetDeviceEi"
+    ),
+    "import.libcuda": "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
+    "import.library": "ImportError: libcudnn.so.8: cannot open shared object file: No such file or directory",
+    "import.nms": "RuntimeError: operator torchvision::nms does not exist",
+    "import.torch": "ModuleNotFoundError: No module named 'torch'",
+    "import.shadowed": (
+        "AttributeError: partially initialized module 'torch' has no attribute 'nn' (most likely due to a circular "
+        "import)"
+    ),
+    "import.numpy": "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.1.0 as it may crash.",
+    "import.glibc": "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by x.so)",
+    "import.dll": (
+        'OSError: [WinError 126] The specified module could not be found. Error loading "C:\\torch\\fbgemm.dll"'
+    ),
+    "import.segment": "ImportError: libtorch_cpu.so: failed to map segment from shared object",
+    "bitsandbytes.setup": (
+        "RuntimeError: CUDA Setup failed despite GPU being available. Please run the following command"
+    ),
+    "compile.libcuda": "AssertionError: libcuda.so cannot found!",
+    "compile.compiler": "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.",
+    "compile.python_h": "/tmp/tmpab/main.c:2:10: fatal error: Python.h: No such file or directory",
+    "compile.resources": (
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit: "
+        "101376. Reducing block sizes or `num_stages` may help."
+    ),
+    "compile.ptxas": "ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'",
+    "compile.missing": (
+        "RuntimeError: Cannot find a working triton installation. Either the package is not installed or it is too old."
+    ),
+    "compile.old_gpu": (
+        "RuntimeError: Found Tesla P100 which is too old to be supported by the triton GPU compiler, which is used "
+        "as the backend."
+    ),
+    "compile.backend": "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:",
+    "nvcc.missing": "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
+    "nvcc.mismatch": "RuntimeError: The detected CUDA version (12.4) mismatches the version that was used to compile "
+    "PyTorch (13.0). Please make sure to use the same CUDA versions.",
+    "nvcc.arch": "nvcc fatal   : Unsupported gpu architecture 'compute_120'",
+    "nvcc.host_compiler": "error: -- unsupported GNU version! gcc versions later than 13 are not supported!",
+    # the kernel's log
+    "bus.installed": "NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:26b5) installed in this system has\n"
+    "NVRM: fallen off the bus and is not responding to commands.",
+    "bus.off": "NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.",
+    "kernel.rm_init": "NVRM: GPU 0000:17:00.0: RmInitAdapter failed! (0x22:0x56:884)",
+    "kernel.pcie": "pcieport 0000:16:01.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer",
+    "xid.unknown": "NVRM: Xid (PCI:0000:b3:00.0): 999, pid=4711, name=python",
+    **{
+        f"xid.{one.number}": f"NVRM: Xid (PCI:0000:b3:00.0): {one.number}, pid=4711, name=python, Ch 00000008"
+        for one in xid.CATALOGUE
+    },
+}
+
+# Another wording of the same, or less of it than is usual.
+MORE: tuple[tuple[str, str], ...] = (
+    ("oom.cuda", "cuda out of memory"),
+    ("oom.handles", "RuntimeError: CUDA driver error: device not ready"),
+    ("oom.cuda", "RuntimeError: CUDA driver error: out of memory"),
+    (
+        "oom.cpu",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:80] data. DefaultCPUAllocator: not enough memory: you tried",
+    ),
+    ("oom.host", "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc"),
+    ("oom.host", "OSError: [Errno 12] Cannot allocate memory"),
+    ("oom.host", "MemoryError"),
+    ("oom.killed", "slurmstepd: error: Detected 1 oom_kill event in StepId=1234.0"),
+    ("oom.killed", "Reason: OOMKilled, Exit Code: 137"),
+    ("cuinit.802", "Error 802"),
+    ("cuinit.802", "cudaErrorSystemNotReady: system not yet initialized"),
+    ("cuinit.100", "CUDA error: no CUDA-capable device is detected"),
+    ("nvml.mismatch", "pynvml.NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version mismatch."),
+    ("xid.79", "xid 79"),
+    ("xid.79", "Xid 79"),
+    (
+        "shm.bus",
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+    ),
+    ("cublas.failed", "RuntimeError: CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasGemmEx`"),
+    ("tensor.dtype", "RuntimeError: expected scalar type Half but found Float"),
+    ("tensor.meta", "RuntimeError: Tensor.item() cannot be called on meta tensors"),
+    ("compile.ptxas", "triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error"),
+    ("crash.segfault", "exitcode: -11 (pid: 4711) of binary: /usr/bin/python"),
+)
+
+INNOCENT: tuple[str, ...] = (
+    "Epoch 3/10: loss 2.3412, lr 3e-4, 1234 samples/s, memory 12.3 GiB",
+    "[2026-01-31 12:00:00,123] [INFO] [trainer.py:88] step 1200 loss=1.93 grad_norm=0.82",
+    "CUDA available: True, device count: 8, NVIDIA H200",
+    "NVIDIA-SMI 580.95.05    Driver Version: 580.95.05    CUDA Version: 13.0",
+    "|   0  NVIDIA H200   On  | 00000000:17:00.0 Off |                    0 |",
+    "Successfully installed nvidia-cublas-cu12-12.8.4.1 nvidia-cudnn-cu12-9.10.2.21 torch-2.9.0 triton-3.5.0",
+    "Requirement already satisfied: torch>=2.6 in ./venv/lib/python3.11/site-packages (2.9.0)",
+    "Downloading model.safetensors: 100%|██████████| 15.0G/15.0G [02:31<00:00, 99.1MB/s]",
+    "Loading checkpoint shards: 100%|##########| 4/4 [00:08<00:00,  2.01s/it]",
+    "[rank0]: Saving checkpoint to /data/run7/step_1000.pt",
+    "node1:411:411 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>",
+    "node1:411:499 [0] NCCL INFO Channel 00/24 : 0 1 2 3 4 5 6 7",
+    "node1:411:499 [0] NCCL INFO comm 0x55 rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 17000 - Init COMPLETE",
+    "W0131 12:00:00.000000 411 torch/distributed/run.py:792] Setting OMP_NUM_THREADS environment variable to be 1",
+    "UserWarning: The given NumPy array is not writable, and PyTorch does not support non-writable tensors.",
+    "FutureWarning: You are using `torch.load` with `weights_only=False`",
+    "Using device: cuda:0 (NVIDIA A100-SXM4-80GB), bf16 mixed precision",
+    "usb 1-1: new high-speed USB device number 5 using xhci_hcd",
+    "[    3.141593] nvidia: loading out-of-tree module taints kernel.",
+    "[    3.200000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05",
+    "nvidia-uvm: Loaded the UVM driver, major device number 511.",
+    "kernel: pcieport 0000:00:01.0: PME: Signaling with IRQ 25",
+    "torch.compile: 12 graphs compiled, 0 recompiles, cache hit rate 0.98",
+    "All tests passed: 412 passed, 18 skipped in 93.21s",
+    "Set PYTORCH_ALLOC_CONF=expandable_segments:True to reduce fragmentation",
+    "Batch size 64 uses 41.2 GiB of device memory; 38.7 GiB are free",
+    "This feature is not implemented for Windows yet",
+    "Device 0 supports peer access to device 1: yes",
+    "train: 12%|█▏        | 120/1000 [00:31<03:47,  3.87it/s, loss=3.12]",
+    "GET /healthz 200 OK 0.3ms",
+    "RuntimeError: The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 1",
+    "KeyError: 'attention_mask'",
+    "Assertion of taxid 79 in the database took 0.2 s",
+)

@@ -1,0 +1,207 @@
+"""Every text is known as it is printed and as people paste it, and ordinary logs are not taken for errors."""
+
+from __future__ import annotations
+
+import collections
+import random
+import re
+import textwrap
+
+import pytest
+from pasted import INNOCENT, MORE, SAMPLES
+
+from gpucheck import messages
+from gpucheck.batch_size import outcome
+from gpucheck.health import xid
+from gpucheck.health.doctor.catalogue import BY_ID, CONDITIONS
+from gpucheck.health.explain.match import find
+from gpucheck.health.explain.page import PAGES
+from gpucheck.health.explain.pattern import compiled
+from gpucheck.health.explain.table import OF_CONDITIONS, TEXTS
+
+# The seed of what is pasted; any other serves as well.
+SEED = 20260131
+
+
+def answer(pasted: str) -> str | None:
+    """The id of what a text means; None where it is not known."""
+    found = find(pasted, TEXTS, OF_CONDITIONS)
+    return found[0].text.id if found else None
+
+
+def test_the_table_is_whole() -> None:
+    ids = [text.id for text in TEXTS] + [one.id for one in CONDITIONS] + list(PAGES)
+    twice = [name for name, count in collections.Counter(ids).items() if count > 1]
+    assert twice == []
+    assert len(TEXTS) >= 60
+    for text in TEXTS:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+", text.id)
+        assert text.patterns and text.title and text.meaning.endswith(".") and text.then, text.id
+        assert not text.title.endswith("."), text.id
+        assert all(name in BY_ID for name in text.conditions), text.id
+
+
+def test_every_text_has_a_sample() -> None:
+    assert set(SAMPLES) == {text.id for text in TEXTS}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_text_as_it_is_printed(name: str) -> None:
+    assert answer(SAMPLES[name]) == name
+
+
+@pytest.mark.parametrize(("name", "pasted"), MORE)
+def test_another_wording(name: str, pasted: str) -> None:
+    assert answer(pasted) == name
+
+
+@pytest.mark.parametrize("pasted", INNOCENT)
+def test_an_ordinary_line_means_nothing(pasted: str) -> None:
+    assert answer(pasted) is None
+
+
+def test_ordinary_lines_mean_nothing_together() -> None:
+    assert len(INNOCENT) >= 30
+    assert answer("\n".join(INNOCENT)) is None
+
+
+def test_the_texts_of_every_condition_can_be_tried() -> None:
+    """Conditions are written by others: their patterns have to stand the squeezing too."""
+    for one in CONDITIONS:
+        for source in one.texts:
+            assert compiled(source).regex.pattern
+
+
+# --- as people paste it -----------------------------------------------------------------------------------------------
+
+PREFIXES = (
+    "[rank3]: ",
+    "[default0]:",
+    "2026-01-31T12:00:00.123456Z ",
+    "2026-01-31 12:00:00,123 - ERROR - ",
+    "[2026-01-31 12:00:00,123][ERROR][trainer.py:10] - ",
+    "ERROR:root:",
+    "[ERROR] ",
+    "(RayWorkerWrapper pid=4009, ip=10.0.0.3) ",
+    "\x1b[36m(RayWorker pid=4009)\x1b[0m ",
+    "> ",
+    "> > ",
+    "E       ",
+    "[1,3]<stderr>:",
+    "3: ",
+    "trainer-1  | ",
+    "[ 1843.308145] ",
+    "Jan 31 12:00:00 node7 kernel: ",
+    "12:00:00 ",
+    "| ",
+)
+
+
+def colour(text: str, chance: random.Random) -> str:
+    """Some words in colour, the escape character kept, written out or lost."""
+    escape = chance.choice(("\x1b", "^[", ""))
+    words = text.split(" ")
+    for _ in range(1 + len(words) // 4):
+        at = chance.randrange(len(words))
+        words[at] = f"{escape}[1;31m{words[at]}{escape}[0m"
+    return " ".join(words)
+
+
+def wrap(text: str, chance: random.Random) -> str:
+    """Broken at spaces, or in the midst of words, as a mail program or a terminal does it."""
+    width = chance.choice((40, 60, 72, 80))
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if chance.random() < 0.5:
+            lines += textwrap.wrap(line, width, break_long_words=True) or [""]
+        else:
+            lines += [line[at : at + width] for at in range(0, len(line), width)] or [""]
+    return "\n".join(lines)
+
+
+def box(text: str) -> str:
+    """As rich draws a traceback around it."""
+    width = max(len(line) for line in text.split("\n")) + 2
+    middle = [f"│ {line:<{width}} │" for line in text.split("\n")]
+    return "\n".join(["╭" + "─" * width + "╮", *middle, "╰" + "─" * width + "╯"])
+
+
+def prefix(text: str, chance: random.Random) -> str:
+    before = chance.choice(PREFIXES)
+    return "\n".join(before + line for line in text.split("\n"))
+
+
+def amid(text: str, chance: random.Random) -> str:
+    """Between lines of an ordinary log."""
+    lines = chance.sample(INNOCENT, 6)
+    return "\n".join([*lines[:3], text, *lines[3:]])
+
+
+def is_by_word(name: str) -> bool:
+    text = next(one for one in TEXTS if one.id == name)
+    return any(
+        compiled(source).by_word and compiled(source).regex.search(" ".join(SAMPLES[name].lower().split()))
+        for source in text.patterns
+    )
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_text_as_it_is_pasted(name: str) -> None:
+    """Wrapped, coloured, prefixed, boxed and between other lines, in many ways: the same answer."""
+    chance = random.Random(f"{SEED} {name}")
+    for number in range(3 if name.startswith("xid.") else 15):
+        pasted = SAMPLES[name]
+        # What is read by words is told from other words by them: broken within one it is another.
+        steps = ["colour", "box", "prefix", "amid", *([] if is_by_word(name) else ["wrap"])]
+        chance.shuffle(steps)
+        wanted = [step for step in steps if chance.random() < 0.6]
+        if "wrap" in wanted:
+            pasted = wrap(pasted, chance)
+        if "colour" in wanted:
+            pasted = colour(pasted, chance)
+        if "box" in wanted and "colour" not in wanted:
+            pasted = box(pasted)
+        if "prefix" in wanted:
+            pasted = prefix(pasted, chance)
+        if "amid" in wanted:
+            pasted = amid(pasted, chance)
+        assert answer(pasted) == name, (number, wanted, pasted)
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if len(SAMPLES[name]) > 90])
+def test_a_long_text_that_was_cut_at_its_end(name: str) -> None:
+    """Cut behind what makes it known, with and without dots: known. Before that: known or unknown, never another."""
+    text = SAMPLES[name]
+    known_from = next(length for length in range(len(text), 0, -1) if answer(text[: length - 1]) != name)
+    for length in range(known_from, len(text)):
+        assert answer(text[:length] + "...") == name
+
+
+def test_a_text_cut_within_its_words_is_a_hint() -> None:
+    (match,) = find("RuntimeError: CUDA error: an illegal memory acc", TEXTS)
+    assert (match.text.id, match.cut, match.certainty) == ("cuda.illegal_access", True, "hint")
+    (match,) = find("emory access was encountered", TEXTS)
+    assert (match.text.id, match.cut) == ("cuda.illegal_access", True)
+    assert find("RuntimeError: CUDA error: an ill", TEXTS) == []
+
+
+# --- what is known elsewhere ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", outcome.MESSAGES, ids=lambda row: row.pattern.pattern[:30])
+def test_what_ends_a_trial_is_explained_too(row: outcome.Row) -> None:
+    """Each message by which a search knows that a size is too large is in a sample here."""
+    texts = [*SAMPLES.values(), *(pasted for _, pasted in MORE)]
+    assert any(row.pattern.search(text) and answer(text) for text in texts)
+
+
+def test_the_patterns_are_spelled_once() -> None:
+    assert messages.CPU_ALLOCATOR in next(text for text in TEXTS if text.id == "oom.cpu").patterns
+    assert outcome.MESSAGES[0].pattern.pattern == messages.CPU_ALLOCATOR
+
+
+def test_an_xid_tells_nvidias_own_action() -> None:
+    (match,) = find("NVRM: Xid (PCI:0000:b3:00.0): 94, pid=4711", TEXTS)
+    assert "NVIDIA's immediate action: RESTART_APP." in match.text.meaning
+    assert {one.action for one in xid.CATALOGUE} <= set(xid.ACTIONS)
+    assert len(xid.BY_NUMBER) == len(xid.CATALOGUE)
