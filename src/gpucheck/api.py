@@ -13,9 +13,10 @@ under `if __name__ == "__main__":`, since the trials import it.
 from __future__ import annotations
 
 import datetime
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +84,7 @@ def find_batch_size(
     mode: str = "train",
     optimizer: str = "adamw",
     dtype: str | None = None,
-    inputs: Sequence[str] = (),
+    inputs: str | Sequence[str] = (),
     amp: str | None = None,
     grad_checkpointing: bool = False,
     compiled: bool = False,
@@ -95,30 +96,37 @@ def find_batch_size(
     avoid_oom: bool = False,
     multiple_of: int = 1,
     start: int | None = None,
-    memory_limit: str | None = None,
+    memory_limit: str | int | None = None,
     headroom: float = HEADROOM,
     effective_batch: int | None = None,
     time_budget_s: float | None = None,
     trial_timeout_s: float | None = None,
-    resume: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
     device: str = "auto",
     on_event: Callable[[Event], None] | None = None,
 ) -> BatchSize:
     """Find the largest batch that trains, or with `mode="infer"` infers.
 
     `target` is what the command takes, or the factory itself; every other option is the command's (`docs/cli.md`), with
-    fractions for percentages and seconds for times. `on_event` is told each step as it begins, and each trial.
+    fractions for percentages, seconds for times and bytes where a size is a number. `on_event` is told each step as it
+    begins, and each trial.
 
     That nothing fits, or that time ran out, is no error: `max_batch_size` is None then, and the report's findings say
     why. Raises UsageError for an option that cannot be, TargetError for a workload that is missing or fails by itself,
     and CannotLook where the device cannot be used.
     """
+    _check(
+        {"mode": mode, "optimizer": optimizer, "dtype": dtype, "amp": amp, "axis": axis, "batch_size": batch_size}
+        | {"max_batch_size": max_batch_size, "tolerance": tolerance, "multiple_of": multiple_of, "start": start}
+        | {"memory_limit": memory_limit, "headroom": headroom, "effective_batch": effective_batch}
+        | {"time_budget_s": time_budget_s, "trial_timeout_s": trial_timeout_s}
+    )
     options = Options(
         target=target if target is None or isinstance(target, str) else _named(target),
         mode=mode,
         optimizer=optimizer,
         dtype=dtype,
-        inputs=tuple(inputs),
+        inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
         amp=amp,
         grad_checkpointing=grad_checkpointing,
         compiled=compiled,
@@ -126,13 +134,14 @@ def find_batch_size(
         batch_size=batch_size,
         max_batch_size=max_batch_size,
         search=SearchOptions(tolerance, exact, avoid_oom, multiple_of, start),
-        memory_limit=memory_limit,
+        memory_limit=f"{memory_limit}B" if isinstance(memory_limit, int) else memory_limit,
         headroom=headroom,
         effective_batch=effective_batch,
         time_budget_s=time_budget_s,
         trial_timeout_s=trial_timeout_s,
-        resume=resume,
-        device=device,
+        resume=None if resume is None else os.fspath(resume),
+        device=str(device),
+        import_path=tuple(os.path.abspath(folder) for folder in sys.path),
     )
     started, began = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
     collector = Collector()
@@ -153,6 +162,32 @@ def find_batch_size(
     return BatchSize(report)
 
 
+_NUMBER, _NAME = "a whole number", "text"
+# What an option takes, by kind and in words; those in the second table have to be given.
+_OPTIONAL: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("dtype", "amp", "axis"), ((str,), _NAME)),
+    **dict.fromkeys(("batch_size", "start", "effective_batch"), ((int,), _NUMBER)),
+    **dict.fromkeys(("time_budget_s", "trial_timeout_s"), ((int, float), "seconds, like 60.0")),
+    "tolerance": ((int, float), "a fraction, like 0.02"),
+    "memory_limit": ((str, int), "bytes, or text like 24GiB, 80% or leave:2GiB"),
+}
+_REQUIRED: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("mode", "optimizer"), ((str,), _NAME)),
+    **dict.fromkeys(("max_batch_size", "multiple_of"), ((int,), _NUMBER)),
+    "headroom": ((int, float), "a fraction, like 0.1"),
+}
+
+
+def _check(options: Mapping[str, object]) -> None:
+    """Raise UsageError for a value of another kind: what came of it later would not name the option."""
+    for name, value in options.items():
+        kinds, words = (_OPTIONAL | _REQUIRED)[name]
+        if value is None and name in _OPTIONAL:
+            continue
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise UsageError(f"{name} is {value!r}", f"it takes {words}")
+
+
 def _named(factory: Callable[[], Any]) -> str:
     """The TARGET that a child finds the factory by. Raises UsageError for one that cannot be imported by its name."""
     module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
@@ -164,6 +199,8 @@ def _named(factory: Callable[[], Any]) -> str:
             "trials run in processes of their own",
             "write it as a function at the top of a module",
         )
+    if module == "__main__" and (spec := sys.modules[module].__spec__) is not None:  # python -m
+        module = spec.name
     if "." in module:  # of a package: what it imports from its siblings needs the package's name
         return f"{module}:{name}"
     file = getattr(sys.modules.get(module), "__file__", None)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from gpucheck import api
@@ -37,6 +39,7 @@ def test_it_returns_the_report_of_the_command(scenario: Scenario) -> None:
     assert found.recommended == 816
     assert found.limited_by == "memory"
     assert found.accumulation_steps == 10
+    assert found.max_batch_size is not None
     assert found.samples_per_s == pytest.approx(found.max_batch_size * 1000)
     assert found.report.command == "find-batch-size"
     assert found.report.summary.verdict == "pass"
@@ -103,6 +106,91 @@ def test_what_has_no_name_is_refused(target: Any, said: str) -> None:
 def test_an_option_that_cannot_be_is_a_usage_error() -> None:
     with pytest.raises(api.UsageError, match=r"--mode 'trian' is not known; did you mean train\?"):
         api.find_batch_size("mlp", mode="trian")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"memory_limit": 0.5}, "memory_limit is 0.5; it takes bytes, or text like 24GiB, 80% or leave:2GiB"),
+        ({"time_budget_s": "60s"}, "time_budget_s is '60s'; it takes seconds, like 60.0"),
+        ({"headroom": "10%"}, "headroom is '10%'; it takes a fraction, like 0.1"),
+        ({"max_batch_size": 10.5}, "max_batch_size is 10.5; it takes a whole number"),
+        ({"max_batch_size": None}, "max_batch_size is None; it takes a whole number"),
+        ({"start": True}, "start is True; it takes a whole number"),
+        ({"mode": None}, "mode is None; it takes text"),
+        ({"device": 0}, "--device '0' is no device; give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"),
+    ],
+)
+def test_a_value_of_another_kind_is_a_usage_error(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(api.UsageError) as caught:
+        api.find_batch_size("mlp", **options)
+    assert str(caught.value) == said
+
+
+def test_values_as_python_has_them(scenario: Scenario, tmp_path: Path) -> None:
+    scenario(static=100 * MIB, per_sample=MIB)
+    found = api.find_batch_size(
+        "mlp", inputs="x:64:float32", device=torch.device("cpu"), memory_limit=GIB, resume=tmp_path / "trials"
+    )
+    assert found.answer["budget_bytes"] == GIB
+    assert found.answer["method"]["inputs"] == ["x:64:float32"]
+    assert (tmp_path / "trials").read_text().count("\n") == 1 + sum(
+        trial["purpose"] in ("search", "confirm") for trial in found.answer["trials"]
+    )
+
+
+def script(path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    path.write_text(text)
+    source = str(Path(__file__).parents[2] / "src")
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, env=environment, cwd=path.parents[1], check=False
+    )
+
+
+BEGINS = """
+from pathlib import Path
+from torch import nn
+from gpucheck import api
+
+def make():
+    return nn.Linear(8, 8)
+
+with open(Path(__file__).with_name("begun"), "a") as file:
+    file.write("begun ")
+api.find_batch_size(make, inputs="x:8:float32", mode="infer", device="cpu", max_batch_size=1)
+"""
+
+
+def test_a_script_that_begins_a_search_when_it_is_imported_is_told_and_not_run_again(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    ended = script(tmp_path / "inner" / "careless.py", BEGINS)
+    assert ended.returncode == 1
+    assert 'put what the script does under `if __name__ == "__main__":`' in ended.stderr.splitlines()[-1]
+    # The script itself, and the one trial that imported it.
+    assert (tmp_path / "inner" / "begun").read_text() == "begun begun "
+
+
+BESIDE = """
+from gpucheck import api
+from nets.small import make
+
+if __name__ == "__main__":
+    found = api.find_batch_size(make, inputs="x:8:float32", mode="infer", device="cpu", max_batch_size=1)
+    print(found.answer["target"], found.max_batch_size)
+"""
+
+
+def test_a_package_beside_the_script_is_found_by_its_trials(tmp_path: Path) -> None:
+    package = tmp_path / "scripts" / "nets"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "sizes.py").write_text("SIZE = 8\n")
+    (package / "small.py").write_text(
+        "from torch import nn\nfrom .sizes import SIZE\n\ndef make():\n    return nn.Linear(SIZE, SIZE)\n"
+    )
+    ended = script(tmp_path / "scripts" / "train.py", BESIDE)
+    assert (ended.returncode, ended.stdout) == (0, "nets.small:make 1\n"), ended.stderr
 
 
 def test_importing_it_loads_no_torch() -> None:

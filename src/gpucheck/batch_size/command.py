@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 
 from gpucheck.batch_size import estimate, several
 from gpucheck.batch_size.hunt import Hunt
 from gpucheck.batch_size.options import Options, Plan, plan
 from gpucheck.batch_size.prepare import for_estimate, prepare
-from gpucheck.batch_size.runner import TRIAL_TIMEOUT_LEAST_S, Runner
+from gpucheck.batch_size.runner import IN_TRIAL, TRIAL_TIMEOUT_LEAST_S, Runner
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
+from gpucheck.errors import UsageError
 from gpucheck.machine import choose, inventory
 from gpucheck.report.events import Emit, Notice, Started
 
@@ -25,6 +27,12 @@ def command(options: Options, emit: Emit) -> None:
     even the smallest batch fits, or that time ran out before any passed, is a finding.
     """
     began = time.monotonic()
+    if IN_TRIAL in os.environ:
+        raise UsageError(
+            "a trial of a search begins another",
+            "trials import the script that the target is in",
+            'put what the script does under `if __name__ == "__main__":`',
+        )
     made = plan(options)
     if options.estimate:
         _estimate(made, began, emit)

@@ -42,6 +42,8 @@ class Options:
     estimate: bool = False
     resume: str | None = None
     device: str = "auto"
+    # Where else the target's module may be, for children that are not started as this process was.
+    import_path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

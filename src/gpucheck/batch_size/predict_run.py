@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from dataclasses import asdict
 from typing import Any
 
 from gpucheck.batch_size.predict import Distrusted, Point, Prediction, checked, prediction
-from gpucheck.batch_size.runner import Setup
+from gpucheck.batch_size.runner import IN_TRIAL, Setup
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
 from gpucheck.units import duration
 
@@ -41,7 +42,7 @@ class Predictor:
         self._limit = min(LONGEST_S, SHARE_OF_TIME * available_s)
         self._began = time.monotonic()
         self._axis: str | None = setup.recipe.get("axis")
-        self._child = LineChild(python_argv("gpucheck.batch_size.trial_fake"))
+        self._child = LineChild(python_argv("gpucheck.batch_size.trial_fake"), env={**os.environ, IN_TRIAL: "1"})
         told = {**asdict(setup), "budget_bytes": budget_bytes, "on_host": on_host}
         told |= {"lowest": lowest, "highest": highest}
         with contextlib.suppress(ChildEnded):  # said when it is asked

@@ -80,6 +80,7 @@ def _setup(
         shared=shared,
         watch_bytes=watch_bytes,
         recipe=asdict(plan.recipe),
+        import_path=options.import_path,
     )
 
 

@@ -49,6 +49,9 @@ STEPS_CONFIRMED = 3
 # No trial is thought to hang before so long.
 TRIAL_TIMEOUT_LEAST_S = 30.0
 
+# A child's environment has it, so that a script that a trial imports cannot begin a search of its own.
+IN_TRIAL = "_GPUCHECK_TRIAL"
+
 Malloc = Literal["tuned", "default"]
 
 
@@ -72,6 +75,8 @@ class Setup:
     watch_bytes: int | None
     # How a step is run: the fields of `work.spec.Recipe` that are not its defaults.
     recipe: dict[str, Any] = field(default_factory=dict)
+    # Folders that a child looks for the target in after its own.
+    import_path: tuple[str, ...] = ()
 
     @property
     def is_cpu(self) -> bool:
@@ -291,7 +296,8 @@ class Runner:
 
     def _environment(self) -> dict[str, str]:
         own = {name: value for name, value in os.environ.items() if name not in TUNED_MALLOC}
-        return {**own, **TUNED_MALLOC} if self.malloc == "tuned" and self.setup.is_cpu else dict(os.environ)
+        tuned = self.malloc == "tuned" and self.setup.is_cpu
+        return {**(own | TUNED_MALLOC if tuned else os.environ), IN_TRIAL: "1"}
 
     def _ask(self, message: dict[str, Any], until: float) -> tuple[dict[str, Any] | None, End]:
         """Send a request and watch until the answer, the child's end, or `until`."""
