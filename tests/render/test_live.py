@@ -60,6 +60,14 @@ def test_along_an_axis_the_trials_are_of_lengths() -> None:
     ]
 
 
+def test_a_trial_of_an_earlier_run_says_so() -> None:
+    stream = io.StringIO()
+    view = LiveView(stream)
+    view(Trial(1, {"batch_size": 16, "outcome": "fits", "purpose": "search", "resumed": True}))
+    view.close()
+    assert stream.getvalue().splitlines()[1].endswith("   search (earlier)")
+
+
 def test_quiet_leaves_the_warnings() -> None:
     assert shown(io.StringIO(), quiet=True) == "gpucheck: another process is on this device\n"
 

@@ -19,7 +19,7 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
-from gpucheck.render.trials import verdict_of
+from gpucheck.render.trials import run, verdict_of
 from gpucheck.report.report import Report
 
 _COLUMNS = (
@@ -88,7 +88,7 @@ def _trials(found: dict[str, Any]) -> Block:
     peaks = column_of_numbers([trial["peak_bytes"] for trial in trials], units.GIB)
     rates = column_of_numbers([trial["samples_per_s"] for trial in trials])
     rows: list[list[Cell | str]] = [
-        [str(trial["batch_size"]), _result(trial), peak, rate, _run(trial), trial["reason"] or ""]
+        [str(trial["batch_size"]), _result(trial), peak, rate, run(trial), trial["reason"] or ""]
         for trial, peak, rate in zip(trials, peaks, rates, strict=True)
     ]
     axis = (found.get("axis") or {}).get("name")
@@ -106,11 +106,6 @@ def _result(trial: dict[str, Any]) -> Cell:
         # Its peak is told for comparison; the answer does not depend on it.
         return verdict_cell("info", outcome.replace("-", " "))
     return verdict_cell(verdict_of(outcome), outcome.replace("-", " "))
-
-
-def _run(trial: dict[str, Any]) -> str:
-    """What it was run for; a trial taken over from a log says so."""
-    return f"{trial['purpose']} (earlier)" if trial.get("resumed") else str(trial["purpose"])
 
 
 def _answer(found: dict[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpucheck import units
 from gpucheck.render.blocks import SIGNS, UNKNOWN
 from gpucheck.report.events import Trial
@@ -44,8 +46,13 @@ def line(trial: Trial) -> str:
     peak, rate = result.get("peak_bytes"), result.get("samples_per_s")
     peak_text = UNKNOWN if peak is None else units.capacity(peak)
     rate_text = UNKNOWN if rate is None else units.significant(rate)
-    size, purpose = str(result.get("batch_size")), str(result.get("purpose", ""))
-    return _laid_out(trial, str(trial.number), size, shown, peak_text, rate_text, purpose)
+    return _laid_out(trial, str(trial.number), str(result.get("batch_size")), shown, peak_text, rate_text, run(result))
+
+
+def run(result: dict[str, Any]) -> str:
+    """What a trial was run for; one that was taken over from a log says so."""
+    purpose = str(result.get("purpose", ""))
+    return f"{purpose} (earlier)" if result.get("resumed") else purpose
 
 
 def _laid_out(trial: Trial, number: str, size: str, shown: str, peak: str, rate: str, purpose: str) -> str:
