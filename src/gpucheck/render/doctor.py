@@ -18,26 +18,29 @@ _COLUMNS = (
 _STATES: dict[str, tuple[Verdict, str]] = {
     "held": ("pass", "holds"),
     "broken": ("fail", "broken"),
-    "unreached": ("skip", "stands on it"),
+    "unreached": ("skip", "not reached"),
     "unknown": ("inconclusive", "not known"),
     "absent": ("skip", "not here"),
 }
+# What stands on its own, in this order.
+_WORST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "info", "skip", "pass")
 
 
 def blocks(report: Report) -> list[Block]:
     """The diagnosis first, then the ladder that led to it, what follows from it, and what stands on its own."""
     told = report.results.get("doctor") or {}
     first = next((one for one in report.findings if one.id == told.get("first")), None)
+    whole = [one for one in report.findings if one.id.startswith("doctor.")]
     because = [one for one in report.findings if "because_of" in one.evidence]
-    aside = [one for one in report.findings if one is not first and one not in because]
-    laid_out: list[Block] = []
-    if first is not None:
-        laid_out += [*_diagnosis(first), Line()]
+    aside = [one for one in report.findings if one is not first and one not in (*because, *whole)]
+    laid_out: list[Block] = [] if first is None else [*_diagnosis(first), Line()]
+    for one in whole:
+        laid_out += [finding_line(one), *([advice_line(one.fix)] if one.fix else []), Line()]
     if told.get("rungs"):
         laid_out += [table(_COLUMNS, [_row(rung) for rung in told["rungs"]]), Line()]
     if because:
         laid_out.append(Line("only because of it: " + ", ".join(f"{one.title} ({one.id})" for one in because)))
-    for one in aside:
+    for one in sorted(aside, key=lambda one: _WORST.index(one.verdict)):
         laid_out.append(finding_line(one))
         laid_out += [advice_line(one.fix)] if one.fix else []
     laid_out.append(Line(versions(report.facts)))

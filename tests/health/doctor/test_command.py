@@ -157,19 +157,12 @@ def test_what_is_required_is_judged_by_the_torch_that_was_asked(fake_driver: Fak
     assert told(report)[0] == ("device.required", "pass") and report.summary.exit == 0
 
 
-def test_nobody_knows_what_is_wrong(fake_driver: Fake, tmp_path: Path) -> None:
-    """CUDA shows two, torch none, and there is no reason to be seen."""
-    fake_driver(TWO_GPUS)
-    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, count=0))))
-    assert worst(report) == [("doctor.unknown", "inconclusive")]
-    assert report.summary.exit == 4
-
-
 @pytest.mark.parametrize(
     ("torch", "first"),
     [
         ({"cuda": None, "count": 0, "architectures": ()}, "torch.cpu_build"),
         ({"cuda": "14.0", "count": 0}, "torch.driver_too_old"),
+        ({"count": 0}, "torch.sees_none"),
         ({"architectures": ("sm_50",), "kernel": "1 / 0"}, "architecture.missing"),
         ({"kernel": "1 / 0"}, "run.kernel_failed"),
         ({"kernel": "__import__('os').abort()"}, "run.crashed"),

@@ -170,6 +170,11 @@ CASES: list[tuple[str, Evidence, str]] = [
         with_driver(with_torch(available=False, count=0, kernels=()), libcuda_version="12.8", version="570.86"),
         "torch 2.11.0+cu130 is built for CUDA 13.0, and the driver serves CUDA 12.8",
     ),
+    (
+        "torch.sees_none",
+        with_torch(available=False, count=0, kernels=(), warnings=("pynvml is old", "CUDA initialization:\n  why")),
+        "CUDA shows 2 devices and torch.cuda.is_available() is False; torch says: CUDA initialization: why",
+    ),
     ("torch.driver_minor", with_torch(cuda="13.2"), "torch is built for CUDA 13.2, and the driver serves 13.0"),
     (
         "torch.foreign_libraries",

@@ -97,6 +97,8 @@ def _at_rest(check: str) -> Callable[[Evidence], Seen | None]:
     """A judge that takes over what `gpucheck devices` says of every card, the worst of it first."""
 
     def judge(evidence: Evidence) -> Seen | None:
+        if _is_the_diagnosis(check, evidence):
+            return None
         found: list[Finding] = [
             one
             for card in evidence.cards
@@ -105,12 +107,20 @@ def _at_rest(check: str) -> Callable[[Evidence], Seen | None]:
         ]
         if not found:
             return None
-        # warn, then fail, in the order of verdicts: the last is the worst of what a card at rest may have.
+        # info, warn, fail in the order of verdicts: the last is the worst of what a card at rest may have.
         worst = max(found, key=lambda one: VERDICTS.index(one.verdict))
-        message = "; ".join(f"{one.message} ({one.title})" for one in found) if len(found) > 1 else worst.message
-        return Seen(message, {"devices": [one.evidence for one in found]}, worst.fix, None, worst.verdict, worst.title)
+        said = [one.message if one.title == worst.title else f"{one.message} ({one.title})" for one in found]
+        told = {"devices": [one.evidence for one in found]}
+        return Seen("; ".join(said), told, worst.fix, verdict=worst.verdict, title=worst.title)
 
     return judge
+
+
+def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
+    """Whether a rung is broken by just this: it is then told there, and not twice."""
+    if check == "devices.answers":
+        return not evidence.cuda_works
+    return check == "devices.recovery_action" and evidence.driver.cuinit_code not in (0, None)
 
 
 CONDITIONS: tuple[Condition, ...] = (

@@ -146,6 +146,27 @@ def _driver_too_old(evidence: Evidence) -> Seen | None:
     )
 
 
+def _sees_none(evidence: Evidence) -> Seen | None:
+    """A torch for CUDA that finds no device where CUDA shows some: what it says of it itself is all there is."""
+    probe = evidence.torch
+    if probe is None or probe.available is not False or _kind(evidence) != "cuda" or not evidence.cuda_works:
+        return None
+    # What tells the reason has a condition of its own; on a Jetson it is the wheel.
+    if _driver_too_old(evidence) or evidence.stack.jetson:
+        return None
+    shown = sum(card.cuda_index is not None for card in evidence.cards)
+    words = [" ".join(warning.split()) for warning in probe.warnings if "CUDA" in warning]
+    said = f"; torch says: {words[0]}" if words else ", and torch says nothing of it"
+    return Seen(
+        f"CUDA shows {shown} device{'s' * (shown != 1)} and torch.cuda.is_available() is False{said}",
+        {
+            "cuda": shown,
+            "warnings": words,
+            "libcuda": {"gpucheck": evidence.driver.libcuda_path, "torch": probe.libcuda},
+        },
+    )
+
+
 def _minor_older(evidence: Evidence) -> Seen | None:
     probe, served = evidence.torch, evidence.driver.libcuda_version or evidence.driver.cuda_version
     if probe is None or probe.cuda is None or served is None or "triton" not in (probe.versions or {}):
@@ -358,6 +379,18 @@ CONDITIONS: tuple[Condition, ...] = (
             r"CUDA driver version is insufficient for CUDA runtime version",
         ),
         source="CUDA toolkit's release notes, CUDA minor version compatibility",
+    ),
+    Condition(
+        id="torch.sees_none",
+        rung="torch",
+        verdict="fail",
+        certainty="proof",
+        title="torch does not find the GPU that CUDA shows",
+        meaning="The driver starts and shows a device to gpucheck, and not to torch in the same environment: torch's "
+        "own CUDA libraries are others than it was built with, or another libcuda is found by it.",
+        settle="`LD_DEBUG=libs python -c 'import torch; torch.cuda.init()'` shows which libraries it takes",
+        fix="python -c 'import torch; torch.cuda.init()'",
+        judge=_sees_none,
     ),
     Condition(
         id="torch.driver_minor",
