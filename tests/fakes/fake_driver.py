@@ -72,7 +72,7 @@ def fake_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fak
             else:
                 # A real driver may be installed here: this file is found first and cannot be loaded.
                 target.write_text("not a library")
-        path = tmp_path / "script"
+        path = folder / "script"
         path.write_text(script)
         monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
         monkeypatch.setenv("FAKE_DRIVER", str(path))

@@ -282,6 +282,12 @@ def test_it_is_not_seen_where_nothing_is_wrong(identity: str, evidence: Evidence
         # rights
         (with_stack(cuinit(46), nodes=(CONTROL, UVM, FIRST, Node("/dev/nvidia1", False, False))), "gpu.unavailable"),
         (with_stack(cuinit(999), nodes=(CONTROL, UVM, Node("/dev/nvidia0", False, False))), "driver.nodes_denied"),
+        # a library that is none, and one that ends its process
+        (with_driver(DOWN, cuinit_code=None, cuinit_error="this libcuda has no cuInit"), "library.broken"),
+        # blocked by the operating system is WSL's answer
+        (nvml(17), "driver.nvml_refused"),
+        # a sandbox that hides the module and passes on its calls
+        (with_driver(no_module(), nvml_code=0, nvml_error=None), "driver.no_devices_found"),
         # WSL has its own way to the card
         (with_driver(cuinit(100, WSL), libcuda_path="/usr/lib/wsl/drivers/nv/libcuda.so.1.1"), "driver.no_device"),
         (with_host(cuinit(100, WSL), container="docker"), "driver.no_device"),
@@ -364,6 +370,12 @@ def test_of_nvmls_faults_those_break_nothing_beside_which_cuda_works() -> None:
     diagnosis = ladder.diagnose(working, list(CONDITIONS.values()))
     assert diagnosis.first is None
     assert [(one.condition.id, one.verdict) for one in diagnosis.aside] == [("driver.nvml_unknown", "warn")]
+
+
+def test_an_nvml_of_another_version_breaks_nothing_beside_which_cuda_works() -> None:
+    diagnosis = ladder.diagnose(with_driver(HEALTHY, nvml_code=18, nvml_error="words"), list(CONDITIONS.values()))
+    assert diagnosis.first is None
+    assert [(one.condition.id, one.verdict) for one in diagnosis.aside] == [("driver.mismatch", "warn")]
 
 
 def test_a_card_that_fell_off_beside_others_that_work_is_a_warning() -> None:

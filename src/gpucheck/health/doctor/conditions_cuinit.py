@@ -60,7 +60,7 @@ def _hung(evidence: Evidence) -> Seen | None:
 
 def _crashed(evidence: Evidence) -> Seen | None:
     error = _silent(evidence)
-    if error is None or "did not answer within" in error:
+    if error is None or "ended early" not in error:
         return None
     return Seen(error, {"libcuda": evidence.driver.libcuda_path})
 

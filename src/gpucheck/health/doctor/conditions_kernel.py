@@ -38,7 +38,8 @@ def why_absent(evidence: Evidence) -> Absent | None:
     loaded, gpus = evidence.driver.kernel_module_loaded, evidence.stack.gpus
     if loaded is None and evidence.driver.nvml_code == 9:
         loaded = False
-    if evidence.cuda_works or not gpus:
+    # A sandbox may pass on the driver's calls and hide its module.
+    if evidence.cuda_works or evidence.driver.nvml_code == 0 or not gpus:
         return None
     holders = {gpu.driver for gpu in gpus}
     if holders == {"nouveau"} or (holders <= {"nouveau", None} and "nouveau" in holders and not loaded):

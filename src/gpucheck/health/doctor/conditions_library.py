@@ -28,7 +28,11 @@ Unloaded = Literal["broken", "unlinked", "not_searched", "missing"]
 
 def why_unloaded(evidence: Evidence) -> Unloaded | None:
     """Why the loader has no libcuda; None where it has one, or something below or beside this condition says why."""
-    if not cuda_not_loaded(evidence) or not evidence.is_nvidia_here or evidence.host.system == "Windows":
+    if not evidence.is_nvidia_here or evidence.host.system == "Windows":
+        return None
+    if "this libcuda has no cuInit" in (evidence.driver.cuinit_error or ""):
+        return "broken"
+    if not cuda_not_loaded(evidence):
         return None
     if NOT_FOUND not in (evidence.driver.cuinit_error or ""):
         return "broken"
@@ -60,7 +64,8 @@ def _unloaded(why: Unloaded) -> Callable[[Evidence], Seen | None]:
 
 def _broken(evidence: Evidence) -> Seen:
     error = evidence.driver.cuinit_error or ""
-    return Seen(error, {"cuinit_error": error, "found": [one.path for one in evidence.stack.path_libraries]})
+    found = [one.path for one in (*evidence.stack.path_libraries, *evidence.stack.libraries) if one.name == LIBCUDA]
+    return Seen(error, {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found})
 
 
 def _unlinked(evidence: Evidence) -> Seen:
@@ -163,6 +168,8 @@ def _mismatch(evidence: Evidence) -> Seen | None:
         fix="start the container anew: it holds the host's libraries of before an update"
         if evidence.in_container
         else None,
+        # torch goes on where its libcuda is the module's: what NVML tells is then all that is missing.
+        verdict="warn" if evidence.cuda_works else None,
     )
 
 

@@ -16,7 +16,7 @@ from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
 
 # nvmlReturn_t of nvml.h that a condition here or of a lower rung explains; any other is told as it is.
-EXPLAINED = (0, 4, 8, 9, 11, 12, 15, 16, 17, 18, 999)
+EXPLAINED = (0, 4, 8, 9, 11, 12, 15, 16, 18, 999)
 
 
 def _unless_cuda_works(evidence: Evidence) -> Verdict | None:
@@ -134,9 +134,14 @@ def _unknown(evidence: Evidence) -> Seen | None:
     return _said(evidence, "in a container it is mostly lost access to the nodes" if evidence.in_container else "")
 
 
+def _blocked(evidence: Evidence) -> Seen | None:
+    return _said(evidence) if evidence.driver.nvml_code == 17 and evidence.host.wsl else None
+
+
 def _other(evidence: Evidence) -> Seen | None:
     code = evidence.driver.nvml_code
-    return None if code is None or code in EXPLAINED else _said(evidence)
+    explained = code is None or code in EXPLAINED or _blocked(evidence) is not None
+    return None if explained else _said(evidence)
 
 
 def _module_not_loaded(evidence: Evidence) -> Seen | None:
@@ -272,7 +277,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "was installed besides, and where the card is in TCC mode.",
         settle="Windows' nvidia-smi shows the driver's version and the mode",
         fix="update NVIDIA's driver in Windows, then wsl --shutdown; a card in TCC mode: nvidia-smi -dm 0 in Windows",
-        judge=_answers(17),
+        judge=_blocked,
         texts=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
         source="microsoft/WSL issues 9938 and 11865",
     ),
