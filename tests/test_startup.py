@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.machine import torch_probe
 from gpucheck.report.codec import to_json
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Collector, Report
@@ -52,6 +53,7 @@ def start(folder: Path, *command: str) -> tuple[subprocess.CompletedProcess[str]
         ["bench", "--help"],
         ["find-batch-size", "--help"],
         ["smoke", "--help"],
+        ["doctor", "--help"],
         ["compare", "--help"],
         ["--version"],
         ["schema"],
@@ -70,6 +72,15 @@ def test_loads_no_torch(tmp_path: Path, arguments: list[str]) -> None:
     ended, importers = start(tmp_path, "-m", "gpucheck", *arguments)
     assert (ended.returncode, importers) == (0, ""), ended.stderr
     assert ended.stdout
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a driver has other libraries")
+def test_the_doctor_asks_torch_in_a_child_alone(tmp_path: Path) -> None:
+    ended, importers = start(tmp_path, "-m", "gpucheck", "doctor", "--json")
+    assert json.loads(ended.stdout)["command"] == "doctor", ended.stderr
+    # By the program that the diagnosed interpreter is given as its text, and in no process of gpucheck's own.
+    assert torch_probe.PROGRAM.read_text(encoding="utf-8").splitlines()[0] in importers
+    assert "-m gpucheck" not in importers and "gpucheck.machine" not in importers
 
 
 def test_a_comparison_loads_no_torch(tmp_path: Path) -> None:

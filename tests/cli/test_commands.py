@@ -22,6 +22,8 @@ from gpucheck.report.report import Report
 COMMANDS = {
     "devices": ("devices", "--processes"),
     "memory": ("memory", "--device", "cpu"),
+    # Whatever is wrong with this machine's GPU is another test's concern.
+    "doctor": ("doctor", "--only", "torch.missing", "--only", "log."),
     "smoke": ("smoke", "--device", "cpu", "--skip", "data."),
     "bench transfer": ("bench", "transfer", "--device", "cpu", "--size", "64KiB", "--time-budget", "0.3s"),
     "bench bandwidth": ("bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "1s"),
@@ -111,6 +113,9 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
         (("bench", "matmul", "--dtype", "float33"), "--dtype 'float33' is not known"),
         (("smoke", "--only", "tensor_"), "fits no check; did you mean "),
         (("smoke", "--require", "cud"), "did you mean cuda"),
+        (("doctor", "--only", "torch_"), "--only 'torch_' fits no condition; did you mean "),
+        (("doctor", "--require", "cud"), "did you mean cuda"),
+        (("doctor", "--python", "/no/such/python"), "--python /no/such/python cannot be started"),
         (("find-batch-size", "nowhere.py:make"), "the target's file nowhere.py is not there"),
         (("find-batch-size", "mlp", "--input", "x"), "--input 'x' is not understood"),
         (("find-batch-size", "mlp", "--max-batch-size", "-3"), "--max-batch-size -3 is no batch size"),

@@ -1,0 +1,98 @@
+"""The doctor's layout: the diagnosis, the ladder, what follows, what stands on its own."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+
+from gpucheck.render import terminal, text
+from gpucheck.report.facts import Driver, Facts, Python, TorchBuild
+from gpucheck.report.finding import Finding
+from gpucheck.report.report import Report, Summary
+
+FACTS = Facts(
+    python=Python("3.12.3", "CPython", "python3", "/x"),
+    torch=TorchBuild("2.13.0+cpu", None, "cpu"),
+    driver=Driver(version="580.95.05", cuda_version="13.0"),
+)
+RUNGS = [
+    {"rung": "cuinit", "state": "held", "shown_by": "cuInit answers 0, CUDA 13.0"},
+    {"rung": "torch", "state": "broken", "shown_by": "this torch is built for the CPU and cannot use the GPU"},
+    {"rung": "run", "state": "unreached", "shown_by": ""},
+]
+FIRST = Finding(
+    "torch.cpu_build",
+    "fail",
+    "this torch is built for the CPU and cannot use the GPU",
+    "torch 2.13.0+cpu is built for the CPU alone",
+    {"rung": "torch", "certainty": "proof", "settle": None},
+    "python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
+)
+FOLLOWS = Finding("run.x", "info", "a kernel fails", "x", {"certainty": "proof", "because_of": "torch.cpu_build"})
+WARNING = Finding("log.xid", "warn", "Xid errors", "Xid 31", {"certainty": "strong"}, "sudo dmesg | grep -i xid")
+SKIPPED = Finding("log.unreadable", "skip", "not known", "cannot be read", {"certainty": "proof"})
+LOST = Finding("devices.answers", "fail", "lost", "cuda:1: gone", {"certainty": "proof"}, "power it off and on")
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *findings: Finding, columns: int | None = None, **answer: Any) -> list[str]:
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    results = {"doctor": {"first": None, "rungs": RUNGS, **answer}}
+    summary = Summary("fail", 1, True)
+    made = Report("gpucheck.report/1", "0.1.0", "doctor", (), "", 1.0, FACTS, (), findings, results, (), summary)
+    stream = io.StringIO()
+    terminal.show(terminal.console(stream), text.blocks(made))
+    return re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines()
+
+
+def test_the_diagnosis_comes_first_and_the_worst_of_the_rest_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(monkeypatch, FIRST, FOLLOWS, SKIPPED, WARNING, LOST, first="torch.cpu_build")
+    assert lines == [
+        "✗ this torch is built for the CPU and cannot use the GPU: torch 2.13.0+cpu is built for the CPU alone",
+        "proven (torch.cpu_build)",
+        "→ python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
+        "",
+        " rung     state           shown by",
+        "─",
+        " cuinit   ✓ holds         cuInit answers 0, CUDA 13.0",
+        " torch    ✗ broken        this torch is built for the CPU and cannot use the GPU",
+        " run      – not reached",
+        "",
+        "only because of it: a kernel fails (run.x)",
+        "✗ lost: cuda:1: gone",
+        "→ power it off and on",
+        "! Xid errors: Xid 31",
+        "→ sudo dmesg | grep -i xid",
+        "– not known: cannot be read",
+        "driver 580.95.05 (CUDA 13.0) · torch 2.13.0+cpu built for the CPU · Python 3.12.3",
+    ]
+
+
+@pytest.mark.parametrize(("certainty", "word"), [("proof", "proven"), ("strong", "nearly certain"), ("hint", "likely")])
+def test_how_sure_it_is_and_what_would_settle_it(certainty: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Finding("x.y", "fail", "title", "said", {"certainty": certainty, "settle": "the log tells"}, None)
+    lines = shown(monkeypatch, one, first="x.y", rungs=[])
+    assert lines[:4] == ["✗ title: said", f"{word} (x.y)", "to make sure: the log tells", ""]
+
+
+def test_what_is_said_of_the_whole_machine_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Finding("doctor.unknown", "inconclusive", "nobody knows", "", {}, "gpucheck smoke --device cuda")
+    assert shown(monkeypatch, WARNING, whole)[:3] == ["? nobody knows", "→ gpucheck smoke --device cuda", ""]
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_it_keeps_to_the_width_of_the_screen(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(monkeypatch, FIRST, FOLLOWS, WARNING, columns=columns, first="torch.cpu_build")
+    assert max(map(len, lines)) <= columns
+    # What is to be typed loses nothing.
+    assert "https://download.pytorch.org/whl/cu130" in "".join(line.strip() for line in lines)
+
+
+def test_a_report_that_was_cut_off_has_no_ladder(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(monkeypatch, rungs=[])
+    assert lines == ["driver 580.95.05 (CUDA 13.0) · torch 2.13.0+cpu built for the CPU · Python 3.12.3"]
