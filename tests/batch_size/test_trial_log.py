@@ -136,8 +136,25 @@ def test_a_target_whose_file_changed_is_another(tmp_path: Path) -> None:
     model.write_text("def build(): ...\n")
     TrialLog(path, identity(target=f"{model}:build")).close()
     model.write_text("def build(): ...  # otherwise\n")
-    with pytest.raises(UsageError, match="its target_sha256 is"):
+    with pytest.raises(UsageError, match="another search; the target's file is not what it was"):
         TrialLog(path, identity(target=f"{model}:build"))
+
+
+def test_a_module_that_changed_is_another_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "nets_of_a_log"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('only a trial may run this')\n")
+    (package / "small.py").write_text("def build(): ...\n")
+    path = str(tmp_path / "log")
+    named = identity(target="nets_of_a_log.small:build")
+    assert named["target_sha256"] == identity(target="nets_of_a_log/small.py:build")["target_sha256"]
+    TrialLog(path, named).close()
+    (package / "small.py").write_text("def build(): ...  # otherwise\n")
+    with pytest.raises(UsageError, match="another search; the target's file is not what it was"):
+        TrialLog(path, identity(target="nets_of_a_log.small:build"))
+    for missing in ("nets_of_a_log.large:build", "nets_of_a_log.small.part:build", "nowhere.at.all:build"):
+        assert identity(target=missing)["target_sha256"] is None
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, get_args
 
@@ -132,7 +133,8 @@ class TrialLog:
 def identity_of(plan: Plan, facts: Facts) -> dict[str, Any]:
     """What trials must share to be one search's: the workload, how it is run, and the torch that runs it."""
     options = plan.options
-    file = parse_target(plan.target).file
+    target = parse_target(plan.target)
+    file = target.file or (_module_file(target.module) if target.module is not None else None)
     return {
         "schema": SCHEMA,
         "target": plan.target,
@@ -144,6 +146,18 @@ def identity_of(plan: Plan, facts: Facts) -> dict[str, Any]:
         **asdict(plan.recipe),
         "torch": facts.torch.version if facts.torch else None,
     }
+
+
+def _module_file(name: str) -> str | None:
+    """The file of a module that trials would import, found without running any of its package; None where unknown."""
+    path: Sequence[str] | None = [str(Path.cwd()), *sys.path]
+    spec = None
+    for depth, _ in enumerate(parts := name.split("."), 1):
+        spec = PathFinder.find_spec(".".join(parts[:depth]), path)
+        path = spec.submodule_search_locations if spec is not None else None
+        if path is None and depth < len(parts):
+            return None
+    return spec.origin if spec is not None and spec.has_location else None
 
 
 def _hash(file: str) -> str | None:
@@ -196,7 +210,9 @@ def _check(path: str, line: bytes, identity: dict[str, Any]) -> None:
         if found.get(name) != value:
             raise UsageError(
                 f"--resume {path!r} holds the trials of another search",
-                f"its {name} is {found.get(name)!r}, and now {value!r}",
+                "the target's file is not what it was"
+                if name == "target_sha256"
+                else f"its {name} is {found.get(name)!r}, and now {value!r}",
                 "name another file",
             )
 
