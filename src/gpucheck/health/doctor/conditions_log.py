@@ -5,63 +5,41 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from gpucheck.health import xid
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
 
 _XID = re.compile(r"NVRM: Xid \((?P<device>[^)]*)\): (?P<number>\d+)")
-# The immediate action of each, as NVIDIA's catalogue of Xid errors names it. What is not here it tells by a workflow.
-ACTIONS: dict[int, str] = {
-    **dict.fromkeys((46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158), "RESET_GPU"),
-    79: "RESTART_BM",
-    **dict.fromkeys((13, 31, 68, 94), "RESTART_APP"),
-    **dict.fromkeys((43, 44, 63, 92), "IGNORE"),
-}
-WORKFLOW = "see NVIDIA's catalogue"
-MEANINGS: dict[int, str] = {
-    13: "a kernel raised an exception",
-    31: "a kernel used memory that is not its own",
-    43: "a program's work was stopped",
-    45: "a program's work was cleaned up",
-    48: "an uncorrected memory error",
-    61: "an internal fault of the card's microcontroller",
-    62: "an internal fault of the card's microcontroller",
-    63: "a memory row is to be replaced",
-    64: "a memory row could not be replaced",
-    68: "an exception of the video processor",
-    69: "an exception of the graphics engine",
-    74: "an NVLink error",
-    79: "the card fell off the bus",
-    92: "many corrected memory errors",
-    94: "a memory error that was contained",
-    95: "a memory error that was not contained",
-    109: "a context switch took too long",
-    119: "the card's system processor does not answer",
-    120: "an error of the card's system processor",
-    140: "an uncorrected memory error",
-    149: "an NVLink error",
-}
-# A program's own mistakes, and what follows from them: a card that does this is well.
-OF_PROGRAMS = (13, 31, 43, 45, 68, 92)
 
 
 def _xid(evidence: Evidence) -> Seen | None:
     counted = Counter((found["device"], int(found["number"])) for found in map(_XID.search, _lines(evidence)) if found)
     if not counted:
         return None
-    worst = sorted(counted, key=lambda key: (key[1] in OF_PROGRAMS, key))
+    worst = sorted(counted, key=lambda key: (_is_mild(key[1]), key))
     told = [_told(device, number, counted[device, number]) for device, number in worst]
-    mine = all(number in OF_PROGRAMS for _, number in counted)
+    mild = all(_is_mild(number) for _, number in counted)
     rows = [
-        {"device": device, "xid": number, "count": counted[device, number], "nvidia": ACTIONS.get(number)}
+        {"device": device, "xid": number, "count": counted[device, number], "nvidia": _action(number)}
         for device, number in worst
     ]
-    return Seen("; ".join(told), {"xids": rows}, verdict="info" if mine else None)
+    return Seen("; ".join(told), {"xids": rows}, verdict="info" if mild else None)
+
+
+def _is_mild(number: int) -> bool:
+    """Whether it is a program's own mistake, or one that NVIDIA says to ignore: such a card is well."""
+    known = xid.BY_NUMBER.get(number)
+    return known is not None and (known.blame == "program" or known.action == "IGNORE")
+
+
+def _action(number: int) -> str | None:
+    return xid.BY_NUMBER[number].action if number in xid.BY_NUMBER else None
 
 
 def _told(device: str, number: int, count: int) -> str:
-    meaning = f", {MEANINGS[number]}" if number in MEANINGS else ""
+    what = f", {xid.BY_NUMBER[number].what}" if number in xid.BY_NUMBER else ""
     times = f", {count} times" if count > 1 else ""
-    return f"Xid {number} of {device}{meaning}{times} (NVIDIA: {ACTIONS.get(number, WORKFLOW)})"
+    return f"Xid {number} of {device}{what}{times} (NVIDIA: {_action(number) or 'not in its catalogue'})"
 
 
 def _lines(evidence: Evidence) -> tuple[str, ...]:
@@ -87,7 +65,7 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="sudo dmesg -T | grep -i xid",
         judge=_xid,
         texts=(r"NVRM: Xid \(", r"\bXid \d+"),
-        source="NVIDIA, Xid Errors, catalogue: immediate action",
+        source=xid.SOURCE,
     ),
     Condition(
         id="log.unreadable",
