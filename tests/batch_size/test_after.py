@@ -76,6 +76,15 @@ def test_a_child_that_cannot_start_leaves_the_answer_as_it_is() -> None:
         assert (found.checks, found.recommended.reason) == ([], "it could not be run in the time left")
 
 
+def test_the_largest_is_recommended_where_it_leaves_the_headroom_and_there_is_no_time_for_another() -> None:
+    runner = Scripted(FITS, FITS, CannotLook("no trial could start"))
+    made = After(runner, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
+    made.run([SEARCHED[0], replace(SEARCHED[1], peak_bytes=850)], 90, 900.0)
+    assert runner.asked[-1] == (88, 3)  # a multiple of 8 is better where there is time
+    assert made.recommended.result is not None
+    assert (made.recommended.result.size, made.recommended.speed) == (90, "same")
+
+
 def test_without_time_nothing_is_run() -> None:
     runner = Scripted()
     assert after(runner, left_s=0.0).recommended.reason == "it could not be run in the time left"

@@ -43,16 +43,18 @@ class After:
         self.checks: list[Result] = []
         self._before = 0
 
-    @property
-    def need(self) -> Need:
-        """What all of it takes at most; a second size to recommend, which few answers need, is left out."""
+    def need(self, *, recommending: bool) -> Need:
+        """What it takes, with a run of the size to recommend where that is another; a second such is left out."""
         setup = self.runner.setup
         checks = (1 if setup.mode == "train" else 0) + (2 if self.axis is None else 0)
         # A partial batch of one takes next to nothing.
         steps = checks - (1 if self.axis is None else 0)
-        # On a CPU the default malloc has a child of its own, and so has the size to recommend, which it runs under.
-        last = Need(2, 2 * STEPS_CONFIRMED, 2) if setup.is_cpu else Need(1, STEPS_CONFIRMED, 1)
-        return Need(checks, steps, checks if self.runner.one_trial_each else 0) + last
+        # With the default malloc each size has a child of its own.
+        sizes = (1 if setup.is_cpu else 0) + (1 if recommending else 0)
+        starts = sizes if setup.is_cpu or self.runner.one_trial_each else 0
+        starts += checks if self.runner.one_trial_each else 0
+        # A start is waited for, whether or not one comes.
+        return Need(checks + sizes, steps + STEPS_CONFIRMED * sizes, max(1, starts))
 
     def run(self, results: Sequence[Result], largest: int, aim: float, multiple_of: int = 1) -> None:
         """Run what follows the confirmation of `largest`; a size to use takes at most `aim` bytes."""
@@ -99,7 +101,10 @@ class After:
                 return Recommended(reason=f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size)
             if result is None:
-                return Recommended(reason="it could not be run in the time left")
+                # The largest may leave the headroom as it is; then the rounding alone had no time.
+                result, size = known.get(largest), largest
+                if result is None or not recommend.meets(result, aim):
+                    return Recommended(reason="it could not be run in the time left")
             if recommend.meets(result, aim):
                 speeds = knee.speeds([*like, *self.trials])
                 return Recommended(result, speed=recommend.against(speeds, size, largest))

@@ -183,8 +183,19 @@ class Hunt:
             most = self.forecast.affordable(left, start_s, search)
             if most is None or most >= attempt.size:
                 return attempt.size
-        lost = self.forecast.takes(best, start_s, confirmation + self.after.need) > left
-        return self.forecast.affordable(left, start_s, search if lost else search + self.after.need)
+        rest, whole = (self.after.need(recommending=more) for more in (False, True))
+        if self.forecast.takes(best, start_s, confirmation + rest) > left:
+            return self.forecast.affordable(left, start_s, search)
+        # A size that leaves the headroom is the one to recommend itself.
+        alike = self.forecast.affordable(left, start_s, search + rest)
+        other = self.forecast.affordable(left, start_s, search + whole)
+        return None if alike is None or other is None else max(other, min(alike, self._with_headroom))
+
+    @property
+    def _with_headroom(self) -> int:
+        """A size that leaves the headroom asked for, at the least: the best one's peak, taken as all proportional."""
+        best, aim = self.search.best, self.budget.bytes * (1 - self.plan.options.headroom)
+        return int(best.size * aim / best.peak_bytes) if best and best.peak_bytes else 0
 
     def _trial(self, attempt: Attempt) -> Result:
         best = self.search.best
