@@ -18,6 +18,12 @@ static Code text(int device, const char *key, const char *fallback, char *into, 
 Code nvmlSystemGetDriverVersion(char *into, unsigned room) { return text(-1, "driver", "580.95.05", into, room); }
 Code nvmlSystemGetNVMLVersion(char *into, unsigned room) { return text(-1, "nvml", "13.580.95.05", into, room); }
 Code nvmlSystemGetCudaDriverVersion_v2(unsigned *version) { return small(-1, "cuda", "13000", version); }
+typedef struct { unsigned environment, feature, tools; } Confidential;
+Code nvmlSystemGetConfComputeState(Confidential *state) {
+    state->environment = state->tools = 0;
+    return small(-1, "confidential", "!3", &state->feature);
+}
+Code nvmlSystemGetConfComputeGpusReadyState(unsigned *ready) { return small(-1, "confidential.ready", "1", ready); }
 Code nvmlDeviceGetCount_v2(unsigned *count) { return small(-1, "nvml.count", "2", count); }
 
 Code nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle *handle) {

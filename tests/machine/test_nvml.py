@@ -84,6 +84,23 @@ def test_a_healthy_card_is_read_whole(fake_driver: Fake) -> None:
 
 
 @pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("confidential=0\n", "off"),
+        ("confidential=1\n", "ready"),
+        ("confidential=1\nconfidential.ready=0\n", "not ready"),
+        ("confidential=1\nconfidential.ready=!4\n", None),
+        ("", None),
+    ],
+)
+def test_whether_the_gpus_of_a_confidential_machine_take_work(fake_driver: Fake, script: str, told: str | None) -> None:
+    fake_driver(f"nvml.count=1\n{script}")
+    reading = read()
+    assert reading.confidential_computing == told
+    assert ("confidential_computing" in reading.unknown) is (told is None)
+
+
+@pytest.mark.parametrize(
     ("code", "reason"),
     [
         (2, "NVML does not take this question for this device (invalid argument)"),

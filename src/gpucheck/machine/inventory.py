@@ -228,6 +228,7 @@ def _driver(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) -> Drive
     return Driver(
         version=nvml.driver_version or kernel.version,
         cuda_version=nvml.cuda_version or cuda.version,
+        confidential_computing=nvml.confidential_computing,
         kernel_module_version=kernel.version,
         kernel_module_open=kernel.is_open,
         kernel_module_loaded=kernel.loaded,
@@ -250,6 +251,10 @@ def _driver_unknown(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) 
     told: dict[str, tuple[object, str]] = {
         "version": (nvml.driver_version or kernel.version, nvml.unknown.get("driver_version", nvml_reason)),
         "cuda_version": (nvml.cuda_version or cuda.version, nvml.unknown.get("cuda_version", nvml_reason)),
+        "confidential_computing": (
+            nvml.confidential_computing,
+            nvml.unknown.get("confidential_computing", nvml_reason),
+        ),
         "kernel_module_version": (kernel.version, kernel_reason),
         "kernel_module_open": (kernel.is_open, kernel_reason),
         "kernel_module_loaded": (kernel.loaded, "this system does not tell"),

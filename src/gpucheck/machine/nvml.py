@@ -151,7 +151,18 @@ def system(pynvml: Any) -> dict[str, Any]:
             told[name] = f"{value // 1000}.{value % 1000 // 10}" if name == "cuda_version" else value
         except Refused as refused:
             told["unknown"][name] = refused.reason
+    try:
+        told["confidential_computing"] = _confidential(pynvml)
+    except Refused as refused:
+        told["unknown"]["confidential_computing"] = refused.reason
     return told
+
+
+def _confidential(pynvml: Any) -> str:
+    """`off`, or whether the GPUs of a confidential machine take work: `ready`, `not ready`. Raises Refused."""
+    if not _call(pynvml, "nvmlSystemGetConfComputeState").ccFeature:
+        return "off"
+    return "ready" if _call(pynvml, "nvmlSystemGetConfComputeGpusReadyState") else "not ready"
 
 
 def identify(pynvml: Any) -> list[tuple[Row, Any]]:

@@ -36,6 +36,7 @@ class NvmlReading:
     driver_version: str | None = None
     nvml_version: str | None = None
     cuda_version: str | None = None
+    confidential_computing: str | None = None
     unknown: dict[str, str] = field(default_factory=dict)
     devices: tuple[DeviceReading, ...] = ()
 
@@ -110,6 +111,9 @@ def _known(driver: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: driver[name] for name in names if name in driver}
 
 
+_SYSTEM = ("driver_version", "nvml_version", "cuda_version", "confidential_computing")
+
+
 def nvml_reading(heard: Heard) -> NvmlReading:
     """NVML's answer put together. Devices whose line never came keep their identity and say why the rest is missing."""
     driver: dict[str, Any] = {}
@@ -131,7 +135,7 @@ def nvml_reading(heard: Heard) -> NvmlReading:
             # Devices are read in order: the first that is missing is the one at which it stopped.
             rows[place] = _unread(rows[place], heard.broken, stopped_here=number == 0)
     return NvmlReading(
-        **_known(driver, ("code", "start_s", "path", "driver_version", "nvml_version", "cuda_version")),
+        **_known(driver, ("code", "start_s", "path", *_SYSTEM)),
         error=heard.broken or driver.get("error"),
         unknown=dict(driver.get("unknown") or {}),
         devices=(*rows, *instances),

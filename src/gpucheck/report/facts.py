@@ -168,11 +168,12 @@ class Driver:
     `version` is NVML's word for the driver, else the kernel module's. `cuda_version` is the newest CUDA that the driver
     serves; `libcuda_version` is what the libcuda that was loaded says of itself. `nvml_code` and `cuinit_code` are the
     libraries' own answers to their start, 0 for success. `nvml_start_s` is loading NVML and nvmlInit, `cuinit_start_s`
-    loading libcuda and cuInit.
+    loading libcuda and cuInit. `confidential_computing` is off, ready or not ready: until then CUDA does not start.
     """
 
     version: str | None = None
     cuda_version: str | None = None
+    confidential_computing: str | None = None
     kernel_module_version: str | None = None
     kernel_module_open: bool | None = None
     kernel_module_loaded: bool | None = None

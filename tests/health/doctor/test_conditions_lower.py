@@ -262,6 +262,8 @@ def test_it_is_not_seen_where_nothing_is_wrong(identity: str, evidence: Evidence
             ),
             "driver.fabric",
         ),
+        (with_stack(with_driver(cuinit(802), confidential_computing="off"), confidential_guest=True), "driver.fabric"),
+        (with_driver(cuinit(802), confidential_computing="not ready"), "driver.confidential"),
         # 803: a package for compatibility, another libcuda, or an update under a running module
         (with_driver(cuinit(803), libcuda_path="/opt/libcuda.so.570.1"), "library.other_version"),
         (cuinit(803), "driver.mismatch"),

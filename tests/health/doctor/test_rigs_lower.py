@@ -263,6 +263,13 @@ RIGS = (
     Rig("driver.not_permitted", driven, refuses(800)),
     Rig("driver.not_supported", driven, refuses(801)),
     Rig("driver.confidential", lambda m: m.driven().write({"dev/sev-guest": ""}), refuses(802)),
+    Rig(
+        "driver.confidential",
+        lambda m: m.driven().switch(),
+        refuses(802, "confidential=1\nconfidential.ready=0\n"),
+        certainty="proof",
+        name="confidential: NVML's word",
+    ),
     Rig("driver.fabric", fabric, refuses(802), certainty="proof", name="fabric: the manager does not run"),
     Rig(
         "driver.fabric",

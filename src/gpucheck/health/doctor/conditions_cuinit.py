@@ -132,15 +132,24 @@ def _not_initialised(evidence: Evidence) -> Seen | None:
 
 
 def _is_confidential(evidence: Evidence) -> bool:
-    """802 in a confidential virtual machine without switches of its own: its GPU waits to be attested."""
-    stack = evidence.stack
-    return evidence.driver.cuinit_code == 802 and stack.confidential_guest and not stack.switches
+    """802 where NVML says that the GPUs wait, or in a confidential virtual machine without switches of its own."""
+    told, stack = evidence.driver.confidential_computing, evidence.stack
+    if evidence.driver.cuinit_code != 802 or told in ("off", "ready"):
+        return False
+    return told == "not ready" or (stack.confidential_guest and not stack.switches)
 
 
 def _confidential(evidence: Evidence) -> Seen | None:
     if not _is_confidential(evidence):
         return None
-    return answered(evidence, "this is a confidential virtual machine", confidential_guest=True)
+    told = evidence.driver.confidential_computing
+    return answered(
+        evidence,
+        f"NVML says that confidential computing is {told}" if told else "this is a confidential virtual machine",
+        certainty="proof" if told else None,
+        confidential_guest=evidence.stack.confidential_guest,
+        confidential_computing=told,
+    )
 
 
 def _fabric(evidence: Evidence) -> Seen | None:
