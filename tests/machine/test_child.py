@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +73,24 @@ def test_a_signal_while_a_child_starts_ends_it(
     assert len(started) == 1
     assert started[0].poll() is not None
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_child_for_which_there_is_no_thread_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, started = subprocess.Popen, []
+
+    def noted(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(real(*args, **options))
+        return started[-1]
+
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        child.LineChild([PYTHON, "-c", "import time; time.sleep(600)"])
+    assert len(started) == 1
+    assert started[0].poll() is not None
 
 
 def test_a_child_whose_wait_never_returns_is_abandoned_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -45,8 +44,13 @@ class Predictor:
         self._child = LineChild(python_argv("gpucheck.batch_size.trial_fake"), env={**os.environ, IN_TRIAL: "1"})
         told = {**asdict(setup), "budget_bytes": budget_bytes, "on_host": on_host}
         told |= {"lowest": lowest, "highest": highest}
-        with contextlib.suppress(ChildEnded):  # said when it is asked
+        try:
             self._child.send(json.dumps(told))
+        except ChildEnded:  # said when it is asked
+            pass
+        except BaseException:  # a signal, before anybody could close this
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the child."""

@@ -100,10 +100,14 @@ class LineChild:
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
         self._process = _popen(argv, env, cwd, wants_stdin=True)
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._err = _Reader(self._process.stderr, STDERR_TAIL_BYTES, keep_tail=True)
-        self._out = threading.Thread(target=self._read_lines, daemon=True)
-        self._out.start()
+        try:
+            self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+            self._err = _Reader(self._process.stderr, STDERR_TAIL_BYTES, keep_tail=True)
+            self._out = threading.Thread(target=self._read_lines, daemon=True)
+            self._out.start()
+        except BaseException:  # a signal, or no thread to be had: nobody else knows of the process yet
+            _end(self._process, ())
+            raise
 
     @property
     def pid(self) -> int:
