@@ -6,8 +6,10 @@ from __future__ import annotations
 import errno
 import re
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -34,6 +36,7 @@ from gpucheck.health.doctor import (
     conditions_nodes,
     conditions_nvml,
     ladder,
+    rungs,
 )
 from gpucheck.health.doctor.condition import CERTAINTIES, RUNGS, Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
@@ -310,7 +313,7 @@ def test_what_is_seen_is_said() -> None:
         "cuInit answers 999 (words); libcuda is 570.124.06 and the kernel module 580.95.05"
     )
     assert message("container.gpus_kept_out", SEEN["container.gpus_kept_out"]) == (
-        "NVIDIA_VISIBLE_DEVICES=none keeps every GPU outside, and no GPU's node is in /dev"
+        "NVIDIA_VISIBLE_DEVICES=none, and no GPU's node is in /dev"
     )
     assert message("container.devices_lost", SEEN["container.devices_lost"]) == (
         "the rights of the nodes allow it, and opening /dev/nvidiactl (EPERM) is refused"
@@ -409,6 +412,45 @@ def test_a_jetson_wants_nvidias_own_wheel(version: str, built_for: str, verdict:
     build = TorchBuild(version, "/env/lib/torch", built_for)
     found = seen("jetson.wheel", replace(evidence, facts=replace(evidence.facts, torch=build)))
     assert ("none" if found is None else found.verdict) == verdict
+
+
+# --- evidence of any kind ---------------------------------------------------------------------------------------------
+
+
+def shaken(random: Random) -> Evidence:
+    """Parts of several faults at once, of which any field may be unknown."""
+
+    def part(read: Callable[[Evidence], Any]) -> Any:
+        whole = read(random.choice(list(SEEN.values())))
+        if whole is None:
+            return None
+        blank = {one.name: one.default for one in fields(whole) if one.default is not MISSING}
+        return replace(whole, **{name: value for name, value in blank.items() if random.random() < 0.2})
+
+    cards = [part(lambda evidence: random.choice(evidence.facts.devices)) for _ in range(random.randrange(4))]
+    facts = replace(
+        random.choice(list(SEEN.values())).facts,
+        host=part(lambda evidence: evidence.facts.host),
+        driver=part(lambda evidence: evidence.facts.driver),
+        torch=part(lambda evidence: evidence.facts.torch),
+        devices=tuple(cards),
+        environment={"CUDA_VISIBLE_DEVICES": random.choice(("", "0", "-1", "x"))} if random.random() < 0.3 else {},
+    )
+    return Evidence(facts, part(lambda evidence: evidence.stack), part(lambda evidence: evidence.torch))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_evidence_ends_in_a_traceback_and_success_seen_is_not_denied(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(100):
+        evidence = shaken(random)
+        diagnosis = ladder.diagnose(evidence, catalogue.CONDITIONS)
+        assert len(ladder.findings(diagnosis)) == (diagnosis.first is not None) + len(diagnosis.consequences) + len(
+            diagnosis.aside
+        )
+        assert [one.rung for one in rungs.standings(evidence, diagnosis)] == list(RUNGS)
+        if evidence.torch_works and diagnosis.broken is not None:
+            assert RUNGS.index(diagnosis.broken) >= RUNGS.index("architecture")
 
 
 # --- the catalogue ----------------------------------------------------------------------------------------------------

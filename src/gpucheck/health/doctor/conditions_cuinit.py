@@ -166,7 +166,8 @@ def _fabric(evidence: Evidence) -> Seen | None:
             certainty="hint",
             switches=0,
         )
-    more = f"{stack.switches} NVSwitches are on the PCI bus"
+    several = stack.switches != 1
+    more = f"{stack.switches} NVSwitch{'es are' if several else ' is'} on the PCI bus"
     told = {
         True: "; nvidia-fabricmanager runs: is it of the driver's version?",
         False: " and no nvidia-fabricmanager runs",

@@ -80,9 +80,7 @@ def _cards(gpus: tuple[PciDevice, ...]) -> str:
 def _held(evidence: Evidence) -> Seen:
     gpus = evidence.stack.gpus
     driver = next(gpu.driver for gpu in gpus if gpu.driver is not None)
-    return Seen(
-        f"{driver} drives {_cards(gpus)}, and NVIDIA's module cannot", {gpu.address: gpu.driver for gpu in gpus}
-    )
+    return Seen(f"{driver} drives {_cards(gpus)}", {gpu.address: gpu.driver for gpu in gpus})
 
 
 def _elsewhere(evidence: Evidence) -> Seen:

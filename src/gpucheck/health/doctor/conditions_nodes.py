@@ -51,7 +51,7 @@ def _kept_out(evidence: Evidence) -> Seen | None:
     if value not in KEPT_OUT or not evidence.in_container or not lacks_nodes(evidence):
         return None
     return Seen(
-        f"{VISIBLE}={value} keeps every GPU outside, and no GPU's node is in /dev",
+        f"{VISIBLE}={value}, and no GPU's node is in /dev",
         {VISIBLE: value, "nodes": [node.path for node in evidence.stack.nodes]},
     )
 
