@@ -197,3 +197,9 @@ def test_what_cannot_be_read_is_unknown_and_not_absent() -> None:
 def test_one_kernel_that_failed_is_not_a_rung_that_holds() -> None:
     partly = with_torch(kernels=(KernelRun("cuda:0"), KernelRun("cuda:1", "RuntimeError: x")))
     assert states(partly)["run"] == "broken"
+
+
+def test_code_for_the_card_holds_whether_or_not_its_kernel_ran() -> None:
+    failed = (KernelRun("cuda:0", "RuntimeError: x"), KernelRun("cuda:1", "RuntimeError: x"))
+    assert states(with_torch(kernels=failed))["architecture"] == "held"
+    assert states(with_torch(kernels=(), architectures=()))["architecture"] == "unknown"

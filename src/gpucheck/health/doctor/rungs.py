@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from gpucheck.health.doctor import wheels
 from gpucheck.health.doctor.condition import RUNGS, Rung
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.doctor.ladder import Diagnosis
@@ -115,7 +116,14 @@ def _torch(evidence: Evidence) -> str | None:
 
 def _architecture(evidence: Evidence) -> str | None:
     probe = evidence.torch
-    if not evidence.torch_works or probe is None or not probe.capabilities:
+    if probe is None or not probe.capabilities:
+        return None
+    numbers = {wheels.number(value) for value in probe.capabilities.values()}
+    has_code = all(
+        value is not None and any(wheels.runs_on(name, value) for name in probe.architectures or ())
+        for value in numbers
+    )
+    if not has_code and not evidence.torch_works:
         return None
     return ", ".join(f"sm_{value.replace('.', '')}" for value in dict.fromkeys(probe.capabilities.values()))
 
