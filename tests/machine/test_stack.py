@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,16 @@ def test_a_confidential_guest_wsl_and_jetson(tmp_path: Path) -> None:
     write(tmp_path, {"dev/sev-guest": "", "usr/lib/wsl/lib/libcuda.so.1": "", "etc/nv_tegra_release": "# R36\nx\n"})
     seen = stack.read(tmp_path)
     assert (seen.confidential_guest, seen.wsl_driver, seen.jetson) == (True, True, "# R36")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the shell's `ulimit -v` is Linux's")
+def test_a_limit_of_addresses_is_known_in_bytes(tmp_path: Path) -> None:
+    told = (
+        "from pathlib import Path; from gpucheck.machine import stack; print(stack.read(Path('x')).address_limit_bytes)"
+    )
+    shell = f'ulimit -v 8000000 && exec "{sys.executable}" -c "{told}"'
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.stdout.strip(), done.stderr) == (str(8000000 * 1024), "")
 
 
 # --- libraries --------------------------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ from gpucheck.machine.readings import CudaDoor, NvmlDoor
 from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.finding import Finding
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the driver is faked as Linux has it")
+
 SOURCE = Path(__file__).parents[3] / "src"
 ONE_CARD = "nvml.count=1\ncuda.order=0\n"
 NO_CARD = "nvml.count=0\ncuda.init=!100\n"
@@ -393,6 +395,41 @@ def test_a_healthy_machine_breaks_no_rung(
     ]
     assert [one for one in lower if one.verdict != "info"] == []
     assert findings[-1].id == "doctor.healthy"
+
+
+def wsl_without_driver(machine: FakeMachine) -> None:
+    machine.wsl().root.joinpath("usr/lib/wsl/lib/libcuda.so.1").unlink()
+
+
+BESIDE = (
+    Rig("library.nvml_missing", driven, "cuda.order=0\n", torch=WORKING, libraries={"nvml": False}),
+    Rig("driver.mismatch", driven, "cuda.order=0\nnvml.init=!18\n", torch=WORKING),
+    Rig("driver.nvml_unknown", driven, "cuda.order=0\nnvml.init=!999\n", torch=WORKING),
+    Rig("driver.nvml_hung", driven, "cuda.order=0\nnvml.init=hang\n", torch=WORKING),
+    Rig(
+        "gpu.fallen_off",
+        lambda m: m.driven().card(0x11).log(*FALLEN),
+        "nvml.count=2\n1.handle=!15\ncuda.order=0\n",
+        torch=WORKING,
+    ),
+)
+
+
+@pytest.mark.parametrize("rig", BESIDE, ids=str)
+def test_what_torch_works_without_is_a_warning(
+    rig: Rig, diagnosed: Callable[[Rig], tuple[dict[str, Any], list[Finding]]]
+) -> None:
+    answer, findings = diagnosed(rig)
+    assert (answer["first"], answer["torch_works"]) == (None, True)
+    assert [one.verdict for one in findings if one.id == rig.id] == ["warn"]
+
+
+def test_a_wsl_with_anothers_gpu_is_no_fault(
+    diagnosed: Callable[[Rig], tuple[dict[str, Any], list[Finding]]],
+) -> None:
+    answer, findings = diagnosed(Rig("", wsl_without_driver, "", libraries={"nvml": False, "cuda": False}))
+    assert answer["first"] is None
+    assert [one.verdict for one in findings if one.id == "wsl.no_driver"] == ["info"]
 
 
 def test_cards_of_another_maker_and_none_at_all_are_no_fault(
