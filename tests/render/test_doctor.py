@@ -80,6 +80,18 @@ def test_how_sure_it_is_and_what_would_settle_it(certainty: str, word: str, monk
     assert lines[:4] == ["✗ title: said", f"{word} (x.y)", "to make sure: the log tells", ""]
 
 
+def test_rungs_that_do_not_apply_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = [{"rung": name, "state": "absent", "shown_by": "Windows has the driver"} for name in ("kernel", "nodes")]
+    assert shown(monkeypatch, rungs=[*absent, RUNGS[0]])[:5] == [
+        " rung     state     shown by",
+        "─",
+        " cuinit   ✓ holds   cuInit answers 0, CUDA 13.0",
+        "",
+        "– does not apply: kernel, nodes (Windows has the driver)",
+    ]
+    assert shown(monkeypatch, rungs=absent)[0] == "– does not apply: kernel, nodes (Windows has the driver)"
+
+
 def test_what_is_said_of_the_whole_machine_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Finding("doctor.unknown", "inconclusive", "nobody knows", "", {}, "gpucheck smoke --device cuda")
     assert shown(monkeypatch, WARNING, whole)[:3] == ["? nobody knows", "→ gpucheck smoke --device cuda", ""]

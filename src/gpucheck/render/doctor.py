@@ -14,13 +14,12 @@ _COLUMNS = (
     Column("state", "left"),
     Column("shown by", "left", wraps=True),
 )
-# How a rung stands as a sign: what is not known is not healthy, and what does not apply is neither.
+# How a rung stands as a sign: what is not known is not healthy.
 _STATES: dict[str, tuple[Verdict, str]] = {
     "held": ("pass", "holds"),
     "broken": ("fail", "broken"),
     "unreached": ("skip", "not reached"),
     "unknown": ("inconclusive", "not known"),
-    "absent": ("skip", "not here"),
 }
 # What stands on its own, in this order.
 _WORST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "info", "skip", "pass")
@@ -36,8 +35,7 @@ def blocks(report: Report) -> list[Block]:
     laid_out: list[Block] = [] if first is None else [*_diagnosis(first), Line()]
     for one in whole:
         laid_out += [finding_line(one), *([advice_line(one.fix)] if one.fix else []), Line()]
-    if told.get("rungs"):
-        laid_out += [table(_COLUMNS, [_row(rung) for rung in told["rungs"]]), Line()]
+    laid_out += _ladder(told.get("rungs") or [])
     if because:
         laid_out.append(Line("only because of it: " + ", ".join(f"{one.title} ({one.id})" for one in because)))
     for one in sorted(aside, key=lambda one: _WORST.index(one.verdict)):
@@ -54,6 +52,17 @@ def _diagnosis(first: Finding) -> list[Block]:
     if first.evidence.get("settle"):
         laid_out.append(Line(f"to make sure: {first.evidence['settle']}"))
     return laid_out + ([advice_line(first.fix)] if first.fix else [])
+
+
+def _ladder(rungs: list[dict[str, Any]]) -> list[Block]:
+    """The rungs that there are here, and in a line those that do not apply."""
+    here = [rung for rung in rungs if rung["state"] != "absent"]
+    laid_out: list[Block] = [table(_COLUMNS, [_row(rung) for rung in here]), Line()] if here else []
+    absent: dict[str, list[str]] = {}
+    for rung in rungs:
+        if rung["state"] == "absent":
+            absent.setdefault(rung["shown_by"], []).append(rung["rung"])
+    return laid_out + [Line(f"– does not apply: {', '.join(names)} ({why})") for why, names in absent.items()]
 
 
 def _row(rung: dict[str, Any]) -> list[str | Cell]:
