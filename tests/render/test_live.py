@@ -68,6 +68,14 @@ def test_a_trial_of_an_earlier_run_says_so() -> None:
     assert stream.getvalue().splitlines()[1].endswith("   search (earlier)")
 
 
+def test_a_run_for_comparison_is_no_failure() -> None:
+    stream = io.StringIO()
+    view = LiveView(stream)
+    view(Trial(1, {"batch_size": 16, "outcome": "over-budget", "purpose": "default malloc"}))
+    view.close()
+    assert "   · over budget " in stream.getvalue()
+
+
 def test_quiet_leaves_the_warnings() -> None:
     assert shown(io.StringIO(), quiet=True) == "gpucheck: another process is on this device\n"
 

@@ -101,11 +101,7 @@ def _trials(found: dict[str, Any]) -> Block:
 
 
 def _result(trial: dict[str, Any]) -> Cell:
-    outcome = trial["outcome"]
-    if trial["purpose"] == "default malloc":
-        # Its peak is told for comparison; the answer does not depend on it.
-        return verdict_cell("info", outcome.replace("-", " "))
-    return verdict_cell(verdict_of(outcome), outcome.replace("-", " "))
+    return verdict_cell(verdict_of(trial), trial["outcome"].replace("-", " "))
 
 
 def _answer(found: dict[str, Any]) -> str:
