@@ -233,8 +233,22 @@ def test_what_breaks_nothing_stands_beside_the_ladder(identity: str) -> None:
 @pytest.mark.parametrize("identity", CONDITIONS)
 @pytest.mark.parametrize(
     "evidence",
-    [HEALTHY, Evidence(), without_gpu(), with_host(HEALTHY, container="docker"), with_stack(HEALTHY, log=(FALLEN,))],
-    ids=["healthy", "nothing is known", "no GPU", "a container with its GPUs", "a fault before a reset"],
+    [
+        HEALTHY,
+        Evidence(),
+        without_gpu(),
+        with_host(HEALTHY, container="docker"),
+        with_stack(HEALTHY, log=(FALLEN,)),
+        with_stack(with_variables(cuinit(100), CUDA_VISIBLE_DEVICES=""), log=(FALLEN,)),
+    ],
+    ids=[
+        "healthy",
+        "nothing is known",
+        "no GPU",
+        "a container with its GPUs",
+        "a fault before a reset",
+        "hidden by a mask",
+    ],
 )
 def test_it_is_not_seen_where_nothing_is_wrong(identity: str, evidence: Evidence) -> None:
     assert seen(identity, evidence) is None
@@ -330,6 +344,12 @@ def test_fixes_name_what_is_there() -> None:
     assert folder is not None and folder.fix == (
         "echo /usr/local/nvidia/lib64 | sudo tee /etc/ld.so.conf.d/nvidia-driver.conf && sudo ldconfig"
     )
+    nixos = seen(
+        "library.cuda_not_searched", unloaded(stray_libraries=(library("/run/opengl-driver/lib/libcuda.so.1"),))
+    )
+    assert nixos is not None and nixos.fix == "export LD_LIBRARY_PATH=/run/opengl-driver/lib"
+    uncached = seen("library.cuda_not_searched", unloaded(libraries=HEALTHY.stack.libraries))
+    assert uncached is not None and uncached.fix == "sudo ldconfig"
     missing = seen("library.cuda_missing", SEEN["library.cuda_missing"])
     assert missing is not None and (missing.fix or "").startswith("sudo apt install libnvidia-compute-580 ")
     reboot = seen("gpu.recovery", SEEN["gpu.recovery"])

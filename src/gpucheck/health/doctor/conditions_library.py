@@ -20,6 +20,8 @@ from gpucheck.machine.driver_files import Library, is_compat, is_stub, version_o
 
 LIBCUDA = "libcuda.so.1"
 NOT_FOUND = f"{LIBCUDA}: cannot open shared object file"
+# NixOS has neither a cache of the loader's nor folders built into it.
+NIXOS = "/run/opengl-driver/"
 # NVML_ERROR_LIB_RM_VERSION_MISMATCH of nvml.h.
 VERSION_MISMATCH = 18
 
@@ -79,7 +81,9 @@ def _not_searched(evidence: Evidence) -> Seen:
     folder = library.path.rpartition("/")[0]
     searched = evidence.stack.found(LIBCUDA) is not None
     fix = "sudo ldconfig"
-    if not searched:
+    if NIXOS in folder:
+        fix = f"export LD_LIBRARY_PATH={folder}"
+    elif not searched:
         fix = f"echo {folder} | sudo tee /etc/ld.so.conf.d/nvidia-driver.conf && sudo ldconfig"
     missed = "the loader's cache does not have it" if searched else "the loader does not look there"
     return Seen(f"{library.path} is there, and {missed}", {"libcuda": library.path}, fix=fix)
@@ -223,7 +227,6 @@ CONDITIONS: tuple[Condition, ...] = (
         "elsewhere, or came after the cache was made.",
         fix="sudo ldconfig",
         judge=_unloaded("not_searched"),
-        texts=(r"libcuda\.so cannot found!",),
     ),
     Condition(
         id="library.cuda_missing",
