@@ -45,7 +45,11 @@ def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts(host=host.read(), devices=(host.cpu(),)))
     recorder = Recorder()
     options = Options(
-        target=f"{tmp_path / 'talkative.py'}:make", inputs=("x:512:float32",), memory_limit="96MiB", device="cpu"
+        target=f"{tmp_path / 'talkative.py'}:make",
+        inputs=("x:512:float32",),
+        memory_limit="96MiB",
+        device="cpu",
+        time_budget_s=600.0,  # on a loaded machine the default is too short to close the search
     )
     command(options, recorder)
     (found,) = [event.value for event in recorder.events if isinstance(event, Answered)]
