@@ -283,6 +283,7 @@ def test_lines_of_others_are_left_out() -> None:
         (-99, "last words\n\n", "signal 99: last words"),
         (1, "Traceback\nSyntaxError: invalid syntax\n", "exit status 1: SyntaxError: invalid syntax"),
         (None, "", "exit status None"),
+        (2, "x" * 9999, f"exit status 2: {'x' * 200}…"),
     ],
 )
 def test_how_it_ended(returncode: int | None, stderr: str, error: str) -> None:

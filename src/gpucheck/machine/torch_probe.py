@@ -18,6 +18,8 @@ from gpucheck.machine import child
 from gpucheck.report.codec import from_json
 
 PROGRAM = Path(__file__).with_name("torch_probe_child.py")
+# Some programs repeat what they were given as they refuse it: the probe's whole text.
+LONGEST_ERROR = 200
 # Importing torch takes two seconds from a warm disk and a minute from a cold network one.
 TIMEOUT_S = 120.0
 
@@ -102,7 +104,7 @@ def heard(ended: child.ChildResult) -> TorchProbe:
 
 
 def _how(ended: child.ChildResult) -> str:
-    last = next((line for line in reversed(ended.stderr.strip().splitlines()) if line.strip()), "")
+    last = _last_line(ended.stderr)
     if ended.returncode is not None and ended.returncode < 0:
         try:
             name = signal.Signals(-ended.returncode).name
@@ -110,3 +112,8 @@ def _how(ended: child.ChildResult) -> str:
             name = f"signal {-ended.returncode}"
         return f"{name}{f': {last}' if last else ''}"
     return f"exit status {ended.returncode}{f': {last}' if last else ''}"
+
+
+def _last_line(stderr: str) -> str:
+    last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
+    return last if len(last) <= LONGEST_ERROR else last[:LONGEST_ERROR] + "…"

@@ -41,8 +41,8 @@ def blocks(report: Report) -> list[Block]:
     for one in sorted(aside, key=lambda one: _WORST.index(one.verdict)):
         laid_out.append(finding_line(one))
         laid_out += [advice_line(one.fix)] if one.fix else []
-    laid_out.append(Line(versions(report.facts)))
-    return laid_out
+    # Cut off before anything was read, there is nothing to say of versions.
+    return laid_out + ([Line(versions(report.facts))] if report.facts.python is not None else [])
 
 
 def _diagnosis(first: Finding) -> list[Block]:

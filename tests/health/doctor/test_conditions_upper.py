@@ -387,6 +387,12 @@ def test_no_published_build_is_said() -> None:
     assert seen is not None and seen.fix is not None and seen.fix.startswith("look for a build at ")
 
 
+def test_without_a_gpu_the_fix_names_no_build_for_one() -> None:
+    evidence = with_torch(without_gpu(), stage="import", error="ImportError: x", version=None, executable="/env/python")
+    seen = judged("torch.import_broken", evidence)
+    assert seen is not None and seen.fix == "/env/python -m pip install --force-reinstall torch"
+
+
 def test_an_undefined_symbol_is_mended_by_the_variable_only_where_it_is_set() -> None:
     evidence = ended_at("import", "ImportError: undefined symbol: __nvJitLinkComplete_12_4")
     without = judged("torch.undefined_symbol", evidence)

@@ -33,6 +33,8 @@ def _version(evidence: Evidence) -> str | None:
 
 def _cuda_build(evidence: Evidence) -> str:
     """The line that installs a torch for the GPUs and the driver that are here."""
+    if not evidence.is_nvidia_here:
+        return wheels.reinstall(evidence.torch.executable if evidence.torch else None)
     driver = evidence.driver.libcuda_version or evidence.driver.cuda_version
     capabilities = [card.compute_capability for card in evidence.cards if card.compute_capability]
     python = evidence.torch.executable if evidence.torch else None

@@ -75,6 +75,11 @@ def install(python: str | None, tag: str | None) -> str:
     return f"{interpreter} -m pip install --force-reinstall torch --index-url {INDEX}/{tag}"
 
 
+def reinstall(python: str | None) -> str:
+    """The line that installs torch anew where there is no GPU to choose a build for."""
+    return f"{shlex.quote(python or 'python')} -m pip install --force-reinstall torch"
+
+
 def major(version: str | None) -> int | None:
     """The major number of a version such as `13.0`."""
     match = re.match(r"\d+", version or "")
