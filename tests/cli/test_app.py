@@ -21,6 +21,7 @@ COMMANDS = {
     "bench overlap",
     "bench crossover",
     "bench all",
+    "explain",
     "find-batch-size",
     "compare",
     "schema",

@@ -24,6 +24,7 @@ COMMANDS = {
     "memory": ("memory", "--device", "cpu"),
     # Whatever is wrong with this machine's GPU is another test's concern.
     "doctor": ("doctor", "--only", "torch.missing", "--only", "log."),
+    "explain": ("explain", "CUDA out of memory"),
     "smoke": ("smoke", "--device", "cpu", "--skip", "data."),
     "bench transfer": ("bench", "transfer", "--device", "cpu", "--size", "64KiB", "--time-budget", "0.3s"),
     "bench bandwidth": ("bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "1s"),
@@ -69,8 +70,9 @@ def test_the_document_of_every_command_is_one_and_valid(
     validator.validate(document)
     assert document["command"] == command
     assert document["summary"]["exit"] == 0 and document["summary"]["complete"] is True
-    # A comparison looks at documents, not at this machine.
-    assert (facts_of(document) or ["cpu"])[-1] == "cpu" and (facts_of(document) or command == "compare")
+    # A comparison looks at documents, an explanation at a text, and neither at this machine.
+    looks_elsewhere = command in ("compare", "explain")
+    assert (facts_of(document) or ["cpu"])[-1] == "cpu" and (facts_of(document) or looks_elsewhere)
     assert to_json(from_json(Report, document)) == document
     assert page.read_text(encoding="utf-8").startswith(f"# gpucheck {command}\n\n")
     for measurement in document["measurements"]:

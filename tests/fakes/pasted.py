@@ -105,6 +105,7 @@ SAMPLES: dict[str, str] = {
     ),
     "cuinit.unexpected": "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount().",
     "torch.cpu_only": "AssertionError: Torch not compiled with CUDA enabled",
+    "torch.no_accelerator": "RuntimeError: Cannot access accelerator device when none is available.",
     "nvml.mismatch": "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95",
     "nvml.unknown": "Failed to initialize NVML: Unknown Error",
     "nvml.permission": "Failed to initialize NVML: Insufficient Permissions",

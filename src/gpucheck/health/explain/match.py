@@ -81,9 +81,17 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     return list(matches.values())
 
 
-def _order(place: _Place) -> tuple[bool, int, int, int, int]:
+def _order(place: _Place) -> tuple[bool, bool, int, int, int, int]:
     line = place.line
-    return place.text.symptom, _WEIGHT[line.kind], -line.group, line.number, place.start - place.end
+    # What stands in the source of a frame alone was perhaps never said.
+    return (
+        line.kind == "frame",
+        place.text.symptom,
+        _WEIGHT[line.kind],
+        -line.group,
+        line.number,
+        place.start - place.end,
+    )
 
 
 def _places(normal: Normal, texts: Sequence[Text]) -> Iterator[_Place]:

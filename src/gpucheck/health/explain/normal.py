@@ -34,7 +34,7 @@ _PREFIX = re.compile(
             r"\(pid=\d+(?:, ip=[\d.]+)?\)\s?",
             r"\d{1,4}:(?: +|$)",  # srun --label
             r"[\w.-]+-\d+\s+\| ",  # docker compose
-            r"\[?[EWIF]\d{4} \d\d:\d\d:\d\d(?:\.\d+)?(?: +\d+)?(?: [\w./<>-]+:\d+)?\]\s?",  # glog, c10d
+            r"\[?[EWIF]\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?(?: +\d+)?(?: [\w./<>-]+:\d+)?\]\s?",  # glog, c10d
             r"\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)\]?(?:\s*[-|]\s|:[\w.]+:|:?\s|(?=\[)|$)\s*",
             r"##\[\w+\]",  # GitHub Actions
             r"\[[\w/.-]+\.(?:py|cpp|cu|cc|h):\d+(?::\w+)?\]\s?(?:-(?:\s|$))?",

@@ -66,6 +66,8 @@ TEXTS: tuple[Text, ...] = (
             r"-sizes\[i\] <= index && index < sizes\[i\]",
             r"idx_dim >= 0 && idx_dim < index_size",
             r"vectorized_gather_kernel",
+            r"\bindex out of range in self\b",
+            r"\bindex -?\d+ is out of bounds for dimension \d+ with size \d+",
         ),
         "An index into a tensor is negative or beyond its end: in an embedding, a token that is not in the "
         "vocabulary; else in gather, index_select or x[i].",

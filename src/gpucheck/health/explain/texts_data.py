@@ -94,7 +94,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "process.pickle",
         "an object cannot be handed to a child process",
-        (r"Can'?t (pickle|get) local object", r"cannot pickle '?[\w.]+'? object"),
+        (r"Can'?t (pickle|get) local object", r"Can'?t pickle <(function|class)", r"cannot pickle '?[\w.]+'? object"),
         "With spawn the dataset, collate_fn and hooks have to be pickled: no lambda, no local function, no open file.",
         "move the function to the module's top level",
         "proof",

@@ -151,12 +151,24 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "torch.cpu_only",
         "this torch is built without CUDA",
-        (r"Torch not compiled with CUDA enabled", r"Torch not compiled with XPU enabled"),
+        (
+            r"Torch not compiled with CUDA enabled",
+            r"Torch not compiled with XPU enabled",
+            r"Cannot get CUDA generator without ATen_cuda library",
+        ),
         "The wheel is the CPU's: pip took it from an index without CUDA, or another package pulled it in over a CUDA "
         "one.",
         "gpucheck doctor names the command that installs the right one",
         "proof",
         source="torch/cuda/__init__.py; pytorch issue 30528",
+    ),
+    Text(
+        "torch.no_accelerator",
+        "torch has no device beside the CPU",
+        (r"Cannot access accelerator device when none is available",),
+        "Something asked for the accelerator (pinned memory, torch.accelerator, a stream) and torch sees none.",
+        _DOCTOR,
+        "proof",
     ),
     Text(
         "nvml.mismatch",

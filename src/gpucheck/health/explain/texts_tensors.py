@@ -20,6 +20,7 @@ TEXTS: tuple[Text, ...] = (
             r"Unhandled FakeTensor Device Propagation",
             r"is on .{1,12}, but expected .{0,30} to be on",
             r"found two different devices",
+            r"Tensor on device \w+ is not on the expected device",
         ),
         "One operand was not moved. The message names both devices: the one that is `cpu` is mostly a tensor that was "
         "made in forward() or a buffer that is no registered buffer.",
@@ -76,7 +77,6 @@ TEXTS: tuple[Text, ...] = (
         "a tensor without data was used",
         (
             r"Cannot copy out of meta tensor; no data",
-            r"Tensor on device meta is not on the expected device",
             r"Tensor\.item\(\) cannot be called on meta tensors",
         ),
         "The module was made on the meta device (init_empty_weights, low_cpu_mem_usage, device_map) and a part never "

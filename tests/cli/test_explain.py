@@ -1,0 +1,266 @@
+"""`gpucheck explain` as a command: arguments, standard input, exit statuses, and errors that torch really raises."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from gpucheck import exits
+from gpucheck.cli import app as app_module
+from gpucheck.cli.explain import decoded, read_end
+from gpucheck.health.doctor.catalogue import CONDITIONS
+from gpucheck.health.explain import command
+from gpucheck.health.explain.command import MOST_BYTES
+from gpucheck.report.events import Answered, Judged, Recorder
+
+COMMAND = [sys.executable, "-m", "gpucheck", "explain"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = app_module.main(["explain", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def piped(data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*COMMAND, "-", *arguments], input=data, capture_output=True, timeout=120)
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def test_a_known_text(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "AssertionError: Torch not compiled with CUDA enabled")
+    assert (code, err) == (exits.OK, "")
+    assert out == (
+        "this torch is built without CUDA (torch.cpu_only)\nThe wheel is the CPU's: pip took it from an index without "
+        "CUDA, or another package pulled it in over a CUDA one.\nhow sure: the text says so itself\n→ gpucheck doctor "
+        "names the command that installs the right one\n`gpucheck doctor` looks for it: torch.cpu_build\nsource: "
+        "torch/cuda/__init__.py; pytorch issue 30528\n"
+    )
+
+
+def test_words_without_quotes_are_one_text(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "CUDA", "out", "of", "memory")
+    assert code == exits.OK and "(oom.cuda)" in out
+
+
+def test_an_unknown_text_is_undecided_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "everything is on fire")
+    assert (code, err) == (exits.UNDECIDED, "")
+    assert out.startswith("? this text is not known: ") and "→ gpucheck doctor" in out
+
+
+def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--json", "RuntimeError: No CUDA GPUs are available")
+    document = json.loads(out)
+    assert code == document["summary"]["exit"] == exits.OK
+    (match,) = document["results"]["explain"]["matches"]
+    assert (match["id"], match["line"], match["cut"]) == ("cuinit.100", 1, False)
+    assert match["conditions"] == [one.id for one in CONDITIONS if "No CUDA GPUs are available" in one.texts]
+    assert document["findings"][0]["evidence"]["text"] == "cuinit.100"
+
+
+@pytest.mark.parametrize("name", ["numerics.tf32", "transfer.link", "transfer.min_gbps", "xid.79", "oom.cuda"])
+def test_an_id_is_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, name)
+    assert (code, err) == (exits.OK, "")
+    assert out.splitlines()[0].endswith(f"({name})") and "\n→ " in out
+
+
+def test_every_condition_is_a_page() -> None:
+    assert CONDITIONS
+    for one in CONDITIONS:
+        recorder = Recorder()
+        command.word(one.id, recorder)
+        answered, judged = recorder.events
+        assert isinstance(answered, Answered) and isinstance(judged, Judged)
+        told = answered.value["page"]
+        assert (told["id"], told["of"], told["title"]) == (one.id, "doctor", one.title)
+        assert (told["rung"], told["then"], told["texts"]) == (one.rung, one.fix, list(one.texts))
+        assert judged.finding.verdict == "info"
+
+
+def test_an_unknown_id_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "numerics.matmull")
+    assert (code, out) == (exits.USAGE, "")
+    assert err == "gpucheck: no id 'numerics.matmull' is known; did you mean numerics.matmul? `--list` shows all\n"
+
+
+def test_a_word_that_is_written_like_an_id_may_be_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "torch.cuda.OutOfMemoryError")
+    assert code == exits.OK and "(oom.other)" in out
+
+
+def test_the_list_has_every_id_once(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--list", "--json")
+    ids = [one["id"] for one in json.loads(out)["results"]["explain"]["known"]]
+    assert code == exits.OK
+    assert ids == sorted(set(ids)) and {one.id for one in CONDITIONS} <= set(ids)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "gpucheck: there is nothing to explain; give an error text in quotes, "),
+        (("  ",), "gpucheck: there is nothing to explain; "),
+        (("--list", "xid.79"), "gpucheck: --list takes no text; "),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (exits.USAGE, "")
+    assert err.startswith(sentence) and err.count("\n") == 1
+
+
+def test_a_file_is_to_come_by_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.log").write_text("CUDA out of memory")
+    code, out, err = run(capsys, "train.log")
+    assert (code, out) == (exits.USAGE, "")
+    assert err == "gpucheck: 'train.log' is a file; its name is no error text; gpucheck explain - < train.log\n"
+
+
+# --- standard input ---------------------------------------------------------------------------------------------------
+
+
+def test_a_log_on_standard_input() -> None:
+    ended = piped(b"step 1\nstep 2\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+    assert (ended.returncode, ended.stderr) == (exits.OK, b"")
+    assert b"(oom.cuda)" in ended.stdout
+
+
+def test_standard_input_that_is_no_utf8() -> None:
+    ended = piped(b"\x80\x00\xff\xfe\xc3 caf\xe9\nRuntimeError: No CUDA GPUs are available\n\xfe\xfe")
+    assert ended.returncode == exits.OK and b"(cuinit.100)" in ended.stdout
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "latin-1"])
+def test_other_encodings(encoding: str) -> None:
+    data = "erreur: RuntimeError: No CUDA GPUs are available\n".encode(encoding)
+    assert "No CUDA GPUs are available" in decoded(data, data[:4])
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n"])
+def test_empty_standard_input_is_wrong_usage(data: bytes) -> None:
+    ended = piped(data)
+    assert (ended.returncode, ended.stdout) == (exits.USAGE, b"")
+    assert ended.stderr.startswith(b"gpucheck: standard input is empty; ")
+
+
+def test_of_a_hundred_megabytes_the_end_is_read_and_that_is_said() -> None:
+    end = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    data = b"RuntimeError: No CUDA GPUs are available\n" + b"step 1 loss 2.0\n" * (100 * 2**20 // 16) + end
+    ended = piped(data, "--json")
+    document = json.loads(ended.stdout)
+    assert ended.returncode == exits.OK
+    answer = document["results"]["explain"]
+    assert (answer["cut_from_bytes"], answer["characters"]) == (len(data), MOST_BYTES)
+    assert [match["id"] for match in answer["matches"]] == ["oom.cuda"]
+    assert document["notices"] == ["100 MiB were given: the last 1 MiB were read"]
+
+
+def test_the_end_of_a_stream_is_kept_whatever_its_length() -> None:
+    chance = random.Random(1)
+    for length in (0, 1, 99, 100, 101, 2**16, 3 * 2**16 + 7):
+        data = chance.randbytes(length)
+        assert read_end(io.BytesIO(data), 100) == (data[:4], data[-100:], length)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_control_c_while_it_reads() -> None:
+    child = subprocess.Popen([*COMMAND, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdin is not None
+    # A pipe takes no more than it holds: once all of this is taken, the command is reading.
+    child.stdin.write(b"step 1 loss 2.0\n" * 2**16)
+    child.stdin.flush()
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == exits.INTERRUPTED
+    assert b"Traceback" not in err and b"interrupted" in err
+
+
+def test_closed_standard_input() -> None:
+    code = "import os, sys; os.close(0); os.execv(sys.executable, [sys.executable, '-m', 'gpucheck', 'explain', '-'])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert ended.returncode == exits.USAGE
+    assert ended.stderr.startswith(b"gpucheck: standard input is ") and ended.stderr.count(b"\n") == 1
+
+
+# --- what torch really says -------------------------------------------------------------------------------------------
+
+# Each is a mistake that a CPU is enough for.
+MISTAKES: tuple[tuple[str, str], ...] = (
+    ("tensor.device_mismatch", "torch.ones(2) + torch.ones(2, device='meta')"),
+    ("tensor.device_mismatch", "torch.cat([torch.ones(2), torch.ones(2, device='meta')])"),
+    ("tensor.device_mismatch", "torch.nn.Linear(2, 2, device='meta')(torch.ones(1, 2))"),
+    ("tensor.meta", "torch.nn.Linear(2, 2, device='meta').to('cpu')"),
+    ("tensor.dtype", "torch.ones(2, 2) @ torch.ones(2, 2, dtype=torch.float64)"),
+    ("tensor.dtype", "torch.nn.functional.linear(torch.ones(2, 2, dtype=torch.float16), torch.ones(2, 2))"),
+    ("tensor.not_implemented", "torch.linalg.qr(torch.eye(2, dtype=torch.float16))"),
+    ("tensor.device_string", "torch.ones(2, device='gpu0')"),
+    ("tensor.numpy", "torch.ones(2, requires_grad=True).numpy()"),
+    ("assert.label", "torch.nn.functional.cross_entropy(torch.ones(1, 3), torch.tensor([7]))"),
+    ("assert.bce", "torch.nn.functional.binary_cross_entropy(torch.tensor([2.0]), torch.tensor([1.0]))"),
+    ("assert.index", "torch.nn.functional.embedding(torch.tensor([9]), torch.ones(3, 3))"),
+    ("assert.index", "torch.ones(3)[torch.tensor([7])]"),
+    ("assert.probabilities", "torch.multinomial(torch.tensor([float('nan'), 1.0]), 1)"),
+    ("oom.cpu", "torch.empty(2**50)"),
+    ("size.storage", "torch.empty_strided((2**40, 2**40), (2**40, 1))"),
+    ("process.pickle", "__import__('pickle').dumps(lambda: (lambda: 0))"),
+    ("import.torch", "__import__('importlib').import_module('torch')"),
+)
+
+
+@pytest.mark.parametrize(("name", "mistake"), MISTAKES)
+def test_what_torch_really_says(name: str, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole traceback of a real failure is explained."""
+    import torch
+
+    if name == "import.torch":
+        monkeypatch.delitem(sys.modules, "torch")
+        monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(Exception) as raised:
+        eval(mistake, {"torch": torch})
+    monkeypatch.undo()
+    said = "".join(traceback.format_exception(raised.value))
+    recorder = Recorder()
+    command.explain(command.Pasted(said), recorder)
+    assert [one["id"] for one in recorder.events[0].value["matches"]][:1] == [name], said
+
+
+WORKER = """
+import os, signal, torch
+
+class Kill(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index): os.kill(os.getpid(), signal.{signal})
+
+if __name__ == "__main__":
+    list(torch.utils.data.DataLoader(Kill(), num_workers=1))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="signals are POSIX's, and these words Linux's")
+@pytest.mark.parametrize(
+    ("name", "number"), [("loader.killed", "SIGKILL"), ("loader.crashed", "SIGSEGV"), ("shm.bus", "SIGBUS")]
+)
+def test_what_a_dataloader_says_of_its_workers(name: str, number: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WORKER.replace("{signal}", number))
+    failed = subprocess.run([sys.executable, str(program)], capture_output=True, timeout=120)
+    assert failed.returncode != 0
+    ended = piped(failed.stderr, "--json")
+    assert ended.returncode == exits.OK, failed.stderr.decode()
+    assert json.loads(ended.stdout)["results"]["explain"]["matches"][0]["id"] == name, failed.stderr.decode()

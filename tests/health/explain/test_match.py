@@ -1,0 +1,95 @@
+"""Of several texts in one paste the root cause comes first."""
+
+from __future__ import annotations
+
+from gpucheck.health.explain.match import find
+from gpucheck.health.explain.table import OF_CONDITIONS, TEXTS
+from gpucheck.health.explain.text import Text
+
+
+def ids(pasted: str) -> list[str]:
+    return [match.text.id for match in find(pasted, TEXTS, OF_CONDITIONS)]
+
+
+def text(name: str, *patterns: str, symptom: bool = False) -> Text:
+    return Text(name, name, patterns, "It happened.", "do it", symptom=symptom)
+
+
+FRAME = """Traceback (most recent call last):
+  File "/work/train.py", line 88, in step
+    raise RuntimeError("CUDA out of memory")  # as torch says it
+  File "/work/model.py", line 12, in forward
+    return self.head(x)
+{error}
+"""
+
+
+def test_the_exception_at_the_end_comes_before_the_source_in_its_frames() -> None:
+    said = FRAME.format(error="RuntimeError: mat1 and mat2 must have the same dtype, but got Float and Half")
+    assert ids(said) == ["tensor.dtype", "oom.cuda"]
+
+
+def test_of_two_tracebacks_the_last_ended_the_program() -> None:
+    first = FRAME.format(error="RuntimeError: CUDA error: invalid argument")
+    last = FRAME.format(error="AssertionError: Torch not compiled with CUDA enabled")
+    assert ids(first + "retrying\n" + last)[:2] == ["torch.cpu_only", "cuda.argument"]
+
+
+def test_of_chained_exceptions_the_first_is_the_cause() -> None:
+    first = FRAME.format(error="ImportError: libcudnn.so.8: cannot open shared object file: No such file or directory")
+    between = "\nThe above exception was the direct cause of the following exception:\n\n"
+    last = FRAME.format(error="RuntimeError: operator torchvision::nms does not exist")
+    assert ids(first + between + last)[:2] == ["import.library", "import.nms"]
+
+
+def test_an_assertion_of_a_kernel_comes_before_the_exception_that_it_led_to() -> None:
+    said = (
+        "../aten/src/ATen/native/cuda/Loss.cu:245: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: "
+        "[5,0,0] Assertion `t >= 0 && t < n_classes` failed.\n"
+        + FRAME.format(error="torch.AcceleratorError: CUDA error: device-side assert triggered")
+    )
+    assert ids(said)[:2] == ["assert.label", "cuda.device_assert"]
+
+
+def test_what_other_ranks_say_comes_after_the_rank_that_failed() -> None:
+    said = """[rank1]:[E1121 12:00:09.1 ProcessGroupNCCL.cpp:1785] ncclRemoteError: A call failed possibly
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "/work/train.py", line 88, in step
+[rank3]:     loss.backward()
+[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB
+[rank0]:[E1121 12:10:09.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+    found = find(said, TEXTS, OF_CONDITIONS)
+    assert [match.text.id for match in found] == ["oom.cuda", "dist.child", "nccl.remote", "nccl.timeout"]
+    assert [match.line for match in found] == [5, 7, 1, 6]
+
+
+def test_a_longer_text_covers_the_general_one_within_it() -> None:
+    general, special = text("a.general", "out of memory"), text("a.special", "gpu out of memory on device")
+    assert [match.text.id for match in find("GPU out of memory on device 3", [general, special])] == ["a.special"]
+    assert [match.text.id for match in find("host out of memory", [general, special])] == ["a.general"]
+
+
+def test_a_symptom_covers_nothing_and_says_nothing_on_a_line_with_its_cause() -> None:
+    cause, symptom = text("a.cause", "no room"), text("a.symptom", "it failed: no room left", symptom=True)
+    assert [match.text.id for match in find("it failed: no room left", [cause, symptom])] == ["a.cause"]
+    assert [m.text.id for m in find("it failed: no room left\n\nno room", [symptom])] == ["a.symptom"]
+
+
+def test_a_condition_in_the_same_place_is_what_the_text_points_to() -> None:
+    mine, condition = text("a.text", "no GPU here"), text("b.condition", "no GPU")
+    (match,) = find("there is no GPU here", [mine], [condition])
+    assert (match.text.id, match.conditions) == ("a.text", ("b.condition",))
+    (match,) = find("there is no GPU there", [mine], [condition])
+    assert match.text.id == "b.condition"
+
+
+def test_a_text_is_told_once_however_often_it_is_there() -> None:
+    (match,) = find("CUDA out of memory\n" * 5000, TEXTS)
+    assert (match.text.id, match.line) == ("oom.cuda", 1)
+
+
+def test_nothing_is_found_in_nothing() -> None:
+    assert find("", TEXTS, OF_CONDITIONS) == []
+    assert find("\x00\x1b[31m\n\n\r\n", TEXTS, OF_CONDITIONS) == []
