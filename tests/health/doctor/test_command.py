@@ -239,6 +239,73 @@ def test_a_lower_rung_is_named_and_torch_is_its_consequence(fake_driver: Fake, t
     assert report.results["doctor"]["consequences"] == ["torch.cpu_build"]
 
 
+@pytest.mark.parametrize(
+    ("script", "variables", "found"),
+    [
+        ("1.ecc.volatile_uncorrected=2\n", {}, ("devices.ecc", "fail")),
+        ("1.remap.failed=1\n", {}, ("devices.remapped_rows", "fail")),
+        ("0.recovery_action=1\n", {}, ("devices.recovery_action", "fail")),
+        ("0.clock_reasons=0x40\n", {}, ("devices.slowed_down", "warn")),
+        ("memory.total=99999999999\n1.memory.used=5000000000\n", {}, ("devices.foreign_memory", "warn")),
+        ("cuda.order=1,0\n", {}, ("devices.order", "warn")),
+        ("persistence=0\n", {}, ("devices.persistence", "info")),
+        ("", {"CUDA_LAUNCH_BLOCKING": "1"}, ("environment.launch_blocking", "warn")),
+        ("", {"CUDA_INJECTION64_PATH": "/x"}, ("environment.left_over", "warn")),
+    ],
+)
+def test_what_stands_on_its_own_is_told_beside_a_torch_that_works(
+    fake_driver: Fake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    variables: dict[str, str],
+    found: tuple[str, str],
+) -> None:
+    # The first line of a key counts.
+    fake_driver(script + TWO_GPUS)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path))))
+    assert found in told(report)
+    assert worst(report) == ([] if found[1] == "info" else [found])
+    assert ("doctor.healthy", "pass") in told(report)
+    assert report.summary.exit == (1 if found[1] == "fail" else 0)
+
+
+def test_a_torch_that_asks_nvml_is_contradicted_by_a_cuda_that_does_not_start(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver(TWO_GPUS + "cuda.init=!3\n")
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    site = torch_of(tmp_path, kernel="exec('raise RuntimeError(3)')")
+    report = diagnosed(Options(python=interpreter(tmp_path, site)))
+    assert report.results["doctor"]["broken"] == "cuinit"
+    assert worst(report)[1:] == [("devices.nvml_check", "warn")]
+    assert report.results["doctor"]["consequences"] == ["run.kernel_failed"]
+
+
+def test_a_torch_that_counts_more_than_cuda_shows(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver("nvml.count=2\ncuda.order=0,1\n")
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, count=3, kernel="1 / 0"))))
+    assert worst(report) == [("devices.count", "fail")]
+
+
+def test_one_mig_instance_of_two(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver("nvml.count=2\nmig=1\nmig.used=3\ncuda.order=100\n")
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, count=1))))
+    assert ("devices.one_instance", "info") in told(report)
+    assert worst(report) == []
+
+
+def test_xid_errors_and_a_card_that_the_driver_does_not_list(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    machine = FakeMachine(tmp_path / "other").card(0x10).card(0x11).card(0x12).module().on_disk()
+    machine.nodes("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1").libraries()
+    machine.log("NVRM: Xid (PCI:0000:11:00): 119, pid=77, Timeout")
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path)), root=machine.root))
+    assert worst(report) == [("devices.unlisted", "warn"), ("log.xid", "warn")]
+
+
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
 
