@@ -165,8 +165,8 @@ def search(tmp_path: Path) -> Iterator[Callable[..., Search]]:
 Moment = Callable[[Search], Any]
 MOMENTS: dict[str, Moment] = {
     "while the first child starts": lambda s: s.child(TRIALS),
-    "in a trial": lambda s: s.trials() >= 1,
-    "after the confirmation": lambda s: s.says("confirm"),
+    "in a trial": lambda s: s.says("best so far"),  # the second: the first has passed
+    "after the confirmation": lambda s: s.says("evaluation"),
 }
 
 
