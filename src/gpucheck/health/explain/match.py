@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,8 @@ from gpucheck.health.explain.text import Text
 
 # A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
 _MOST_PLACES = 100
+# A line that people read is not longer than this, without its spaces.
+_SAME_LINE = 500
 # The line that ends a traceback says more than a line of a log, and that more than a line of source in a frame.
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2}
 
@@ -55,6 +58,20 @@ class _Place:
         return self.start < other.end and other.start < self.end
 
 
+class _Near:
+    """Places by where they stand: of thousands in a long log, only those near one are held against it."""
+
+    def __init__(self, places: Sequence[_Place]) -> None:
+        self._places = sorted(places, key=lambda place: place.start)
+        self._starts = [place.start for place in self._places]
+        self._longest = max((place.end - place.start for place in places), default=0)
+
+    def to(self, place: _Place) -> Sequence[_Place]:
+        """Those that may touch `place` or stand on its line, as far as a text is long."""
+        first = bisect.bisect_left(self._starts, place.start - self._longest - _SAME_LINE)
+        return self._places[first : bisect.bisect_right(self._starts, place.end + _SAME_LINE)]
+
+
 def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) -> list[Match]:
     """The texts that `pasted` holds, the root cause first; none twice.
 
@@ -68,11 +85,17 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     # What is there whole explains what is there in part: only where nothing is, parts are looked for.
     if not told and not pointed:
         told = list(_cut_places(normal, [*texts, *conditions]))
-    found = told + [place for place in pointed if not any(place.touches(one) for one in told)]
-    found = [place for place in found if not any(place.within(other) or place.adds_nothing(other) for other in found)]
+    mine, theirs = _Near(told), _Near(pointed)
+    found = told + [place for place in pointed if not any(place.touches(one) for one in mine.to(place))]
+    near = _Near(found)
+    found = [
+        place
+        for place in found
+        if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
+    ]
     matches: dict[str, Match] = {}
     for place in sorted(found, key=_order):
-        beside = [one.text.id for one in pointed if one.touches(place)]
+        beside = [one.text.id for one in theirs.to(place) if one.touches(place)]
         match = Match(place.text, place.line.number, (*place.text.conditions, *beside), place.cut)
         earlier = matches.setdefault(place.text.id, match)
         matches[place.text.id] = replace(
