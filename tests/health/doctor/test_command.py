@@ -81,7 +81,7 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     # The command line has no other root: there the doors are given this one.
     for door in (inventory, stack):
         monkeypatch.setattr(door, "read", elsewhere(door.read, machine.root))
-    return machine.root
+    return Path(machine.root)
 
 
 def elsewhere(read: Callable[..., Any], root: Path) -> Callable[..., Any]:
