@@ -9,7 +9,7 @@ import sys
 
 AT_START = frozenset(sys.modules)
 # A stray json.py in the current folder must break torch, if anything: not this program.
-FOLDER = [sys.path.pop(0)] if sys.path and sys.path[0] == "" else []
+FOLDER = [sys.path.pop(0)] if __name__ == "__main__" and sys.path[:1] == [""] else []
 
 import glob  # noqa: E402
 import json  # noqa: E402
@@ -17,8 +17,7 @@ import os  # noqa: E402
 import time  # noqa: E402
 from typing import Any  # noqa: E402
 
-CLAIMED = os.dup(1)
-os.dup2(2, 1)  # what an import prints belongs to stderr
+CLAIMED = 1  # where the answer goes
 
 DISTRIBUTIONS = ("torch", "torchvision", "torchaudio", "triton", "pynvml", "nvidia-ml-py")
 CUDA_LIBRARIES = ("libcudart", "libcublas", "libcudnn", "libnvJitLink", "libcusparse", "libcufft", "libnccl")
@@ -211,8 +210,11 @@ def main() -> None:
     say(stage="end", warnings=caught, kernels=kernels, foreign_libraries=foreign, libcuda=libcuda)
 
 
-try:
-    main()
-except BaseException as error:  # the last words of a patient, SystemExit too
-    say(error=told(error))
-    raise SystemExit(1) from error
+if __name__ == "__main__":
+    CLAIMED = os.dup(1)
+    os.dup2(2, 1)  # what an import prints belongs to stderr
+    try:
+        main()
+    except BaseException as error:  # the last words of a patient, SystemExit too
+        say(error=told(error))
+        raise SystemExit(1) from error
