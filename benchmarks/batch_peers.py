@@ -8,7 +8,9 @@ Both peers run in one process by design, whatever fails in it. Their trial is th
 same steps of the same workload under the same malloc settings, the same guard, the peak measured the same way. A trial
 that fails for want of memory, or whose peak is above the budget, raises what both take for out of memory (oneDNN's
 "could not create a primitive" they do not know). Lightning's Tuner doubles and bisects (`binsearch`, without the margin
-that it takes off its answer and without its limit of 8192); accelerate starts from N and takes a tenth off each time.
+that it takes off its answer); accelerate starts from N and takes a tenth off each time. Lightning is told a limit above
+its own of 8192, yet 2.6 falls back to 8192 after each failure: where more fits, its answer and its time are that of a
+search that does not close.
 
 Wall time is from the start of a side's process until its answer is there: for gpucheck until it is confirmed in a fresh
 process, which neither peer does. What gpucheck runs after that (an evaluation, the default malloc, the size to
