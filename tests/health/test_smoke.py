@@ -148,7 +148,7 @@ def test_a_missed_requirement_says_what_torch_can_use_and_why() -> None:
         "an accelerator of kind cuda is required",
         "torch can use no accelerator: torch 2.13.0 is built for the CPU alone",
         {"kind": None, "count": 0, "rocm": False},
-        "see `gpucheck devices` for what is there",
+        "see `gpucheck doctor` for why",
     )
     (found,) = required.judge_seen(None, 2, Usable("cuda", 1), FACTS)
     assert (found.id, found.title, found.message) == (

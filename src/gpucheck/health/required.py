@@ -66,7 +66,7 @@ def judge_seen(require: str | None, min_devices: int | None, seen: Usable, facts
                 f"an accelerator of kind {require} is required",
                 f"torch can use {seen.text}{why}",
                 seen.evidence,
-                None if kind_met else "see `gpucheck devices` for what is there",
+                None if kind_met else "see `gpucheck doctor` for why",
             )
         )
     if min_devices is not None:

@@ -184,7 +184,7 @@ def _present_but_unusable(requested: str, facts: Facts) -> bool:
 
 def unusable(error: CannotLook) -> Finding:
     """The failed check `device.usable`: an accelerator is there and torch cannot use it."""
-    fix = error.fix if "--device cpu" in error.fix else "see `gpucheck devices`, or work on the CPU with --device cpu"
+    fix = error.fix if "--device cpu" in error.fix else "see `gpucheck doctor`, or work on the CPU with --device cpu"
     return Finding(USABLE_ID, "fail", error.what, error.why, fix=fix)
 
 

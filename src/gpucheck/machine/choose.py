@@ -107,7 +107,7 @@ def _auto(facts: Facts) -> Choice:
     raise CannotLook(
         f"{name} is present, but torch cannot use it",
         why_unusable(facts),
-        "see `gpucheck devices`, or work on the CPU with --device cpu",
+        "see `gpucheck doctor`, or work on the CPU with --device cpu",
         finding="device.usable",
     )
 
