@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import json
-import resource
-import signal
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -219,23 +218,28 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         TrialLog(str(tmp_path / "no" / "log"), identity())
 
 
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """No file may grow beyond 1 KiB: a disk that is full."""
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+# In a process of its own: the limit is the whole process's, and what the tests print goes to a file as well.
+FULL = """
+import resource, signal, sys
+from gpucheck.batch_size.options import Options, plan
+from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.trial_log import TrialLog, identity_of
+from gpucheck.report.facts import Facts, TorchBuild
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+identity = identity_of(plan(Options(target="mlp")), Facts(torch=TorchBuild(version="2.13.0")))
+with TrialLog(sys.argv[1], identity) as log:
+    for _ in range(5):
+        log.write("cpu", 100, Result(8, "search", fresh=True, outcome="fits", peak_bytes=7))
+    sys.exit(log.error)
+"""
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_full_disk_is_told_once_and_the_log_can_be_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    with TrialLog(str(path), identity()) as log:
-        for _ in range(5):
-            log.write("cpu", 100, Result(8, "search", fresh=True, outcome="fits", peak_bytes=7))
-        assert log.error == "File too large"
+    ended = subprocess.run([sys.executable, "-c", FULL, str(path)], stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.stderr == "File too large\n"
     whole = [json.loads(line) for line in path.read_text().split("\n")[1:-1]]
     with TrialLog(str(path), identity()) as log:
         assert len(log.known("cpu", 100)) == len(whole) >= 1
