@@ -223,10 +223,9 @@ def test_a_device_that_computes_wrongly_is_found(monkeypatch: pytest.MonkeyPatch
             right(a, b, out=out)
             out.view(-1)[7] += 1
 
-        sides = build(64, CPU)
         with monkeypatch.context() as patch:
             patch.setattr(torch, name, wrong)
-            assert sides.check() is False
+            assert build(64, CPU).check() is False
 
 
 def test_a_training_step_that_differs_from_the_cpus_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
