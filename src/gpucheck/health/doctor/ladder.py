@@ -67,7 +67,7 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
     if not breaking:
         return Diagnosis(None, (), aside)
     first, *others = breaking
-    return Diagnosis(first, tuple(one for one in others if one.condition.id != first.condition.id), aside)
+    return Diagnosis(first, tuple(others), aside)
 
 
 def _order(one: Sighting) -> tuple[int, int]:
