@@ -42,10 +42,15 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
 
 
 @pytest.fixture
-def find(monkeypatch: pytest.MonkeyPatch) -> Find:
-    """Run the command on a machine with 16 GiB, 8 of them free, and nothing but a CPU."""
+def cpu_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with 16 GiB, 8 of them free, and nothing but a CPU."""
     monkeypatch.setattr(inventory, "read", lambda *_, **__: CPU_ONLY)
     monkeypatch.setattr(host, "memory", lambda: HostMemory(16 * GIB, 8 * GIB, None, None))
+
+
+@pytest.fixture
+def find(cpu_machine: None) -> Find:
+    """Run the command on such a machine."""
 
     def run(**options: Any) -> Collector:
         said = Collector()

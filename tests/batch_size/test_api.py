@@ -14,21 +14,14 @@ import torch
 from torch import nn
 
 from gpucheck import api
-from gpucheck.machine import host, inventory
-from gpucheck.machine.host import HostMemory
 from gpucheck.render import json as document
 from gpucheck.report.events import Event, Trial
-from gpucheck.report.facts import Device, Facts, Host
 from gpucheck.units import GIB, MIB
 
 Scenario = Callable[..., Path]
 
 
-@pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = Facts(host=Host(system="Linux"), devices=(Device(kind="cpu", id="cpu", name="a CPU"),))
-    monkeypatch.setattr(inventory, "read", lambda *_, **__: facts)
-    monkeypatch.setattr(host, "memory", lambda: HostMemory(16 * GIB, 8 * GIB, None, None))
+pytestmark = pytest.mark.usefixtures("cpu_machine")
 
 
 def test_it_returns_the_report_of_the_command(scenario: Scenario) -> None:

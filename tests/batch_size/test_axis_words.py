@@ -14,17 +14,16 @@ from gpucheck.batch_size.command import command
 from gpucheck.batch_size.options import Options
 from gpucheck.batch_size.search_options import SearchOptions
 from gpucheck.errors import UsageError
-from gpucheck.machine import host, inventory
-from gpucheck.machine.host import HostMemory
 from gpucheck.render import terminal, text
 from gpucheck.render.live import LiveView
 from gpucheck.report.events import Event
-from gpucheck.report.facts import Device, Facts, Host
 from gpucheck.report.report import Collector
 from gpucheck.units import GIB, MIB
 
 Scenario = Callable[..., Path]
-CPU_ONLY = Facts(host=Host(system="Linux"), devices=(Device(kind="cpu", id="cpu", name="a CPU"),))
+
+pytestmark = pytest.mark.usefixtures("cpu_machine")
+
 RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
 OUT_OF_MEMORY = {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory."}], "traceback": "t"}
 BROKEN = {"raised": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
@@ -45,8 +44,6 @@ def predicted(per_sample: int) -> list[dict[str, Any]]:
 
 def read(monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
     """Everything that a person sees of a search along `seq`, live and at the end."""
-    monkeypatch.setattr(inventory, "read", lambda *_, **__: CPU_ONLY)
-    monkeypatch.setattr(host, "memory", lambda: HostMemory(16 * GIB, 8 * GIB, None, None))
     monkeypatch.delenv("COLUMNS", raising=False)
     stream, said = io.StringIO(), Collector()
     view = LiveView(stream)

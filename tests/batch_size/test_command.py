@@ -13,8 +13,7 @@ from gpucheck.batch_size.options import Options
 from gpucheck.batch_size.prepare import is_shared
 from gpucheck.batch_size.search_options import SearchOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
-from gpucheck.machine import host, inventory
-from gpucheck.machine.host import HostMemory
+from gpucheck.machine import inventory
 from gpucheck.report.events import Answered, Event, Judged, Measured, Notice, Recorder, Trial
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
 from gpucheck.report.finding import Finding
@@ -27,11 +26,7 @@ RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
 OUT_OF_MEMORY = {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory."}], "traceback": "t"}
 
 
-@pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with 16 GiB, 8 of them free, and nothing but a CPU."""
-    see(monkeypatch, FACTS)
-    monkeypatch.setattr(host, "memory", lambda: HostMemory(16 * GIB, 8 * GIB, None, None))
+pytestmark = pytest.mark.usefixtures("cpu_machine")
 
 
 def see(monkeypatch: pytest.MonkeyPatch, facts: Facts) -> None:
