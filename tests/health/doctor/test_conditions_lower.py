@@ -35,6 +35,7 @@ from gpucheck.health.doctor import (
     conditions_library,
     conditions_nodes,
     conditions_nvml,
+    conditions_refusals,
     ladder,
     rungs,
 )
@@ -44,7 +45,14 @@ from gpucheck.machine.stack import Library, Node, PciDevice
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import Mig, Process, TorchBuild
 
-FILES = (conditions_kernel, conditions_nodes, conditions_library, conditions_nvml, conditions_cuinit)
+FILES = (
+    conditions_kernel,
+    conditions_nodes,
+    conditions_library,
+    conditions_nvml,
+    conditions_cuinit,
+    conditions_refusals,
+)
 CONDITIONS: dict[str, Condition] = {one.id: one for file in FILES for one in file.CONDITIONS}
 
 GIB = 2**30
@@ -314,6 +322,25 @@ def test_it_is_not_seen_where_nothing_is_wrong(identity: str, evidence: Evidence
 )  # fmt: skip
 def test_one_answer_has_several_causes(evidence: Evidence, identity: str | None) -> None:
     assert first(evidence) == identity
+
+
+@pytest.mark.parametrize(
+    "condition", [one for one in CONDITIONS.values() if one.cuinit or one.nvml], ids=lambda c: c.id
+)
+def test_a_condition_holds_at_each_answer_that_it_names(condition: Condition) -> None:
+    evidence = SEEN[condition.id]
+    for code in condition.cuinit:
+        assert condition.judge(with_driver(evidence, cuinit_code=code, cuinit_error="words")) is not None
+    for code in condition.nvml:
+        assert condition.judge(with_driver(evidence, nvml_code=code, nvml_error="words")) is not None
+
+
+@pytest.mark.parametrize(("refused", "answers"), [("driver.refused", "cuinit"), ("driver.nvml_refused", "nvml")])
+def test_an_answer_that_no_condition_names_is_told_as_it_is(refused: str, answers: str) -> None:
+    named = {code for one in CONDITIONS.values() for code in getattr(one, answers)}
+    told = {code for code in range(1000) if seen(refused, with_driver(DOWN, **{f"{answers}_code": code}))}
+    blocked = {17} if answers == "nvml" else set()  # has a usual cause under WSL alone
+    assert told == set(range(1, 1000)) - named | blocked
 
 
 def test_what_is_seen_is_said() -> None:

@@ -31,6 +31,7 @@ from gpucheck.health.doctor import (
     conditions_environment,
     conditions_log,
     conditions_masks,
+    conditions_packages,
     conditions_torch,
 )
 from gpucheck.health.doctor.condition import Condition, Seen
@@ -39,7 +40,14 @@ from gpucheck.health.xid import BY_NUMBER
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import ClockReasons, Ecc, Mig, Process, RemappedRows, TorchBuild
 
-FILES = (conditions_masks, conditions_torch, conditions_architecture, conditions_environment, conditions_log)
+FILES = (
+    conditions_masks,
+    conditions_torch,
+    conditions_packages,
+    conditions_architecture,
+    conditions_environment,
+    conditions_log,
+)
 CONDITIONS: dict[str, Condition] = {one.id: one for file in FILES for one in file.CONDITIONS}
 
 HIDDEN = tuple(replace(one, id=None, cuda_index=None) for one in CARDS)

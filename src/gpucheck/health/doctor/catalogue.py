@@ -12,6 +12,8 @@ from gpucheck.health.doctor import (
     conditions_masks,
     conditions_nodes,
     conditions_nvml,
+    conditions_packages,
+    conditions_refusals,
     conditions_torch,
 )
 from gpucheck.health.doctor.condition import Condition
@@ -22,8 +24,10 @@ CONDITIONS: tuple[Condition, ...] = (
     *conditions_library.CONDITIONS,
     *conditions_nvml.CONDITIONS,
     *conditions_cuinit.CONDITIONS,
+    *conditions_refusals.CONDITIONS,
     *conditions_masks.CONDITIONS,
     *conditions_torch.CONDITIONS,
+    *conditions_packages.CONDITIONS,
     *conditions_architecture.CONDITIONS,
     *conditions_environment.CONDITIONS,
     *conditions_log.CONDITIONS,

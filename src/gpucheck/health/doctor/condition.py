@@ -50,8 +50,9 @@ class Condition:
     `rung` is the one that it breaks; None for what stands on its own, beside the ladder. `title` is the diagnosis in
     one sentence, `meaning` what it is about, for its page; `settle` is what would make sure of it, where that takes
     more than what is read; `fix` is what to type or do. `judge` reads the evidence and says whether it holds; it never
-    raises for evidence that is missing, which is unknown and says nothing. `texts` are errors that point to it, as
-    regular expressions, for `gpucheck explain`; `source` is where its threshold or its claim comes from.
+    raises for evidence that is missing, which is unknown and says nothing. `cuinit` and `nvml` are the answers of
+    cuInit and nvmlInit of which it is a cause. `texts` are errors that point to it, as regular expressions, for
+    `gpucheck explain`; `source` is where its threshold or its claim comes from.
     """
 
     id: str
@@ -63,5 +64,7 @@ class Condition:
     fix: str
     judge: Callable[[Evidence], Seen | None]
     settle: str = ""
+    cuinit: tuple[int, ...] = ()
+    nvml: tuple[int, ...] = ()
     texts: tuple[str, ...] = ()
     source: str = ""

@@ -1,46 +1,18 @@
-"""CUDA does not start: each answer of cuInit, with what tells one cause of it from another."""
+"""CUDA does not start: its driver hangs, ends the process, or finds no device, no memory, or its own module amiss."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 from gpucheck.health.doctor import mask
-from gpucheck.health.doctor.condition import Certainty, Condition, Seen
+from gpucheck.health.doctor.condition import Condition, Seen
+from gpucheck.health.doctor.cuinit import answered
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.units import GIB
 
-# Answers that a condition here or of a lower rung explains; any other is told as it is.
-EXPLAINED = (0, 2, 3, 34, 46, 100, 222, 800, 801, 802, 803, 804, 805, 806, 807, 808, 809, 810, 999)
 MANY = 64  # more cards than a machine has
-MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 # The kernel finds no room for the driver's pages of device memory among its own addresses.
 NO_ROOM_FOR_PAGES = r"request_free_mem_region\(\) err -34"
-
-
-def answers(*codes: int) -> Callable[[Evidence], Seen | None]:
-    """A judge for what cuInit's answer alone proves."""
-
-    def judge(evidence: Evidence) -> Seen | None:
-        return answered(evidence) if evidence.driver.cuinit_code in codes else None
-
-    return judge
-
-
-def answered(
-    evidence: Evidence,
-    more: str = "",
-    *,
-    fix: str | None = None,
-    certainty: Certainty | None = None,
-    **seen: Any,
-) -> Seen:
-    """What cuInit answered, `more` that tells its causes apart, and further evidence."""
-    driver = evidence.driver
-    told = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
-    said = f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
-    return Seen(f"{said}; {more}" if more else said, {**told, **seen}, fix=fix, certainty=certainty)
 
 
 def _silent(evidence: Evidence) -> str | None:
@@ -131,57 +103,6 @@ def _not_initialised(evidence: Evidence) -> Seen | None:
     return answered(evidence)
 
 
-def _is_confidential(evidence: Evidence) -> bool:
-    """802 where NVML says that the GPUs wait, or in a confidential virtual machine without switches of its own."""
-    told, stack = evidence.driver.confidential_computing, evidence.stack
-    if evidence.driver.cuinit_code != 802 or told in ("off", "ready"):
-        return False
-    return told == "not ready" or (stack.confidential_guest and not stack.switches)
-
-
-def _confidential(evidence: Evidence) -> Seen | None:
-    if not _is_confidential(evidence):
-        return None
-    told = evidence.driver.confidential_computing
-    return answered(
-        evidence,
-        f"NVML says that confidential computing is {told}" if told else "this is a confidential virtual machine",
-        certainty="proof" if told else None,
-        confidential_guest=evidence.stack.confidential_guest,
-        confidential_computing=told,
-    )
-
-
-def _fabric(evidence: Evidence) -> Seen | None:
-    """802 elsewhere; the manager's absence is proof only where the switches are this machine's own."""
-    if evidence.driver.cuinit_code != 802 or _is_confidential(evidence):
-        return None
-    stack = evidence.stack
-    runs = None if evidence.in_container else stack.fabric_manager
-    if not stack.switches:
-        return answered(
-            evidence,
-            "no NVSwitch is on the PCI bus of this machine: it is its host's",
-            fix="ask who lends the machine: the host's fabric manager has to be started, of the driver's version",
-            certainty="hint",
-            switches=0,
-        )
-    several = stack.switches != 1
-    more = f"{stack.switches} NVSwitch{'es are' if several else ' is'} on the PCI bus"
-    told = {
-        True: "; nvidia-fabricmanager runs: is it of the driver's version?",
-        False: " and no nvidia-fabricmanager runs",
-    }
-    return answered(
-        evidence,
-        more + (told[runs] if runs is not None else ""),
-        certainty="proof" if runs is False else None,
-        fix="on the host: sudo systemctl restart nvidia-fabricmanager" if evidence.in_container else None,
-        switches=stack.switches,
-        fabric_manager=runs,
-    )
-
-
 def _no_device(evidence: Evidence) -> Seen | None:
     """100 that no mask and no MIG mode explains, on a machine that has a card."""
     if evidence.driver.cuinit_code != 100 or not evidence.is_nvidia_here:
@@ -210,51 +131,6 @@ def _empty_mig(evidence: Evidence) -> Seen | None:
         f"MIG mode is on and has no instance on {', '.join(card.uuid or 'a card' for card in empty)}",
         uuids=[card.uuid for card in empty],
     )
-
-
-def _unavailable(evidence: Evidence) -> Seen | None:
-    """46: the mode in which a card lets one process in, or none, and who is in; else a licence or a partition."""
-    if evidence.driver.cuinit_code != 46:
-        return None
-    modes = {card.compute_mode for card in evidence.cards}
-    pids = sorted({process.pid for card in evidence.cards for process in card.processes or ()})
-    if "prohibited" in modes:
-        return answered(evidence, "its compute mode is prohibited", certainty="proof", compute_modes=["prohibited"])
-    exclusive = sorted(mode for mode in modes if mode and mode.startswith("exclusive"))
-    if exclusive and pids:
-        listed = ", ".join(str(pid) for pid in pids)
-        return answered(
-            evidence,
-            f"its compute mode is {exclusive[0]} and PID {listed} is on it",
-            fix=f"end PID {listed}, or sudo nvidia-smi -c 0",
-            certainty="strong",
-            compute_modes=exclusive,
-            pids=pids,
-        )
-    return answered(
-        evidence,
-        "no card is in exclusive use as far as NVML tells",
-        fix="sudo nvidia-smi -q -d COMPUTE; on a virtual GPU, check its licence: nvidia-smi -q | grep -i license",
-        compute_modes=sorted(mode for mode in modes if mode),
-    )
-
-
-def _mps(*codes: int) -> Callable[[Evidence], Seen | None]:
-    """CUDA was sent to a server of MPS: by the variable, or because one was started at its usual place."""
-
-    def judge(evidence: Evidence) -> Seen | None:
-        if evidence.driver.cuinit_code not in codes:
-            return None
-        folder = evidence.value(MPS_FOLDER)
-        where = f"{MPS_FOLDER}={folder}" if folder else f"{MPS_FOLDER} is not set: the usual place is /tmp/nvidia-mps"
-        return answered(evidence, where, cuda_mps_pipe_directory=folder)
-
-    return judge
-
-
-def _other(evidence: Evidence) -> Seen | None:
-    code = evidence.driver.cuinit_code
-    return None if code is None or code in EXPLAINED else answered(evidence)
 
 
 CONDITIONS: tuple[Condition, ...] = (
@@ -293,6 +169,7 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="sudo nvidia-smi mig -lgip to list profiles, sudo nvidia-smi mig -cgi 0 -C to make an instance; or "
         "sudo nvidia-smi -mig 0 to use the whole card",
         judge=_empty_mig,
+        cuinit=(100,),
         source="NVIDIA Multi-Instance GPU User Guide; wilicc/gpu-burn issue 36",
     ),
     Condition(
@@ -306,6 +183,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="`sudo dmesg` tells of a card that did not start, `ls -l /dev/nvidia*` of one that was not handed in",
         fix="sudo dmesg | grep -i nvrm; ls -l /dev/nvidia*",
         judge=_no_device,
+        cuinit=(100,),
         texts=(r"No CUDA GPUs are available", r"Error 100: no CUDA-capable device is detected"),
     ),
     Condition(
@@ -320,6 +198,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="`ulimit -v` is a number, or `free` shows none left",
         fix="ulimit -v unlimited; free",
         judge=_out_of_memory,
+        cuinit=(2,),
     ),
     Condition(
         id="driver.uvm_missing",
@@ -332,6 +211,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="cuInit answers 0 once the node is there",
         fix="sudo nvidia-modprobe -c 0 -u",
         judge=_no_memory_node,
+        cuinit=(999,),
         texts=(r"CUDA unknown error - this may be due to an incorrectly set up environment",),
         source="pytorch issue 49081; NVIDIA/open-gpu-kernel-modules issue 689",
     ),
@@ -346,6 +226,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="it is the suspend if reloading the memory module mends it",
         fix="sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
         judge=_unknown_error,
+        cuinit=(999,),
         source="pytorch issue 88639",
     ),
     Condition(
@@ -359,6 +240,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="the kernel's log has `request_free_mem_region() err -34`",
         fix="echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot",
         judge=_memory_module,
+        cuinit=(3,),
         texts=(
             r"CUDA driver initialization failed, you might not have a CUDA gpu",
             r"request_free_mem_region\(\) err -34",
@@ -375,147 +257,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="the kernel's log, read with `sudo dmesg`, mostly tells it",
         fix="sudo dmesg | grep -i -e nvrm -e nvidia",
         judge=_not_initialised,
+        cuinit=(3,),
         texts=(r"CUDA_ERROR_NOT_INITIALIZED",),
-    ),
-    Condition(
-        id="gpu.unavailable",
-        rung="cuinit",
-        verdict="fail",
-        certainty="hint",
-        title="the GPU is in exclusive use or not lent",
-        meaning="cuInit answers 46. A card in exclusive mode lets one process in, a prohibited one none; a virtual GPU "
-        "without a licence answers so too.",
-        settle="`nvidia-smi -q -d COMPUTE` shows the mode of each card",
-        fix="sudo nvidia-smi -c 0",
-        judge=_unavailable,
-        texts=(r"CUDA-capable device\(s\) is/are busy or unavailable", r"CUDA_ERROR_DEVICE_UNAVAILABLE"),
-    ),
-    Condition(
-        id="driver.toolchain",
-        rung="cuinit",
-        verdict="fail",
-        certainty="hint",
-        title="the driver is older than what made the code",
-        meaning="Code in PTX is of a newer CUDA than the driver can translate. Triton and NVRTC make such code on the "
-        "way.",
-        settle="it runs with a newer driver",
-        fix="update the driver, or use the torch of an older CUDA",
-        judge=answers(222),
-        texts=(r"the provided PTX was compiled with an unsupported toolchain", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
-    ),
-    Condition(
-        id="driver.not_permitted",
-        rung="cuinit",
-        verdict="fail",
-        certainty="hint",
-        title="the driver does not permit CUDA here",
-        meaning="cuInit answers 800: the operation is not permitted. A virtual GPU whose profile is for graphics "
-        "alone, and a sandbox, answer so.",
-        settle="`nvidia-smi -q | grep -i -e product -e license` names a virtual GPU's profile",
-        fix="use a profile for computing (vGPU: C or Q series); outside the sandbox, run it again",
-        judge=answers(800),
-        texts=(r"Error 800: operation not permitted", r"CUDA_ERROR_NOT_PERMITTED"),
-    ),
-    Condition(
-        id="driver.not_supported",
-        rung="cuinit",
-        verdict="fail",
-        certainty="hint",
-        title="the driver does not support CUDA on this system",
-        meaning="cuInit answers 801: not supported. A virtual GPU whose profile is for graphics alone (B and A series) "
-        "answers so, and a sandbox that passes on only a part of the driver's calls.",
-        settle="`nvidia-smi -q | grep -i product` names a virtual GPU's profile",
-        fix="use a profile for computing (vGPU: C or Q series); outside the sandbox, run it again",
-        judge=answers(801),
-        texts=(r"Error 801: operation not supported", r"CUDA_ERROR_NOT_SUPPORTED"),
-    ),
-    Condition(
-        id="driver.confidential",
-        rung="cuinit",
-        verdict="fail",
-        certainty="strong",
-        title="the GPU of this confidential machine is not released for use",
-        meaning="In confidential computing a GPU takes no work until it was attested and its ready state was set. "
-        "Until then CUDA answers that the system is not ready.",
-        settle="`nvidia-smi conf-compute -grs` says `not-ready`",
-        fix="sudo nvidia-smi conf-compute -srs 1, after attestation",
-        judge=_confidential,
-        source="NVIDIA/nvtrust issues 37 and 56",
-    ),
-    Condition(
-        id="driver.fabric",
-        rung="cuinit",
-        verdict="fail",
-        certainty="strong",
-        title="the fabric between the GPUs is not ready",
-        meaning="GPUs on an NVSwitch start only once the fabric manager has set the switches up, and it must be of "
-        "exactly the driver's version. On a rented machine with one of eight GPUs, the host's fabric manager is meant.",
-        settle="`systemctl status nvidia-fabricmanager` shows whether it runs, and of which version it is",
-        fix="sudo systemctl restart nvidia-fabricmanager; if it refuses, install it in exactly the driver's version",
-        judge=_fabric,
-        texts=(r"Error 802: system not yet initialized", r"CUDA_ERROR_SYSTEM_NOT_READY"),
-        source="pytorch issue 35710; huggingface_hub issue 4134; hiyouga/LlamaFactory issue 8968",
-    ),
-    Condition(
-        id="mps.unreachable",
-        rung="cuinit",
-        verdict="fail",
-        certainty="proof",
-        title="the MPS server cannot be reached",
-        meaning="CUDA shares a card through a server (MPS) where its control daemon is found, and the server does not "
-        "answer: the daemon ended and left its pipes, runs for another user, or was not handed into this container.",
-        fix="nvidia-cuda-mps-control -d; or, to do without, unset CUDA_MPS_PIPE_DIRECTORY",
-        judge=_mps(805, 806),
-        texts=(r"Error 80[56]: MPS", r"CUDA_ERROR_MPS_(?:CONNECTION_FAILED|RPC_FAILURE)"),
-        source="NVIDIA Multi-Process Service documentation",
-    ),
-    Condition(
-        id="mps.not_ready",
-        rung="cuinit",
-        verdict="fail",
-        certainty="proof",
-        title="the MPS server is not ready for new clients",
-        meaning="The server starts, or is getting over a client's fault.",
-        settle="its log, server.log in CUDA_MPS_LOG_DIRECTORY, says what it waits for",
-        fix="try again in a few seconds; else echo quit | nvidia-cuda-mps-control, and start it anew",
-        judge=_mps(807),
-        texts=(r"Error 807: MPS", r"CUDA_ERROR_MPS_SERVER_NOT_READY"),
-        source="NVIDIA Multi-Process Service documentation",
-    ),
-    Condition(
-        id="mps.full",
-        rung="cuinit",
-        verdict="fail",
-        certainty="proof",
-        title="the MPS server has no room for another client",
-        meaning="A server of MPS takes a limited number of clients, and of connections to a device.",
-        fix="end clients that are no longer needed: echo get_client_list PID | nvidia-cuda-mps-control lists them",
-        judge=_mps(808, 809),
-        texts=(r"Error 80[89]: MPS", r"CUDA_ERROR_MPS_MAX_(?:CLIENTS|CONNECTIONS)_REACHED"),
-        source="NVIDIA Multi-Process Service documentation",
-    ),
-    Condition(
-        id="mps.ended",
-        rung="cuinit",
-        verdict="fail",
-        certainty="proof",
-        title="the MPS server ended this client",
-        meaning="An operator, or the server as it got over a fault, ended this client's connection.",
-        fix="start the program again",
-        judge=_mps(810),
-        texts=(r"CUDA_ERROR_MPS_CLIENT_TERMINATED",),
-        source="NVIDIA Multi-Process Service documentation",
-    ),
-    Condition(
-        id="driver.refused",
-        rung="cuinit",
-        verdict="fail",
-        certainty="hint",
-        title="CUDA does not start, with an answer that has no usual cause",
-        meaning="cuInit answers a code that is none of those whose causes are known. Libraries of several drivers "
-        "mixed, and a driver that was updated while it ran, are worth a look.",
-        settle="the same answer after a reboot, with LD_LIBRARY_PATH unset, is the installation's",
-        fix="env -u LD_LIBRARY_PATH gpucheck doctor; sudo dmesg | grep -i nvrm; reboot",
-        judge=_other,
     ),
 )

@@ -355,6 +355,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="`sudo modprobe nvidia` loads it or says why not",
         fix="sudo modprobe nvidia; if that fails, sudo dmesg | grep -i nvidia",
         judge=_absent("not_loaded"),
+        nvml=(9,),
         texts=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
     ),
     Condition(

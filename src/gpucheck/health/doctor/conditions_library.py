@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Literal
 
 from gpucheck.health.doctor.condition import Condition, Seen
-from gpucheck.health.doctor.conditions_cuinit import answered, answers
 from gpucheck.health.doctor.conditions_kernel import why_absent
 from gpucheck.health.doctor.conditions_nodes import (
     START_WITH_GPUS,
@@ -15,6 +14,7 @@ from gpucheck.health.doctor.conditions_nodes import (
     lacks_nodes,
     without_compute,
 )
+from gpucheck.health.doctor.cuinit import answered, answers
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.machine.driver_files import Library, is_compat, is_stub, version_of
 
@@ -251,6 +251,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "LD_LIBRARY_PATH the loader takes it in place of the driver's.",
         fix="take the stubs folder out of LD_LIBRARY_PATH",
         judge=_stub,
+        cuinit=(34,),
         texts=(r"Error 34: CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY"),
         source="NVIDIA/warp issue 219",
     ),
@@ -264,6 +265,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "branches of driver, older than itself; with any other it does not start. Images of NVIDIA's bring one.",
         fix="take the compat folder out of LD_LIBRARY_PATH (or remove the package cuda-compat), or update the driver",
         judge=_compat,
+        cuinit=(803,),
         source="NVIDIA CUDA Compatibility: forward compatibility",
     ),
     Condition(
@@ -277,6 +279,7 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="take the compat folder out of LD_LIBRARY_PATH (or remove the package cuda-compat); if torch then finds "
         "the driver too old, update the driver",
         judge=answers(804),
+        cuinit=(804,),
         texts=(
             r"Error 804: forward compatibility was attempted on non supported HW",
             r"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
@@ -294,6 +297,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="it starts once the other file is out of the way",
         fix="remove the other driver's packages (`dpkg -S` or `rpm -qf` tell whose the file is), then sudo ldconfig",
         judge=_other_version,
+        cuinit=(803,),
     ),
     Condition(
         id="driver.mismatch",
@@ -306,6 +310,8 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="sudo reboot; or end all that uses the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm nvidia && "
         "sudo modprobe nvidia",
         judge=_mismatch,
+        cuinit=(803,),
+        nvml=(VERSION_MISMATCH,),
         texts=(
             r"Driver/library version mismatch",
             r"RM has detected an NVML/RM version mismatch",
@@ -323,6 +329,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "of the GPUs are not to be read.",
         fix="install the driver's package with nvidia-smi (Ubuntu: nvidia-utils-*), then sudo ldconfig",
         judge=_no_nvml,
+        nvml=(12,),
         texts=(r"NVML Shared Library Not Found",),
     ),
 )

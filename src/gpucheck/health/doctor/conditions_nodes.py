@@ -252,6 +252,7 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="start the container anew; to keep it from happening, hand the GPUs in by CDI (--device "
         "nvidia.com/gpu=all), or make the links of /dev/char with `nvidia-ctk system create-dev-char-symlinks`",
         judge=_refused,
+        nvml=(999,),
         texts=(r"Failed to initialize NVML: Unknown Error",),
         source="NVIDIA/nvidia-container-toolkit issue 48",
     ),
@@ -266,6 +267,7 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="ls -l /dev/nvidia* /dev/dxg; join the group that they belong to (often video or render): "
         "sudo usermod -aG video $USER, then log in anew",
         judge=_denied,
+        nvml=(4,),
         texts=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
     ),
     Condition(

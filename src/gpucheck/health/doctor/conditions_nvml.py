@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpucheck.health.devices_at_rest import ACTIONS
+from gpucheck.health.doctor import conditions_library
 from gpucheck.health.doctor.condition import Certainty, Condition, Seen
 from gpucheck.health.doctor.conditions_kernel import FALLEN, lines, why_absent
 from gpucheck.health.doctor.conditions_nodes import lacks_nodes
@@ -15,8 +16,7 @@ from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
 
-# nvmlReturn_t of nvml.h that a condition here or of a lower rung explains; any other is told as it is.
-EXPLAINED = (0, 4, 8, 9, 11, 12, 15, 16, 18, 999)
+BLOCKED = 17  # NVML_ERROR_OPERATING_SYSTEM of nvml.h
 
 
 def _unless_cuda_works(evidence: Evidence) -> Verdict | None:
@@ -135,13 +135,14 @@ def _unknown(evidence: Evidence) -> Seen | None:
 
 
 def _blocked(evidence: Evidence) -> Seen | None:
-    return _said(evidence) if evidence.driver.nvml_code == 17 and evidence.host.wsl else None
+    return _said(evidence) if evidence.driver.nvml_code == BLOCKED and evidence.host.wsl else None
 
 
 def _other(evidence: Evidence) -> Seen | None:
     code = evidence.driver.nvml_code
-    explained = code is None or code in EXPLAINED or _blocked(evidence) is not None
-    return None if explained else _said(evidence)
+    # Outside WSL that answer has no usual cause.
+    unexplained = code == BLOCKED and not evidence.host.wsl
+    return _said(evidence) if unexplained or code not in (None, 0, *EXPLAINED) else None
 
 
 def _module_not_loaded(evidence: Evidence) -> Seen | None:
@@ -180,6 +181,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="`sudo dmesg` has Xid 79 or `fallen off the bus`",
         fix="shut down, take the power off and on, and boot; if it returns, reseat the card and its power plugs",
         judge=_in_state("lost", 15),
+        nvml=(15,),
         texts=(r"NVML_ERROR_GPU_IS_LOST|\bGPU is lost\b",),
     ),
     Condition(
@@ -191,6 +193,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="An error left the card in a state in which it takes no work until it is reset.",
         fix="end what runs on it, then sudo nvidia-smi --gpu-reset; if that is refused, reboot",
         judge=_in_state("reset required", 16),
+        nvml=(16,),
         texts=(r"GPU requires (?:a )?reset", r"NVML_ERROR_RESET_REQUIRED"),
     ),
     Condition(
@@ -251,6 +254,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="NVML answers that the card's external power cables are not attached properly.",
         fix="shut down and put every power plug of the card in",
         judge=_answers(8),
+        nvml=(8,),
         texts=(r"NVML_ERROR_INSUFFICIENT_POWER",),
         source="nvml.h: NVML_ERROR_INSUFFICIENT_POWER",
     ),
@@ -265,6 +269,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="the counts of nvidia in /proc/interrupts stand still",
         fix="update the machine's firmware; in a virtual machine, switch message-signalled interrupts on for the card",
         judge=_answers(11),
+        nvml=(11,),
         source="nvml.h: NVML_ERROR_IRQ_ISSUE",
     ),
     Condition(
@@ -278,6 +283,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="Windows' nvidia-smi shows the driver's version and the mode",
         fix="update NVIDIA's driver in Windows, then wsl --shutdown; a card in TCC mode: nvidia-smi -dm 0 in Windows",
         judge=_blocked,
+        nvml=(BLOCKED,),
         texts=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
         source="microsoft/WSL issues 9938 and 11865",
     ),
@@ -291,6 +297,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="it is this user if `sudo nvidia-smi` works",
         fix="ls -l /dev/nvidia* /dev/nvidia-caps/*; id; sudo nvidia-smi",
         judge=_no_permission,
+        nvml=(4,),
     ),
     Condition(
         id="driver.nvml_not_loaded",
@@ -303,6 +310,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="`sudo dmesg` tells whether the module's start failed",
         fix="sudo dmesg | grep -i nvrm; ls -l /dev/nvidia*",
         judge=_module_not_loaded,
+        nvml=(9,),
     ),
     Condition(
         id="driver.nvml_unknown",
@@ -315,6 +323,7 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="a new container that works, or `sudo dmesg`, tells which",
         fix="start the container anew; outside one, sudo dmesg | grep -i -e nvrm -e xid",
         judge=_unknown,
+        nvml=(999,),
     ),
     Condition(
         id="driver.nvml_refused",
@@ -341,3 +350,6 @@ CONDITIONS: tuple[Condition, ...] = (
         texts=(r"all CUDA-capable devices are busy or unavailable",),
     ),
 )
+
+# What the rows of this rung and of the one below it are about; any other answer is told as it is.
+EXPLAINED = {code for rows in (conditions_library.CONDITIONS, CONDITIONS) for row in rows for code in row.nvml}

@@ -1,10 +1,8 @@
-"""The torch that is diagnosed is not there, not for this GPU, cannot be imported, or is mixed up with another."""
+"""The torch that is diagnosed is not there, cannot be imported, is not for this GPU, or does not find it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Literal
 
 from gpucheck.health.doctor import wheels
 from gpucheck.health.doctor.condition import Condition, Seen
@@ -15,8 +13,6 @@ from gpucheck.machine.torch_probe import TorchProbe
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")
 _NO_MODULE = re.compile(r"No module named ['\"]torch['\"]$")
-# What a local version may say of what a wheel is built for: `2.13.0+cu130`.
-_BUILT_FOR = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
 
 
 def _kind(evidence: Evidence) -> str | None:
@@ -27,7 +23,8 @@ def _kind(evidence: Evidence) -> str | None:
     return evidence.build.built_for if evidence.build.version else None
 
 
-def _version(evidence: Evidence) -> str | None:
+def torch_version(evidence: Evidence) -> str | None:
+    """The version of the torch that is diagnosed; None where there is none."""
     return (evidence.torch.version if evidence.torch else None) or evidence.build.version
 
 
@@ -115,10 +112,12 @@ def _import_broken(evidence: Evidence) -> Seen | None:
 def _cpu_build(evidence: Evidence) -> Seen | None:
     if _kind(evidence) != "cpu" or evidence.host.system == "Darwin":
         return None
-    message = f"torch {_version(evidence)} is built for the CPU alone"
+    message = f"torch {torch_version(evidence)} is built for the CPU alone"
     if evidence.is_nvidia_here:
-        return Seen(message, {"version": _version(evidence)}, _cuda_build(evidence))
-    return Seen(message, {"version": _version(evidence)}, fix="", verdict="info", title="torch is built for the CPU")
+        return Seen(message, {"version": torch_version(evidence)}, _cuda_build(evidence))
+    return Seen(
+        message, {"version": torch_version(evidence)}, fix="", verdict="info", title="torch is built for the CPU"
+    )
 
 
 def _wrong_backend(evidence: Evidence) -> Seen | None:
@@ -126,7 +125,7 @@ def _wrong_backend(evidence: Evidence) -> Seen | None:
     if kind not in ("rocm", "xpu") or not evidence.is_nvidia_here or (evidence.torch and evidence.torch.other):
         return None
     name = {"rocm": "AMD's ROCm", "xpu": "Intel's XPU"}[kind]
-    return Seen(f"torch {_version(evidence)} is built for {name}", {"built_for": kind}, _cuda_build(evidence))
+    return Seen(f"torch {torch_version(evidence)} is built for {name}", {"built_for": kind}, _cuda_build(evidence))
 
 
 def _driver_too_old(evidence: Evidence) -> Seen | None:
@@ -142,7 +141,7 @@ def _driver_too_old(evidence: Evidence) -> Seen | None:
     least = wheels.LEAST_DRIVER.get(needs)
     update = f"update the driver{f' to {least} or newer' if least else ''}, or: "
     return Seen(
-        f"torch {_version(evidence)} is built for CUDA {built}, and the driver serves CUDA {served}",
+        f"torch {torch_version(evidence)} is built for CUDA {built}, and the driver serves CUDA {served}",
         {"torch_cuda": built, "driver_cuda": served, "driver": evidence.driver.version},
         update + _cuda_build(evidence),
     )
@@ -167,103 +166,6 @@ def _sees_none(evidence: Evidence) -> Seen | None:
             "libcuda": {"gpucheck": evidence.driver.libcuda_path, "torch": probe.libcuda},
         },
     )
-
-
-def _minor_older(evidence: Evidence) -> Seen | None:
-    probe, served = evidence.torch, evidence.driver.libcuda_version or evidence.driver.cuda_version
-    if probe is None or probe.cuda is None or served is None or "triton" not in (probe.versions or {}):
-        return None
-    built_parts, served_parts = _parts(probe.cuda), _parts(served)
-    if built_parts[:1] != served_parts[:1] or built_parts <= served_parts:
-        return None
-    return Seen(f"torch is built for CUDA {probe.cuda}, and the driver serves {served}", {"driver_cuda": served})
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-
-
-def _foreign(evidence: Evidence) -> Seen | None:
-    paths = evidence.torch.foreign_libraries if evidence.torch else ()
-    if not paths:
-        return None
-    return Seen(f"loaded from elsewhere: {', '.join(paths)}", {"paths": list(paths)})
-
-
-def _two_versions(evidence: Evidence) -> Seen | None:
-    probe = evidence.torch
-    told = (probe.versions or {}).get("torch", ()) if probe else ()
-    if probe is None or not told:
-        return None
-    if len(set(told)) > 1:
-        return Seen(f"torch is installed as {' and '.join(sorted(set(told)))}", {"versions": list(told)})
-    loaded = probe.version
-    if loaded is None or _is_same_version(loaded, told[0]):
-        return None
-    return Seen(f"installed as {told[0]}, and its files say {loaded}", {"versions": list(told), "loaded": loaded})
-
-
-def _is_same_version(one: str, other: str) -> bool:
-    """The same release, and not built for two different things. Vendors' own suffixes are written in several ways."""
-    (release, _, local), (other_release, _, other_local) = one.partition("+"), other.partition("+")
-    kinds = [part for part in (local, other_local) if _BUILT_FOR.fullmatch(part)]
-    return release == other_release and len(set(kinds)) < 2
-
-
-def _mixed(evidence: Evidence) -> Seen | None:
-    probe = evidence.torch
-    if probe is None or probe.active_elsewhere is None:
-        return None
-    return Seen(
-        f"{probe.active_elsewhere} names another environment than {probe.prefix}, whose torch this is",
-        {"variable": probe.active_elsewhere, "prefix": probe.prefix},
-        verdict="info" if evidence.torch_works else None,
-    )
-
-
-def _pynvml(evidence: Evidence) -> Seen | None:
-    versions = (evidence.torch.versions if evidence.torch else None) or {}
-    if not {"pynvml", "nvidia-ml-py"} <= set(versions):
-        return None
-    told = {name: list(versions[name]) for name in ("pynvml", "nvidia-ml-py")}
-    return Seen(f"pynvml {told['pynvml'][0]} and nvidia-ml-py {told['nvidia-ml-py'][0]} are installed", told)
-
-
-def _torchvision(evidence: Evidence) -> Seen | None:
-    """torchvision 0.N belongs to torch 2.(N - 15), and both must be built for the same thing."""
-    probe = evidence.torch
-    versions = (probe.versions if probe else None) or {}
-    vision = (versions.get("torchvision") or (None,))[0]
-    torch = _version(evidence) or (versions.get("torch") or (None,))[0]
-    if vision is None or torch is None:
-        return None
-    ours, theirs = _parts(torch), _parts(vision)
-    if len(ours) < 2 or len(theirs) < 2 or ours[0] != 2 or theirs[0] != 0:
-        return None
-    built = [part for part in (torch.partition("+")[2], vision.partition("+")[2]) if _BUILT_FOR.fullmatch(part)]
-    if theirs[1] - 15 == ours[1] and len(set(built)) < 2:
-        return None
-    wanted = f"torchvision 0.{ours[1] + 15} belongs to torch 2.{ours[1]}"
-    return Seen(f"torchvision {vision} with torch {torch}; {wanted}", {"torchvision": vision, "torch": torch})
-
-
-def _triton(missing: Literal["compiler", "libcuda"]) -> Callable[[Evidence], Seen | None]:
-    """A judge of one of the two things that triton looks for."""
-
-    def judge(evidence: Evidence) -> Seen | None:
-        probe = evidence.torch
-        if probe is None or "triton" not in (probe.versions or {}) or not evidence.is_nvidia_here:
-            return None
-        version = (probe.versions or {})["triton"][0]
-        if missing == "compiler":
-            return Seen(f"triton {version}, and no CC, gcc or clang") if probe.has_compiler is False else None
-        loaded = evidence.driver.libcuda_path or probe.libcuda
-        told = {"TRITON_LIBCUDA_PATH", "LD_LIBRARY_PATH"} & evidence.variables
-        if probe.cache_has_libcuda is not False or loaded is None or told:
-            return None
-        return Seen(f"triton {version}; libcuda is {loaded} and not in the loader's cache", {"libcuda": loaded})
-
-    return judge
 
 
 CONDITIONS: tuple[Condition, ...] = (
@@ -393,99 +295,5 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="`LD_DEBUG=libs python -c 'import torch; torch.cuda.init()'` shows which libraries it takes",
         fix="python -c 'import torch; torch.cuda.init()'",
         judge=_sees_none,
-    ),
-    Condition(
-        id="torch.driver_minor",
-        rung=None,
-        verdict="info",
-        certainty="hint",
-        title="the driver is a little older than this torch's CUDA",
-        meaning="torch's own kernels run. Kernels that are compiled on the way, by Triton or NVRTC, may ask for more "
-        "than the driver takes and fail with error 222.",
-        fix="update the driver if torch.compile fails with an unsupported toolchain",
-        judge=_minor_older,
-        texts=(r"PTX was compiled with an unsupported toolchain",),
-    ),
-    Condition(
-        id="torch.foreign_libraries",
-        rung=None,
-        verdict="warn",
-        certainty="strong",
-        title="torch uses CUDA libraries from outside its environment",
-        meaning="The environment has its own, and others were loaded in their place, mostly through LD_LIBRARY_PATH. "
-        "Errors and results that differ from machine to machine come of it.",
-        fix="unset LD_LIBRARY_PATH",
-        judge=_foreign,
-        source="pytorch issue 134929",
-    ),
-    Condition(
-        id="torch.two_versions",
-        rung=None,
-        verdict="warn",
-        certainty="strong",
-        title="two versions of torch are mixed in this environment",
-        meaning="What is recorded as installed and what is loaded are not one version: an installation was cut off, "
-        "or two tools installed into one folder.",
-        fix="python -m pip uninstall -y torch, until it says that there is none; then install it once",
-        judge=_two_versions,
-    ),
-    Condition(
-        id="torch.mixed_environments",
-        rung=None,
-        verdict="warn",
-        certainty="strong",
-        title="another environment is active than the one that was looked at",
-        meaning="gpucheck looks at the torch of the interpreter that runs it. Installed by pipx or in another "
-        "environment, that is not the one that your programs use.",
-        fix='gpucheck doctor --python "$(command -v python)"',
-        judge=_mixed,
-    ),
-    Condition(
-        id="torch.pynvml",
-        rung=None,
-        verdict="warn",
-        certainty="proof",
-        title="two distributions bring the module pynvml",
-        meaning="pynvml is the old name of nvidia-ml-py. Both install a module of the same name, the later one "
-        "overwrites the other, and torch warns of it.",
-        fix="python -m pip uninstall -y pynvml; python -m pip install --force-reinstall nvidia-ml-py",
-        judge=_pynvml,
-        texts=(r"The pynvml package is deprecated",),
-    ),
-    Condition(
-        id="torch.torchvision",
-        rung=None,
-        verdict="warn",
-        certainty="strong",
-        title="torchvision is for another torch",
-        meaning="torchvision has compiled code for one torch, of one version and built for one thing.",
-        fix="python -m pip install --force-reinstall torch torchvision, both from one index",
-        judge=_torchvision,
-        texts=(r"operator torchvision::nms does not exist",),
-        source="torchvision's README, table of versions",
-    ),
-    Condition(
-        id="triton.compiler",
-        rung=None,
-        verdict="warn",
-        certainty="proof",
-        title="triton has no C compiler: torch.compile fails",
-        meaning="Triton compiles a small launcher in C for each kernel, and takes CC, gcc or clang for it.",
-        fix="install gcc, or set CC",
-        judge=_triton("compiler"),
-        texts=(r"Failed to find C compiler",),
-        source="triton, runtime/build.py",
-    ),
-    Condition(
-        id="triton.libcuda",
-        rung=None,
-        verdict="warn",
-        certainty="strong",
-        title="triton does not find libcuda: torch.compile fails",
-        meaning="CUDA starts, but libcuda is not in the loader's cache, which is where Triton looks for it.",
-        fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH to the folder of libcuda.so.1",
-        judge=_triton("libcuda"),
-        texts=(r"libcuda\.so cannot found",),
-        source="triton, backends/nvidia/driver.py",
     ),
 )
