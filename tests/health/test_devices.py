@@ -155,15 +155,16 @@ def test_a_card_that_does_not_answer_warns_and_one_never_reached_is_not_judged()
         (
             9,
             "Driver Not Loaded",
-            "Driver Not Loaded: NVIDIA's kernel module is not loaded",
-            "`sudo modprobe nvidia`; if that fails, install the driver for the running kernel",
+            "Driver Not Loaded: NVIDIA's kernel module is not loaded, or NVML does not reach the loaded module",
+            "`gpucheck doctor` tells which",
         ),
         (
             18,
             "RM has detected an NVML/RM version mismatch",
-            "RM has detected an NVML/RM version mismatch: the driver's library and the loaded kernel module are of "
+            "RM has detected an NVML/RM version mismatch: the driver's libraries and the loaded kernel module are of "
             "different versions (580.95.05 and 575.51.03)",
-            "reboot, or unload the nvidia modules and load them anew; in a container, start it anew",
+            "sudo reboot; or end all that uses the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm nvidia && "
+            "sudo modprobe nvidia",
         ),
         (
             12,
@@ -174,8 +175,9 @@ def test_a_card_that_does_not_answer_warns_and_one_never_reached_is_not_judged()
         (
             999,
             "Unknown Error",
-            "Unknown Error: NVML gives no reason; in a container it is mostly lost access to the device nodes",
-            "start the container anew; outside one, look at `sudo dmesg`",
+            "Unknown Error: a control group refuses the driver's device nodes, or NVML does not start and gives no "
+            "reason",
+            "`gpucheck doctor` tells which",
         ),
         (20, "Insufficient Memory", "Insufficient Memory", None),
         (None, "nvidia-ml-py is not installed", "nvidia-ml-py is not installed", "install nvidia-ml-py"),
@@ -200,6 +202,11 @@ def test_why_nvml_does_not_tell(code: int | None, error: str, message: str, fix:
     assert exit_code(tuple(judge(facts)), strict=True) == 1
 
 
+def test_a_container_older_than_the_hosts_driver_is_to_be_started_anew() -> None:
+    (finding,) = not_passed(replace(with_driver(nvml_code=18, nvml_error="x"), host=replace(HOST, container="docker")))
+    assert finding.fix == "start the container anew"
+
+
 def test_a_container_without_the_drivers_libraries_is_told_how_to_get_them() -> None:
     facts = with_driver(nvml_code=12, nvml_error="NVML cannot be loaded (x)")
     (finding,) = not_passed(replace(facts, host=replace(HOST, container="docker")))
@@ -212,9 +219,15 @@ def test_a_container_without_the_drivers_libraries_is_told_how_to_get_them() -> 
         (
             802,
             "CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized",
-            "cuInit answers 802 (CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized): the system is not ready, "
-            "mostly for want of its fabric manager",
-            "start nvidia-fabricmanager of this driver",
+            "cuInit answers 802 (CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized): the GPU of this "
+            "confidential machine is not released for use, or the fabric between the GPUs is not ready",
+            "`gpucheck doctor` tells which",
+        ),
+        (
+            34,
+            "CUDA_ERROR_STUB_LIBRARY",
+            "cuInit answers 34 (CUDA_ERROR_STUB_LIBRARY): the libcuda that is found is a stub",
+            "take the stubs folder out of LD_LIBRARY_PATH",
         ),
         (1, "odd", "cuInit answers 1 (odd)", None),
         (

@@ -12,35 +12,6 @@ WSL_NODE = "/dev/dxg"
 # Values of NVIDIA_VISIBLE_DEVICES by which the container toolkit leaves every GPU outside.
 KEPT_OUT = ("", "void", "none")
 
-# nvmlReturn_t → what it means here, what to do.
-NVML_CODES = {
-    4: ("this user may not open the driver's device nodes", "check the rights of /dev/nvidia*, or join their group"),
-    9: (
-        "NVIDIA's kernel module is not loaded",
-        "`sudo modprobe nvidia`; if that fails, install the driver for the running kernel",
-    ),
-    17: ("the operating system blocks the GPU", "on WSL, update the Windows driver and install none inside Linux"),
-    999: (
-        "NVML gives no reason; in a container it is mostly lost access to the device nodes",
-        "start the container anew; outside one, look at `sudo dmesg`",
-    ),
-}
-# CUresult of cuInit → what it means here, what to do.
-CUDA_CODES = {
-    3: ("the driver's memory module does not start", "reload nvidia_uvm, or set its option uvm_disable_hmm=1"),
-    34: ("the libcuda that was found is a stub for linking", "take its folder out of LD_LIBRARY_PATH"),
-    46: ("the GPU is in exclusive use or prohibited", "end the process on it, or `sudo nvidia-smi -c 0`"),
-    100: ("the driver shows CUDA no device", "if MIG mode is on, make an instance; else look at `sudo dmesg`"),
-    802: (
-        "the system is not ready, mostly for want of its fabric manager",
-        "start nvidia-fabricmanager of this driver",
-    ),
-    803: ("libcuda and the kernel module are of different versions", "reboot, or start the container anew"),
-    804: ("a forward-compatible libcuda that this card does not take", "take it out of LD_LIBRARY_PATH"),
-    805: ("the MPS server cannot be reached", "start nvidia-cuda-mps-control, or unset CUDA_MPS_PIPE_DIRECTORY"),
-    999: ("libcuda gives no reason; mostly /dev/nvidia-uvm is missing", "`sudo nvidia-modprobe -u -c 0`"),
-}
-
 
 def driver_findings(facts: Facts) -> list[Finding]:
     """What the doors say of the whole machine: nothing where all of them answered."""
@@ -100,11 +71,13 @@ def _nvml(facts: Facts) -> Finding | None:
     if driver.nvml_error is None or stopped:
         return None
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
-    meaning, fix = NVML_CODES.get(driver.nvml_code or 0, (None, None))
+    meaning, fix = _causes(nvml=driver.nvml_code)
     if driver.nvml_code == 12:
         meaning, fix = _no_library(facts.host or Host(), "utility")
     elif driver.nvml_code == 18:
-        meaning, fix, evidence = _mismatch(driver, evidence)
+        meaning, evidence = _mismatch(driver, meaning or "", evidence)
+        if facts.host is not None and facts.host.container:
+            fix = "start the container anew"
     elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
         fix = "install nvidia-ml-py"
     elif driver.nvml_code in (None, 0):
@@ -112,6 +85,18 @@ def _nvml(facts: Facts) -> Finding | None:
         fix = "look for Xid messages in `sudo dmesg`; a driver that stays so needs a reboot"
     message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
     return Finding("devices.nvml", "warn", "NVML does not tell", message, evidence, fix)
+
+
+def _causes(*, cuinit: int | None = None, nvml: int | None = None) -> tuple[str | None, str | None]:
+    """What the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them apart."""
+    # Here and not above: the conditions read this module, and where the driver answers nobody needs them.
+    from gpucheck.health.doctor.catalogue import causes
+
+    found = causes(cuinit=cuinit, nvml=nvml)
+    if not found:
+        return None, None
+    fix = found[0].fix if len(found) == 1 else "`gpucheck doctor` tells which"
+    return ", or ".join(one.title for one in found), fix
 
 
 def _no_library(host: Host, capability: str) -> tuple[str, str]:
@@ -123,16 +108,12 @@ def _no_library(host: Host, capability: str) -> tuple[str, str]:
     return "NVIDIA's driver is not installed, or not where the loader looks", "install NVIDIA's driver"
 
 
-def _mismatch(driver: Driver, evidence: dict[str, object]) -> tuple[str, str, dict[str, object]]:
+def _mismatch(driver: Driver, meaning: str, evidence: dict[str, object]) -> tuple[str, dict[str, object]]:
     """The library was updated and the kernel still runs the old module: both versions, where they are known."""
     library = PurePath(driver.nvml_path or "").name.partition(".so.")[2]
     versions = {"library_version": library or None, "kernel_module_version": driver.kernel_module_version}
     known = f" ({library} and {driver.kernel_module_version})" if library and driver.kernel_module_version else ""
-    return (
-        f"the driver's library and the loaded kernel module are of different versions{known}",
-        "reboot, or unload the nvidia modules and load them anew; in a container, start it anew",
-        {**evidence, **versions},
-    )
+    return f"{meaning}{known}", {**evidence, **versions}
 
 
 def _libcuda(facts: Facts) -> Finding | None:
@@ -143,7 +124,7 @@ def _libcuda(facts: Facts) -> Finding | None:
     if driver.cuinit_code == NO_DEVICE and "CUDA_VISIBLE_DEVICES" in facts.environment:
         return None
     evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
-    meaning, fix = CUDA_CODES.get(driver.cuinit_code or 0, (None, None))
+    meaning, fix = _causes(cuinit=driver.cuinit_code)
     answer = driver.cuinit_error
     if driver.cuinit_code:
         answer = f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error})"

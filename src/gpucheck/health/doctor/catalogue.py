@@ -34,3 +34,8 @@ CONDITIONS: tuple[Condition, ...] = (
 )
 
 BY_ID = {one.id: one for one in CONDITIONS}
+
+
+def causes(*, cuinit: int | None = None, nvml: int | None = None) -> list[Condition]:
+    """The conditions that an answer of cuInit's or of nvmlInit's may come of; none where it has no usual cause."""
+    return [one for one in CONDITIONS if cuinit in one.cuinit or nvml in one.nvml]
