@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from gpucheck.errors import UsageError
+
+Row = TypeVar("Row")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -36,26 +39,28 @@ def one_of(option: str, value: str, known: Sequence[str], between: str = ", ") -
 
 
 def select(
-    names: Sequence[str],
+    rows: Sequence[Row],
+    name_of: Callable[[Row], str],
     only: Sequence[str],
     skip: Sequence[str],
     *,
     noun: str,
     nothing: str,
     meant: Callable[[str], str] | None = None,
-) -> list[str]:
-    """The names that begin with one of `only` (all where it is empty) and with none of `skip`.
+) -> list[Row]:
+    """The rows whose name begins with one of `only` (all where it is empty) and with none of `skip`, in their order.
 
-    `noun` is what a name is one of, `nothing` what selecting none leads to; `meant` says what to give in place of a
+    `noun` is what a row is, `nothing` what selecting none leads to; `meant` says what to give in place of a
     prefix that fits none, by default the nearest name. Raises UsageError for such a prefix, and where nothing is left.
     """
+    names = [name_of(row) for row in rows]
     for option, prefixes in (("--only", only), ("--skip", skip)):
         for prefix in prefixes:
             if not prefix or not any(name.startswith(prefix) for name in names):
                 told = meant(prefix) if meant else did_you_mean(prefix, names)
                 raise UsageError(f"{option} {prefix!r} fits no {noun}", "", told)
-    taken = [name for name in names if not only or name.startswith(tuple(only))]
-    left = [name for name in taken if not name.startswith(tuple(skip))]
+    taken = [row for row in rows if not only or name_of(row).startswith(tuple(only))]
+    left = [row for row in taken if not name_of(row).startswith(tuple(skip))]
     if not left:
         raise UsageError(f"--skip leaves no {noun} of --only", nothing, "skip fewer")
     return left

@@ -246,7 +246,5 @@ def select(only: Sequence[str], skip: Sequence[str]) -> list[Benchmark]:
 
     Raises UsageError for a prefix that fits none, and where nothing is left.
     """
-    names = naming.select(
-        [one.name for one in BENCHMARKS], only, skip, noun="benchmark", nothing="nothing would be measured"
-    )
-    return [one for one in BENCHMARKS if one.name in names]
+    nothing = "nothing would be measured"
+    return naming.select(BENCHMARKS, lambda one: one.name, only, skip, noun="benchmark", nothing=nothing)

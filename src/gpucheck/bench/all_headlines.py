@@ -11,11 +11,11 @@ from gpucheck.bench.crossover import judge as crossover
 from gpucheck.bench.crossover.crossing import size_text
 from gpucheck.bench.figures import Ceilings
 from gpucheck.bench.overlap import judge as overlap
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import Measurement
 
-# The worst first: what one of a benchmark's findings says, the benchmark says. Remarks and skips say nothing.
-_WORST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "pass")
+# Remarks and skips say nothing of a benchmark.
+_SILENT: tuple[Verdict, ...] = ("skip", "info")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ def of(
 
 def _summary(name: str, findings: Sequence[Finding]) -> Summary:
     mine = [finding for finding in findings if finding.id.startswith(f"{name}.")]
-    for verdict in _WORST:
-        found = [finding for finding in mine if finding.verdict == verdict]
-        if found:
-            return Summary(name, verdict, "" if verdict == "pass" else found[0].title)
+    told = [finding for finding in mine if finding.verdict not in _SILENT]
+    if told:
+        worst = min(told, key=lambda finding: WORST_FIRST.index(finding.verdict))
+        return Summary(name, worst.verdict, "" if worst.verdict == "pass" else worst.title)
     skipped = [finding.title for finding in mine if finding.verdict == "skip"]
     return Summary(name, "skip", skipped[0] if skipped else "nothing was judged")
 

@@ -138,15 +138,15 @@ def select(only: Sequence[str], skip: Sequence[str], checks: Sequence[Check]) ->
     ids = [check.id for check in checks]
     # Groups too: who types `tensor.` means `tensors`.
     known = list(dict.fromkeys([*ids, *(name.partition(".")[0] for name in ids)]))
-    chosen = naming.select(
-        ids,
+    return naming.select(
+        checks,
+        lambda check: check.id,
         only,
         skip,
         noun="check",
         nothing="nothing would be checked",
         meant=lambda prefix: naming.did_you_mean(prefix, known),
     )
-    return [check for check in checks if check.id in chosen]
 
 
 # -- the device -------------------------------------------------------------------------------------------------------

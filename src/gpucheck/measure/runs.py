@@ -10,12 +10,9 @@ from typing import Any
 from gpucheck import stats
 from gpucheck.measure import summary
 from gpucheck.report.codec import to_json
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding
 from gpucheck.report.measurement import Measurement, MemoryFigures
 from gpucheck.report.report import Report
-
-# What is wrong in one run is wrong; what only remarks comes last.
-_WORST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
 
 
 def merge(reports: Sequence[Report]) -> Report:
@@ -110,7 +107,7 @@ def merged_findings(reports: Sequence[Report]) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for name in dict.fromkeys(finding.id for report in reports for finding in report.findings):
         runs = [[finding for finding in report.findings if finding.id == name] for report in reports]
-        ranks = [min((_WORST.index(one.verdict) for one in run), default=len(_WORST)) for run in runs]
+        ranks = [min((WORST_FIRST.index(one.verdict) for one in run), default=len(WORST_FIRST)) for run in runs]
         worst = min(ranks)
         where = [place for place, rank in enumerate(ranks) if rank == worst]
         for one in runs[where[0]]:

@@ -17,7 +17,7 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding
 from gpucheck.report.report import Report
 
 _COLUMNS = (
@@ -40,8 +40,6 @@ _FIGURES: dict[str, Callable[[float], str]] = {
     "times": lambda value: f"{units.significant(value)}×",
     "bytes": units.capacity,
 }
-# What asks for something first; what is as it should be last.
-_ORDER: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
 
 
 def blocks(report: Report) -> list[Block]:
@@ -55,7 +53,7 @@ def blocks(report: Report) -> list[Block]:
         laid_out.append(Line())
     if answer["benchmarks"]:
         laid_out += [_table(answer, several=len(names) > 1), Line(), *_flagged(answer["headlines"])]
-    findings = sorted(report.findings, key=lambda finding: _ORDER.index(finding.verdict))
+    findings = sorted(report.findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
     laid_out += [finding_line(_of_benchmark(finding)) for finding in findings]
     laid_out += [advice_line(fix) for fix in _advice(findings)]
     return laid_out

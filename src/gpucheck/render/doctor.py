@@ -6,7 +6,7 @@ from typing import Any
 
 from gpucheck.render.blocks import Block, Cell, Column, Line, advice_line, finding_line, table, verdict_cell
 from gpucheck.render.devices import versions
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
 
 _COLUMNS = (
@@ -21,8 +21,6 @@ _STATES: dict[str, tuple[Verdict, str]] = {
     "unreached": ("skip", "not reached"),
     "unknown": ("inconclusive", "not known"),
 }
-# What stands on its own, in this order.
-_WORST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "info", "skip", "pass")
 
 
 def blocks(report: Report) -> list[Block]:
@@ -38,7 +36,7 @@ def blocks(report: Report) -> list[Block]:
     laid_out += _ladder(told.get("rungs") or [])
     if because:
         laid_out.append(Line("only because of it: " + ", ".join(f"{one.title} ({one.id})" for one in because)))
-    for one in sorted(aside, key=lambda one: _WORST.index(one.verdict)):
+    for one in sorted(aside, key=lambda one: WORST_FIRST.index(one.verdict)):
         laid_out.append(finding_line(one))
         laid_out += [advice_line(one.fix)] if one.fix else []
     # Cut off before anything was read, there is nothing to say of versions.

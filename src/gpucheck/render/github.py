@@ -12,7 +12,7 @@ from typing import IO
 
 from gpucheck.render.blocks import SIGNS
 from gpucheck.render.junit import is_strict
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
 
 # GitHub refuses a step's summary above 1 MiB, and shows 10 annotations of each level for a step; the rest is dropped.
@@ -83,8 +83,7 @@ def escape_property(text: str) -> str:
 
 def step_summary(report: Report) -> str:
     """The report as Markdown: the verdict, where it ran, and a table of findings, the worst first."""
-    order = ("fail", "inconclusive", "warn", "skip", "pass", "info")
-    findings = sorted(report.findings, key=lambda finding: order.index(finding.verdict))
+    findings = sorted(report.findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
     rows = [f"| {_sign(f.verdict)} | `{_code(f.id)}` | {_cell(f.title)} | {_cell(_message(f))} |" for f in findings]
     head = [f"### gpucheck {report.command}: {_sign(report.summary.verdict)}", "", _where(report), ""]
     if not report.summary.complete:

@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args
 
 Verdict = Literal["pass", "info", "warn", "fail", "inconclusive", "skip"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+# `skip` outranks `pass` because it is not one.
+WORST_FIRST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
 
 
 @dataclass(frozen=True, slots=True)

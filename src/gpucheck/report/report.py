@@ -9,7 +9,7 @@ from gpucheck import exits
 from gpucheck.config import Settings
 from gpucheck.report.events import Answered, Event, Judged, Measured, Notice, Started
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import Measurement
 
 SCHEMA = "gpucheck.report/1"
@@ -43,14 +43,10 @@ class Report:
     settings: Settings = field(default_factory=Settings)
 
 
-# The worst first: what stands in the summary when findings differ. `skip` outranks `pass` because it is not one.
-_WORST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
-
-
 def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
     """The summary's verdict: the worst of the findings, and never better than the exit status says."""
     seen: list[Verdict] = [finding.verdict for finding in findings]
-    worst: Verdict = min(seen, key=_WORST.index, default="pass")
+    worst: Verdict = min(seen, key=WORST_FIRST.index, default="pass")
     floor: dict[int, Verdict] = {
         exits.UNDECIDED: "inconclusive",
         exits.COULD_NOT_LOOK: "skip",
@@ -62,7 +58,7 @@ def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
         # A skipped check among others that passed, or a mere remark, leaves the whole a pass.
         return "pass" if worst in ("skip", "info") else worst
     least: Verdict = floor.get(code, "fail")
-    return min((worst, least), key=_WORST.index)
+    return min((worst, least), key=WORST_FIRST.index)
 
 
 def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:

@@ -26,21 +26,22 @@ class Options:
 
 def parse(*, only: Sequence[str] = (), time_budget_s: float | None = None, device: str = "auto") -> Options:
     """Options from what was typed. Raises UsageError for a prefix that fits no operation."""
-    known = [one.id for one in OPERATIONS]
-    naming.select(
-        known,
-        only,
-        (),
-        noun="operation",
-        nothing="nothing would be measured",
-        meant=lambda _: f"the operations are {', '.join(known)}",
-    )
-    return Options(tuple(only), time_budget_s, device)
+    options = Options(tuple(only), time_budget_s, device)
+    operations(options)
+    return options
 
 
 def operations(options: Options) -> list[Operation]:
-    """The operations that begin with one of `only`; all without it."""
-    return [one for one in OPERATIONS if not options.only or one.id.startswith(options.only)]
+    """The operations that begin with one of `only`; all without it. Raises UsageError for a prefix that fits none."""
+    return naming.select(
+        OPERATIONS,
+        lambda one: one.id,
+        options.only,
+        (),
+        noun="operation",
+        nothing="nothing would be measured",
+        meant=lambda _: f"the operations are {', '.join(one.id for one in OPERATIONS)}",
+    )
 
 
 def room(options: Options, accel: Accel) -> int:

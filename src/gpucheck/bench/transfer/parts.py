@@ -91,6 +91,7 @@ def select(only: Sequence[str], skip: Sequence[str]) -> frozenset[str]:
     known = [*(part.id for part in PARTS), *(part.id for part in TOGETHER)]
     chosen = naming.select(
         known,
+        str,
         only,
         skip,
         noun="part",

@@ -69,9 +69,8 @@ def command(options: Options, emit: Emit) -> None:
 
 def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
     """The conditions to ask. Raises UsageError for a prefix that fits none, and where nothing is left."""
-    ids = [one.id for one in CONDITIONS]
-    chosen = naming.select(ids, only, skip, noun="condition", nothing="nothing would be looked for")
-    return [one for one in CONDITIONS if one.id in chosen]
+    nothing = "nothing would be looked for"
+    return naming.select(CONDITIONS, lambda one: one.id, only, skip, noun="condition", nothing=nothing)
 
 
 def usable(probe: TorchProbe | None) -> Usable:
