@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from gpucheck.health.explain import match as matching
 from gpucheck.health.explain.match import find
 from gpucheck.health.explain.table import OF_CONDITIONS, TEXTS
 from gpucheck.health.explain.text import Text
@@ -93,3 +96,30 @@ def test_a_text_is_told_once_however_often_it_is_there() -> None:
 def test_nothing_is_found_in_nothing() -> None:
     assert find("", TEXTS, OF_CONDITIONS) == []
     assert find("\x00\x1b[31m\n\n\r\n", TEXTS, OF_CONDITIONS) == []
+
+
+def test_what_is_searched_does_not_grow_with_the_errors_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pattern goes over the text once, also where 130 rows share it, and of its places a fixed number is looked
+    at: however many lines of errors there are, the work for each stays the same."""
+    searched: list[str] = []
+    placed: list[int] = []
+    spans, offset = matching._spans, matching.Normal.solid_offset
+    monkeypatch.setattr(
+        matching, "_spans", lambda normal, one: searched.append(one.regex.pattern) or spans(normal, one)
+    )
+    monkeypatch.setattr(matching.Normal, "solid_offset", lambda self, at: placed.append(at) or offset(self, at))
+    work = []
+    for lines in (3_000, 6_000):
+        searched.clear(), placed.clear()
+        find("NVRM: Xid (PCI:0000:10:00): 31, pid=7, name=python\n" * lines, TEXTS)
+        assert len(searched) == len({source for text in TEXTS for source in text.patterns})
+        work.append(len(placed))
+    # Two ends of the places of xid.31 and of xid.unknown.
+    assert work == [2 * 2 * matching._MOST_PLACES] * 2
+
+
+def test_of_many_numbers_in_a_log_each_is_told() -> None:
+    log = "\n".join(f"NVRM: Xid (PCI:0000:10:00): {number}, pid=7" for number in (31, 43, 79, 94) * 500)
+    assert [(match.text.id, match.line) for match in find(log, TEXTS)] == [
+        ("xid.31", 1), ("xid.43", 2), ("xid.79", 3), ("xid.94", 4)
+    ]  # fmt: skip

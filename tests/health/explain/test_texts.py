@@ -138,11 +138,11 @@ def amid(text: str, chance: random.Random) -> str:
 
 
 def is_by_word(name: str) -> bool:
-    text = next(one for one in TEXTS if one.id == name)
-    return any(
-        compiled(source).by_word and compiled(source).regex.search(" ".join(SAMPLES[name].lower().split()))
-        for source in text.patterns
-    )
+    """Whether a text is read by words, and by no pattern that knows it without its spaces too."""
+    spaced = " ".join(SAMPLES[name].lower().split())
+    patterns = [compiled(source) for source in next(one for one in TEXTS if one.id == name).patterns]
+    by_word = [one for one in patterns if one.by_word and one.regex.search(spaced)]
+    return bool(by_word) and not any(one.regex.search(spaced.replace(" ", "")) for one in patterns if not one.by_word)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -175,6 +175,14 @@ def test_a_long_text_that_was_cut_at_its_end(name: str) -> None:
     known_from = next(length for length in range(len(text), 0, -1) if answer(text[: length - 1]) != name)
     for length in range(known_from, len(text)):
         assert answer(text[:length] + "...") == name
+
+
+def test_an_xid_is_known_wherever_a_terminal_breaks_its_line() -> None:
+    said = "[88123.1] NVRM: Xid (PCI:0000:b3:00.0): 79, pid=4711, GPU has fallen off the bus."
+    for width in range(12, len(said)):
+        broken = "\n".join(said[at : at + width] for at in range(0, len(said), width))
+        assert answer(broken) == "xid.79", broken
+    assert answer("NVRM: Xid (PCI:0000:b3:00.0): 9\n99, pid=4711") == "xid.unknown"
 
 
 def test_a_text_cut_within_its_words_is_a_hint() -> None:

@@ -15,6 +15,8 @@ from gpucheck.health.explain.text import Text
 _MOST_PLACES = 100
 # A line that people read is not longer than this, without its spaces.
 _SAME_LINE = 500
+# From where to where a pattern is, by the number that it holds; everywhere under "".
+_Spans = dict[str, list[tuple[int, int]]]
 # The line that ends a traceback says more than a line of a log, and that more than a line of source in a frame.
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2}
 
@@ -118,20 +120,32 @@ def _order(place: _Place) -> tuple[bool, bool, int, int, int, int]:
 
 
 def _places(normal: Normal, texts: Sequence[Text]) -> Iterator[_Place]:
+    tried: dict[str, _Spans] = {}
     for text in texts:
         for source in text.patterns:
-            yield from _of_pattern(normal, text, compiled(source))
+            pattern = compiled(source)
+            if source not in tried:
+                tried[source] = _spans(normal, pattern)
+            spans = tried[source].get(text.number, [])
+            spans = spans if len(spans) <= _MOST_PLACES else spans[: _MOST_PLACES // 2] + spans[-_MOST_PLACES // 2 :]
+            if pattern.by_word:
+                spans = [(normal.solid_offset(start), normal.solid_offset(end)) for start, end in spans]
+            yield from (_Place(text, start, end, normal.line_at(start)) for start, end in spans)
 
 
-def _of_pattern(normal: Normal, text: Text, pattern: Pattern) -> list[_Place]:
+def _spans(normal: Normal, pattern: Pattern) -> _Spans:
+    """Where a pattern is, in characters of the form that it is for."""
     within = normal.spaced if pattern.by_word else normal.solid
+    found: _Spans = {}
     if pattern.needs not in within:
-        return []
-    spans = [found.span() for found in pattern.regex.finditer(within) if found.group()]
-    spans = spans if len(spans) <= _MOST_PLACES else spans[: _MOST_PLACES // 2] + spans[-_MOST_PLACES // 2 :]
-    if pattern.by_word:
-        spans = [(normal.solid_offset(start), normal.solid_offset(end)) for start, end in spans]
-    return [_Place(text, start, end, normal.line_at(start)) for start, end in spans]
+        return found
+    has_number = "number" in pattern.regex.groupindex
+    for match in pattern.regex.finditer(within):
+        if match.group():
+            found.setdefault("", []).append(match.span())
+            if has_number:
+                found.setdefault(match["number"], []).append(match.span())
+    return found
 
 
 def _cut_places(normal: Normal, texts: Sequence[Text]) -> Iterator[_Place]:

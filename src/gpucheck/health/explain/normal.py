@@ -70,6 +70,8 @@ class Normal:
     solid: str
     spaced: str
     starts: tuple[int, ...]
+    # In `spaced`, where each line that is not empty begins, and where the same character is in `solid`.
+    spaced_starts: tuple[tuple[int, int], ...]
 
     def line_at(self, offset: int) -> Line:
         """The line to which a character of `solid` belongs."""
@@ -77,20 +79,29 @@ class Normal:
 
     def solid_offset(self, offset: int) -> int:
         """Where a character of `spaced` stands in `solid`."""
-        return offset - self.spaced.count(" ", 0, offset)
+        spaced, solid = self.spaced_starts[max(bisect.bisect_right(self.spaced_starts, (offset, offset)) - 1, 0)]
+        return solid + offset - spaced - self.spaced.count(" ", spaced, offset)
 
 
 def normalise(text: str) -> Normal:
     """Bring a text into the one form."""
     text = _ESCAPES.sub("", html.unescape(text).replace("\\n", "\n").replace('\\"', '"'))
     lines = _classed([(number, _bare(line)) for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1)])
-    solids = [_solid(line.text) for line in lines]
-    starts, at = [], 0
-    for solid in solids:
+    solids: list[str] = []
+    spaceds: list[str] = []
+    starts: list[int] = []
+    spaced_starts: list[tuple[int, int]] = []
+    at = spaced_at = 0
+    for line in lines:
+        words = _plain(line.text).split()
+        solids.append("".join(words))
         starts.append(at)
-        at += len(solid)
-    spaced = " ".join(" ".join(_plain(line.text).split()) for line in lines)
-    return Normal(tuple(lines), "".join(solids), " ".join(spaced.split()), tuple(starts))
+        if words:
+            spaceds.append(" ".join(words))
+            spaced_starts.append((spaced_at, at))
+            spaced_at += len(spaceds[-1]) + 1
+        at += len(solids[-1])
+    return Normal(tuple(lines), "".join(solids), " ".join(spaceds), tuple(starts), tuple(spaced_starts))
 
 
 def _plain(text: str) -> str:
@@ -98,10 +109,6 @@ def _plain(text: str) -> str:
 
 
 _WITHOUT_QUOTES = str.maketrans("", "", QUOTES)
-
-
-def _solid(text: str) -> str:
-    return "".join(_plain(text).split())
 
 
 def _bare(line: str) -> str:

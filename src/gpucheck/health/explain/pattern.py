@@ -73,13 +73,13 @@ def _token_at(source: str, at: int) -> str:
     if source[at] == "[":
         end = source.index("]", at + (3 if source[at + 1] == "^" else 2))
         return source[at : end + 1]
-    opened = re.compile(r"\((?:\?(?:<?[=!]|:))?").match(source, at)
+    opened = re.compile(r"\((?:\?(?:<?[=!]|:|P<\w+>))?").match(source, at)
     return opened.group() if opened else source[at]
 
 
 def _lower(token: str) -> str:
-    """A letter in lower case; an escape such as \\S means something else in lower case."""
-    return token if token.startswith("\\") else token.lower()
+    """A letter in lower case; an escape such as \\S, and what opens a group, mean something else in lower case."""
+    return token if token.startswith(("\\", "(")) else token.lower()
 
 
 def _bounded(quantifier: str) -> str:

@@ -14,7 +14,8 @@ class Text:
     `patterns` are regular expressions, read without regard to case, spaces and quotes; one with `\\b` in it is read by
     words. `meaning` says what happened, `certainty` how sure the text alone makes that, `then` what to type or do next.
     `conditions` are those of `gpucheck doctor` that bring it about. A `symptom` says that something failed and not
-    what: it yields to every text that says more. `source` is where the claim comes from.
+    what: it yields to every text that says more. `source` is where the claim comes from. Rows that differ by a number
+    alone share their patterns, which are tried once for all of them: `number` is what the group of that name must hold.
     """
 
     id: str
@@ -26,3 +27,4 @@ class Text:
     conditions: tuple[str, ...] = ()
     symptom: bool = False
     source: str = ""
+    number: str = ""

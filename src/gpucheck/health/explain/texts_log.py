@@ -12,12 +12,19 @@ _BLAMED = {
 }
 
 
+# As people write it: told from other words by what stands around it, so that it has to be whole.
+_IN_WORDS = r"\bXid ?(\(PCI:[0-9a-f:.]+\)|error|code|number)?:? ?(?P<number>\d+)(?!\d)\b"
+# As the kernel writes it: known also where a terminal broke it within a word or a number, which the comma ends.
+_IN_LOG = r"Xid \(PCI:[0-9a-f:.]+\): (?P<number>\d+)(,|(?!.))"
+
+
 def _of_xid(one: xid.Xid) -> Text:
     action = xid.ACTIONS[one.action]
     return Text(
         id=f"xid.{one.number}",
         title=f"Xid {one.number}: {one.what}",
-        patterns=(rf"\bXid ?(\(PCI:[0-9a-f:.]+\)|error|code|number)?:? ?{one.number}(?!\d)\b",),
+        patterns=(_IN_WORDS, _IN_LOG),
+        number=str(one.number),
         meaning=f"What it speaks of: {_BLAMED[one.blame]}. NVIDIA's immediate action: {one.action}.",
         then=f"NVIDIA says: {action}",
         certainty="proof" if one.blame == "device" else "strong",
@@ -30,7 +37,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "xid.unknown",
         "an Xid that has no row here",
-        (r"\bXid ?(\(PCI:[0-9a-f:.]+\)|error|code|number)?:? ?\d+",),
+        (r"\bXid ?(\(PCI:[0-9a-f:.]+\)|error|code|number)?:? ?\d+", _IN_LOG),
         "The driver noted an error with a number that NVIDIA's catalogue calls unused, or that is newer than this "
         "table.",
         f"look it up: {xid.SOURCE}",
