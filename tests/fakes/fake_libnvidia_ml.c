@@ -157,6 +157,16 @@ Code nvmlDeviceGetTotalEnergyConsumption(Handle handle, unsigned long long *mill
     return number(DEVICE(handle), "energy", "!3", millijoules);
 }
 
+/* One link's value is the key with its number: `nvlink.3.state`, `nvlink.3.replay`; else that of all links. */
+static Code of_link(Handle handle, unsigned link, const char *what, const char *fallback, unsigned long long *value) {
+    char own[64], all[64], text[64];
+    snprintf(own, sizeof own, "nvlink.%u.%s", link, what);
+    snprintf(all, sizeof all, "nvlink.%s", what);
+    Code code = say(DEVICE(handle), all, fallback, text, sizeof text);
+    if (look_up(own, text, sizeof text)) code = say(-1, own, "", text, sizeof text);
+    *value = code ? 0 : strtoull(text, NULL, 0);
+    return code;
+}
 typedef struct {
     unsigned field, scope;
     long long timestamp, latency;
@@ -181,11 +191,56 @@ Code nvmlDeviceGetFieldValues(Handle handle, int count, FieldValue *values) {
         case 77: values[i].code = number(device, "violation.board_limit", "!3", &values[i].value.ull); break;
         case 78: values[i].code = number(device, "violation.low_utilization", "0", &values[i].value.ull); break;
         case 79: values[i].code = number(device, "violation.reliability", "0", &values[i].value.ull); break;
+        case 91: values[i].code = small(device, "nvlinks", "!3", value); break;
+        case 214:
+            values[i].code = of_link(handle, values[i].scope, "recovery_failed", "!3", &values[i].value.ull);
+            break;
         default: values[i].code = 3;
         }
     }
     return code;
 }
+Code nvmlDeviceGetTemperatureThreshold(Handle handle, unsigned kind, unsigned *value) {
+    return kind == 1 ? small(DEVICE(handle), "slowdown", "!3", value) : 3;
+}
+/* `retired.corrected` and `retired.uncorrected` are how many pages there are; their addresses are of no interest. */
+Code nvmlDeviceGetRetiredPages(Handle handle, unsigned cause, unsigned *count, unsigned long long *addresses) {
+    unsigned room = *count;
+    Code code = small(DEVICE(handle), cause ? "retired.uncorrected" : "retired.corrected", "!3", count);
+    if (code || !addresses) return code ? code : *count ? 7 : 0;
+    for (unsigned page = 0; page < *count && page < room; page++) addresses[page] = page << 12;
+    return *count > room ? 7 : 0;
+}
+NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, "retired.pending", "!3")
+
+Code nvmlDeviceGetNvLinkState(Handle handle, unsigned link, unsigned *active) {
+    unsigned long long value;
+    Code code = of_link(handle, link, "state", "1", &value);
+    *active = (unsigned)value;
+    return code;
+}
+Code nvmlDeviceGetNvLinkErrorCounter(Handle handle, unsigned link, unsigned counter, unsigned long long *value) {
+    static const char *names[] = {"replay", "recovery", "crc_flit", "crc_data"};
+    return counter > 3 ? 2 : of_link(handle, link, names[counter], "0", value);
+}
+#ifndef WITHOUT_NEW_NAMES
+typedef struct { unsigned version; unsigned char cluster[16]; Code status; unsigned clique, state, health; } Fabric;
+Code nvmlDeviceGetGpuFabricInfoV(Handle handle, Fabric *fabric) {
+    Code code = small(DEVICE(handle), "fabric", "!3", &fabric->state);
+    unsigned status;
+    if (fabric->version != 0x02000024) return 25;
+    small(DEVICE(handle), "fabric.status", "0", &status);
+    fabric->status = (Code)status;
+    small(DEVICE(handle), "fabric.health", "0", &fabric->health);
+    return code;
+}
+#endif
+typedef struct { unsigned char cluster[16]; Code status; unsigned clique, state; } OldFabric;
+Code nvmlDeviceGetGpuFabricInfo(Handle handle, OldFabric *fabric) {
+    fabric->status = 0;
+    return small(DEVICE(handle), "fabric.old", "!3", &fabric->state);
+}
+
 Code nvmlDeviceGetMemoryAffinity(Handle handle, unsigned words, unsigned long long *mask, unsigned scope) {
     if (scope || !words) return 2;
     memset(mask, 0, words * sizeof *mask);

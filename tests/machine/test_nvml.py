@@ -11,9 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.machine import child, nvml, nvml_fields
+from gpucheck.machine import child, nvml, nvml_fields, nvml_sampler, nvml_sound
 from gpucheck.machine.readings import NvmlDoor, NvmlReading
-from gpucheck.report.facts import ClockReasons, Device, Ecc, Link, Mig, Process, RemappedRows
+from gpucheck.report.facts import (
+    ClockReasons,
+    Device,
+    Ecc,
+    Fabric,
+    Link,
+    Mig,
+    NvLink,
+    Process,
+    RemappedRows,
+    RetiredPages,
+)
 
 Fake = Callable[..., Path]
 HANG_S = 2.0  # long enough for the child to start and read what comes before the hang
@@ -51,12 +62,22 @@ HEALTHY = Device(
 )
 NOT_SUPPORTED = "not supported by this device or driver"
 # What the fake refuses unless its script says otherwise.
-USUAL = {"mig": NOT_SUPPORTED, "numa_node": NOT_SUPPORTED}
+USUAL = dict.fromkeys(
+    (
+        "slowdown_celsius",
+        "retired_pages/corrected",
+        "retired_pages/uncorrected",
+        "retired_pages/pending",
+        "mig",
+        "numa_node",
+    ),
+    NOT_SUPPORTED,
+)
 
 
-def read(*, processes: bool = False, timeout_s: float = 30.0) -> NvmlReading:
+def read(*, processes: bool = False, links: bool = False, timeout_s: float = 30.0) -> NvmlReading:
     with NvmlDoor(timeout_s) as door:
-        door.ask(processes=processes)
+        door.ask(processes=processes, links=links)
         return door.reading()
 
 
@@ -69,6 +90,153 @@ def test_every_field_of_the_table_is_a_field_of_the_facts() -> None:
             (group,) = (kind for kind in typing.get_args(hints[name]) if dataclasses.is_dataclass(kind))
             assert member in {one.name for one in dataclasses.fields(group)}
     assert set(nvml_fields.NVML_ONLY) <= set(hints)
+
+
+def test_every_field_that_is_asked_for_has_a_check_of_its_answer() -> None:
+    tables = (nvml_fields.IDENTITY, nvml_fields.DETAILS, nvml_sampler.ONCE, nvml_sampler.PLACE)
+    asked = {field.name for table in tables for field in table}
+    asked |= {nvml_sampler.ENERGY.name, nvml_fields.VIOLATIONS.name, *nvml_fields.MEMORY}
+    assert asked <= set(nvml_sound.SOUND)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sound"),
+    [
+        ("name", "NVIDIA H200", True),
+        ("name", "", False),
+        ("name", "\x1b[31m", False),
+        ("name", "\ud800", False),
+        ("name", 7, False),
+        ("uuid", "x" * 201, False),
+        ("compute_capability", "9.0", True),
+        ("compute_capability", "-1.0", False),
+        ("temperature_celsius", 31.0, True),
+        ("temperature_celsius", 2.0**32 - 1, False),
+        ("temperature_celsius", float("nan"), False),
+        ("temperature_celsius", "31", False),
+        ("pcie/width", 16, True),
+        ("pcie/width", 63, False),
+        ("pcie/width", 16.0, False),
+        ("pcie/width", True, False),
+        ("ecc/volatile_uncorrected", 2**64 - 1, False),
+        ("ecc/volatile_uncorrected", -1, False),
+        ("ecc/volatile_uncorrected", True, False),
+    ],
+)
+def test_what_can_be_true(name: str, value: object, sound: bool) -> None:
+    assert nvml_sound.SOUND[name](value) is sound
+
+
+@pytest.mark.parametrize(
+    ("script", "field"),
+    [
+        ("ecc.volatile_uncorrected=0xffffffffffffffff", "ecc/volatile_uncorrected"),
+        ("persistence=7", "persistence_mode"),
+        ("remap.pending=0xffffffff", "remapped_rows"),
+        ("sm_clock=0xffffffff", "sm_clock_hz"),
+        ("memory.used=0xffffffffffffffff", "memory_used_bytes"),
+        ("clock_reasons=0xffffffffffffffff", "clock_reasons"),
+        ("capability=123456", "compute_capability"),
+    ],
+)
+def test_an_answer_that_cannot_be_true_is_none(fake_driver: Fake, script: str, field: str) -> None:
+    fake_driver(f"nvml.count=1\n{script}\n")
+    (row,) = read().devices
+    group, _, member = field.partition("/")
+    found = getattr(row.device, group)
+    assert (getattr(found, member) if member else found) is None
+    assert row.unknown[field].startswith("NVML's answer makes no sense")
+
+
+def test_a_count_of_devices_that_cannot_be_true_is_no_count(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=4000000000\n")
+    reading = read()
+    assert reading.error == "NVML cannot count its devices: NVML's answer makes no sense: 4000000000"
+    assert reading.devices == ()
+
+
+# --- the links between GPUs -------------------------------------------------------------------------------------------
+
+
+def test_links_are_told_where_they_are_asked_for(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nnvlinks=3\nnvlink.1.state=0\nnvlink.2.crc_flit=5\nfabric=3\n")
+    (row,) = read().devices
+    assert (row.device.nvlinks, row.device.fabric, row.unknown) == (None, None, USUAL)
+    (row,) = read(links=True).devices
+    quiet = {"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0}
+    assert row.device.nvlinks == (NvLink(0, True, quiet), NvLink(1, False), NvLink(2, True, {**quiet, "crc_flit": 5}))
+    assert row.device.fabric == Fabric("completed")
+    assert row.unknown == USUAL
+
+
+@pytest.mark.parametrize(
+    ("script", "fabric"),
+    [
+        ("fabric=1", Fabric("not started")),
+        # Until it is completed its status says nothing.
+        ("fabric=2\nfabric.status=999", Fabric("in progress")),
+        ("fabric=3\nfabric.status=999", Fabric("completed", "NVML answers: unknown error")),
+        # No degraded bandwidth, an unhealthy route, and 4: the GPU is in no partition.
+        ("fabric=3\nfabric.health=0x412", Fabric("completed", None, ("route_unhealthy", "incorrect_configuration"))),
+        ("fabric=3\nfabric.health=0x1aa", Fabric("completed")),
+        ("fabric=0", None),
+        ("fabric=9", None),
+        ("fabric=!25\nfabric.old=2", Fabric("in progress")),
+    ],
+)
+def test_the_fabric(fake_driver: Fake, script: str, fabric: Fabric | None) -> None:
+    fake_driver(f"nvml.count=1\n{script}\n")
+    (row,) = read(links=True).devices
+    assert row.device.fabric == fabric
+    assert ("fabric" in row.unknown) is (fabric is None)
+
+
+def test_an_older_driver_tells_of_the_fabric_without_its_health(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nfabric.old=1\n", without=("NEW_NAMES",))
+    (row,) = read(links=True).devices
+    assert row.device.fabric == Fabric("not started")
+
+
+def test_links_of_the_fifth_generation_have_other_counters(fake_driver: Fake) -> None:
+    refused = "".join(f"nvlink.{name}=!3\n" for name in ("replay", "recovery", "crc_flit", "crc_data"))
+    fake_driver(f"nvml.count=1\nnvlinks=1\n{refused}nvlink.0.recovery_failed=2\n")
+    (row,) = read(links=True).devices
+    assert row.device.nvlinks == (NvLink(0, True, {"recovery_failed": 2}),)
+
+
+@pytest.mark.parametrize(
+    ("script", "unknown"),
+    [
+        ("", {"nvlinks": NOT_SUPPORTED}),
+        ("nvlinks=!999", {"nvlinks": "NVML answers: unknown error"}),
+        ("nvlinks=4000000000", {"nvlinks": "NVML's answer makes no sense: '4000000000'"}),
+        ("nvlinks=1\nnvlink.state=!999", {"nvlinks/0/active": "NVML answers: unknown error"}),
+        ("nvlinks=1\nnvlink.state=3", {"nvlinks/0/active": "NVML's answer makes no sense: '3'"}),
+        ("nvlinks=1\nnvlink.replay=!999", {"nvlinks/0/errors/replay": "NVML answers: unknown error"}),
+    ],
+)
+def test_a_link_that_is_not_told_says_why(fake_driver: Fake, script: str, unknown: dict[str, str]) -> None:
+    fake_driver(f"nvml.count=1\n{script}\n")
+    (row,) = read(links=True).devices
+    assert row.unknown == {**USUAL, "fabric": NOT_SUPPORTED, **unknown}
+
+
+def test_links_that_hang_cost_no_device_its_other_fields(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=2\nnvlinks=2\n1.nvlink.state=hang\n")
+    reading = read(links=True, timeout_s=HANG_S)
+    late = "NVML did not answer within 2 s"
+    first, second = reading.devices
+    assert reading.error == late
+    assert first.device.nvlinks is not None and second.device.nvlinks is None
+    assert (second.device.uuid, second.device.state, second.device.power_w) == (SECOND, None, 76.5)
+    assert second.unknown == {**USUAL, "fabric": late, "nvlinks": late}
+
+
+def test_pages_that_were_retired(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\nretired.corrected=3\nretired.uncorrected=0\nretired.pending=1\nslowdown=93\n")
+    (row,) = read().devices
+    assert row.device.retired_pages == RetiredPages(3, 0, True)
+    assert row.device.slowdown_celsius == 93.0
 
 
 def test_a_healthy_card_is_read_whole(fake_driver: Fake) -> None:

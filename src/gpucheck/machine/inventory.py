@@ -16,7 +16,8 @@ from pathlib import Path
 
 from gpucheck.machine import host, kernel_driver, processes, torch_build, torch_devices
 from gpucheck.machine.kernel_driver import KernelDriver
-from gpucheck.machine.nvml_fields import MEMORY, NVML_ONLY
+from gpucheck.machine.nvml_fields import LINKS, MEMORY, NVML_ONLY
+from gpucheck.machine.nvml_row import applies
 from gpucheck.machine.readings import CudaDoor, CudaReading, DeviceReading, NvmlDoor, NvmlReading
 from gpucheck.machine.torch_devices import TorchDevices
 from gpucheck.report.facts import Device, Driver, Facts, Host, Process, Python, TorchBuild
@@ -48,6 +49,7 @@ VARIABLES = (
 HONEST = (0, 100)
 # Fields that NVML is not alone to tell.
 TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node")
+NOT_ASKED = "not asked for"
 NAME_NOT_SEEN = "this system does not see a process with this PID; NVML gives the host's (another container?)"
 
 
@@ -207,15 +209,18 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
             absent = [name for name in (*NVML_ONLY, *MEMORY, *TOLD_BY_BOTH) if getattr(device, name) is None]
             found |= {name: reason for name in absent if name not in found and name not in row.unknown}
         elif getattr(device, group) is None:
-            found.setdefault(group, reason)
+            # What one of its members does not apply for says less than that another could not be read.
+            if group not in found or (applies(reason) and not applies(found[group])):
+                found[group] = reason
         elif member and getattr(getattr(device, group), member, None) in (None, ()):
             found[name] = reason
     if device.parent_uuid is not None:
         for name in (*NVML_ONLY, *TOLD_BY_BOTH):
             if getattr(device, name) is None and name != "processes":
                 found.setdefault(name, "told for the whole card, not for its MIG instances")
-    if device.processes is None:
-        found.setdefault("processes", "not asked for")
+    for name in ("processes", *LINKS):
+        if getattr(device, name) is None:
+            found.setdefault(name, NOT_ASKED)
     for place, process in enumerate(device.processes or ()):
         if process.name is None:
             found[f"processes/{place}/name"] = NAME_NOT_SEEN
@@ -281,10 +286,11 @@ class Inventory:
         self,
         *,
         with_processes: bool = False,
+        with_links: bool = False,
         name: Callable[[int], str | None] = processes.name_of,
         root: Path = host.ROOT,
     ) -> None:
-        self._with_processes = with_processes
+        self._with_processes, self._with_links = with_processes, with_links
         self._root = root
         self._name = name
         # There is no NVIDIA driver for macOS.
@@ -306,7 +312,7 @@ class Inventory:
     def _ask_doors(self) -> tuple[NvmlReading | None, Around]:
         """NVML's answer and what stands around; the children work while the rest is read here."""
         if self._nvml is not None:
-            self._nvml.ask(processes=self._with_processes)
+            self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = CudaDoor() if self._nvml is not None and self._cuda is None else None
         try:
             if cuda is not None:
@@ -370,7 +376,10 @@ def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     return replace(facts, devices=tuple(facts.devices[place] for place in kept), unknown=unknown)
 
 
-def read(processes: bool = False, root: Path = host.ROOT) -> Facts:
-    """The machine's facts, read once; `processes` asks for those on each device as well, `root` is where /proc is."""
-    with Inventory(with_processes=processes, root=root) as inventory:
+def read(processes: bool = False, root: Path = host.ROOT, *, links: bool = False) -> Facts:
+    """The machine's facts, read once; `root` is where /proc is.
+
+    `processes` asks for those on each device as well, `links` for its NVLinks and their fabric.
+    """
+    with Inventory(with_processes=processes, with_links=links, root=root) as inventory:
         return inventory.read()

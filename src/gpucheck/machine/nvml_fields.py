@@ -58,6 +58,8 @@ MOST_C2C_LINKS = 16
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
 TEMPERATURE_GPU = 0
+THRESHOLD_SLOWDOWN = 1  # NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: from here on the hardware lowers the clock
+MANY_SINGLE_BIT, DOUBLE_BIT = 0, 1  # why a page was retired: nvmlPageRetirementCause_t
 CLOCK_SM, CLOCK_MEMORY = 1, 2
 CORRECTED, UNCORRECTED = 0, 1
 VOLATILE, AGGREGATE = 0, 1
@@ -108,6 +110,13 @@ def from_megahertz(value: int) -> float:
     return value * 1e6
 
 
+def flag(value: int) -> bool:
+    """NVML's yes or no; anything else is neither."""
+    if value not in (0, 1):
+        raise ValueError(value)
+    return bool(value)
+
+
 def capability(value: tuple[int, int]) -> str:
     """`9.0` from (9, 0)."""
     return f"{value[0]}.{value[1]}"
@@ -134,8 +143,8 @@ def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
     return {
         "correctable": correctable,
         "uncorrectable": uncorrectable,
-        "pending": bool(pending),
-        "failed": bool(failed),
+        "pending": flag(pending),
+        "failed": flag(failed),
     }
 
 
@@ -201,6 +210,7 @@ DETAILS: tuple[Field, ...] = (
         ),
         float,
     ),
+    _one("slowdown_celsius", "nvmlDeviceGetTemperatureThreshold", THRESHOLD_SLOWDOWN, convert=float),
     _one("power_w", "nvmlDeviceGetPowerUsage", convert=from_milliwatts),
     _one("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", convert=from_milliwatts),
     _one("sm_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_SM, convert=from_megahertz),
@@ -218,20 +228,24 @@ DETAILS: tuple[Field, ...] = (
     _one("pcie/max_generation", "nvmlDeviceGetMaxPcieLinkGeneration"),
     _one("pcie/max_width", "nvmlDeviceGetMaxPcieLinkWidth"),
     _one("pcie/device_max_generation", "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
-    _one("ecc/enabled", "nvmlDeviceGetEccMode", convert=lambda modes: bool(modes[0])),
+    _one("ecc/enabled", "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[0])),
     _one("ecc/volatile_corrected", _ECC, CORRECTED, VOLATILE),
     _one("ecc/volatile_uncorrected", _ECC, UNCORRECTED, VOLATILE),
     _one("ecc/aggregate_corrected", _ECC, CORRECTED, AGGREGATE),
     _one("ecc/aggregate_uncorrected", _ECC, UNCORRECTED, AGGREGATE),
     _one("remapped_rows", "nvmlDeviceGetRemappedRows", convert=remapped_rows),
+    # Up to Turing; later parts remap rows instead.
+    _one("retired_pages/corrected", "nvmlDeviceGetRetiredPages", MANY_SINGLE_BIT, convert=len),
+    _one("retired_pages/uncorrected", "nvmlDeviceGetRetiredPages", DOUBLE_BIT, convert=len),
+    _one("retired_pages/pending", "nvmlDeviceGetRetiredPagesPendingStatus", convert=flag),
     _one("recovery_action", "nvmlDeviceGetFieldValues", (FIELD_RECOVERY_ACTION,), convert=recovery_action),
     _one(
         "mig",
         "nvmlDeviceGetMigMode",
-        convert=lambda modes: {"enabled": bool(modes[0]), "enabled_after_reset": bool(modes[1]), "instances": []},
+        convert=lambda modes: {"enabled": flag(modes[0]), "enabled_after_reset": flag(modes[1]), "instances": []},
     ),
     _one("numa_node", "nvmlDeviceGetMemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node),
-    _one("persistence_mode", "nvmlDeviceGetPersistenceMode", convert=bool),
+    _one("persistence_mode", "nvmlDeviceGetPersistenceMode", convert=flag),
     _one("compute_mode", "nvmlDeviceGetComputeMode", convert=lambda mode: COMPUTE_MODES.get(mode, f"mode {mode}")),
 )
 
@@ -249,11 +263,15 @@ C2C = _one(
 # How long what held the clock; read again and again beside a measurement, and no field of Device either.
 VIOLATIONS = _one("violations_s", "nvmlDeviceGetFieldValues", tuple(VIOLATION_FIELDS), convert=violations)
 
+# Fields of Device that are read apart, by `nvml_links`.
+LINKS = ("fabric", "nvlinks")
+
 # The fields of Device that NVML alone tells; where there is no NVML they share one reason. Memory is read apart.
 NVML_ONLY = (
     "nvml_index",
     *dict.fromkeys(
         field.name.split("/")[0] for field in DETAILS if field.name not in ("compute_capability", "numa_node")
     ),
+    *LINKS,
 )
 MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")

@@ -16,6 +16,7 @@ from typing import Any
 
 from gpucheck import links
 from gpucheck.machine import kernel_driver, nvml, nvml_fields
+from gpucheck.machine.nvml_row import Refused, Row
 from gpucheck.machine.speaking import claim_stdout
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.
@@ -59,9 +60,9 @@ class Sampler:
         self._pynvml, self._handle = pynvml, handle
         self._lock = threading.Lock()
         self._kept: list[dict[str, Any]] = []
-        self._once = nvml.Row()
+        self._once = Row()
         self._once.read(pynvml, handle, ONCE)
-        self._place = nvml.Row()
+        self._place = Row()
         self._place.read(pynvml, handle, PLACE)
         width = card_width(self._place.device.get("pci_address"))
         if width is not None:
@@ -95,7 +96,7 @@ class Sampler:
     def sample(self) -> dict[str, Any]:
         """One reading; its time is the middle of its taking, on the clock of `Accel.host_now`."""
         began = time.perf_counter()
-        row = nvml.Row()
+        row = Row()
         row.read(self._pynvml, self._handle, (*FIELDS, ENERGY, nvml_fields.VIOLATIONS))
         link = {**row.device.get("pcie", {}), **self._once.device.get("pcie", {})}
         at_s = (began + time.perf_counter()) / 2
@@ -110,10 +111,10 @@ class Sampler:
 
 
 def find(pynvml: Any, uuid: str) -> Any:
-    """The handle of the device with this UUID. Raises nvml.Refused where NVML has none."""
+    """The handle of the device with this UUID. Raises Refused where NVML has none."""
     handles = [handle for row, handle in nvml.identify(pynvml) if row.device.get("uuid") == uuid]
     if not handles or handles[0] is None:
-        raise nvml.Refused(f"NVML lists no device {uuid}")
+        raise Refused(f"NVML lists no device {uuid}")
     return handles[0]
 
 
@@ -128,9 +129,9 @@ def main() -> int:
     try:
         started = nvml.start(pynvml)
         if started["code"]:
-            raise nvml.Refused(str(started["error"]))
+            raise Refused(str(started["error"]))
         sampler = Sampler(pynvml, find(pynvml, sys.argv[1]))
-    except nvml.Refused as refused:
+    except Refused as refused:
         say({"error": refused.reason})
         return 0
     # A daemon: a call into a wedged driver must not keep the process.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.machine.nvml_fields import LINKS
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device
 
@@ -120,9 +121,10 @@ def nvml_reading(heard: Heard) -> NvmlReading:
     rows: list[DeviceReading] = []
     instances: list[DeviceReading] = []
     waiting: list[int] = []
+    links_asked = False
     for line in heard.lines:
         if "driver" in line:
-            driver = line["driver"]
+            driver, links_asked = line["driver"], bool(line.get("links"))
             rows = [_device(row) for row in line["devices"]]
             waiting = [place for place, row in enumerate(line["devices"]) if row["more"]]
         elif "place" in line:
@@ -130,16 +132,35 @@ def nvml_reading(heard: Heard) -> NvmlReading:
             waiting.remove(line["place"])
         elif "instance" in line:
             instances.append(_device(line))
+        elif "links_of" in line:
+            rows[line["links_of"]] = _with_links(rows[line["links_of"]], _device(line))
     if heard.broken:
         for number, place in enumerate(waiting):
             # Devices are read in order: the first that is missing is the one at which it stopped.
             rows[place] = _unread(rows[place], heard.broken, stopped_here=number == 0)
+        if links_asked:
+            rows = [_links_unread(row, heard.broken) for row in rows]
     return NvmlReading(
         **_known(driver, ("code", "start_s", "path", *_SYSTEM)),
         error=heard.broken or driver.get("error"),
         unknown=dict(driver.get("unknown") or {}),
         devices=(*rows, *instances),
     )
+
+
+def _with_links(row: DeviceReading, links: DeviceReading) -> DeviceReading:
+    told = {name: getattr(links.device, name) for name in LINKS}
+    # A card that was lost between its two lines is lost.
+    state = row.device.state or links.device.state
+    unknown = {name: reason for name, reason in row.unknown.items() if name not in LINKS}
+    return DeviceReading(replace(row.device, state=state, **told), {**unknown, **links.unknown})
+
+
+def _links_unread(row: DeviceReading, broken: str) -> DeviceReading:
+    if "*" in row.unknown:
+        return row
+    untold = [name for name in LINKS if getattr(row.device, name) is None and name not in row.unknown]
+    return DeviceReading(row.device, {**row.unknown, **dict.fromkeys(untold, broken)})
 
 
 def _unread(row: DeviceReading, broken: str, *, stopped_here: bool) -> DeviceReading:
@@ -174,13 +195,13 @@ class NvmlDoor:
         self._failed: str | None = None
         self.restarts = 0
 
-    def ask(self, *, processes: bool = False) -> None:
+    def ask(self, *, processes: bool = False, links: bool = False) -> None:
         """Put the question; a child is started where none is there."""
         self._asked = time.monotonic()
         try:
             if self._child is None:
                 self._child = self._start()
-            self._child.send("read processes" if processes else "read")
+            self._child.send(" ".join(("read", *["processes"] * processes, *["links"] * links)))
         except OSError as error:
             self._failed = f"the process that asks NVML cannot be started ({error.strerror or error})"
         except ChildEnded as ended:

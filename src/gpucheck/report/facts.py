@@ -54,6 +54,35 @@ class RemappedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class RetiredPages:
+    """Memory pages that were taken out of use, after errors that were corrected and those that were not; and whether
+    more wait for the next reset. Up to Turing: later cards replace rows."""
+
+    corrected: int | None = None
+    uncorrected: int | None = None
+    pending: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NvLink:
+    """One NVLink of a card: its number, whether it is active, and its errors by NVML's names for them."""
+
+    link: int
+    active: bool | None = None
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """The fabric of NVSwitches that a card belongs to: `not started`, `in progress` or `completed`, then with what
+    error, and what its health tells of problems."""
+
+    state: str
+    error: str | None = None
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Mig:
     """Multi-instance GPU: the mode now and after a reset, and the UUIDs of the instances."""
 
@@ -78,7 +107,8 @@ class Device:
 
     `state` says why it is not simply usable: `lost`, `reset required`, hidden, not answering. `parent_uuid` is the card
     that a MIG instance is a part of. `memory_source` says who counted: NVML's version 1 counts what the driver reserved
-    as used, version 2 apart. `integrated` devices share the host's memory.
+    as used, version 2 apart. `integrated` devices share the host's memory. From `slowdown_celsius` on the hardware
+    lowers the clock.
     """
 
     kind: str
@@ -101,6 +131,7 @@ class Device:
     utilization_percent: float | None = None
     memory_utilization_percent: float | None = None
     temperature_celsius: float | None = None
+    slowdown_celsius: float | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
     sm_clock_hz: float | None = None
@@ -112,8 +143,11 @@ class Device:
     pcie: Link | None = None
     ecc: Ecc | None = None
     remapped_rows: RemappedRows | None = None
+    retired_pages: RetiredPages | None = None
     recovery_action: str | None = None
     mig: Mig | None = None
+    fabric: Fabric | None = None
+    nvlinks: tuple[NvLink, ...] | None = None
     numa_node: int | None = None
     persistence_mode: bool | None = None
     compute_mode: str | None = None
