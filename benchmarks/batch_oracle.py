@@ -29,7 +29,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).resolve().parent)]
+
+import run_file  # noqa: E402  (found beside this file)
 
 from gpucheck import units  # noqa: E402
 
@@ -295,16 +297,12 @@ def main() -> int:
     if given.kept is None:
         parser.error("give --kept, the file that keeps the runs")
     plan = planned(given.workload or WORKLOADS, given.memory_limit or LIMITS, given.runs)
-    kept = []
-    if given.kept.exists():
-        kept = [Run.from_json(json.loads(line)) for line in given.kept.read_text(encoding="utf-8").splitlines()]
-    runs = of_the_plan(plan, kept)
+    runs = of_the_plan(plan, [Run.from_json(one) for one in run_file.read(given.kept)])
     for one in runs:
         print(one.line)
     for workload, limit in missing(plan, runs):
         runs.append(run(workload, limit, given.time_budget))
-        with given.kept.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(runs[-1])) + "\n")
+        run_file.add(given.kept, asdict(runs[-1]))
         print(runs[-1].line, flush=True)
     figures = verdicts(runs, len(plan))
     print()

@@ -27,7 +27,9 @@ from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).resolve().parent)]
+
+import run_file  # noqa: E402  (found beside this file)
 
 from gpucheck import units  # noqa: E402
 from gpucheck.compare.comparison import USUAL_RUNS, Change, compare  # noqa: E402
@@ -88,13 +90,10 @@ def measured(bench: str) -> Report:
 
 def pool(path: Path, bench: str, needed: int) -> list[Report]:
     """`needed` runs, those of the file first; what is measured is added to it at once."""
-    found = []
-    if path.exists():
-        found = [from_json(Report, json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    found = [from_json(Report, one) for one in run_file.read(path)]
     while len(found) < needed:
         found.append(measured(bench))
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(to_json(found[-1])) + "\n")
+        run_file.add(path, to_json(found[-1]))
         print(f"\r{len(found)} of {needed} runs", end="", file=sys.stderr, flush=True)
     return found[:needed]
 

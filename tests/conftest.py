@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src"
+PROGRAMS = Path(__file__).parent.parent / "benchmarks"
 REQUIRE_GPU = "GPUCHECK_REQUIRE_GPU"
 
 # A test says itself what it needs of these; what happens to be set around it must not decide.
@@ -40,6 +44,13 @@ driver.cuDeviceGetCount(ctypes.byref(count))
 if not count.value:
     sys.exit("the CUDA driver sees no device")
 """
+
+
+@pytest.fixture(scope="session")
+def program() -> Callable[[str], ModuleType]:
+    """Imports a program of `benchmarks/` by its name, which finds what lies beside it as when it is run."""
+    sys.path.insert(0, str(PROGRAMS))
+    return importlib.import_module
 
 
 def pytest_configure(config: pytest.Config) -> None:

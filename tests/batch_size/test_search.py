@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -16,14 +14,8 @@ BUDGET = 1000
 
 
 @pytest.fixture(scope="module")
-def simulation() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "batch_size.py"
-    spec = importlib.util.spec_from_file_location("batch_size_simulation", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def simulation(program: Callable[[str], ModuleType]) -> ModuleType:
+    return program("batch_size")
 
 
 def run(search: Search, peak_of: dict[int, int] | None = None, limit: int = 10**9) -> list[int]:

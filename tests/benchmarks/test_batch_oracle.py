@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,14 +16,8 @@ TRIALS = (("search", "fits"), ("search", "over-budget"), ("confirm", "fits"), ("
 
 
 @pytest.fixture(scope="module")
-def oracle() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "batch_oracle.py"
-    spec = importlib.util.spec_from_file_location("batch_oracle", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def oracle(program: Callable[[str], ModuleType]) -> ModuleType:
+    return program("batch_oracle")
 
 
 def made(oracle: ModuleType, **changes: Any) -> Any:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -13,14 +11,8 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def reference() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "copy_reference.py"
-    spec = importlib.util.spec_from_file_location("copy_reference", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def reference(program: Callable[[str], ModuleType]) -> ModuleType:
+    return program("copy_reference")
 
 
 class Runtime:

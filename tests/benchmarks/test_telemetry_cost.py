@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -14,14 +12,8 @@ from gpucheck.report.facts import Device, Facts, TorchBuild
 
 
 @pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "telemetry_cost.py"
-    spec = importlib.util.spec_from_file_location("telemetry_cost", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def benchmark(program: Callable[[str], ModuleType]) -> ModuleType:
+    return program("telemetry_cost")
 
 
 def cost(benchmark: ModuleType, ratio: float, spread: float = 0.0) -> tuple[float, float, int]:
