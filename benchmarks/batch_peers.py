@@ -4,13 +4,15 @@
 
     python benchmarks/batch_peers.py SIDE WORKLOAD LIMIT [--first N]
 
-Both peers run in one process by design, whatever fails in it. Their trial is that of the search's own children: the
-same steps of the same workload under the same malloc settings, the same guard, the peak measured the same way. A trial
-that fails for want of memory, or whose peak is above the budget, raises what both take for out of memory (oneDNN's
-"could not create a primitive" they do not know). Lightning's Tuner doubles and bisects (`binsearch`, without the margin
-that it takes off its answer); accelerate starts from N and takes a tenth off each time. Lightning is told a limit above
-its own of 8192, yet 2.6 falls back to 8192 after each failure: where more fits, its answer and its time are that of a
-search that does not close.
+Both peers run in one process by design, whatever fails in it: a backward pass that runs out of memory leaves its
+tensors behind there (torch 2.13, seen in a plain loop too), and what is tried next may fail for that. A peer for which
+every size failed has no answer, and took the time until it said so. Their trial is that of the search's own children:
+the same steps of the same workload under the same malloc settings, the same guard, the peak measured the same way. A
+trial that fails for want of memory, or whose peak is above the budget, raises what both take for out of memory
+(oneDNN's "could not create a primitive" they do not know). Lightning's Tuner doubles and bisects (`binsearch`, without
+the margin that it takes off its answer); accelerate starts from N and takes a tenth off each time. Lightning is told a
+limit above its own of 8192, yet 2.6 falls back to 8192 after each failure: where more fits, its answer and its time are
+that of a search that does not close.
 
 Wall time is from the start of a side's process until its answer is there: for gpucheck until it is confirmed in a fresh
 process, which neither peer does. What gpucheck runs after that (an evaluation, the default malloc, the size to
@@ -68,7 +70,8 @@ class Taken:
         """The side as it is printed."""
         after = f", {self.whole_s:.0f} s with what follows" if self.side == OURS else ""
         counts = f"{self.trials} trials, {self.failures} failed"
-        return f"    {self.side:12} {self.answer} after {self.answer_s:.0f} s{after}; {counts}"
+        answer = "no answer" if self.answer is None else self.answer
+        return f"    {self.side:12} {answer} after {self.answer_s:.0f} s{after}; {counts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +299,13 @@ PEERS: dict[str, Callable[[Callable[[int], int], int], int | None]] = {
 def peer(name: str, workload: str, limit: str, first: int) -> dict[str, Any]:
     """A peer's search over the trial function."""
     trials = opened(workload, units.parse_size(limit, "LIMIT"))
-    answer = PEERS[name](trials, first)
+    try:
+        answer = PEERS[name](trials, first)
+    except RuntimeError as error:
+        if trials.failures < len(trials.sizes):
+            raise
+        sys.stderr.write(f"{name}: {error}\n")
+        answer = None
     return {
         "answer": answer,
         "trials": len(trials.sizes),

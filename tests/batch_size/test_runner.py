@@ -9,9 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpucheck.batch_size.runner import Refused, Result, Runner, Setup
+from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Refused, Result, Runner, Setup
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, TargetError
+from gpucheck.machine.host import HostMemory
 from gpucheck.units import MIB
 
 # From conftest: what children are to do; returns the log of what they were asked.
@@ -38,6 +39,10 @@ SOON = 20.0
 def run(runner: Runner, size: int, purpose: str = "search", limit_s: float = SOON, left_s: float = 60.0) -> Result:
     attempt = Attempt(size, purpose)  # type: ignore[arg-type]
     return runner.run(attempt, steps=2, limit_s=limit_s, deadline=time.monotonic() + left_s)
+
+
+def children() -> set[int]:
+    return {p.pid for p in psutil.Process(os.getpid()).children(recursive=True)}
 
 
 def test_a_child_is_reused_while_it_passes_and_replaced_after_a_failure(scenario: Scenario) -> None:
@@ -236,8 +241,63 @@ def test_no_room_for_the_model_itself(scenario: Scenario) -> None:
 
 def test_no_child_is_left(scenario: Scenario) -> None:
     scenario(at={"4": "hang"})
-    before = {p.pid for p in psutil.Process(os.getpid()).children(recursive=True)}
+    before = children()
     with pytest.raises(KeyboardInterrupt), Runner(SETUP) as runner:
         runner.start()
         raise KeyboardInterrupt
-    assert {p.pid for p in psutil.Process(os.getpid()).children(recursive=True)} <= before
+    assert children() <= before
+
+
+def test_the_spare_process_is_the_confirmations(scenario: Scenario) -> None:
+    log = scenario(per_sample=100)
+    before = children()
+    with Runner(SETUP) as runner:
+        run(runner, 3)
+        first = children() - before
+        runner.begin_spare()
+        (spare,) = children() - before - first
+        runner.begin_spare()
+        assert children() - before == first | {spare}, "one is enough"
+        assert log.read_text().count("start") == 1, "it waits to be told what to do"
+        assert run(runner, 3, "confirm").fresh
+        assert children() - before == {spare}
+    assert children() <= before
+
+
+def test_a_spare_process_that_was_ended_is_replaced(scenario: Scenario) -> None:
+    scenario(per_sample=100)
+    before = children()
+    with Runner(SETUP) as runner:
+        run(runner, 3)
+        first = children() - before
+        runner.begin_spare()
+        (spare,) = children() - before - first
+        psutil.Process(spare).kill()
+        assert run(runner, 3, "confirm").outcome == "fits"
+        assert spare not in children()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_no_spare_process_where_the_host_has_no_room_for_it(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    scenario(per_sample=100)
+    budget = 8 * 2**30
+    room = SPARE_ROOM_BYTES + (budget if device == "cpu" else 0)
+    before = children()
+    with Runner(replace(SETUP, device=device, budget_bytes=budget)) as runner:
+        for usable, there in ((room - 1, 0), (room, 1)):
+            memory = HostMemory(2**40, usable, None, None)
+            monkeypatch.setattr("gpucheck.batch_size.runner.host.memory", lambda memory=memory: memory)
+            runner.begin_spare()
+            assert len(children() - before) == there
+
+
+def test_a_start_with_the_spare_process_is_not_what_a_start_takes(scenario: Scenario) -> None:
+    scenario(per_sample=100)
+    with Runner(SETUP) as runner:
+        runner.start()
+        took = runner.start_s
+        runner.begin_spare()
+        runner.start()
+        assert runner.start_s == took

@@ -37,8 +37,10 @@ def setup(
 
 
 def prepared(told: dict[str, Any]) -> Fake:
-    answer, fake = trial_fake._prepared(told)
-    assert fake is not None, answer
+    answer, begun = trial_fake._prepared(told)
+    assert begun is not None, answer
+    fake, first = begun
+    assert first == {**first, **fake.run(first["size"])}
     return fake
 
 
@@ -173,8 +175,8 @@ class Choosing(nn.Module):
 
 def test_what_depends_on_data_is_said_in_a_line(module: types.ModuleType) -> None:
     module.make = Choosing  # type: ignore[attr-defined]
-    answer, fake = trial_fake._prepared(setup("users_own:make", inputs=("x:4:float32",)))
-    assert fake is None
+    answer, begun = trial_fake._prepared(setup("users_own:make", inputs=("x:4:float32",)))
+    assert begun is None
     assert not answer["ok"] and answer["why"].startswith("DataDependentOutputException")
     assert "\n" not in answer["why"]
 

@@ -67,6 +67,25 @@ def test_want_of_memory_is_told_in_words_that_peers_know(peers: ModuleType, rais
     assert caught.value.args == (told,)
 
 
+@pytest.mark.parametrize(("limit", "answer"), [("50MiB", "no answer after 2 s; 1 trials, 1 failed"), ("150MiB", None)])
+def test_a_peer_that_gives_up_has_no_answer(
+    peers: ModuleType, monkeypatch: pytest.MonkeyPatch, limit: str, answer: str | None
+) -> None:
+    def gives_up(trials: Callable[[int], int], first: int) -> int:
+        trials(first)
+        raise RuntimeError("No executable batch size found, reached zero.")
+
+    monkeypatch.setattr(peers, "opened", lambda workload, budget: peers.Trials(Session(), budget))
+    monkeypatch.setitem(peers.PEERS, "accelerate", gives_up)
+    if answer is None:  # a size passed, so it is something else that went wrong
+        with pytest.raises(RuntimeError, match="reached zero"):
+            peers.peer("accelerate", "mlp", limit, 100)
+        return
+    told = peers.peer("accelerate", "mlp", limit, 100)
+    taken = peers.Taken("accelerate", told["answer"], told["trials"], told["failures"], 2.0, 2.0)
+    assert taken.line.split(maxsplit=1)[1] == answer
+
+
 @pytest.mark.parametrize(("name", "first", "answer"), [("lightning", 2, 100), ("accelerate", 400, 99)])
 def test_a_peer_searches_over_the_trials(peers: ModuleType, name: str, first: int, answer: int) -> None:
     pytest.importorskip(name, reason=f"{name} is not installed")

@@ -32,9 +32,9 @@ SETUP: dict[str, Any] = {
 
 @pytest.mark.parametrize(("target", "size"), [("mlp", 4096), ("transformer", 16)])
 def test_predicted_peaks_are_near_those_of_the_allocator(target: str, size: int) -> None:
-    _, fake = trial_fake._prepared({**SETUP, "target": target})
-    assert fake is not None
-    predicted = fake.run(size)["peak_bytes"]
+    _, begun = trial_fake._prepared({**SETUP, "target": target})
+    assert begun is not None
+    predicted = begun[0].run(size)["peak_bytes"]
     device = torch.device("cuda:0")
     workload = load(parse_target(target), (), mode="train", optimizer="adamw", dtype=None, device=device)
     before = torch.cuda.memory_allocated() - workload.parameter_bytes

@@ -84,6 +84,8 @@ class Hunt:
     def _prepare(self) -> None:
         self._foresee()
         ready = self.runner.start()
+        # The confirmation's process. It loads torch while a prediction goes on, not beside a trial.
+        self.runner.begin_spare()
         if "budget" in ready:
             self.budget = Budget(**ready["budget"])
         self.guide.finish(self.budget.bytes)

@@ -20,6 +20,7 @@ from gpucheck import errors
 from gpucheck.batch_size.outcome import End, Outcome, Raised, classify
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, GpucheckError, TargetError
+from gpucheck.machine import host
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
 from gpucheck.units import capacity, duration
 
@@ -38,6 +39,8 @@ SPILL_BYTES = 16 * 2**20
 
 # A warmed child with torch has 0.2 to 0.5 GiB, which is not the trial's.
 ASSUMED_BASELINE_BYTES = 2**29
+# A spare child beside the first, which has its baseline already, and as much again for everybody else.
+SPARE_ROOM_BYTES = 2 * ASSUMED_BASELINE_BYTES
 
 # SIGKILL, which Windows' signal module does not name.
 KILLED = 9
@@ -136,6 +139,7 @@ class Runner:
         self.ready: dict[str, Any] = {}
         self.start_s = 0.0
         self._child: LineChild | None = None
+        self._spare: LineChild | None = None
         self._watch: _Watch | None = None
         self._free_expected: int | None = None
         self._fresh = False
@@ -147,7 +151,14 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """End the child, if there is one."""
+        """End the child and the spare one, if there are any."""
+        self._drop()
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.kill()
+
+    def _drop(self) -> None:
+        """End the child; the next trial gets another."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
@@ -173,7 +184,7 @@ class Runner:
             # Once may be chance, like memory that another process took for a moment; the size is not to blame yet.
             answer, end = self._begun()
         if answer is None or not answer["ok"]:
-            self.close()
+            self._drop()
             raise self._unprepared(answer, end)
         assert self._watch is not None
         self.ready, self._fresh = answer, True
@@ -182,20 +193,34 @@ class Runner:
             self._free_expected = answer.get("free_at_open")
         return answer
 
+    def begin_spare(self) -> None:
+        """Start the process of the child after this one: it loads torch meanwhile, and touches no device.
+
+        Only where the host has room for it beside a trial that fills the budget.
+        """
+        needed = SPARE_ROOM_BYTES + (self.budget_bytes if self.setup.is_cpu else 0)
+        if self._spare is None and host.memory().usable >= needed:
+            self._spare = self._new_process()
+
+    def _new_process(self) -> LineChild:
+        return LineChild(python_argv("gpucheck.batch_size.trial"), env=self._environment())
+
     def _begun(self) -> tuple[dict[str, Any] | None, End]:
         """A new child's answer to the setup, and how it ended where it gave none."""
-        self.close()
+        self._drop()
         started = time.monotonic()
-        self._child = LineChild(python_argv("gpucheck.batch_size.trial"), env=self._environment())
+        spare, self._spare = self._spare, None
+        self._child = spare or self._new_process()
         self._watch = _Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
         message = {**_as_json(self.setup), "free_expected": self._free_expected}
         answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
-        self.start_s = time.monotonic() - started
+        if spare is None:  # a spare one's is not what the next start takes
+            self.start_s = time.monotonic() - started
         return answer, end
 
     def weigh(self) -> int | None:
         """The model's own bytes, found without their memory; None where that cannot be found out."""
-        with LineChild(python_argv("gpucheck.batch_size.trial"), env=self._environment()) as child:
+        with self._new_process() as child:
             try:
                 line = child.ask(json.dumps({**_as_json(self.setup), "weigh": True}), self.start_timeout_s)
             except ChildEnded:
@@ -214,7 +239,7 @@ class Runner:
         assert self._watch is not None
         fresh, self._fresh = self._fresh, False
         if self.ready.get("settled") is False:
-            self.close()
+            self._drop()
             why = "memory of the device that was free before the first trial is not: another process took it"
             return Result(attempt.size, attempt.purpose, fresh, "inconclusive", reason=why)
         started = time.monotonic()
@@ -230,7 +255,7 @@ class Runner:
             if end.timed_out and deadline < started + limit_s:
                 result = replace(result, cut=True)
         if result.outcome != "fits":
-            self.close()
+            self._drop()
         return result
 
     # Judging

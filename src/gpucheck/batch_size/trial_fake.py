@@ -42,14 +42,15 @@ def main() -> int:
     channel = Channel()
     setup = channel.receive()
     import_compiler()
-    answer, fake = _prepared(setup)
+    answer, begun = _prepared(setup)
     channel.send(answer)
-    if fake is None:
+    if begun is None:
         return 0
+    fake, first = begun
     highest = int(setup["highest"])
-    search = Bisection(int(setup["budget_bytes"]), min(_lowest(setup, fake), highest), highest)
+    search = Bisection(int(setup["budget_bytes"]), min(first["size"], highest), highest)
     while len(search.points) < MOST_SIZES and (size := search.next()) is not None:
-        told = _told(fake, size)
+        told = first if size == first["size"] else _told(fake, size)
         channel.send(told)
         if not told["ok"] and search.best is None:
             return 0
@@ -58,8 +59,11 @@ def main() -> int:
     return 0
 
 
-def _prepared(setup: Json) -> tuple[Json, Fake | None]:
-    """A workload that runs without memory: built without it where that goes, else built on the host."""
+def _prepared(setup: Json) -> tuple[Json, tuple[Fake, Json] | None]:
+    """A workload that runs without memory, and what its smallest size takes.
+
+    It is built without memory where that goes, else built on the host.
+    """
     device = fake_device("cpu" if setup["on_host"] else setup["device"])
     why = ""
     for build_on in ("meta", "cpu"):
@@ -67,12 +71,12 @@ def _prepared(setup: Json) -> tuple[Json, Fake | None]:
             if build_on == "cpu" and setup["guard_bytes"] is not None:
                 set_guard(setup["guard_bytes"])
             fake = Fake(_built(setup, build_on), device, foreach=setup["device"].split(":")[0] in FOREACH_DEVICES)
-            fake.run(_lowest(setup, fake))
+            first = _run(fake, _lowest(setup, fake))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
             why = _said(error)
             sys.stderr.write(traceback.format_exc())
             continue
-        return {"ok": True, "device": device.type}, fake
+        return {"ok": True, "device": device.type}, (fake, first)
     return {"ok": False, "why": why}, None
 
 
@@ -96,13 +100,16 @@ def _built(setup: Json, on: str) -> Workload:
         return load_for(setup, torch.device(on))
 
 
-def _told(fake: Fake, size: int) -> Json:
+def _run(fake: Fake, size: int) -> Json:
     started = time.monotonic()
+    return {"ok": True, "size": size, **fake.run(size), "seconds": time.monotonic() - started}
+
+
+def _told(fake: Fake, size: int) -> Json:
     try:
-        peaks = fake.run(size)
+        return _run(fake, size)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
         return {"ok": False, "size": size, "why": _said(error)}
-    return {"ok": True, "size": size, **peaks, "seconds": time.monotonic() - started}
 
 
 def _said(error: BaseException) -> str:
