@@ -47,7 +47,7 @@ def root(
 
 add(app, "devices", devices.devices, device="all")
 add(app, "memory", memory.memory)
-add(app, "doctor", doctor.doctor)
+add(app, "doctor", doctor.doctor, device=None)
 add(app, "explain", explain.explain)
 add(app, "smoke", smoke.smoke)
 app.add_typer(bench_app, name="bench")

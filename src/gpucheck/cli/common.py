@@ -37,9 +37,9 @@ class Common:
     settings: Settings | None = None
 
 
-# In the order of the help page. Texts that need parsing arrive as text: gpucheck's own grammar reads them.
+# In the order of the help page, behind `--device`, whose help tells the command's default. Texts that need parsing
+# arrive as text: gpucheck's own grammar reads them.
 _SHARED: tuple[tuple[str, Any, Any], ...] = (
-    ("device", None, None),  # its help tells the default, which is the command's
     (
         "json",
         Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on stdout.")],
@@ -73,22 +73,25 @@ _SHARED: tuple[tuple[str, Any, Any], ...] = (
 )
 
 
-def add(app: typer.Typer, name: str, function: Callable[..., int], *, group: str = "", device: str = "auto") -> None:
+def add(
+    app: typer.Typer, name: str, function: Callable[..., int], *, group: str = "", device: str | None = "auto"
+) -> None:
     """Add `function(common, …its own options)` to `app` as a command that takes the shared options too.
 
-    `group` is the name before its own (`bench`), `device` the default of `--device`.
+    `group` is the name before its own (`bench`), `device` the default of `--device`; None for a command that looks at
+    all there is and takes none.
     """
     own = list(inspect.signature(function).parameters.values())[1:]
+    options = [("device", _device_hint(device), None)] if device is not None else []
+    options += _SHARED
     shared = [
-        inspect.Parameter(
-            option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint or _device_hint(device)
-        )
-        for option, hint, default in _SHARED
+        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        for option, hint, default in options
     ]
 
     @functools.wraps(function)
     def run(**given: Any) -> int:
-        values = {option: given.pop(option) for option, _, _ in _SHARED}
+        values = {option: given.pop(option) for option, _, _ in options}
         values["output"] = tuple(values["output"] or ())
         command = f"{group} {name}".strip()
         from gpucheck.cli import settings  # a help page needs none of it

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpucheck import units
 from gpucheck.cli.common import Common
 
 if TYPE_CHECKING:  # a help page needs no report
@@ -20,6 +21,9 @@ def doctor(
     require: Annotated[
         str, typer.Option("--require", metavar="KIND", help="Fail unless torch can use one: cuda, mps, xpu.")
     ] = "",
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="TIME", help="How long torch may take to answer; default 2m.")
+    ] = "",
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="PREFIX", help="Only conditions whose ids begin so. Repeatable."),
@@ -31,9 +35,13 @@ def doctor(
     """Why does torch not use my GPU? The first broken rung, its evidence and the fix."""
     from gpucheck.cli import session
 
+    limit_s = units.parse_duration(timeout, "--timeout") if timeout else None
+
     def diagnose(emit: Emit) -> None:
         from gpucheck.health.doctor.command import Options, command
+        from gpucheck.machine.torch_probe import TIMEOUT_S
 
-        command(Options(python or None, tuple(only or ()), tuple(skip or ()), require or None), emit)
+        wanted = tuple(only or ()), tuple(skip or ())
+        command(Options(python or None, *wanted, require or None, limit_s or TIMEOUT_S), emit)
 
     return session.run(common, diagnose)

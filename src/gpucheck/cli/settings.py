@@ -26,11 +26,12 @@ FILE, SHARED_FILE, SHARED_TABLE = "gpucheck.toml", "pyproject.toml", "tool.gpuch
 MOST_CHARACTERS = 2**20
 
 
-def of_command(command: str, values: dict[str, Any], given: dict[str, Any], device: str) -> Settings:
+def of_command(command: str, values: dict[str, Any], given: dict[str, Any], device: str | None) -> Settings:
     """Fill in what the command line left open, and return the settings that this command has.
 
     `values` are the shared options, `given` the command's own; both are changed in place. `device` is what the command
-    works on where nothing says otherwise. Raises UsageError for what is wrong in a variable or in the file.
+    works on where nothing says otherwise, None for one that takes none. Raises UsageError for what is wrong in a
+    variable or in the file.
     """
     found = _variables(os.environ)
     file = _file(values["config"])
@@ -44,7 +45,8 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
             where[name] = getattr(source, name)
             origins = {**settings.origins, name: source.origins[name]}
             settings = replace(settings, origins=origins, **{name: where[name]})
-    values["device"] = device if values["device"] is None else values["device"]
+    if device is not None and values["device"] is None:
+        values["device"] = device
     wanted = [one for one in THRESHOLDS if _concerns(one, command, given)]
     limits = [*_options(wanted, given), *_of_file(wanted, file)]
     _fill_in(limits, given)

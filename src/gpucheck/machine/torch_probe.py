@@ -36,7 +36,8 @@ class KernelRun:
 class TorchProbe:
     """What the diagnosed interpreter and its torch say. None is not known, mostly because an earlier step failed.
 
-    `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early.
+    `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early,
+    or `timed_out`, after `limit_s` seconds for all steps together.
     `active_elsewhere` is the variable that names another active environment than this interpreter's.
     `versions` are those of installed distributions by name, several for one that is installed twice. `shadowed_by` are
     files in the current folder that hide torch or a module of the standard library. `other` is an accelerator that is
@@ -48,6 +49,7 @@ class TorchProbe:
     stage: str = "start"
     error: str | None = None
     timed_out: bool = False
+    limit_s: float | None = None
     executable: str | None = None
     python: str | None = None
     prefix: str | None = None
@@ -82,7 +84,7 @@ def probe(
     # As a user's own process starts it: with the current folder on the path, where a stray file may shadow torch.
     argv = [python or sys.executable, "-c", PROGRAM.read_text(encoding="utf-8")]
     ended = child.run(argv, timeout_s, env=env)
-    return heard(ended)
+    return replace(heard(ended), limit_s=timeout_s)
 
 
 def heard(ended: child.ChildResult) -> TorchProbe:

@@ -190,6 +190,12 @@ def test_an_interpreter_without_torch(fake_driver: Fake, tmp_path: Path) -> None
     assert report.facts.torch is not None and report.facts.torch.version is None
 
 
+def test_a_missing_torch_is_a_fault_without_a_gpu_too(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(nvml=False, cuda=False)
+    report = diagnosed(Options(python=interpreter(tmp_path), root=FakeMachine(tmp_path / "bare").root))
+    assert worst(report) == [("torch.missing", "fail")] and report.summary.exit == 1
+
+
 def test_a_stray_file_in_the_folder(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver(TWO_GPUS)
     Path("timeit.py").write_text("raise SystemExit('stray')")
@@ -203,6 +209,17 @@ def test_a_torch_that_hangs_as_it_is_imported(fake_driver: Fake, tmp_path: Path)
     site = torch_of(tmp_path, top="import time; time.sleep(600)")
     report = diagnosed(Options(python=interpreter(tmp_path, site), timeout_s=5.0))
     assert worst(report) == [("torch.hung", "fail")]
+    assert report.findings[0].message == "importing torch did not end within 5.00 s (--timeout gives it longer)"
+    assert report.findings[0].evidence["limit_s"] == 5.0
+
+
+def test_a_time_limit_of_the_command_line(
+    fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_driver(TWO_GPUS)
+    python = interpreter(tmp_path, torch_of(tmp_path, top="import time; time.sleep(600)"))
+    assert main(["doctor", "--python", python, "--timeout", "4s"]) == 1
+    assert "importing torch did not end within 4.00 s" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_torch_that_prints_is_no_trouble(fake_driver: Fake, tmp_path: Path) -> None:

@@ -151,7 +151,8 @@ def _hung(evidence: Evidence) -> Seen | None:
     probe = _ended(evidence)
     if probe is None or not probe.timed_out:
         return None
-    return Seen("a kernel did not end within its time", {"kernels_that_ended": len(probe.kernels)})
+    told = f"a kernel did not end within {evidence.torch_limit}"
+    return Seen(told, {"kernels_that_ended": len(probe.kernels), "limit_s": probe.limit_s})
 
 
 CONDITIONS: tuple[Condition, ...] = (

@@ -93,7 +93,8 @@ def _hung(evidence: Evidence) -> Seen | None:
     probe = _failed(evidence, "import", "ask")
     if probe is None or not probe.timed_out or _shadowed(evidence):
         return None
-    return Seen(f"{_step(probe)} did not end within its time", {"stage": probe.stage})
+    told = f"{_step(probe)} did not end within {evidence.torch_limit}"
+    return Seen(told, {"stage": probe.stage, "limit_s": probe.limit_s})
 
 
 def _step(probe: TorchProbe) -> str:
@@ -176,7 +177,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="no torch is installed",
         meaning="The interpreter that was asked finds no torch. Another environment may have one: `--python PATH` "
-        "asks that.",
+        "asks that. It is a fault on a machine without a GPU too: there is nothing to train with.",
         fix="python -m pip install torch",
         judge=_missing,
         texts=(r"No module named '?torch'?\b",),

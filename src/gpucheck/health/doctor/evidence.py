@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpucheck import units
 from gpucheck.machine.stack import Stack
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
@@ -67,6 +68,12 @@ class Evidence:
     def torch_works(self) -> bool:
         """Whether torch ran a kernel on a device: seen, and so above any arithmetic with versions."""
         return self.torch is not None and any(run.error is None for run in self.torch.kernels)
+
+    @property
+    def torch_limit(self) -> str:
+        """How long torch was waited for, in words, and what gives it longer."""
+        limit = self.torch.limit_s if self.torch is not None else None
+        return "its time" if limit is None else f"{units.duration(limit)} (--timeout gives it longer)"
 
     def value(self, variable: str) -> str | None:
         """A variable's value, for those that are on the list of `facts.environment`."""
