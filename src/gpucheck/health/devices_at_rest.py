@@ -1,4 +1,5 @@
-"""What NVML proves about a device at rest: lost, in need of a reset, failed row remaps, uncorrected errors.
+"""What NVML proves about a device at rest: lost, in need of a reset, failed row remaps, retired pages, uncorrected
+errors; and what of that it could not be asked.
 
 Each check is a row: its id, what it is called and a function that returns None where the device does not tell.
 """
@@ -9,8 +10,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gpucheck.machine.inventory import NOT_ASKED
+from gpucheck.machine.nvml_row import applies
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
+
+# A card can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on, and beyond
+# 15 after uncorrected errors where another one came within the week.
+MOST_RETIRED_PAGES = 63
+MANY_UNCORRECTED_PAGES = 15
+# What a verdict on a card depends on, here and in the doctor; and its processes.
+HEALTH = (
+    "uuid",
+    "memory_total_bytes",
+    "memory_used_bytes",
+    "clock_reasons",
+    "ecc",
+    "remapped_rows",
+    "retired_pages",
+    "recovery_action",
+    "mig",
+    "fabric",
+    "nvlinks",
+    "persistence_mode",
+    "compute_mode",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +128,71 @@ def _remaps(device: Device, facts: Facts) -> Said | None:
     return Said("pass", "no row remap failed", evidence=evidence)
 
 
+def _retired(device: Device, facts: Facts) -> Said | None:
+    pages = device.retired_pages
+    if pages is None or (pages.corrected is None and pages.uncorrected is None):
+        return None
+    evidence = {"corrected": pages.corrected, "uncorrected": pages.uncorrected, "pending": pages.pending}
+    total = (pages.corrected or 0) + (pages.uncorrected or 0)
+    if total >= MOST_RETIRED_PAGES:
+        return Said(
+            "fail",
+            f"{total} memory pages retired",
+            f"a card can retire 64, and NVIDIA's diagnostics fail from {MOST_RETIRED_PAGES} on",
+            "take the card out of use and have it replaced",
+            evidence,
+        )
+    if (pages.uncorrected or 0) > MANY_UNCORRECTED_PAGES:
+        return Said(
+            "warn",
+            f"{pages.uncorrected} memory pages retired after uncorrected errors",
+            f"NVIDIA's diagnostics fail beyond {MANY_UNCORRECTED_PAGES} where another one came within a week",
+            "read it again in a week; if it grew, have the card replaced",
+            evidence,
+        )
+    if pages.pending:
+        return Said(
+            "warn",
+            "memory pages wait to be retired",
+            "a faulty memory page is still in use until the next reset",
+            ACTIONS["gpu_reset"][1],
+            evidence,
+        )
+    return Said("pass", f"{total} memory pages retired" if total else "no memory page retired", evidence=evidence)
+
+
+def _unread(device: Device, facts: Facts) -> Said | None:
+    """What could not be read although this device has it. Unknown is not healthy."""
+    if device.state in ("lost", "reset required") or (device.state or "").startswith("not answering"):
+        return None  # told already
+    place = next(place for place, one in enumerate(facts.devices) if one is device)
+    begins = f"/devices/{place}/"
+    missing = {
+        pointer.removeprefix(begins): reason
+        for pointer, reason in facts.unknown.items()
+        if pointer.startswith(begins)
+        and _is_health(pointer.removeprefix(begins))
+        and applies(reason)
+        and reason != NOT_ASKED
+    }
+    if not missing:
+        return None
+    reasons: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        reasons.setdefault(reason, []).append(name)
+    return Said(
+        "inconclusive",
+        "not all of its health could be read",
+        "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items()),
+        "read it again; if it stays so, look for Xid messages in `sudo dmesg`",
+        {"unread": missing},
+    )
+
+
+def _is_health(name: str) -> bool:
+    return name == "processes" or (name.partition("/")[0] in HEALTH)
+
+
 def _uncorrected(device: Device, facts: Facts) -> Said | None:
     count = device.ecc.volatile_uncorrected if device.ecc is not None else None
     if count is None:
@@ -124,7 +213,9 @@ CHECKS: tuple[tuple[str, Callable[[Device, Facts], Said | None]], ...] = (
     ("devices.answers", _answers),
     ("devices.recovery_action", _recovery),
     ("devices.remapped_rows", _remaps),
+    ("devices.retired_pages", _retired),
     ("devices.ecc", _uncorrected),
+    ("devices.unread", _unread),
 )
 
 

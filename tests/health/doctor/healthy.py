@@ -113,6 +113,11 @@ def with_driver(evidence: Evidence = HEALTHY, **changes: Any) -> Evidence:
     return replace(evidence, facts=replace(evidence.facts, driver=replace(evidence.driver, **changes)))
 
 
+def with_unknown(pointer: str, reason: str, evidence: Evidence = HEALTHY) -> Evidence:
+    """The machine where a field of the facts could not be read."""
+    return replace(evidence, facts=replace(evidence.facts, unknown={**evidence.facts.unknown, pointer: reason}))
+
+
 def with_host(evidence: Evidence = HEALTHY, **changes: Any) -> Evidence:
     """Another machine around the GPUs."""
     return replace(evidence, facts=replace(evidence.facts, host=replace(evidence.host, **changes)))

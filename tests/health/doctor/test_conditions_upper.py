@@ -22,6 +22,7 @@ from healthy import (
     with_host,
     with_stack,
     with_torch,
+    with_unknown,
     with_variables,
     without_gpu,
 )
@@ -38,7 +39,7 @@ from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.xid import BY_NUMBER
 from gpucheck.machine.torch_probe import KernelRun
-from gpucheck.report.facts import ClockReasons, Ecc, Mig, Process, RemappedRows, TorchBuild
+from gpucheck.report.facts import ClockReasons, Ecc, Mig, Process, RemappedRows, RetiredPages, TorchBuild
 
 FILES = (
     conditions_masks,
@@ -271,6 +272,12 @@ CASES: list[tuple[str, Evidence, str]] = [
     ("devices.recovery_action", with_cards(card(0, recovery_action="gpu_reset")), "recovery action gpu_reset"),
     ("devices.remapped_rows", with_cards(card(0, remapped_rows=RemappedRows(0, 9, False, True))), "cuda:0: a faulty"),
     ("devices.ecc", with_cards(card(0, ecc=Ecc(True, 0, 2))), "cuda:0: counted since the driver was loaded"),
+    ("devices.retired_pages", with_cards(card(0, retired_pages=RetiredPages(60, 4, False))), "diagnostics fail from"),
+    (
+        "devices.unread",
+        with_unknown("/devices/1/ecc", "NVML answers: unknown error"),
+        "cuda:1: ecc (NVML answers: unknown error)",
+    ),
     (
         "log.xid",
         with_stack(log=("4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 48, pid=77, DBE", "NVRM: Xid (PCI:0000:3b:00): 13, x")),

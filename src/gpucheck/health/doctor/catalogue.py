@@ -8,6 +8,7 @@ from gpucheck.health.doctor import (
     conditions_environment,
     conditions_kernel,
     conditions_library,
+    conditions_links,
     conditions_log,
     conditions_masks,
     conditions_nodes,
@@ -30,6 +31,7 @@ CONDITIONS: tuple[Condition, ...] = (
     *conditions_packages.CONDITIONS,
     *conditions_architecture.CONDITIONS,
     *conditions_environment.CONDITIONS,
+    *conditions_links.CONDITIONS,
     *conditions_log.CONDITIONS,
 )
 

@@ -40,8 +40,8 @@ class Options:
     root: Path = ROOT
 
 
-def command(options: Options, emit: Emit) -> None:
-    """Read, diagnose, and say the first broken rung before all else. Raises UsageError."""
+def command(options: Options, emit: Emit) -> Evidence:
+    """Read, diagnose, and say the first broken rung before all else. Returns what was read. Raises UsageError."""
     conditions = select(options.only, options.skip)
     required.validate(options.require, None)
     evidence = read(options, emit)
@@ -65,6 +65,7 @@ def command(options: Options, emit: Emit) -> None:
         emit(Judged(finding))
     if diagnosis.first is None:
         emit(Judged(healthy(evidence, everything=len(conditions) == len(CONDITIONS))))
+    return evidence
 
 
 def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
@@ -111,7 +112,7 @@ def read(options: Options, emit: Emit) -> Evidence:
 
 
 def _around(root: Path) -> tuple[Facts, Stack]:
-    facts = inventory.read(processes=True, root=root)
+    facts = inventory.read(processes=True, root=root, links=True)
     running = facts.host.release if facts.host is not None else None
     # After the libraries were asked: a program of root's makes the nodes by asking.
     return facts, stack.read(root, os.environ.get("LD_LIBRARY_PATH", ""), running)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from gpucheck import units
 from gpucheck.health.devices_at_rest import at_rest
 from gpucheck.health.doctor.condition import Condition, Seen
+from gpucheck.health.doctor.conditions_links import name_of
 from gpucheck.health.doctor.evidence import Evidence
-from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, Finding
 
 # Variables of debuggers and profilers which slow down or change whatever uses CUDA, once they are left over: those that
@@ -56,7 +56,7 @@ def _small_shm(evidence: Evidence) -> Seen | None:
 
 
 def _persistence(evidence: Evidence) -> Seen | None:
-    off = [_name(card) for card in evidence.cards if card.persistence_mode is False]
+    off = [name_of(card) for card in evidence.cards if card.persistence_mode is False]
     if not off or evidence.host.wsl or evidence.host.system != "Linux":
         return None
     return Seen(f"off on {', '.join(off)}", {"devices": off})
@@ -74,23 +74,21 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
     told = []
     for card, used in taken:
         by = ", ".join(f"{one.name or 'not visible here'} ({one.pid})" for one in card.processes or ())
-        told.append(f"{_name(card)}: {units.capacity(used)} {f'by {by}' if by else 'by processes that are not listed'}")
-    return Seen("; ".join(told), {_name(card): used for card, used in taken})
+        told.append(
+            f"{name_of(card)}: {units.capacity(used)} {f'by {by}' if by else 'by processes that are not listed'}"
+        )
+    return Seen("; ".join(told), {name_of(card): used for card, used in taken})
 
 
 def _hot(evidence: Evidence) -> Seen | None:
     found = {
-        _name(card): names
+        name_of(card): names
         for card in evidence.cards
         if card.clock_reasons and (names := [name for name in card.clock_reasons.names if name in HOT])
     }
     if not found:
         return None
     return Seen("; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in found.items()), {"reasons": found})
-
-
-def _name(card: Device) -> str:
-    return card.id or (f"NVML {card.nvml_index}" if card.nvml_index is not None else card.uuid or "a GPU")
 
 
 def _at_rest(check: str) -> Callable[[Evidence], Seen | None]:
@@ -114,6 +112,20 @@ def _at_rest(check: str) -> Callable[[Evidence], Seen | None]:
         return Seen("; ".join(said), told, worst.fix, verdict=worst.verdict, title=worst.title)
 
     return judge
+
+
+def _unread(evidence: Evidence) -> Seen | None:
+    """What is not known of cards that torch uses; where it cannot use them, that is told by its rung."""
+    if not evidence.torch_works:
+        return None
+    silent = [card for card in evidence.cards if card.nvml_index is None and card.parent_uuid is None]
+    if silent and evidence.driver.nvml_error and not evidence.stack.jetson:
+        names = ", ".join(map(name_of, silent))
+        return Seen(
+            f"NVML tells nothing of {names}: {evidence.driver.nvml_error}",
+            {"devices": [name_of(card) for card in silent], "nvml_error": evidence.driver.nvml_error},
+        )
+    return _at_rest("devices.unread")(evidence)
 
 
 def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
@@ -229,6 +241,19 @@ CONDITIONS: tuple[Condition, ...] = (
         source="NVML, nvmlDeviceGetRemappedRows",
     ),
     Condition(
+        id="devices.retired_pages",
+        rung=None,
+        verdict="fail",
+        certainty="proof",
+        title="memory pages were retired",
+        meaning="Cards up to Turing take faulty pages of their memory out of use; later ones replace rows. A few are "
+        "no harm, one that waits is still in use until the next reset, and a card that has none to spare is replaced.",
+        fix="reset the card; where the limit is reached, have it replaced",
+        judge=_at_rest("devices.retired_pages"),
+        source="NVIDIA, Dynamic Page Retirement: 64 pages at most; DCGM's diagnostics fail from 63 on, and warn here "
+        "beyond 15 after uncorrected errors",
+    ),
+    Condition(
         id="devices.ecc",
         rung=None,
         verdict="fail",
@@ -238,5 +263,17 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="reset the card; if they return, have it replaced",
         judge=_at_rest("devices.ecc"),
         source="NVML, nvmlDeviceGetTotalEccErrors",
+    ),
+    Condition(
+        id="devices.unread",
+        rung=None,
+        verdict="inconclusive",
+        certainty="proof",
+        title="the health of a card is not known",
+        meaning="NVML has this figure for the card, and did not tell it: an error, no permission, a call that never "
+        "returned, or an answer that cannot be true. What is not supported does not count.",
+        fix="read it again; if it stays so, look for Xid messages in `sudo dmesg`",
+        judge=_unread,
+        source="NVML, nvmlReturn_t",
     ),
 )
