@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from duplex import Duplex
+from fake_device import FakeDevice
 
 from gpucheck.bench.transfer import both_ways, both_ways_judge, both_ways_windows, command, measure, on_device
 from gpucheck.bench.transfer.both_ways_windows import Lane, ran_beside
@@ -160,61 +160,14 @@ def test_parts_of_a_copy_count(marks: list[float], expected: float) -> None:
 
 
 @dataclass
-class Fake:
-    """A device with a clock, pinned memory and two streams, whose memory is the host's and whose copies block."""
+class Fake(FakeDevice):
+    """A device with two streams, whose copies block."""
 
     streams: bool = True
     l2_cache_bytes: int | None = MIB
-    id: str = "cuda:0"
-    is_cpu: bool = False
-    can_pin: bool = True
-    has_events: bool = True
-    integrated: bool = False
-    uuid: str | None = None
-    device: torch.device = HOST
-
-    @property
-    def ref(self) -> DeviceRef:
-        return DeviceRef(self.id, name="a fake GPU")
-
-    def host_now(self) -> float:
-        return time.perf_counter()
-
-    record = host_now
-
-    def synchronize(self) -> None: ...
-
-    def wait(self, mark: float) -> None: ...
-
-    def done(self, mark: float) -> bool:
-        return False
-
-    def elapsed_s(self, start: float, end: float) -> float:
-        return end - start
-
-    def hold(self, seconds: float) -> bool:
-        return True
-
-    def capture(self, call: Callable[[], object], calls: int) -> None: ...
 
     def side_stream(self) -> Any:
         return contextlib.nullcontext if self.streams else None
-
-    def memory(self) -> MemoryFigures:
-        return MemoryFigures(source="fake")
-
-    def memory_info(self) -> tuple[int, int]:
-        return 40 * MIB, 80 * MIB
-
-    def reset_peak(self) -> None: ...
-
-    def empty_cache(self) -> None: ...
-
-    def as_current(self) -> Any:
-        return contextlib.nullcontext()
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        return "out of memory" in str(error)
 
 
 ROOM = Room(host=64 * MIB, device=64 * MIB, cache=64 * 1024, cache_known=True)

@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
+from fake_device import FakeDevice
 
 from gpucheck.bench import anew
 from gpucheck.bench.crossover import cases, command, crossing, judge, work
@@ -244,23 +245,10 @@ def test_a_training_step_that_differs_from_the_cpus_is_found(monkeypatch: pytest
 
 
 @dataclass
-class Fake:
+class Fake(FakeDevice):
     """The CPU as a device, each wait for which takes so much longer."""
 
     wait_s: float = 0.0
-    id: str = "cuda:0"
-    is_cpu: bool = False
-    integrated: bool = False
-    uuid: str | None = None
-    name: str = "a fake GPU"
-    device: torch.device = CPU.device
-
-    @property
-    def ref(self) -> DeviceRef:
-        return DeviceRef(self.id, name=self.name)
-
-    def host_now(self) -> float:
-        return time.perf_counter()
 
     def synchronize(self) -> None:
         until = time.perf_counter() + self.wait_s
@@ -269,16 +257,6 @@ class Fake:
 
     def memory_info(self) -> tuple[int, int]:
         return GIB, GIB
-
-    def memory(self) -> MemoryFigures:
-        return MemoryFigures(1, 2, 3, 4, source="fake")
-
-    def reset_peak(self) -> None: ...
-
-    def empty_cache(self) -> None: ...
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        return "out of memory" in str(error)
 
     def as_current(self) -> Any:
         return CPU.as_current()

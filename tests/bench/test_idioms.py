@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fake_device import FakeDevice
 
 from gpucheck.bench.transfer import idioms, idioms_judge, idioms_measure, measure
 from gpucheck.bench.transfer.cases import Options, Room
@@ -32,34 +33,11 @@ ROOM = Room(host=64 * MIB, device=None, cache=256 * KIB, cache_known=True)
 
 
 @dataclass
-class Fake:
-    """A device with pinned memory, whose memory is the host's; its copies are real."""
+class Fake(FakeDevice):
+    """A device of this kind."""
 
     kind: str = "cuda"
-    can_pin: bool = True
-    id: str = "cuda:0"
-    is_cpu: bool = False
-    device: torch.device = HOST
     has_events: bool = False
-
-    @property
-    def ref(self) -> DeviceRef:
-        return DeviceRef(self.id)
-
-    def host_now(self) -> float:
-        return time.perf_counter()
-
-    def synchronize(self) -> None: ...
-
-    def memory(self) -> MemoryFigures:
-        return MemoryFigures()
-
-    def reset_peak(self) -> None: ...
-
-    def empty_cache(self) -> None: ...
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        return "out of memory" in str(error)
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
+from fake_device import FakeDevice
 
 from gpucheck.bench.transfer import on_device
 from gpucheck.bench.transfer.cases import Options, Room
@@ -26,44 +26,10 @@ HOST = torch.device("cpu")
 
 
 @dataclass
-class Fake:
-    """A device with a clock, whose memory is the host's."""
+class Fake(FakeDevice):
+    """A device with a small cache."""
 
-    has_events: bool = True
     l2_cache_bytes: int | None = 256 * KIB
-    id: str = "cuda:0"
-    is_cpu: bool = False
-    device: torch.device = HOST
-
-    @property
-    def ref(self) -> DeviceRef:
-        return DeviceRef(self.id, name="a fake GPU")
-
-    def host_now(self) -> float:
-        return time.perf_counter()
-
-    record = host_now
-
-    def synchronize(self) -> None: ...
-
-    def done(self, mark: float) -> bool:
-        return False
-
-    def elapsed_s(self, start: float, end: float) -> float:
-        return max(end - start, 1e-9)
-
-    def hold(self, seconds: float) -> bool:
-        return True
-
-    def capture(self, call: Callable[[], object], calls: int) -> None: ...
-
-    def memory(self) -> MemoryFigures:
-        return MemoryFigures(source="fake")
-
-    def reset_peak(self) -> None: ...
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        return "out of memory" in str(error)
 
 
 def setting(device: Any = None, device_bytes: int | None = 8 * MIB, sizes: tuple[int, ...] = (MIB,)) -> Setting:

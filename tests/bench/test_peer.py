@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
+from fake_device import FakeDevice
 
 from gpucheck.bench.transfer import command, parts, peer, peer_child, peer_judge
 from gpucheck.bench.transfer.cases import Options
@@ -28,58 +29,25 @@ HOST = torch.device("cpu")
 
 
 @dataclass
-class Fake:
-    """One of two devices, whose memory is the host's."""
+class Fake(FakeDevice):
+    """One of two devices."""
 
-    id: str
     path: bool | None = True
     free: int = 4 * MIB
     l2_cache_bytes: int | None = 64 * KIB
-    has_events: bool = True
-    device: torch.device = HOST
     current: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     @property
     def ref(self) -> DeviceRef:
-        return DeviceRef(self.id, uuid="GPU-torch", name="a fake GPU")
-
-    def host_now(self) -> float:
-        return time.perf_counter()
+        return DeviceRef(self.id, uuid="GPU-torch", name=self.name)
 
     def record(self) -> float:
         self.current.append("stamp")
         return time.perf_counter()
 
-    def synchronize(self) -> None: ...
-
-    def done(self, mark: float) -> bool:
-        return False
-
-    def elapsed_s(self, start: float, end: float) -> float:
-        return max(end - start, 1e-9)
-
-    def hold(self, seconds: float) -> bool:
-        return True
-
-    def capture(self, call: Callable[[], object], calls: int) -> None: ...
-
-    def memory(self) -> MemoryFigures:
-        return MemoryFigures(source="fake")
-
     def memory_info(self) -> tuple[int, int]:
         return self.free, 2 * self.free
-
-    def reset_peak(self) -> None: ...
-
-    def empty_cache(self) -> None: ...
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        return "out of memory" in str(error)
-
-    # What else the command asks of a device.
-    is_cpu: bool = False
-    uuid: str | None = None
 
     def peer_access(self, other: Fake) -> bool | None:
         self.asked.append(other.id)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
+from fake_device import FakeDevice
 
 from gpucheck.bench.transfer import cases, command, measure
 from gpucheck.bench.transfer.cases import Case, Options, Room
@@ -21,7 +19,7 @@ from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Device, Facts
-from gpucheck.report.measurement import DeviceRef, MemoryFigures, Run
+from gpucheck.report.measurement import Run
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 HOST = torch.device("cpu")
@@ -31,58 +29,13 @@ SMALL = Room(host=64 * MIB, device=None, cache=64 * KIB, cache_known=True)
 
 
 @dataclass
-class Fake:
-    """A device with a clock and pinned memory, whose memory is the host's."""
+class Fake(FakeDevice):
+    """A device whose work may not be held back."""
 
-    can_pin: bool = True
-    has_events: bool = True
     can_hold: bool = True
-    id: str = "cuda:0"
-    is_cpu: bool = False
-    device: torch.device = HOST
-    integrated: bool = False
-    l2_cache_bytes: int | None = None
-    uuid: str | None = None
-
-    @property
-    def ref(self) -> DeviceRef:
-        return DeviceRef(self.id, name="a fake GPU")
-
-    def host_now(self) -> float:
-        return time.perf_counter()
-
-    def synchronize(self) -> None: ...
-
-    def record(self) -> float:
-        return time.perf_counter()
-
-    def done(self, mark: float) -> bool:
-        return False
-
-    def elapsed_s(self, start: float, end: float) -> float:
-        return max(end - start, 1e-9)
 
     def hold(self, seconds: float) -> bool:
         return self.can_hold
-
-    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
-        return None
-
-    def memory(self) -> MemoryFigures:
-        return MemoryFigures(1, 2, 3, 4, source="fake")
-
-    def memory_info(self) -> tuple[int, int]:
-        return 10 * MIB, 20 * MIB
-
-    def reset_peak(self) -> None: ...
-
-    def empty_cache(self) -> None: ...
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        return "out of memory" in str(error)
-
-    def as_current(self) -> Any:
-        return contextlib.nullcontext()
 
 
 # options
