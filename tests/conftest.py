@@ -61,6 +61,14 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = str(SOURCE)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where tests run some at a time, a file's stay together, and those that need the device wait for each other."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            on_device = item.get_closest_marker("gpu") is not None
+            item.add_marker(pytest.mark.xdist_group("gpu" if on_device else item.location[0]))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def test_other():
 def outcome(folder: Path, fake_torch: str, driver_probe: str, *arguments: str, **environ: str) -> tuple[int, str]:
     """Run MARKED under this project's conftest, with a driver and a torch that stand at their doors."""
     conftest = (TESTS / "conftest.py").read_text(encoding="utf-8") + f"\nDRIVER_PROBE = {driver_probe!r}\n"
-    (folder / "tests").mkdir()
+    (folder / "tests").mkdir(exist_ok=True)
     (folder / "src" / "torch").mkdir(parents=True)
     (folder / "src" / "torch" / "__init__.py").write_text(fake_torch)
     (folder / "tests" / "conftest.py").write_text(conftest, encoding="utf-8")
@@ -72,3 +73,30 @@ def test_failed_where_torch_cannot_use_the_device(tmp_path: Path) -> None:
 def test_runs_where_there_is_a_device(tmp_path: Path, environ: dict[str, str]) -> None:
     code, out = outcome(tmp_path, TORCH_WITH, "", "-k", "marked", **environ)
     assert (code, "1 passed" in out) == (0, True)
+
+
+AT_A_TIME = """
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_plain(number):
+    print("plain ran in", os.getpid())
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", range(4))
+def test_marked(number):
+    print("marked ran in", os.getpid())
+"""
+
+
+def test_some_at_a_time_the_device_has_one_process_and_each_file_too(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_more.py").write_text(AT_A_TIME)
+    code, out = outcome(tmp_path, TORCH_WITH, "import sys; sys.exit(0)", "-n", "4", "--dist", "loadgroup", "-rP")
+    assert code == 0, out
+    ran: dict[str, set[str]] = {}
+    for kind, process in re.findall(r"(plain|marked) ran in (\d+)", out):
+        ran.setdefault(kind, set()).add(process)
+    assert {kind: len(processes) for kind, processes in ran.items()} == {"plain": 1, "marked": 1}

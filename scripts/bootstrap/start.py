@@ -13,6 +13,8 @@ from .interpreter import choose
 from .layers import is_ready, layer_folder, layer_python
 from .lock import locked, mark_in_use
 
+# The whole suite takes a processor's time, and more than four would not make its slowest file shorter.
+IN_PARALLEL = ("-n", "logical", "--maxprocesses=4", "--dist", "loadgroup")
 RUNNER = os.path.join(ROOT, "scripts", "bootstrap", "run_gpucheck.py")
 
 
@@ -22,7 +24,7 @@ def gpucheck(arguments: Sequence[str]) -> int:
 
 
 def test(arguments: Sequence[str]) -> int:
-    """scripts/test: every test, or what the arguments select, from the project's folder."""
+    """scripts/test: every test, some at a time, or what the arguments select, from the project's folder."""
     return _guarded(lambda: become(_pytest(prepare(os.environ, sys.executable, dev=True), arguments), ROOT))
 
 
@@ -32,7 +34,7 @@ def check() -> int:
 
 
 def _pytest(python: str, arguments: Sequence[str]) -> List[str]:
-    return [python, "-m", "pytest", "--durations=10", *arguments]
+    return [python, "-m", "pytest", "--durations=10", *(arguments or IN_PARALLEL)]
 
 
 def _check(python: str) -> int:
