@@ -1,0 +1,208 @@
+"""What is taken out of texts, what stays, and that the same thing always leaves the same placeholder."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpucheck.health.doctor import redact
+from gpucheck.health.doctor.redact import Redactor
+from gpucheck.machine.identity import Identity
+
+IDENTITY = Identity(
+    users=("alice", "Alice Smith", "root", "max", "jo"),
+    hosts=("gpu7", "gpu7.corp.example", "kernel"),
+    domains=("corp.example",),
+    home="/home/alice",
+    homes={"/home/alice": "alice", "/scratch/people/bob": "bob"},
+)
+ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "GPU-8932f937",
+    "VIRTUAL_ENV": "/home/alice/venv",
+    "PYTHONPATH": "/srv/models:/usr/lib/python3",
+    "HF_TOKEN": "pudding",
+    "PROJECT": "blue-heron",
+    "SHORT": "on",
+    "NUMBER": "12.4.1",
+    "WORD": "torch",
+    "PREFIX": "hf_abc",
+}
+UUID = "89320000-aaaa-bbbb-cccc-0123456789ab"
+
+
+def redactor(**changes: object) -> Redactor:
+    given: dict[str, object] = {
+        "identity": IDENTITY,
+        "environment": ENVIRONMENT,
+        "keep": ("CUDA_VISIBLE_DEVICES",),
+        "common": ("root", "max", "torch", "kernel"),
+    }
+    return Redactor(**given | changes)  # type: ignore[arg-type]
+
+
+def redacted(text: str) -> str:
+    one = redactor()
+    one.learn(text)
+    return one.text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # People, in words and in paths.
+        ("alice and ALICE", "<user-1> and <user-1>"),
+        ("by Alice Smith", "by <user-1>"),
+        ("/scratch/alice_models/x", "/scratch/<user-1>_models/x"),
+        ("/home/alice/x and /home/alice", "~/x and ~"),
+        ("/home/carol/x, carol's", "~<user-1>/x, <user-1>'s"),
+        ("/scratch/people/bob/x", "~<user-1>/x"),
+        ("/Users/carol/x", "~<user-1>/x"),
+        (r"C:\Users\Carol Doe\x by Carol Doe", r"~<user-1>\x by <user-1>"),
+        (r"C:\\Users\\carol\\x", r"~<user-1>\\x"),
+        ("/data/home/carol/x", "/data/home/<user-1>/x"),
+        ("/home/max/x at max", "~<user-1>/x at max"),
+        # The machine.
+        ("on gpu7, GPU7.corp.example", "on <host-1>, <host-2>"),
+        ("gpu7.a.b.c: x", "<host-1>: x"),
+        ("proxy.corp.example", "proxy.<host-1>"),
+        # Secrets by their shape.
+        ("ghp_16C7e42F292c6912E7710c838347Ae178B4a", "<secret-1>"),
+        ("github_pat_11ABCDEFG0abcdef", "<secret-1>"),
+        ("hf_QqWeRtYuIoPasDfGhJkL1", "<secret-1>"),
+        ("sk-ant-" + "api03-abcdefgh", "<secret-1>"),
+        ("sk-proj-abc123def456ghi789", "<secret-1>"),
+        ("AKIAIOSFODNN7EXAMPLE wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "<secret-1> <secret-2>"),
+        ("xoxb-1234567890-abcdef", "<secret-1>"),
+        ("glpat-abc_def-12345xyz", "<secret-1>"),
+        ("npm_abcdefgh12345678", "<secret-1>"),
+        ("pypi-AgEIcHlwaS5vcmcCJ1", "<secret-1>"),
+        ("nvapi-abcdefgh-12345", "<secret-1>"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-def_ghi", "<secret-1>"),
+        ("Authorization: Bearer abcdef.123456", "Authorization: Bearer <secret-1>"),
+        ("authorization: Basic dXNlcjpwdw==", "authorization: Basic <secret-1>"),
+        ("https://me:p@ss@host/x", "https://<secret-1>@host/x"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMII\nab\n-----END RSA PRIVATE KEY-----\nx", "<secret-1>\nx"),
+        ("-----BEGIN PRIVATE KEY-----\nMII", "<secret-1>"),
+        ("QWxhZGRpbjpvcGVuIHNlc2FtZQ1234567890AbCdEfGhIjKl", "<secret-1>"),
+        # Secrets by what they are called.
+        ("password=hunter22 and hunter22", "password=<secret-1> and <secret-1>"),
+        ('{"api_key": "a b c"}', '{"api_key": "<secret-1>"}'),
+        (r"{\"token\": \"abc\"}", r"{\"token\": \"<secret-1>\"}"),
+        ("--db-password s3cret run", "--db-password <secret-1> run"),
+        ("MY_KEY=abc", "MY_KEY=<secret-1>"),
+        ("the key is 0123456789abcdef0123456789abcdef", "the key is <secret-1>"),
+        # Values of variables, and what they are a part of.
+        ("/home/alice/venv/bin/python", "<$VIRTUAL_ENV>/bin/python"),
+        ("/srv/models/x.py", "<$PYTHONPATH[0]>/x.py"),
+        ("pudding for blue-heron", "<$HF_TOKEN> for <$PROJECT>"),
+        ("hf_abc12345678", "<secret-1>"),
+        # Addresses and numbers.
+        ("a.b+c@x-y.co.uk", "<mail-1>"),
+        ("10.0.0.5:29500, 10.0.0.6 and 10.0.0.5.", "<address-1>:29500, <address-2> and <address-1>."),
+        ("fe80::1ff:fe23:4567:890a%eth0", "<address-1>"),
+        ("aa:bb:cc:dd:ee:0f", "<mac-1>"),
+        (f"GPU-{UUID} GPU-89320000 {UUID}", "GPU-1 GPU-1 GPU-1"),
+        (f"MIG-{UUID}", "MIG-1"),
+        ("GPU-89320000-a", "GPU-1"),
+        (UUID, "<uuid-1>"),
+        ("Serial Number: 1320123456", "Serial Number: <serial-1>"),
+    ],
+)
+def test_what_is_taken_out(text: str, expected: str) -> None:
+    assert redacted(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Words that merely contain a name.
+        "rooted malice alicex xgpu7 gpu70 jobs maximum",
+        # Names that are words of the report.
+        "root max_sm_clock torch kernel",
+        # A name too short to be told from text.
+        "jo",
+        # Versions, and addresses that every machine has.
+        "nvidia-cublas-cu12==12.4.1.3 cudnn 9.1.0.70 version 12.4.1.1 nvidia_cufft-11.2.1.3 libcublas.so.12.4.5.8",
+        "127.0.0.1 0.0.0.0 ::1 580.95.05 12.4.1",
+        "0000:17:00.0 PCI:0000:10:00 12:34:56 at::Tensor std::string c10::Error",
+        "symbol@GLIBC_2.4",
+        # Mangled names and a commit.
+        "_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
+        "git 1f2e3d4c5b6a79881f2e3d4c5b6a79881f2e3d4c",
+        "torch-2.11.0+cu130-cp312-cp312-manylinux_2_28_x86_64.whl",
+        # Words of the trade beside those that call a secret so.
+        "tokens=5 tokenizer=fast secret: none Key was rejected by service, basic operations",
+        "https://example.org/Users/login",
+        "/usr/lib/python3/x 12.4.1 on",
+        "GPU-accelerated GPU-0 GPU 1",
+        "",
+    ],
+)
+def test_what_stays(text: str) -> None:
+    assert redacted(text) == text
+
+
+EVERYTHING = "\n".join(
+    str(mark)
+    for mark in (test_what_is_taken_out.pytestmark[0].args[1])  # type: ignore[attr-defined]
+)
+
+
+def test_a_second_time_changes_nothing() -> None:
+    one = redactor()
+    one.learn(EVERYTHING)
+    once = one.text(EVERYTHING)
+    assert once != EVERYTHING
+    assert one.text(once) == once
+    another = redactor()
+    another.learn(once)
+    assert another.text(once) == once
+
+
+def test_one_thing_has_one_placeholder_in_all_texts() -> None:
+    one = redactor()
+    one.learn(["password=hunter22", "/home/carol/x"])
+    assert one.text("hunter22 of carol") == "<secret-1> of <user-1>"
+    assert one.tree({"a": ["hunter22", "dave"]}) == {"a": ["<secret-1>", "dave"]}
+    assert one.text("password=other22 hunter22") == "password=<secret-2> <secret-1>"
+
+
+def test_data_keeps_its_form() -> None:
+    data = {
+        "/home/alice/x": 1,
+        "api_key": "abc",
+        "nvml_version": "10.2.3.4",
+        "versions": {"nvidia-x": ["10.2.3.5"]},
+        "message": "at 10.2.3.6",
+        "more": [None, True, 1.5, ("alice",)],
+    }
+    one = redactor()
+    one.learn(data)
+    told = one.tree(data)
+    assert told == {
+        "~/x": 1,
+        "api_key": "<secret-1>",
+        "nvml_version": "10.2.3.4",
+        "versions": {"nvidia-x": ["10.2.3.5"]},
+        "message": "at <address-1>",
+        "more": [None, True, 1.5, ["<user-1>"]],
+    }
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_a_secret_within_a_variable_s_value_goes_with_it() -> None:
+    one = redactor(environment={"DSN": "postgres://me:pw@db/x", "PART": "hunter"})
+    assert one.text("postgres://me:pw@db/x") == "<$DSN>"
+    assert one.text("password=hunter-two") == "password=<secret-1>"
+
+
+def test_of_two_variables_with_one_value_the_more_telling_names_it() -> None:
+    one = redactor(environment={"OLDPWD": "/srv/a", "PWD": "/srv/a", "VIRTUAL_ENV": "/srv/a"})
+    assert one.text("/srv/a/b") == "<$VIRTUAL_ENV>/b"
+
+
+def test_what_was_replaced_is_counted() -> None:
+    texts = ["~/x of <user-1>, ~<user-2>/y and <user-1>", "GPU-1 <$HOME2>", "nothing ~= this"]
+    assert redact.counts(texts) == {"user": (2, 3), "GPU": (1, 1), "~": (1, 2), "$": (1, 1)}
+    assert redact.counts(["x"]) == {}
