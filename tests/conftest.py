@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src"
 PROGRAMS = Path(__file__).parent.parent / "benchmarks"
 REQUIRE_GPU = "GPUCHECK_REQUIRE_GPU"
+ON_DEVICE = "tests/gpu/"
 
 # A test says itself what it needs of these; what happens to be set around it must not decide.
 SETTINGS = (
@@ -61,12 +63,16 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = str(SOURCE)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run some at a time, a file's stay together, and those that need the device wait for each other."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            on_device = item.get_closest_marker("gpu") is not None
-            item.add_marker(pytest.mark.xdist_group("gpu" if on_device else item.location[0]))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where tests run some at a time, a file's stay together, and all that need the device wait for each other."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return ON_DEVICE if nodeid.startswith(ON_DEVICE) else super()._split_scope(nodeid)
+
+    return ByFile(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

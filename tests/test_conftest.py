@@ -80,23 +80,23 @@ import os
 import pytest
 
 @pytest.mark.parametrize("number", range(4))
-def test_plain(number):
-    print("plain ran in", os.getpid())
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("number", range(4))
-def test_marked(number):
-    print("marked ran in", os.getpid())
+def test_it(number):
+    print(os.path.basename(__file__), "ran in", os.getpid())
 """
 
 
-def test_some_at_a_time_the_device_has_one_process_and_each_file_too(tmp_path: Path) -> None:
+def test_some_at_a_time_each_file_has_one_process_and_the_device_too(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_more.py").write_text(AT_A_TIME)
-    code, out = outcome(tmp_path, TORCH_WITH, "import sys; sys.exit(0)", "-n", "4", "--dist", "loadgroup", "-rP")
-    assert code == 0, out
+    (tmp_path / "tests" / "gpu").mkdir(parents=True)
+    for name in ("test_one.py", "test_two.py", "gpu/test_three.py", "gpu/test_four.py"):
+        (tmp_path / "tests" / name).write_text(AT_A_TIME)
+    code, out = outcome(tmp_path, TORCH_WITHOUT, NO_DRIVER, "-n", "4", "--dist", "loadfile", "-rP")
+    assert (code, "17 passed, 1 skipped" in out) == (0, True), out
     ran: dict[str, set[str]] = {}
-    for kind, process in re.findall(r"(plain|marked) ran in (\d+)", out):
-        ran.setdefault(kind, set()).add(process)
-    assert {kind: len(processes) for kind, processes in ran.items()} == {"plain": 1, "marked": 1}
+    for file, process in re.findall(r"test_(\w+).py ran in (\d+)", out):
+        ran.setdefault(file, set()).add(process)
+    assert {file: len(processes) for file, processes in ran.items()} == dict.fromkeys(
+        ("one", "two", "three", "four"), 1
+    )
+    assert ran["three"] == ran["four"]
+    assert len(set.union(*ran.values())) == 3

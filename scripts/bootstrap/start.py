@@ -14,7 +14,7 @@ from .layers import is_ready, layer_folder, layer_python
 from .lock import locked, mark_in_use
 
 # The whole suite takes a processor's time, and more than four would not make its slowest file shorter.
-IN_PARALLEL = ("-n", "logical", "--maxprocesses=4", "--dist", "loadgroup")
+IN_PARALLEL = ("-n", "logical", "--maxprocesses=4", "--dist", "loadfile")
 RUNNER = os.path.join(ROOT, "scripts", "bootstrap", "run_gpucheck.py")
 
 
