@@ -16,7 +16,7 @@ that of a search that does not close.
 
 Wall time is from the start of a side's process until its answer is there: for gpucheck until it is confirmed in a fresh
 process, which neither peer does. What gpucheck runs after that (an evaluation, the default malloc, the size to
-recommend) is told beside it.
+recommend) is told beside it. A peer may take ten times what gpucheck took and is ended then.
 """
 
 from __future__ import annotations
@@ -52,11 +52,18 @@ OURS = "gpucheck"
 OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 # Of gpucheck's search; the command's own minute is for a CPU that is free.
 TIME_BUDGET_S = 1800.0
+# Memory is to be what limits every side.
+CAP = 2**20
+# A peer that takes so many times what gpucheck's first answer took is ended: the ratio is then at most what is told.
+PATIENCE = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One side's answer. `answer_s` is from the start of its process to its answer, `whole_s` to its end."""
+    """One side's answer. `answer_s` is from the start of its process to its answer, `whole_s` to its end.
+
+    `ended` is True where it was ended without one.
+    """
 
     side: str
     answer: int | None
@@ -64,10 +71,13 @@ class Taken:
     failures: int
     answer_s: float
     whole_s: float
+    ended: bool = False
 
     @property
     def line(self) -> str:
         """The side as it is printed."""
+        if self.ended:
+            return f"    {self.side:12} no answer within {self.whole_s:.0f} s, and ended there"
         after = f", {self.whole_s:.0f} s with what follows" if self.side == OURS else ""
         counts = f"{self.trials} trials, {self.failures} failed"
         answer = "no answer" if self.answer is None else self.answer
@@ -112,14 +122,14 @@ def compare(workload: str, limit: str, rounds: int, say: Callable[[str], None]) 
     """Run every side that is installed, `rounds` times in turn. accelerate starts from 4 times gpucheck's answer."""
     sides = [OURS, *(name for name in PEERS if installed(name))]
     found: list[dict[str, Taken]] = []
-    answer = 0
+    answer, patience = 0, TIME_BUDGET_S
     for number in range(rounds):
         say(f"{workload} under {limit}, round {number + 1} of {rounds}")
         taken: dict[str, Taken] = {}
         for side in order(number, sides):
-            taken[side] = measured(side, workload, limit, first_size(side, answer))
+            taken[side] = measured(side, workload, limit, first_size(side, answer), patience)
             if side == OURS and not answer:
-                answer = taken[side].answer or 0
+                answer, patience = taken[side].answer or 0, PATIENCE * taken[side].answer_s
             say(taken[side].line)
         found.append(taken)
     return against(found, workload, limit)
@@ -135,13 +145,19 @@ def installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def measured(side: str, workload: str, limit: str, first: int) -> Taken:
-    """One side in a process of its own. Raises CalledProcessError where it fails."""
+def measured(side: str, workload: str, limit: str, first: int, patience_s: float) -> Taken:
+    """One side in a process of its own, ended after `patience_s`. Raises CalledProcessError where it fails."""
     command = [sys.executable, __file__, side, workload, limit, "--first", str(first)]
     # gpucheck sets them for its trials itself.
     environment = {**os.environ, **({} if side == OURS else TUNED_MALLOC)}
     started = time.monotonic()
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    # gpucheck has children, which it ends in its own time; a peer is one process.
+    longest = None if side == OURS else patience_s
+    try:
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=longest)
+    except subprocess.TimeoutExpired:
+        took = time.monotonic() - started
+        return Taken(side, None, 0, 0, took, took, ended=True)
     ended = time.monotonic()
     told = json.loads(done.stdout.splitlines()[-1])
     return Taken(
@@ -205,7 +221,12 @@ def gpucheck(workload: str, limit: str) -> dict[str, Any]:
             answered.append(time.monotonic())
 
     found = api.find_batch_size(
-        workload, memory_limit=limit, device="cpu", time_budget_s=TIME_BUDGET_S, on_event=on_event
+        workload,
+        memory_limit=limit,
+        device="cpu",
+        max_batch_size=CAP,
+        time_budget_s=TIME_BUDGET_S,
+        on_event=on_event,
     )
     if not answered:
         raise RuntimeError(f"no answer was confirmed: limited by {found.limited_by}")
@@ -232,7 +253,7 @@ def lightning(trials: Callable[[int], int], first: int) -> int | None:
         """More samples than any batch takes: its search ends at the length of the data."""
 
         def __len__(self) -> int:
-            return 4 * Options().max_batch_size
+            return 4 * CAP
 
         def __getitem__(self, index: int) -> int:
             return index
@@ -273,7 +294,7 @@ def lightning(trials: Callable[[int], int], first: int) -> int | None:
             init_val=first,
             max_trials=64,
             margin=0.0,
-            max_val=Options().max_batch_size,
+            max_val=CAP,
         )
         return found
 

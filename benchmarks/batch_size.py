@@ -1,7 +1,7 @@
 """Trials that `find-batch-size` needs, on simulated memory shapes, and its time beside its peers', on this CPU.
 
     PYTHONPATH=src python benchmarks/batch_size.py [--sizes 2000] [--noise 0.02] [--reserve 1]
-    PYTHONPATH=src python benchmarks/batch_size.py --peers [--workload mlp] [--memory-limit 1GiB] [--rounds 3]
+    PYTHONPATH=src python benchmarks/batch_size.py --peers [--workload mlp] [--memory-limit 1GiB]... [--rounds 3]
 
 The simulation needs no torch and no device. With `--peers` (from the extra `dev`) real searches follow, gpucheck's,
 Lightning's and accelerate's in turn over the same trials; `benchmarks/batch_peers.py` says how. `--sizes 0` leaves the
@@ -20,6 +20,7 @@ tells the size to no better than several per cent.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import random
 import statistics
@@ -216,12 +217,12 @@ def main() -> int:
     parser.add_argument("--safe", action="store_true", help="never seek a failure: stay below 85 %% of the budget")
     parser.add_argument("--peers", action="store_true", help="then search for real, beside Lightning and accelerate")
     parser.add_argument("--workload", action="append", choices=WORKLOADS, help="for --peers; default all")
-    parser.add_argument("--memory-limit", default="1GiB", help="for --peers")
+    parser.add_argument("--memory-limit", action="append", help="for --peers; default 1GiB")
     parser.add_argument("--rounds", type=int, default=3, help="for --peers")
     options = parser.parse_args()
     good = simulated(options) if options.sizes else True
     if options.peers:
-        good &= beside_peers(options.workload or WORKLOADS, options.memory_limit, options.rounds)
+        good &= beside_peers(options.workload or WORKLOADS, options.memory_limit or ["1GiB"], options.rounds)
     return 0 if good else 1
 
 
@@ -249,10 +250,10 @@ def simulated(options: argparse.Namespace) -> bool:
     return not broken
 
 
-def beside_peers(workloads: Sequence[str], limit: str, rounds: int) -> bool:
+def beside_peers(workloads: Sequence[str], limits: Sequence[str], rounds: int) -> bool:
     """Run and report the real searches; False where a figure is missed, or a peer is not installed."""
     figures: list[Wanted] = []
-    for workload in workloads:
+    for limit, workload in itertools.product(limits, workloads):
         for one in compare(workload, limit, rounds, lambda text: print(text, flush=True)):
             figures.append(against_peer(one))
     print()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -131,7 +132,7 @@ def test_without_peers_the_figures_are_not_reached(
 
     monkeypatch.setattr(figures, "compare", nothing)
     monkeypatch.setattr(figures, "installed", lambda name: name == "accelerate")
-    assert figures.beside_peers(["mlp"], "1GiB", 1) is False
+    assert figures.beside_peers(["mlp"], ["1GiB"], 1) is False
     assert capsys.readouterr().out == (
         '\nnone  lightning is not installed: pip install -e ".[dev]" -c constraints.txt\n'
     )
@@ -144,3 +145,30 @@ def test_a_side_as_it_is_printed(peers: ModuleType) -> None:
     assert peers.Taken("lightning", 96, 13, 5, 40.0, 41.0).line == (
         "    lightning    96 after 40 s; 13 trials, 5 failed"
     )
+    assert peers.Taken("lightning", None, 0, 0, 41.0, 41.0, ended=True).line == (
+        "    lightning    no answer within 41 s, and ended there"
+    )
+
+
+def test_a_peer_that_takes_too_long_is_ended(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, float]] = []
+
+    def measured(side: str, workload: str, limit: str, first: int, patience_s: float) -> Any:
+        calls.append((side, patience_s))
+        return peers.Taken(side, 100, 3, 0, 7.0, 9.0)
+
+    monkeypatch.setattr(peers, "measured", measured)
+    monkeypatch.setattr(peers, "installed", lambda name: True)
+    peers.compare("mlp", "1GiB", 2, lambda text: None)
+    assert calls[1:] == [
+        ("lightning", 70.0), ("accelerate", 70.0), ("lightning", 70.0), ("accelerate", 70.0), ("gpucheck", 70.0)
+    ]  # fmt: skip
+    monkeypatch.undo()
+    command = subprocess.run
+
+    def asleep(arguments: list[str], **options: Any) -> Any:
+        return command(["sleep", "60"], **options)
+
+    monkeypatch.setattr(peers.subprocess, "run", asleep)
+    taken = peers.measured("lightning", "mlp", "1GiB", 2, 0.1)
+    assert (taken.ended, taken.answer) == (True, None)
