@@ -37,12 +37,33 @@ def test_what_was_not_run_again_is_low() -> None:
         ([BEST, replace(AGAIN, peak_bytes=970)], "its peaks differ by 3.0 % of the budget"),
         ([BEST, AGAIN, replace(ONE, outcome="inconclusive")], "a trial was disturbed"),
         ([BEST, AGAIN, replace(ONE, size=10, outcome="suspected")], "what failed may be something else than memory"),
-        ([ONE, replace(HALF, peak_bytes=800), BEST], "memory strays up to 13 % from a straight line"),
+        ([ONE, replace(HALF, peak_bytes=800), BEST], "memory strays up to 13 % from growing in a straight line"),
     ],
 )
 def test_a_doubt_makes_it_medium(results: list[Result], doubt: str) -> None:
     found = confidence(results, 9, True, 1000, None)
     assert (found.level, found.doubts) == ("medium", (doubt,))
+
+
+BENT = [replace(ONE, peak_bytes=100), replace(HALF, peak_bytes=300), BEST, AGAIN]
+
+
+def test_what_was_foreseen_to_grow_in_a_curve_is_no_doubt() -> None:
+    line = confidence(BENT, 9, True, 1000, None)
+    assert (line.level, line.doubts) == ("medium", ("memory strays up to 16 % from growing in a straight line",))
+    found = confidence(BENT, 9, True, 1000, None, {1: 110.0, 5: 310.0, 9: 960.0})
+    assert (found.level, found.support[-1]) == ("high", "memory grows as fake tensors predict")
+
+
+@pytest.mark.parametrize(
+    ("foreseen", "said"),
+    [
+        ({1: 100.0, 5: 300.0, 9: 900.0}, "memory strays up to 9 % from growing as fake tensors predict"),
+        ({1: 100.0, 9: 990.0}, "memory strays up to 16 % from growing in a straight line"),  # 5 was not foreseen
+    ],
+)
+def test_what_was_not_foreseen_is_one(foreseen: dict[int, float], said: str) -> None:
+    assert confidence(BENT, 9, True, 1000, None, foreseen).doubts == (said,)
 
 
 def test_three_doubts_make_it_low() -> None:

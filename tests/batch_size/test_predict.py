@@ -171,6 +171,18 @@ def test_few_trials_and_no_failure_where_the_prediction_is_off_by_a_factor(facto
     assert guide.max_batch_size is not None and abs(guide.max_batch_size - true) <= 1 + 0.04 * true
 
 
+def test_a_curve_is_foreseen_and_what_lies_outside_the_prediction_is_not() -> None:
+    def curve(size: int) -> float:
+        return (20 + 0.5 * size + 0.02 * size * size) * MIB
+
+    _, guide, sizes = steered(curve, lambda size: 1.1 * curve(size))
+    foreseen = guide.foreseen([*sizes, 10**6])
+    assert foreseen.keys() == set(sizes)
+    assert all(foreseen[size] == pytest.approx(1.1 * curve(size), rel=0.02) for size in sizes)
+    guide.reason = "the first trial took 2.10 times what was predicted"
+    assert guide.foreseen(sizes) == {}
+
+
 def test_what_the_prediction_leaves_out_as_a_constant() -> None:
     search, _, sizes = steered(lambda size: (20 + 2.6 * size) * MIB, lambda size: (32 + 2.6 * size) * MIB)
     assert search.best is not None and 374 <= search.best.size <= 381

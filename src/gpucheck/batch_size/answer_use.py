@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,9 +29,18 @@ class Wishes:
 
 
 def entry(
-    search: Search, results: Sequence[Result], context: Context, limited_by: str | None, after: After, wishes: Wishes
+    search: Search,
+    results: Sequence[Result],
+    context: Context,
+    limited_by: str | None,
+    after: After,
+    wishes: Wishes,
+    foreseen: Mapping[int, float] | None = None,
 ) -> dict[str, Any]:
-    """More of `results.find_batch_size`: what the trials of the search and those after it come to."""
+    """More of `results.find_batch_size`: what the trials of the search and those after it come to.
+
+    `foreseen` are the peaks in bytes that a calibrated prediction gives the sizes that were run.
+    """
     found = knee.speeds(results)
     best, final = search.best, final_result(search, list(results))
     gap = fragmentation(final.memory) if final else None
@@ -39,7 +48,7 @@ def entry(
     use, wanted = after.recommended.result or final, wishes.effective_batch
     return {
         "limiting_factor": limiting_factor(limited_by),
-        "confidence": to_json(_confidence(search, results, context, after)) if best else None,
+        "confidence": to_json(_confidence(search, results, context, after, foreseen)) if best else None,
         "checks": [_check(result) for result in after.checks],
         "recommended": recommend.entry(after.recommended, context.budget.bytes, wishes.headroom),
         "speeds": [asdict(one) for one in found],
@@ -50,9 +59,12 @@ def entry(
     }
 
 
-def _confidence(search: Search, results: Sequence[Result], context: Context, after: After) -> Confidence:
+def _confidence(
+    search: Search, results: Sequence[Result], context: Context, after: After, foreseen: Mapping[int, float] | None
+) -> Confidence:
     assert search.best is not None
-    return confidence(results, search.best.size, search.confirmed, context.budget.bytes, after.default_malloc)
+    budget = context.budget.bytes
+    return confidence(results, search.best.size, search.confirmed, budget, after.default_malloc, foreseen)
 
 
 def _check(result: Result) -> dict[str, Any]:

@@ -13,7 +13,8 @@ Level = Literal["high", "medium", "low"]
 
 # Repeats of one size differ by up to so much (allocator rounding, retained pages).
 PEAK_NOISE = 0.02
-# Peaks further from a straight line than this follow no line (a workspace came or went, another algorithm was chosen).
+# Peaks further from a line, or from a prediction, than this do not follow it (a workspace came or went, another
+# algorithm was chosen).
 STRAIGHT = 0.05
 # So many doubts at once leave little of the answer.
 MANY = 3
@@ -44,21 +45,33 @@ class Confidence:
 
 
 def confidence(
-    results: Sequence[Result], answer: int, confirmed: bool, budget: int, default_malloc: Result | None
+    results: Sequence[Result],
+    answer: int,
+    confirmed: bool,
+    budget: int,
+    default_malloc: Result | None,
+    foreseen: Mapping[int, float] | None = None,
 ) -> Confidence:
-    """High without a doubt; low where the answer was not run again, or with three doubts."""
+    """High without a doubt; low where the answer was not run again, or with three doubts.
+
+    `foreseen` are the peaks in bytes that a calibrated prediction gives the sizes that were run; without it memory is
+    held to a straight line.
+    """
     support: list[str] = ["confirmed in a fresh process"] if confirmed else []
     doubts: list[str] = [] if confirmed else ["not run again in a fresh process"]
     apart = _apart(r.peak_bytes for r in results if r.size == answer and r.outcome == "fits")
     if apart is not None:
         said = f"its peaks differ by {apart / budget * 100:.1f} % of the budget"
         (support if apart <= PEAK_NOISE * budget else doubts).append(said)
-    off = residual({r.size: r.peak_bytes for r in results if r.outcome == "fits" and r.peak_bytes is not None})
+    peaks = {r.size: r.peak_bytes for r in results if r.outcome == "fits" and r.peak_bytes is not None}
+    off, course = strays(peaks, foreseen), "as fake tensors predict"
+    if off is None:
+        off, course = residual(peaks), "in a straight line"
     if off is not None:
         if off <= STRAIGHT:
-            support.append("memory grows in a straight line")
+            support.append(f"memory grows {course}")
         else:
-            doubts.append(f"memory strays up to {off * 100:.0f} % from a straight line")
+            doubts.append(f"memory strays up to {off * 100:.0f} % from growing {course}")
     if any(r.outcome == "inconclusive" for r in results):
         doubts.append("a trial was disturbed")
     if any(r.outcome == "suspected" for r in results):
@@ -73,6 +86,16 @@ def _apart(peaks: Iterable[int | None]) -> int | None:
     """How many bytes lie between repeats of one size; None for fewer than two."""
     known = [peak for peak in peaks if peak]
     return max(known) - min(known) if len(known) > 1 else None
+
+
+def strays(peaks: Mapping[int, int], foreseen: Mapping[int, float] | None) -> float | None:
+    """The largest distance of a peak from the one foreseen, as a share of the highest peak.
+
+    None for fewer than two sizes, of which one calibrated the prediction, and where one of them was not foreseen.
+    """
+    if not foreseen or len(peaks) < 2 or not any(peaks.values()) or not peaks.keys() <= foreseen.keys():
+        return None
+    return max(abs(peak - foreseen[size]) for size, peak in peaks.items()) / max(peaks.values())
 
 
 def residual(peaks: Mapping[int, int]) -> float | None:

@@ -288,7 +288,8 @@ class Hunt:
         context = self._context()
         found = answer.entry(self.search, self.results, context, self.limited_by, self.after.default_malloc)
         wishes = answer_use.Wishes(self.plan.options.headroom, self.plan.options.effective_batch)
-        more = answer_use.entry(self.search, self.results, context, self.limited_by, self.after, wishes)
+        foreseen = self.guide.foreseen(result.size for result in self.results)
+        more = answer_use.entry(self.search, self.results, context, self.limited_by, self.after, wishes, foreseen)
         more["prediction"] = self.guide.entry()
         self.emit(Answered("find_batch_size", answer_use.add(found, more, self.after.trials)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -101,6 +101,14 @@ class Guide:
         return predict.calibrate(
             self.prediction.points, first.size, first.peak_bytes, first.compute_peak_bytes, allocated, self._axis
         )
+
+    def foreseen(self, sizes: Iterable[int]) -> dict[int, float]:
+        """The calibrated peak of each size in bytes; without those that nothing is predicted of."""
+        if self.prediction is None or self.calibration is None or self.reason is not None:
+            return {}
+        found = {size: predict.at(self.prediction.points, size) for size in sizes}
+        own = self.calibration
+        return {size: own.constant_bytes + own.factor * at[0] for size, at in found.items() if at is not None}
 
     @property
     def method(self) -> str:
