@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,16 @@ def test_a_report_survives_json() -> None:
 
 def test_numbers_that_are_not_finite_are_null() -> None:
     assert to_json({"a": math.inf, "b": [math.nan, 1.5]}) == {"a": None, "b": [None, 1.5]}
+
+
+def test_a_set_is_a_list_in_order() -> None:
+    @dataclass(frozen=True)
+    class Named:
+        names: frozenset[str] | None = None
+
+    assert to_json(Named(frozenset(("b", "a")))) == {"names": ["a", "b"]}
+    assert from_json(Named, {"names": ["a", "b"]}) == Named(frozenset(("a", "b")))
+    assert from_json(Named, {"names": None}) == Named()
 
 
 def test_only_plain_data_is_written() -> None:

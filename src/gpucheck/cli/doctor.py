@@ -24,6 +24,12 @@ def doctor(
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="TIME", help="How long torch may take to answer; default 2m.")
     ] = "",
+    bundle: Annotated[
+        str,
+        typer.Option(
+            "--bundle", metavar="FILE", help="Also pack what was read for a bug report, redacted: .zip or .tar.gz."
+        ),
+    ] = "",
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="PREFIX", help="Only conditions whose ids begin so. Repeatable."),
@@ -37,11 +43,21 @@ def doctor(
 
     limit_s = units.parse_duration(timeout, "--timeout") if timeout else None
 
+    packed = None
+    if bundle:
+        from gpucheck.cli.bundle import Bundle
+
+        packed = Bundle(bundle)
+
     def diagnose(emit: Emit) -> None:
         from gpucheck.health.doctor.command import Options, command
         from gpucheck.machine.torch_probe import TIMEOUT_S
+        from gpucheck.report.events import Notice
 
         wanted = tuple(only or ()), tuple(skip or ())
-        command(Options(python or None, *wanted, require or None, limit_s or TIMEOUT_S), emit)
+        evidence = command(Options(python or None, *wanted, require or None, limit_s or TIMEOUT_S), emit)
+        if packed is not None:
+            packed.hold(evidence)
+            emit(Notice(packed.notice))
 
-    return session.run(common, diagnose)
+    return session.run(common, diagnose, [packed.wanted] if packed is not None else [])

@@ -1,4 +1,4 @@
-"""`--output FILE`: temporary files beside the targets, opened before anything is measured.
+"""`--output FILE` and what else a command writes: temporary files beside the targets, opened before all else.
 
 A bad path fails at once; the old file survives until the new one is whole.
 """
@@ -9,21 +9,38 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.report.report import Report
 
+Content = Callable[[Report], str | bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file that an option asks for: its formats by suffix, each a function of the report, and its rights.
+
+    What the umask takes away it takes from `mode` too.
+    """
+
+    option: str
+    path: str
+    formats: Mapping[str, Content]
+    mode: int = 0o666
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One file to write: where, through which temporary file, and in which format."""
+    """One file to write: where, through which temporary file, and how its content is made."""
 
     target: Path
     temporary: Path
-    suffix: str
+    option: str
+    content: Content
+    mode: int
 
 
 def formats() -> dict[str, Callable[[Report], str]]:
@@ -33,12 +50,17 @@ def formats() -> dict[str, Callable[[Report], str]]:
     return {".json": json.document, ".xml": junit.junit, ".md": text.markdown_page, ".csv": csv.rows}
 
 
-def prepare(paths: Sequence[str]) -> list[Output]:
-    """Temporary files for all targets. Raises UsageError for one that cannot be written; none is then left behind."""
+def prepare(paths: Sequence[str], beside: Sequence[Wanted] = ()) -> list[Output]:
+    """Temporary files for all targets, those of `--output` and those beside.
+
+    Raises UsageError for one that cannot be written; none is then left behind.
+    """
     outputs: list[Output] = []
     try:
         for path in paths:
             outputs.append(_prepared(path))
+        for wanted in beside:
+            outputs.append(_opened(wanted))
     except BaseException:  # Ctrl-C too leaves nothing behind
         discard(outputs)
         raise
@@ -46,23 +68,29 @@ def prepare(paths: Sequence[str]) -> list[Output]:
 
 
 def _prepared(path: str) -> Output:
+    return _opened(Wanted("--output", path, formats()))
+
+
+def _opened(wanted: Wanted) -> Output:
+    option, path = wanted.option, wanted.path
     target = Path(os.path.realpath(path))  # a link stays a link: what it points to is written
-    known = formats()
-    if Path(path).suffix.lower() not in known:
-        raise UsageError(f"--output {path!r} has no known format", "", f"end it in {', '.join(known)}")
+    name = Path(path).name.lower()
+    suffix = next((one for one in wanted.formats if name.endswith(one) and name != one), None)
+    if suffix is None:
+        raise UsageError(f"{option} {path!r} has no known format", "", f"end it in {', '.join(wanted.formats)}")
     if target.is_dir():
-        raise UsageError(f"--output {path!r} is a folder", "", "name a file")
+        raise UsageError(f"{option} {path!r} is a folder", "", "name a file")
     if target.exists() and not os.access(target, os.W_OK):
-        raise UsageError(f"--output {path!r} cannot be written", "the file is read-only", "name another file")
+        raise UsageError(f"{option} {path!r} cannot be written", "the file is read-only", "name another file")
     try:
         # Beside the target, so that the rename at the end cannot cross file systems.
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
         os.close(handle)
     except OSError as error:
         raise UsageError(
-            f"--output {path!r} cannot be written", os.strerror(error.errno or 0), "name a file in a folder of yours"
+            f"{option} {path!r} cannot be written", os.strerror(error.errno or 0), "name a file in a folder of yours"
         ) from error
-    return Output(target, Path(name), Path(path).suffix.lower())
+    return Output(target, Path(temporary), option, wanted.formats[suffix], wanted.mode)
 
 
 def write(outputs: Sequence[Output], report: Report) -> None:
@@ -70,17 +98,20 @@ def write(outputs: Sequence[Output], report: Report) -> None:
 
     One that cannot be written does not cost the others.
     """
-    known = formats()
     failed: list[CannotLook] = []
     for output in outputs:
         try:
-            output.temporary.write_text(known[output.suffix](report), encoding="utf-8")
-            output.temporary.chmod(0o666 & ~_umask())
+            made = output.content(report)
+            if isinstance(made, bytes):
+                output.temporary.write_bytes(made)
+            else:
+                output.temporary.write_text(made, encoding="utf-8")
+            output.temporary.chmod(output.mode & ~_umask())
             output.temporary.replace(output.target)
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
             fix = "make room and run it again" if error.errno == errno.ENOSPC else "see that the folder is writable"
-            failed.append(CannotLook(f"--output {str(output.target)!r} could not be written", why, fix))
+            failed.append(CannotLook(f"{output.option} {str(output.target)!r} could not be written", why, fix))
     discard(outputs)
     if failed:
         raise failed[0]

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # a help page needs no rich
     from gpucheck.render.live import LiveView
 
 
-def run(common: Common, work: Callable[[Emit], None]) -> int:
-    """Do the work, show it, write it, and return the exit status.
+def run(common: Common, work: Callable[[Emit], None], beside: Sequence[outputs.Wanted] = ()) -> int:
+    """Do the work, show it, write it, and return the exit status; `beside` are files to write beside `--output`'s.
 
     Errors with exit status 2 are raised on for `main`, which prints them; a bug too. Everything else ends in a report,
     also what a signal cut off.
@@ -40,7 +40,7 @@ def run(common: Common, work: Callable[[Emit], None]) -> int:
         collector(event)
         view(event)
 
-    files = outputs.prepare(common.output)
+    files = outputs.prepare(common.output, beside)
     try:
         _tell_settings(common, view)
         with _terminable():

@@ -91,12 +91,13 @@ def _folders(folder: Path) -> list[str]:
 def _hosts(root: Path, variables: Mapping[str, str]) -> tuple[str, ...]:
     """The machine's name, alone and with its domain."""
     own = [platform.node(), *_lines(root / "etc/hostname"), *(variables.get(name, "") for name in HOST_VARIABLES)]
-    found = dict.fromkeys(name.strip() for name in own if name.strip())
+    found: dict[str, None] = {}
+    for name in filter(None, map(str.strip, own)):
+        found |= {name: None, name.partition(".")[0]: None}
     for line in _lines(root / "etc/hosts"):
         names = line.partition("#")[0].split()[1:]
         if any(name in found or name.partition(".")[0] in found for name in names):
             found |= dict.fromkeys(names)
-    found |= dict.fromkeys([name.partition(".")[0] for name in found])
     return tuple(name for name in found if not name.startswith(("localhost", "ip6-")))
 
 

@@ -41,6 +41,13 @@ def console(stream: IO[str]) -> Console:
     )
 
 
+def plain_console(stream: IO[str], width: int) -> Console:
+    """A console for a file: of this width and without colours, whatever variables ask for."""
+    return Console(
+        file=stream, width=width, highlight=False, markup=False, emoji=False, color_system=None, force_terminal=False
+    )
+
+
 def show(out: Console, blocks: Sequence[Block]) -> None:
     """Print the blocks. A long sentence wraps at words on a terminal; in a pipe it stays one line."""
     for renderable in renderables(out, blocks):

@@ -24,6 +24,8 @@ def to_json(value: Any) -> Any:
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
+    if isinstance(value, frozenset):
+        return sorted(to_json(item) for item in value)
     raise TypeError(f"not plain data: {type(value).__name__}")
 
 
@@ -46,6 +48,8 @@ def _decode(kind: Any, data: Any) -> Any:
         return _decode(next(argument for argument in arguments if argument is not type(None)), data)
     if origin is tuple:
         return tuple(_decode(arguments[0], item) for item in data)
+    if origin is frozenset:
+        return frozenset(_decode(arguments[0], item) for item in data)
     if origin is dict:
         return {key: _decode(arguments[1], item) for key, item in data.items()}
     if is_dataclass(kind):
