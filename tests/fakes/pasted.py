@@ -296,10 +296,56 @@ SAMPLES: dict[str, str] = {
         f"xid.{one.number}": f"NVRM: Xid (PCI:0000:b3:00.0): {one.number}, pid=4711, name=python, Ch 00000008"
         for one in xid.CATALOGUE
     },
+    "kernel.build": "Error! Bad return status for module build on kernel: 6.8.0-41-generic (x86_64)",
+    "jetson.memory": "NvRmMemInitNvmap failed with Permission denied\n549: Memory Manager Not supported",
+    "import.nvrtc": "RuntimeError: nvrtc: error: failed to open libnvrtc-builtins.so.12.1.",
+    "oom.vllm": "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+    "initializing the engine.",
+    "hip.none": "RuntimeError: No HIP GPUs are available",
+    "hip.fault": "Memory access fault by GPU node-1 (Agent handle: 0x55d0) on address 0x7f0. Reason: Page not present",
 }
 
 # Another wording of the same, or less of it than is usual.
 MORE: tuple[tuple[str, str], ...] = (
+    ("cuinit.mps", "Error 808: the hardware resources required to create MPS client have been exhausted"),
+    ("cuinit.mps", "CUDA error: the hardware resources required to support device connections have been exhausted"),
+    ("cuinit.mps", "CUDA error: MPS server is not ready to accept new MPS client requests"),
+    ("torch.no_accelerator", "ValueError: fp16 mixed precision requires a GPU (not 'cpu')."),
+    (
+        "torch.no_accelerator",
+        "lightning.fabric.utilities.exceptions.MisconfigurationException: No supported gpu backend found!",
+    ),
+    ("container.no_runtime", "failed to discover GPU vendor from CDI: no known GPU vendor found"),
+    (
+        "nccl.duplicate",
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate "
+        "GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+    ),
+    (
+        "dist.tcp",
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:20912",
+    ),
+    ("compile.libcuda", "/usr/bin/ld: cannot find -lcuda: No such file or directory"),
+    ("compile.ptxas", "nvrtc: error: invalid value for --gpu-architecture (-arch)"),
+    (
+        "oom.cuda",
+        "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/generic/THCStorage.cu:58",
+    ),
+    (
+        "cuda.argument",
+        "RuntimeError: cuda runtime error (11) : invalid argument at /pytorch/aten/src/THC/THCGeneral.cpp:383",
+    ),
+    (
+        "oom.host",
+        "OSError: [WinError 1455] The paging file is too small for this operation to complete. Error loading "
+        "cudnn_cnn_train64_8.dll or one of its dependencies.",
+    ),
+    ("hip.none", "Unable to open /dev/kfd read-write: Permission denied"),
+    ("jetson.memory", "****NvRmMemMgrInit failed**** error type: 196626"),
+    (
+        "oom.vllm",
+        "ValueError: Free memory on device (10.2/23.6 GiB) on startup is less than desired GPU memory utilization",
+    ),
     ("oom.cuda", "cuda out of memory"),
     ("oom.handles", "RuntimeError: CUDA driver error: device not ready"),
     ("oom.cuda", "RuntimeError: CUDA driver error: out of memory"),
@@ -330,6 +376,13 @@ MORE: tuple[tuple[str, str], ...] = (
 )
 
 INNOCENT: tuple[str, ...] = (
+    "node1:411:520 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE",
+    "[    5.3] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.14",
+    "GPU available: True (cuda), used: True",
+    "Building module(s)... done. Installing /lib/modules/6.8.0-41-generic/updates/dkms/nvidia.ko.zst",
+    "ModuleNotFoundError: No module named 'torch_scatter'",
+    "docker run --rm --device /dev/kfd --device /dev/dri rocm/pytorch",
+    "gcc main.o -lcuda -lcudart -o main",
     "Epoch 3/10: loss 2.3412, lr 3e-4, 1234 samples/s, memory 12.3 GiB",
     "[2026-01-31 12:00:00,123] [INFO] [trainer.py:88] step 1200 loss=1.93 grad_norm=0.82",
     "CUDA available: True, device count: 8, NVIDIA H200",

@@ -16,7 +16,7 @@ from gpucheck.health import xid
 from gpucheck.health.doctor.catalogue import BY_ID, CONDITIONS
 from gpucheck.health.explain.match import find
 from gpucheck.health.explain.page import PAGES
-from gpucheck.health.explain.pattern import compiled
+from gpucheck.health.explain.pattern import QUOTES, compiled
 from gpucheck.health.explain.table import OF_CONDITIONS, TEXTS
 
 # The seed of what is pasted; any other serves as well.
@@ -70,6 +70,23 @@ def test_the_texts_of_every_condition_can_be_tried() -> None:
     for one in CONDITIONS:
         for source in one.texts:
             assert compiled(source).regex.pattern
+
+
+def test_a_module_below_torch_is_not_a_missing_torch() -> None:
+    (found,) = find("ModuleNotFoundError: No module named 'torch._C'", TEXTS, OF_CONDITIONS)
+    assert found.conditions == ("torch.shadowed",)
+
+
+def test_each_answer_of_mps_points_to_its_condition() -> None:
+    texts = {
+        "mps.unreachable": "Error 806: the remote procedural call between the MPS server and the MPS client failed",
+        "mps.not_ready": "Error 807: MPS server is not ready to accept new MPS client requests",
+        "mps.full": "Error 809: the hardware resources required to support device connections have been exhausted",
+        "mps.ended": "Error 810: the MPS client has been terminated by the server",
+    }
+    for condition, pasted in texts.items():
+        (found,) = find(pasted, TEXTS, OF_CONDITIONS)
+        assert (found.text.id, found.conditions) == ("cuinit.mps", (condition,))
 
 
 # --- as people paste it -----------------------------------------------------------------------------------------------
@@ -139,7 +156,7 @@ def amid(text: str, chance: random.Random) -> str:
 
 def is_by_word(name: str) -> bool:
     """Whether a text is read by words, and by no pattern that knows it without its spaces too."""
-    spaced = " ".join(SAMPLES[name].lower().split())
+    spaced = " ".join(SAMPLES[name].lower().translate(str.maketrans("", "", QUOTES)).split())
     patterns = [compiled(source) for source in next(one for one in TEXTS if one.id == name).patterns]
     by_word = [one for one in patterns if one.by_word and one.regex.search(spaced)]
     return bool(by_word) and not any(one.regex.search(spaced.replace(" ", "")) for one in patterns if not one.by_word)

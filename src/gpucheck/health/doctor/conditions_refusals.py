@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpucheck.health.doctor import conditions_cuinit, conditions_library
+from gpucheck.health.doctor import conditions_cuinit, conditions_library, conditions_masks
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.cuinit import answered, answers
 from gpucheck.health.doctor.evidence import Evidence
@@ -105,7 +105,8 @@ def _mps(*codes: int) -> Callable[[Evidence], Seen | None]:
 
 def _other(evidence: Evidence) -> Seen | None:
     code = evidence.driver.cuinit_code
-    return None if code in (None, 0, *EXPLAINED) else answered(evidence)
+    by_mask = code == conditions_masks.REFUSED and evidence.value(conditions_masks.MASK) is not None
+    return None if by_mask or code in (None, 0, *EXPLAINED) else answered(evidence)
 
 
 CONDITIONS: tuple[Condition, ...] = (
@@ -205,7 +206,11 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="nvidia-cuda-mps-control -d; or, to do without, unset CUDA_MPS_PIPE_DIRECTORY",
         judge=_mps(805, 806),
         cuinit=(805, 806),
-        texts=(r"Error 80[56]: MPS", r"CUDA_ERROR_MPS_(?:CONNECTION_FAILED|RPC_FAILURE)"),
+        texts=(
+            r"MPS client failed to connect to the MPS control daemon",
+            r"remote procedural call between the MPS server and the MPS client failed",
+            r"CUDA_ERROR_MPS_(?:CONNECTION_FAILED|RPC_FAILURE)",
+        ),
         source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
@@ -219,7 +224,7 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="try again in a few seconds; else echo quit | nvidia-cuda-mps-control, and start it anew",
         judge=_mps(807),
         cuinit=(807,),
-        texts=(r"Error 807: MPS", r"CUDA_ERROR_MPS_SERVER_NOT_READY"),
+        texts=(r"MPS server is not ready to accept new MPS client", r"CUDA_ERROR_MPS_SERVER_NOT_READY"),
         source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
@@ -232,7 +237,10 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="end clients that are no longer needed: echo get_client_list PID | nvidia-cuda-mps-control lists them",
         judge=_mps(808, 809),
         cuinit=(808, 809),
-        texts=(r"Error 80[89]: MPS", r"CUDA_ERROR_MPS_MAX_(?:CLIENTS|CONNECTIONS)_REACHED"),
+        texts=(
+            r"hardware resources required to (?:create MPS client|support device connections) have been exhausted",
+            r"CUDA_ERROR_MPS_MAX_(?:CLIENTS|CONNECTIONS)_REACHED",
+        ),
         source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
@@ -245,7 +253,7 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="start the program again",
         judge=_mps(810),
         cuinit=(810,),
-        texts=(r"CUDA_ERROR_MPS_CLIENT_TERMINATED",),
+        texts=(r"MPS client has been terminated by the server", r"CUDA_ERROR_MPS_CLIENT_TERMINATED"),
         source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(

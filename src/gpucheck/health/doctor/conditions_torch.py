@@ -180,7 +180,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "asks that. It is a fault on a machine without a GPU too: there is nothing to train with.",
         fix="python -m pip install torch",
         judge=_missing,
-        texts=(r"No module named '?torch'?\b",),
+        texts=(r"\bNo module named '?torch'?(?![\w.])",),
     ),
     Condition(
         id="torch.shadowed",

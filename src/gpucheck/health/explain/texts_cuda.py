@@ -228,7 +228,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.argument",
         "CUDA was called with a value that it does not take",
-        (r"CUDA error: invalid argument", r"CUDA_ERROR_INVALID_VALUE"),
+        (
+            r"CUDA error: invalid argument",
+            r"CUDA_ERROR_INVALID_VALUE",
+            r"cuda runtime error \(11\) ?: invalid argument",
+        ),
         "The message does not say which. Common causes are an extension built for another torch, and memory that is "
         "pinned twice.",
         _BLOCKING,
@@ -267,6 +271,28 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The wheel was not built for this AMD GPU (gfx number).",
         "use a wheel that lists the GPU; HSA_OVERRIDE_GFX_VERSION of a near relative, such as 10.3.0, is a workaround",
+    ),
+    Text(
+        "hip.none",
+        "ROCm finds no GPU, or may not open it",
+        (
+            r"No HIP GPUs are available",
+            r"Unable to open /dev/kfd",
+            r"hipErrorNoDevice",
+            r"HIP error: no ROCm-capable device is detected",
+        ),
+        "ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and video, a "
+        "container was not given them, or the kernel's amdgpu does not serve this GPU for computing.",
+        "ls -l /dev/kfd /dev/dri; sudo usermod -aG render,video $USER, then log in anew; a container: "
+        "--device /dev/kfd --device /dev/dri",
+    ),
+    Text(
+        "hip.fault",
+        "a kernel touched memory that is not its own (ROCm)",
+        (r"Memory access fault by GPU node",),
+        "The address that was used belongs to no memory of the process: an index out of range, or code that was built "
+        "for another GPU.",
+        "AMD_SERIALIZE_KERNEL=3 shows which call it is",
     ),
     Text(
         "xpu.lost",

@@ -18,6 +18,7 @@ TEXTS: tuple[Text, ...] = (
             r"is killed by signal: Bus error",
             r"Unexpected bus error encountered in worker",
             r"dataloader'?s workers are out of shared memory",
+            r"insufficient shared memory \(shm\)",
         ),
         "Workers hand their batches over in shared memory, and a container's /dev/shm is 64 MiB unless it was asked "
         "for more.",

@@ -49,6 +49,14 @@ TEXTS: tuple[Text, ...] = (
         _PAIR + "; for another package the wheel of torch's CUDA version",
     ),
     Text(
+        "import.nvrtc",
+        "NVRTC does not find its own half",
+        (r"failed to open (lib)?nvrtc-builtins",),
+        "torch compiles some kernels on the way with NVRTC, which loads nvrtc-builtins of exactly its own version. The "
+        "NVRTC that was loaded is another than the wheel's, or the wheel's folder lacks the file.",
+        "unset LD_LIBRARY_PATH and try again; else " + _PAIR,
+    ),
+    Text(
         "import.nms",
         "torchvision does not fit torch",
         (
@@ -129,8 +137,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "compile.libcuda",
         "Triton does not find libcuda",
-        (r"libcuda\.so cannot found", r"libcuda\.so (cannot|can not|could not) be? ?found"),
-        "Triton asks `ldconfig -p` for libcuda.so.1, and the driver's folder is not on its list.",
+        (
+            r"libcuda\.so cannot found",
+            r"libcuda\.so (cannot|can not|could not) be? ?found",
+            r"ld: cannot find -lcuda\b",
+        ),
+        "Triton asks `ldconfig -p` for libcuda.so.1, and the driver's folder is not on its list; old ones leave it to "
+        "the linker, which wants a libcuda.so.",
         "sudo ldconfig, or TRITON_LIBCUDA_PATH=/folder/of/libcuda",
         "proof",
         source="triton, backends/nvidia/driver.py",
@@ -164,14 +177,15 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "compile.ptxas",
-        "Triton's assembler does not know this GPU, or refuses the code",
+        "a compiler of CUDA's does not know this GPU, or refuses the code",
         (
             r"PTXASError",
             r"ptxas fatal *: Value '?sm_\w+'? is not defined",
+            r"nvrtc: error: invalid value for --gpu-architecture",
             r"Internal Triton PTX codegen error",
             r"`?ptxas`? (stderr|failed with error code)",
         ),
-        "The ptxas that is used is older than the GPU.",
+        "The ptxas of Triton's, or torch's NVRTC, is older than the GPU.",
         "a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
     ),
     Text(

@@ -165,6 +165,7 @@ TEXTS: tuple[Text, ...] = (
         (r"ncclInvalidUsage", r"ncclInvalidArgument"),
         "More ranks than GPUs, a device that is not set, or tensors on another device than the group's.",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; ' + _DEBUG,
+        symptom=True,
     ),
     Text(
         "nccl.remote",
@@ -253,13 +254,14 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "dist.tcp",
-        "a rank lost its connection to the store",
+        "a rank lost its connection to another",
         (
             r"Connection reset by peer.{0,120}TCPStore",
             r"TCPStore.{0,200}(Broken pipe|Connection reset by peer|Connection was likely closed)",
+            r"gloo/transport/tcp.{0,80}(Connection closed by peer|Connection reset by peer)",
         ),
-        "The process that holds the store, rank 0, ended before.",
-        "look in rank 0's log for its error",
+        "The process at the other end, mostly rank 0 that holds the store, ended before.",
+        "look in the other ranks' logs, rank 0's first, for the earliest error",
         symptom=True,
     ),
 )

@@ -18,6 +18,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA error: CUDA_ERROR_OUT_OF_MEMORY",
             r"cudaErrorMemoryAllocation",
             r"Cuda error 2\b",
+            r"cuda runtime error \(2\) ?: out of memory",
         ),
         "torch asked the driver for more than was free. What is full is this process's own tensors, memory that torch "
         "keeps in its cache, or other processes; the message itself tells them apart: 'allocated by PyTorch', "
@@ -86,11 +87,12 @@ TEXTS: tuple[Text, ...] = (
             r"Unable to allocate .* for an array with shape",
             r"_ArrayMemoryError",
             r"\bMemoryError\b",
+            r"\[WinError 1455\]",
         ),
         "The process asked the system for memory and got none: the machine's, the container's or the shell's limit is "
         "reached. It is RAM, not the GPU's memory.",
         "gpucheck memory --device cpu shows the limits; fewer DataLoader workers and a smaller prefetch_factor need "
-        "less",
+        "less; on Windows (WinError 1455) a larger paging file",
     ),
     Text(
         "oom.killed",
@@ -172,6 +174,19 @@ TEXTS: tuple[Text, ...] = (
         (r"C10 Out of Memory",),
         "An allocator other than CUDA's could not serve a tensor.",
         _FITS,
+    ),
+    Text(
+        "oom.vllm",
+        "vLLM finds too little free GPU memory",
+        (
+            r"No available memory for the cache blocks",
+            r"Free memory on device.{0,60}is less than desired GPU memory utilization",
+            r"max seq len.{0,60}is larger than the maximum number of tokens that can be stored in KV cache",
+        ),
+        "vLLM sets aside the share gpu_memory_utilization of all memory, for the weights first and the cache of keys "
+        "and values after. Others hold memory, or the weights leave no room.",
+        "gpucheck devices --processes; then a smaller max_model_len, a smaller model, or another share",
+        source="vllm-project/vllm",
     ),
     Text(
         "oom.other",

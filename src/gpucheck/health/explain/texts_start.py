@@ -114,14 +114,16 @@ TEXTS: tuple[Text, ...] = (
         "cuinit.mps",
         "the MPS daemon does not serve this process",
         (
-            r"\bError 80[5-7]\b",
+            r"\bError (80[5-9]|810)\b",
             r"MPS client failed to connect to the MPS control daemon",
-            r"the remote procedural call between the MPS server and the MPS client failed",
-            r"the MPS server is not ready to accept new MPS client requests",
+            r"remote procedural call between the MPS server and the MPS client failed",
+            r"MPS server is not ready to accept new MPS client requests",
+            r"hardware resources required to (create MPS client|support device connections) have been exhausted",
             r"MPS client has been terminated",
         ),
-        "CUDA_MPS_PIPE_DIRECTORY, or its usual place, leads to a daemon that is not there or belongs to another user.",
-        "start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_PIPE_DIRECTORY, or its usual place, leads to a daemon that is not there, belongs to another user, or "
+        "takes no more clients.",
+        "start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY; gpucheck doctor tells which it is",
         source=_DRIVER,
     ),
     Text(
@@ -165,8 +167,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "torch.no_accelerator",
         "torch has no device beside the CPU",
-        (r"Cannot access accelerator device when none is available",),
-        "Something asked for the accelerator (pinned memory, torch.accelerator, a stream) and torch sees none.",
+        (
+            r"Cannot access accelerator device when none is available",
+            r"\bfp16 mixed precision requires a GPU",
+            r"No supported gpu backend found",
+            r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
+        ),
+        "Something asked for the accelerator (pinned memory, mixed precision, a trainer's GPU) and torch sees none.",
         _DOCTOR,
         "proof",
     ),
@@ -284,6 +291,7 @@ TEXTS: tuple[Text, ...] = (
             r"could not select device driver .{0,6}with capabilities: \[\[gpu\]\]",
             r"unknown or invalid runtime name: nvidia",
             r"unresolvable CDI devices nvidia\.com/gpu",
+            r"failed to discover GPU vendor from CDI",
         ),
         "NVIDIA's container toolkit is not installed on the host, or docker was not told of it.",
         "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
@@ -308,6 +316,27 @@ TEXTS: tuple[Text, ...] = (
         "The module is not signed with a key that the firmware trusts.",
         "enrol the key (sudo mokutil --import …, then reboot), or turn Secure Boot off",
         "proof",
+    ),
+    Text(
+        "kernel.build",
+        "the driver's kernel module could not be built",
+        (
+            r"Bad return status for module build on kernel",
+            r"Building module.{0,200}/nvidia/.{0,200}make\.log",
+        ),
+        "DKMS compiles the module for each kernel, and the compiler refused it: the kernel is newer than the driver "
+        "knows, its headers are missing, or it was built by another compiler. Without a module there is no GPU.",
+        "tail -n 40 the make.log that is named; then a newer driver, or the kernel of before",
+    ),
+    Text(
+        "jetson.memory",
+        "a Jetson's memory manager does not answer",
+        (r"NvRmMemInit(Nvmap)? ?failed", r"NvRmMemMgrInit ?failed"),
+        "CUDA on a Jetson starts with /dev/nvmap. `Permission denied`: the user is not in the groups video and render; "
+        "`No such file`: the container was started without NVIDIA's runtime, or its image is of another JetPack.",
+        "sudo usermod -aG video,render $USER, then log in anew; for a container docker run --runtime nvidia with an "
+        "image of the host's JetPack",
+        source="dusty-nv/jetson-containers issues 384 and 1136",
     ),
     Text(
         "kernel.wrong_module",
