@@ -92,6 +92,7 @@ def fake_torch(folder: Path, *, devices: int = 0, error: str | None = None, vers
     (package / "version.py").write_text(f"__version__ = {version!r}\ncuda = '13.0'\nhip = None\nxpu = None\n")
     (package / "__init__.py").write_text(
         f"""
+import time
 from types import SimpleNamespace
 from torch import version
 __version__ = version.__version__
@@ -106,7 +107,13 @@ def made(sum):
     return Tensor(sum)
 def ones(count, device): return made(count)
 def eye(count, device): return made(count)
+class Matrix:
+    def __matmul__(self, other): return self
+    def copy_(self, other, non_blocking): pass
+def randn(size, dtype=None, device=None, pin_memory=False): return Matrix()
+empty, float16, uint8 = randn, None, None
 cuda = SimpleNamespace(
+    synchronize=lambda device: time.sleep(0.001),
     is_available=lambda: {devices} > 0, device_count=lambda: {devices}, get_arch_list=lambda: ["sm_90", "sm_120"],
     get_device_name=lambda device: "NVIDIA Fake 100", get_device_capability=lambda device: (9, 0))
 backends = SimpleNamespace()

@@ -35,7 +35,8 @@ def doctor(
         typer.Option("--only", metavar="PREFIX", help="Only conditions whose ids begin so. Repeatable."),
     ] = None,
     skip: Annotated[
-        list[str] | None, typer.Option("--skip", metavar="PREFIX", help="No ids that begin so. Repeatable.")
+        list[str] | None,
+        typer.Option("--skip", metavar="PREFIX", help="No ids that begin so (load: no load). Repeatable."),
     ] = None,
 ) -> int:
     """Why does torch not use my GPU? The first broken rung, its evidence and the fix."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck.machine.inventory import NOT_ASKED
-from gpucheck.machine.nvml_row import applies
+from gpucheck.machine.nvml_row import NOT_ACCESSIBLE, applies
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
 
@@ -86,6 +86,14 @@ def _answers(device: Device, facts: Facts) -> Said | None:
             "warn",
             "not answering",
             (device.state or "").removeprefix("not answering: "),
+            "look for Xid messages in `sudo dmesg`; a card that stays so needs a reset or a reboot",
+        )
+    told = (device.uuid, device.name, device.pci_address)
+    if told == (None, None, None) and device.state not in (None, NOT_ACCESSIBLE):
+        return Said(
+            "warn",
+            "not answering",
+            f"NVML counts the card and tells nothing of it: {device.state}",
             "look for Xid messages in `sudo dmesg`; a card that stays so needs a reset or a reboot",
         )
     if device.nvml_index is None or device.uuid is None or device.state == "not read: NVML stopped at another device":

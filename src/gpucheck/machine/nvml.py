@@ -21,6 +21,7 @@ from gpucheck.machine.nvml_row import (
     LIBRARY_NOT_FOUND,
     MISSHAPEN,
     NO_PERMISSION,
+    NOT_ACCESSIBLE,
     SENSELESS,
     Refused,
     Row,
@@ -115,7 +116,7 @@ def identify(pynvml: Any) -> list[tuple[Row, Any]]:
             row.refuse("*", refused)
             if refused.code == NO_PERMISSION:
                 # NVML counts devices that the container or the scheduler keeps from us.
-                row.device["state"] = "not accessible here (no permission)"
+                row.device["state"] = NOT_ACCESSIBLE
             row.device.setdefault("state", refused.reason)
             rows.append((row, None))
             continue

@@ -21,6 +21,8 @@ REASONS = {
     999: "NVML answers: unknown error",
 }
 STATES = {15: "lost", 16: "reset required"}
+# The state of a card that a container's or a scheduler's rules keep from us.
+NOT_ACCESSIBLE = "not accessible here (no permission)"
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 2, 3, 4
 INSUFFICIENT_SIZE, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 7, 12, 13
 # What a converter raises for an answer of another shape than NVML's.

@@ -101,7 +101,7 @@ class Sampler:
         link = {**row.device.get("pcie", {}), **self._once.device.get("pcie", {})}
         at_s = (began + time.perf_counter()) / 2
         once = {name: self._once.device.get(name) for name in ("max_sm_clock_hz", nvml_fields.C2C.name)}
-        return {**row.device, **once, "pcie": link, "at_s": at_s, "unknown": row.unknown}
+        return {**row.device, **once, "pcie": link, "at_s": at_s, "unknown": {**self._once.unknown, **row.unknown}}
 
     def take(self) -> list[dict[str, Any]]:
         """What was read since the last time, in order."""

@@ -102,10 +102,11 @@ def heard(ended: child.ChildResult) -> TorchProbe:
         return found
     if ended.timed_out:
         return replace(found, timed_out=True)
-    return replace(found, error=found.error or _how(ended))
+    return replace(found, error=found.error or how_it_ended(ended))
 
 
-def _how(ended: child.ChildResult) -> str:
+def how_it_ended(ended: child.ChildResult) -> str:
+    """A signal or an exit status, and the last line that was said on stderr."""
     last = _last_line(ended.stderr)
     if ended.returncode is not None and ended.returncode < 0:
         try:

@@ -9,6 +9,7 @@ from gpucheck.health.doctor import (
     conditions_kernel,
     conditions_library,
     conditions_links,
+    conditions_load,
     conditions_log,
     conditions_masks,
     conditions_nodes,
@@ -32,6 +33,7 @@ CONDITIONS: tuple[Condition, ...] = (
     *conditions_architecture.CONDITIONS,
     *conditions_environment.CONDITIONS,
     *conditions_links.CONDITIONS,
+    *conditions_load.CONDITIONS,
     *conditions_log.CONDITIONS,
 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpucheck import naming
 from gpucheck.errors import UsageError
 from gpucheck.health import required
-from gpucheck.health.doctor import ladder, rungs
+from gpucheck.health.doctor import ladder, load_run, rungs
 from gpucheck.health.doctor.catalogue import CONDITIONS
 from gpucheck.health.doctor.condition import Condition
 from gpucheck.health.doctor.evidence import Evidence
@@ -45,6 +45,9 @@ def command(options: Options, emit: Emit) -> Evidence:
     conditions = select(options.only, options.skip)
     required.validate(options.require, None)
     evidence = read(options, emit)
+    if any(one.id.startswith("load.") for one in conditions) and load_run.is_possible(evidence):
+        emit(Progress("loading the GPUs for a second"))
+        evidence = replace(evidence, load=load_run.run(evidence, options.python))
     emit(Started(evidence.facts))
     diagnosis = ladder.diagnose(evidence, conditions)
     emit(
@@ -57,6 +60,7 @@ def command(options: Options, emit: Emit) -> Evidence:
                 "consequences": [one.condition.id for one in diagnosis.consequences],
                 "asked": len(conditions),
                 "torch_works": evidence.torch_works,
+                "load": None if evidence.load is None else evidence.load.told(),
             },
         )
     )

@@ -118,13 +118,11 @@ def _unread(evidence: Evidence) -> Seen | None:
     """What is not known of cards that torch uses; where it cannot use them, that is told by its rung."""
     if not evidence.torch_works:
         return None
-    silent = [card for card in evidence.cards if card.nvml_index is None and card.parent_uuid is None]
-    if silent and evidence.driver.nvml_error and not evidence.stack.jetson:
-        names = ", ".join(map(name_of, silent))
-        return Seen(
-            f"NVML tells nothing of {names}: {evidence.driver.nvml_error}",
-            {"devices": [name_of(card) for card in silent], "nvml_error": evidence.driver.nvml_error},
-        )
+    silent = [name_of(card) for card in evidence.cards if card.nvml_index is None and card.parent_uuid is None]
+    # A Jetson has no NVML.
+    if silent and not evidence.stack.jetson:
+        why = evidence.driver.nvml_error or "it does not list them"
+        return Seen(f"NVML tells nothing of {', '.join(silent)}: {why}", {"devices": silent, "reason": why})
     return _at_rest("devices.unread")(evidence)
 
 

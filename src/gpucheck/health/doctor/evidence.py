@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpucheck import units
+from gpucheck.health.doctor.load import Load
 from gpucheck.machine.stack import Stack
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
@@ -14,14 +15,16 @@ from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 class Evidence:
     """Everything that was read: the machine's facts, what lies below its driver's libraries, and what torch said.
 
-    `torch` is None where torch was not asked (no torch, or no time). `variables` are the names of all variables that
-    are set, without their values; values stand in `facts.environment` for those on its list alone.
+    `torch` is None where torch was not asked (no torch, or no time), `load` where none was wanted or possible.
+    `variables` are the names of all variables that are set, without their values; values stand in `facts.environment`
+    for those on its list alone.
     """
 
     facts: Facts = field(default_factory=Facts)
     stack: Stack = field(default_factory=Stack)
     torch: TorchProbe | None = None
     variables: frozenset[str] = frozenset()
+    load: Load | None = None
 
     @property
     def host(self) -> Host:

@@ -1,0 +1,104 @@
+"""What a short load showed: which cards were loaded, and what NVML told of each meanwhile. Data and its making."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gpucheck import units
+from gpucheck.machine.in_use import held_bytes
+from gpucheck.measure.telemetry import Sample, summarise
+from gpucheck.report.facts import Device
+from gpucheck.report.measurement import Run
+
+# `ran` to its end; `failed` with an error, a crash or a hang; `none` where it was not started, or had no memory.
+Outcome = Literal["ran", "failed", "none"]
+UNTOLD = "NVML does not tell of it, so that nothing would be seen"
+
+
+@dataclass(frozen=True, slots=True)
+class CardLoad:
+    """One card under load: `telemetry` as measurements carry it, or None and why; `held_by` is in how many of its
+    readings each of NVML's reasons for a lower clock was given."""
+
+    device: str
+    telemetry: Mapping[str, Any] | None = None
+    reason: str = ""
+    held_by: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The load: what became of it, and why where it did not run; `left_out` are cards it was kept from, with why."""
+
+    outcome: Outcome
+    reason: str = ""
+    load_s: float | None = None
+    cards: tuple[CardLoad, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def told(self) -> dict[str, Any]:
+        """As it stands in the document."""
+        return {
+            "outcome": self.outcome,
+            "reason": self.reason or None,
+            "load_s": self.load_s,
+            "cards": [
+                {"device": one.device, "telemetry": one.telemetry, "reason": one.reason or None, "held_by": one.held_by}
+                for one in self.cards
+            ],
+            "left_out": self.left_out,
+        }
+
+
+def why_not(card: Device) -> str:
+    """Why a card is not loaded, from a reading without any process of ours on it; empty where it can be."""
+    if card.parent_uuid is not None or (card.mig is not None and card.mig.enabled):
+        return "NVML tells neither clock nor link of a MIG instance"
+    if card.uuid is None or card.nvml_index is None:
+        return UNTOLD
+    if card.state is not None:
+        return card.state
+    computing = [process for process in card.processes or () if "compute" in process.kind]
+    if computing:
+        names = ", ".join(f"{one.name or 'not visible here'} ({one.pid})" for one in computing)
+        return f"in use by others: {names}"
+    held = held_bytes(card)
+    return f"in use by others, who hold {units.capacity(held)} of its memory" if held is not None else ""
+
+
+def gathered(
+    said: Mapping[str, Any],
+    failed: str,
+    samples: Mapping[str, Sequence[Sample]],
+    unseen: Mapping[str, str],
+    left_out: Mapping[str, str],
+) -> Load:
+    """The load from what its process said, the readings of each card and why there are none, and the cards left out.
+
+    `failed` is how the process ended early, empty where it did not.
+    """
+    if failed:
+        # A card that is full is no fault of its.
+        outcome: Outcome = "none" if "OutOfMemoryError" in failed or "out of memory" in failed else "failed"
+        return Load(outcome, f"{failed} ({_where(said.get('stage'))})", left_out=left_out)
+    run = Run("", 1, (float(said["took_s"]),), (float(said["began_s"]),))
+    cards = tuple(_card(device, read, run, unseen.get(device, "")) for device, read in samples.items())
+    return Load("ran", load_s=run.samples_s[0], cards=cards, left_out=left_out)
+
+
+def _where(stage: object) -> str:
+    named = {"import": "as torch was imported", "prepare": "as it began", "load": "under load"}
+    return named.get(str(stage), "as it was started")
+
+
+def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> CardLoad:
+    if unseen:
+        return CardLoad(device, reason=unseen)
+    telemetry, reason = summarise(samples, run)
+    start, length = run.started_monotonic_s[0], run.samples_s[0]
+    inside = [one for one in samples if start <= one["at_s"] <= start + length]
+    names = Counter(name for one in inside for name in (one.get("clock_reasons") or {}).get("names", ()))
+    return CardLoad(device, telemetry, reason, dict(names))

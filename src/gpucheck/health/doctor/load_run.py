@@ -1,0 +1,78 @@
+"""Load the cards that torch can use for a second, in a child of the interpreter that is diagnosed, and read NVML."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from gpucheck.health.doctor import load
+from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.health.doctor.load import Load
+from gpucheck.machine import child, load_child
+from gpucheck.machine.readings import NvmlDoor
+from gpucheck.machine.torch_probe import how_it_ended
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.facts import Device
+
+# Clocks and links are up a few tens of milliseconds after work arrives, and NVML's reasons may flash meanwhile.
+SETTLE_S = 0.3
+# Twenty readings.
+LOAD_S = 1.0
+# Over this lie importing torch (which was just done), a context for each card and the load itself.
+TIMEOUT_S = 60.0
+
+
+def is_possible(evidence: Evidence) -> bool:
+    """Whether torch ran something on a device that NVML could watch."""
+    return evidence.torch_works and evidence.torch is not None and evidence.torch.hip is None
+
+
+def run(evidence: Evidence, python: str | None) -> Load:
+    """The load on every card that torch can use, that NVML tells of and that nobody else uses."""
+    assert evidence.torch is not None
+    ran = {one.device for one in evidence.torch.kernels if one.error is None}
+    with NvmlDoor() as door:
+        # Anew: as the facts were read, torch was at work in a child of ours.
+        door.ask(processes=True)
+        now = {row.device.uuid: row.device for row in door.reading().devices if row.device.uuid is not None}
+    cards = {card.id: _as_of_now(card, now) for card in evidence.cards if card.id in ran and card.id is not None}
+    left_out = {name: why for name, card in cards.items() if (why := load.why_not(card))}
+    left_out |= dict.fromkeys(ran - set(cards), load.UNTOLD)
+    loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
+    if not loaded:
+        return Load("none", "no card is free for it", left_out=left_out)
+    return _run(loaded, left_out, python)
+
+
+def _as_of_now(card: Device, now: dict[str, Device]) -> Device:
+    read = now.get(card.uuid or "")
+    if read is None:
+        return replace(card, nvml_index=None)
+    seen = replace(card, processes=read.processes, memory_used_bytes=read.memory_used_bytes)
+    return replace(seen, memory_reserved_bytes=read.memory_reserved_bytes, state=read.state)
+
+
+def _run(loaded: dict[str, str | None], left_out: dict[str, str], python: str | None) -> Load:
+    text = Path(load_child.__file__).read_text(encoding="utf-8")
+    argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
+    with ExitStack() as stack:
+        watches = {name: stack.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
+        ended = child.run(argv, TIMEOUT_S)
+        samples = {name: watch.take() for name, watch in watches.items()}
+        unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}
+    said: dict[str, object] = {}
+    for line in ended.stdout.splitlines():
+        try:
+            heard = json.loads(line)
+        except ValueError:  # cut off by the child's death
+            continue
+        if isinstance(heard, dict) and heard.pop("gpucheck", None):
+            said |= heard
+    failed = ""
+    if said.get("stage") != "end":
+        late = f"it did not end within {TIMEOUT_S:g} s"
+        failed = late if ended.timed_out else str(said.get("error") or how_it_ended(ended))
+    return load.gathered(said, failed, samples, unseen, left_out)
