@@ -80,6 +80,9 @@ while True:
     how = scenario.get("at", {}).get(str(size))
     if request.get("evaluate") and "evaluation" in scenario:
         how = scenario["evaluation"]
+    if how == "kill once":
+        with open(scenario["log"]) as log:
+            how = "kill" if log.read().splitlines().count(f"trial {size}") == 1 else None
     if how is None and size >= scenario.get("from", 2**40):
         how = scenario["beyond"]
     if how is not None and not (isinstance(how, dict) and how.get("ok")):

@@ -12,6 +12,7 @@ import pytest
 from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Refused, Result, Runner, Setup
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, TargetError
+from gpucheck.machine import host
 from gpucheck.machine.host import HostMemory
 from gpucheck.units import MIB
 
@@ -134,13 +135,43 @@ RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
         ),
     ],
 )
-def test_how_a_trial_fails(scenario: Scenario, how: object, outcome: str, reason: str) -> None:
+def test_how_a_trial_fails(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, how: object, outcome: str, reason: str
+) -> None:
     log = scenario(at={"4": how})
+    monkeypatch.setattr(host, "memory_kills", iter(range(100)).__next__)
     with Runner(SETUP) as runner:
         result = run(runner, 4)
         assert (result.outcome, result.reason) == (outcome, reason)
         assert run(runner, 1).outcome == "fits"
     assert log.read_text().count("start") == 2
+
+
+def test_a_trial_that_the_kernel_did_not_kill_is_run_once_more(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "memory_kills", lambda: 7)
+    log = scenario(at={"4": "kill", "5": "kill once"}, per_sample=1)
+    with Runner(SETUP) as runner:
+        twice, once = run(runner, 4), run(runner, 5)
+    assert (twice.outcome, twice.reason) == (
+        "host-out-of-memory",
+        "killed twice, though not by the kernel for want of memory",
+    )
+    assert (once.outcome, once.fresh) == ("fits", True)
+    assert [line for line in log.read_text().splitlines() if line.startswith("trial")] == [
+        "trial 4", "trial 4", "trial 5", "trial 5",
+    ]  # fmt: skip
+
+
+def test_where_the_kernel_does_not_count_one_kill_is_enough(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "memory_kills", lambda: None)
+    log = scenario(at={"4": "kill"})
+    with Runner(SETUP) as runner:
+        assert run(runner, 4).outcome == "host-out-of-memory"
+    assert log.read_text().count("trial") == 1
 
 
 def test_a_trial_that_hangs_is_a_timeout_and_one_cut_by_the_deadline_is_told_apart(scenario: Scenario) -> None:

@@ -66,6 +66,14 @@ def test_no_limit_is_none(tmp_path: Path) -> None:
     assert host.container_memory(tmp_path / "nowhere") == (None, None)
 
 
+def test_the_kernels_kills_are_counted_where_it_says(tmp_path: Path) -> None:
+    assert host.memory_kills(tmp_path) is None
+    write(tmp_path, {"proc/vmstat": "pgfault 12\noom_kill_allocating 9\noom_kill 3\n"})
+    assert host.memory_kills(tmp_path) == 3
+    write(tmp_path, {"proc/vmstat": "oom_kill many\n"})
+    assert host.memory_kills(tmp_path) is None
+
+
 def test_usable_memory_is_the_lesser_of_machine_and_container() -> None:
     assert host.HostMemory(8, 6, None, None).usable == 6
     assert host.HostMemory(8, 6, 4, 3).usable == 3

@@ -232,8 +232,22 @@ class Runner:
         """Run one trial, at most `limit_s` seconds and until `deadline` (monotonic), which ends it as `cut`.
 
         With `evaluate` its steps are an evaluation's: forward alone. A confirmation gets a child of its own.
+        A trial that is killed, and not by the kernel for want of memory, is run once more: that may be chance.
         Raises as `start` does.
         """
+        kills = host.memory_kills()
+        result, end = self._tried(attempt, steps, limit_s, deadline, evaluate)
+        if not _is_stray(end, kills):
+            return result
+        result, end = self._tried(attempt, steps, limit_s, deadline, evaluate)
+        if _is_stray(end, kills):  # such a killer has its reasons too, as those that watch the memory have
+            result = replace(result, reason="killed twice, though not by the kernel for want of memory")
+        return result
+
+    def _tried(
+        self, attempt: Attempt, steps: int, limit_s: float, deadline: float, evaluate: bool
+    ) -> tuple[Result, End]:
+        """One trial, and how its child ended."""
         if self._child is None or ((attempt.purpose == "confirm" or self.one_trial_each) and not self._fresh):
             self.start()
         assert self._watch is not None
@@ -241,7 +255,7 @@ class Runner:
         if self.ready.get("settled") is False:
             self._drop()
             why = "memory of the device that was free before the first trial is not: another process took it"
-            return Result(attempt.size, attempt.purpose, fresh, "inconclusive", reason=why)
+            return Result(attempt.size, attempt.purpose, fresh, "inconclusive", reason=why), End()
         started = time.monotonic()
         self._watch.begin()
         until = min(started + limit_s, deadline)
@@ -256,7 +270,7 @@ class Runner:
                 result = replace(result, cut=True)
         if result.outcome != "fits":
             self._drop()
-        return result
+        return result, end
 
     # Judging
 
@@ -344,6 +358,11 @@ class Runner:
                 return None, End(killed_by=-status, stderr_tail=ended.stderr[-2000:])
             # An exit without an answer is never a success.
             return None, End(exit_status=status or 1, stderr_tail=ended.stderr[-2000:])
+
+
+def _is_stray(end: End, kills: int | None) -> bool:
+    """Whether a child was killed while the kernel, whose kills were `kills` before, ended none for want of memory."""
+    return end.killed_by == KILLED and kills is not None and host.memory_kills() == kills
 
 
 class _Watch:

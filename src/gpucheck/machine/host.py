@@ -67,6 +67,19 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
     return min(limit for limit, _ in limits), max(0, min(left for _, left in limits))
 
 
+def memory_kills(root: Path = ROOT) -> int | None:
+    """How many processes the kernel has ended for want of memory since it started, those of control groups included.
+
+    None where it does not say (no Linux, or one before 4.13). Killers that are programs (earlyoom, systemd-oomd) do not
+    count.
+    """
+    for line in _text(root / "proc/vmstat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill" and value.isdigit():
+            return int(value)
+    return None
+
+
 def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
     """Each control group of this process with its ancestors: its folder, its limit files and its usage file."""
     found: list[tuple[Path, tuple[str, ...], str]] = []
