@@ -80,6 +80,11 @@ CASES: list[tuple[str, Evidence, str]] = [
     ("mask.hides_all", masked("all"), "'all' shows nothing: it is no number and no UUID"),
     ("mask.hides_all", masked("2"), "'2' shows nothing: there are 2, counted from 0"),
     ("mask.hides_all", masked("0,0"), "'0' shows GPU 0; '0' shows nothing: a GPU that is named twice empties the list"),
+    (
+        "mask.hides_all",
+        with_driver(masked("0,0"), cuinit_code=101),
+        "'0,0' is refused: cuInit answers 101: '0' shows GPU 0",
+    ),
     ("mask.hides_all", masked("GPU-9"), "'GPU-9' shows nothing: no GPU has this UUID"),
     ("mask.hides_all", masked("GPU-"), "'GPU-' shows nothing: it fits several GPUs"),
     (

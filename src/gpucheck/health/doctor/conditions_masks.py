@@ -11,6 +11,8 @@ from gpucheck.report.facts import Device
 MASK = "CUDA_VISIBLE_DEVICES"
 # cuInit's answers after which the number of devices is libcuda's honest word: success and CUDA_ERROR_NO_DEVICE.
 HONEST = (0, 100)
+# CUDA_ERROR_INVALID_DEVICE: with a mask, cuInit's word that an entry of it is no device.
+REFUSED = 101
 
 
 def _listed(evidence: Evidence) -> list[Device]:
@@ -57,7 +59,7 @@ def _seen(evidence: Evidence, reading: mask.Reading, value: str, told: str) -> S
 def _mask(evidence: Evidence) -> tuple[str, mask.Reading] | None:
     """The mask and its reading, where CUDA says honestly what it shows under it."""
     value = evidence.value(MASK)
-    if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in HONEST:
+    if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
         return None
     return value, mask.read(value, _unmasked(evidence))
 
@@ -67,6 +69,8 @@ def _hides_all(evidence: Evidence) -> Seen | None:
     if found is None or _shown(evidence):
         return None
     value, reading = found
+    if evidence.driver.cuinit_code == REFUSED:
+        return _seen(evidence, reading, value, f"is refused: cuInit answers {REFUSED}")
     # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts.
     if reading.shown or (not _listed(evidence) and not _hides_whatever_is_there(value)):
         return None
