@@ -1,10 +1,23 @@
-"""How gpucheck's figures compare with those of established tools, measured in turns in one process.
+"""How gpucheck compares with established tools.
 
     python benchmarks/peers.py --matmul [--threads N] [--pairs 21] [--json]
+    python benchmarks/peers.py --doctor --peer-python PATH [--rounds 9] [--fault WORD] [--json]
 
 --matmul: products on the CPU by the measuring loop of `bench matmul`, and by torch.utils.benchmark's
-Timer.adaptive_autorange, on the same operands. Passes where the median of the ratios of rates lies within 2 %. Exit
-status 1 where one does not.
+Timer.adaptive_autorange, on the same operands, in turns in one process. Passes where the median of the ratios of rates
+lies within 2 %.
+
+--doctor: the same faults before `gpucheck doctor`, `python -m torch.utils.collect_env`, cuda-doctor 0.2.0 and
+env-doctor 0.3.5: who names the cause, by words that doctor_faults.py holds for each, and who does not end within a
+minute. (torch) is a cause that stands in a warning of torch's own on stderr alone: any program gets it that asks for
+CUDA. Passes where ours names all, and where each peer takes longer than ours on a machine without a GPU. The faults are
+made of libraries, variables, packages and files, which every tool meets; those that need another /dev or /sys are left
+out, for no peer takes one. PATH is an interpreter with a CUDA build of torch and both peers, on Linux without NVIDIA's
+driver:
+
+    python -m venv E && E/bin/pip install torch==2.14.1 cuda-doctor==0.2.0 env-doctor==0.3.5 nvidia-ml-py
+
+Exit status 1 where a line does not pass.
 """
 
 from __future__ import annotations
@@ -14,6 +27,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,15 +119,44 @@ def matmul(threads: int | None, pairs: int) -> list[Ratio]:
     return found
 
 
+def doctor(python: str, rounds: int, word: str, as_json: bool, keep: Path | None) -> bool:
+    """`gpucheck doctor` against its peers: whether every line passes."""
+    import doctor_peers
+
+    chosen = [fault for fault in doctor_peers.FAULTS if word in fault.name]
+    if not as_json:
+        print(doctor_peers.head(), flush=True)
+    rows = doctor_peers.compare(python, chosen, not as_json, keep)
+    timed = doctor_peers.times(python, rounds) if rounds else []
+    verdicts = doctor_peers.judge(rows, timed)
+    if as_json:
+        told = [
+            {"fault": row.fault.name, **{tool: doctor_peers.cell(one) for tool, one in row.answers.items()}}
+            for row in rows
+        ]
+        lines = [{"line": text, "passed": passed} for text, passed in verdicts]
+        print(json.dumps({"faults": told, "times": [vars(one) for one in timed], "lines": lines}, indent=1))
+    for text, passed in verdicts if not as_json else ():
+        print(f"doctor {text}: {'PASS' if passed else 'MISS'}")
+    return all(passed for _, passed in verdicts)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--matmul", action="store_true", help="products, against torch.utils.benchmark.Timer")
     parser.add_argument("--threads", type=int, help="of the CPU; default all")
     parser.add_argument("--pairs", type=int, default=21)
+    parser.add_argument("--doctor", action="store_true", help="faults, against collect_env, cuda-doctor and env-doctor")
+    parser.add_argument("--peer-python", metavar="PATH", help="an interpreter with a CUDA build of torch and the peers")
+    parser.add_argument("--rounds", type=int, default=9, help="of the times without a GPU; 0 for none")
+    parser.add_argument("--fault", default="", metavar="WORD", help="only faults with this in their names")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write what each tool said of each fault into it")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    if not given.matmul:
-        parser.error("give --matmul")
+    if given.matmul == given.doctor:
+        parser.error("give --matmul or --doctor")
+    if given.doctor:
+        return asked_doctor(parser, given)
     if given.pairs < FEWEST_PAIRS:
         parser.error(f"--pairs {given.pairs}: fewer than {FEWEST_PAIRS} prove nothing")
     found = matmul(given.threads, given.pairs)
@@ -123,6 +166,22 @@ def main() -> int:
         told = f"{one.median:.4f} [{one.low:.4f}, {one.high:.4f}] of {one.peer_flop_per_s / 1e9:.1f} GFLOP/s"
         print(f"matmul {one.what:24} {told}, {one.pairs} pairs: {'PASS' if one.agrees else 'MISS'}")
     return 0 if all(one.agrees for one in found) else 1
+
+
+def asked_doctor(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
+    """--doctor, with what it needs."""
+    import doctor_peers
+
+    if sys.platform != "linux" or find_library("cuda"):
+        parser.error("--doctor: the faults are built of fakes, on Linux without NVIDIA's driver")
+    if not given.peer_python:
+        parser.error("--doctor: give --peer-python")
+    if given.rounds and given.rounds < doctor_peers.FEWEST_ROUNDS:
+        parser.error(f"--rounds {given.rounds}: fewer than {doctor_peers.FEWEST_ROUNDS} prove nothing")
+    try:
+        return 0 if doctor(given.peer_python, given.rounds, given.fault, given.json, given.keep) else 1
+    except doctor_peers.CannotCompare as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

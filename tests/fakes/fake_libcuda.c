@@ -1,5 +1,8 @@
 /* A libcuda that answers from the same script. `cuda.order=1,0` are NVML's numbers in CUDA's order; of those, it shows
- * what CUDA_VISIBLE_DEVICES (numbers or UUIDs) lets through. Left out on request: WITHOUT_UUID_V2. */
+ * what CUDA_VISIBLE_DEVICES (numbers or UUIDs) lets through. Left out on request: WITHOUT_UUID_V2.
+ * A CUDA build of torch takes it for the driver's: the runtime asks cuGetProcAddress for everything. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include "script.h"
 
 typedef int Code;
@@ -112,4 +115,20 @@ Code cuDeviceGetAttribute(int *value, int attribute, int device) {
         case 76: *value = (int)capability % 10; return code;
         default: return 1;
     }
+}
+
+/* What is not written above answers 0 and does nothing. The runtime starts, says what cuInit answers, and lets no
+ * device work: it needs tables of the driver that nobody has described. */
+static Code nothing(void) { return 0; }
+Code cuGetExportTable(const void **table, const void *id) { (void)id; *table = NULL; return 500; }
+Code cuGetProcAddress(const char *name, void **into, int version, unsigned long long flags) {
+    char newer[96];
+    (void)version, (void)flags;
+    snprintf(newer, sizeof newer, "%s_v2", name);
+    if (!(*into = dlsym(RTLD_DEFAULT, newer)) && !(*into = dlsym(RTLD_DEFAULT, name))) *into = (void *)nothing;
+    return 0;
+}
+Code cuGetProcAddress_v2(const char *name, void **into, int version, unsigned long long flags, int *status) {
+    if (status) *status = 0;
+    return cuGetProcAddress(name, into, version, flags);
 }
