@@ -13,20 +13,28 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 import pytest
 from fake_machine import FakeMachine
+from healthy import HEALTHY
 
 from gpucheck.cli.app import main
+from gpucheck.cli.bundle import plain
 from gpucheck.health.doctor import bundle, ladder
+from gpucheck.health.doctor.bundle import Held
 from gpucheck.health.doctor.catalogue import CONDITIONS
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.machine import driver_state, host, identity, inventory, processes, stack
 from gpucheck.machine.host import ROOT
+from gpucheck.machine.identity import Identity
 from gpucheck.report.codec import from_json
+from gpucheck.report.events import Started
+from gpucheck.report.report import Collector, Report
 
 Fake = Callable[..., Path]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the driver is faked as Linux has it")
@@ -255,6 +263,12 @@ def elsewhere(read: Callable[..., Any], root: Path) -> Callable[..., Any]:
     return redirected
 
 
+def report_of(evidence: Evidence) -> Report:
+    collector = Collector()
+    collector(Started(evidence.facts))
+    return collector.report(version="0", command="doctor", argv=(), started="", elapsed_s=0.0)
+
+
 def unpacked(path: Path) -> dict[str, str]:
     if path.name.endswith(".zip"):
         with zipfile.ZipFile(path) as archive:
@@ -354,6 +368,30 @@ def test_the_document_in_it_is_one(rig: Rig) -> None:
     jsonschema.Draft202012Validator(schema()).validate(json.loads(rig.run()["report.json"]))
 
 
+def test_a_machine_named_after_its_gpu_keeps_the_gpus_name() -> None:
+    held = Held(HEALTHY, identity=Identity(users=("nvidia",), hosts=("h200", "h200.corp.example")))
+    files = bundle.members(report_of(HEALTHY), held, plain)
+    assert json.loads(files["report.json"])["facts"]["devices"][0]["name"] == "NVIDIA H200"
+
+
+def test_a_log_that_one_error_fills_is_told_from_both_ends() -> None:
+    log = tuple(f"[{n}.000000] NVRM: line {n}" for n in range(5000))
+    evidence = replace(HEALTHY, stack=replace(HEALTHY.stack, log=log))
+    lines = bundle.members(report_of(evidence), Held(evidence), plain)["kernel-log.txt"].splitlines()
+    assert lines[:500] == list(log[:500]) and lines[-1500:] == list(log[-1500:])
+    assert lines[500:-1500] == ["[3000 lines left out here]"]
+
+
+def test_what_was_cut_off_before_anything_was_read_says_so() -> None:
+    report = Collector().report(version="0", command="doctor", argv=(), started="", elapsed_s=0.0, complete=False)
+    files = bundle.members(report, Held(), plain)
+    assert set(files) == MEMBERS
+    assert (files["evidence.json"], files["variables.txt"]) == ("null\n", "not read\n")
+    assert files["kernel-log.txt"] == "not readable: it was not read\n"
+    assert "not complete: the command was cut off" in files["report.txt"]
+    assert "Replaced, always by the same placeholder for the same thing:\n  nothing\n" in files["README.txt"]
+
+
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
@@ -390,6 +428,7 @@ def test_a_file_that_cannot_be_is_said_at_once(
     (tmp_path / "folder.zip").mkdir()
     assert main(["doctor", "--bundle", name]) == 2
     assert words in capsys.readouterr().err
+    assert main(["doctor", "--python", "/no/such/python", "--bundle", "x.zip"]) == 2
     assert [one.name for one in tmp_path.iterdir()] == ["folder.zip"]
 
 

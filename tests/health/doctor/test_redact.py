@@ -168,6 +168,11 @@ def test_one_thing_has_one_placeholder_in_all_texts() -> None:
     assert one.text("password=other22 hunter22") == "password=<secret-2> <secret-1>"
 
 
+@pytest.mark.parametrize("word", ["disabled", "Enabled", "12.4.1", "/usr/lib/x", "torch"])
+def test_a_word_that_was_called_a_secret_once_stays_elsewhere(word: str) -> None:
+    assert redacted(f"password: {word}, and MIG is {word}") == f"password: <secret-1>, and MIG is {word}"
+
+
 def test_data_keeps_its_form() -> None:
     data = {
         "/home/alice/x": 1,

@@ -20,6 +20,8 @@ from gpucheck.machine.inventory import VARIABLES
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.report import Report
 
+# Of a log that one error fills: how it began and how it is now. What is longer takes seconds to redact.
+FIRST_LINES, LAST_LINES = 500, 1500
 # Names of variables that concern a GPU, a driver, a loader or Python; the names of others are nobody's business.
 _CONCERNS = re.compile(
     r"(?:CUDA|CUDNN|NVIDIA|NV_|NVML|NCCL|CUBLAS|PYTORCH|TORCH|TRITON|HIP|HSA|ROCR|ROCM|ROCBLAS|ZE_|SYCL|ONEAPI|OMP_|MKL_"
@@ -58,7 +60,7 @@ def members(report: Report, held: Held, shown: Callable[[Report], str]) -> dict[
 
     The text is made of the redacted report: what is wrapped or cut in a table could not be found in it any more.
     """
-    redactor = Redactor(held.identity, held.environment, keep=VARIABLES, common=vocabulary())
+    redactor = Redactor(held.identity, held.environment, keep=VARIABLES, common=vocabulary() | _of_this_machine(report))
     document = to_json(report)
     evidence = None if held.evidence is None else to_json(_concerning(held.evidence))
     state = to_json(held.state)
@@ -91,6 +93,14 @@ def vocabulary() -> frozenset[str]:
     return frozenset(word.lower() for word in found | parts if word)
 
 
+def _of_this_machine(report: Report) -> frozenset[str]:
+    """Words that its devices and its system are called by: a machine is often named after its GPU."""
+    host = report.facts.host
+    names = [device.name for device in report.facts.devices]
+    names += [] if host is None else [host.system, host.release, host.architecture]
+    return frozenset(word.lower() for name in names for word in re.findall(r"\w+", name or ""))
+
+
 def _field_names(kind: Any, seen: set[Any]) -> set[str]:
     """Names of all fields of a dataclass and of those in it."""
     if kind in seen:
@@ -103,7 +113,13 @@ def _field_names(kind: Any, seen: set[Any]) -> set[str]:
 
 
 def _concerning(evidence: Evidence) -> Evidence:
-    return replace(evidence, variables=frozenset(filter(_CONCERNS.match, evidence.variables)))
+    """The evidence without variables that concern no GPU, and without the middle of a very long log."""
+    log = evidence.stack.log
+    if log is not None and len(log) > FIRST_LINES + LAST_LINES:
+        left_out = f"[{len(log) - FIRST_LINES - LAST_LINES} lines left out here]"
+        log = (*log[:FIRST_LINES], left_out, *log[-LAST_LINES:])
+    variables = frozenset(filter(_CONCERNS.match, evidence.variables))
+    return replace(evidence, variables=variables, stack=replace(evidence.stack, log=log))
 
 
 def _json(data: Any) -> str:

@@ -51,6 +51,8 @@ _NOBODY = ("home", "homes", "users", "shared", "public", "default", "lost+found"
 SHORTEST_NAME = 3
 # A short value is a switch; what is called a secret may be shorter.
 SHORTEST_VALUE, SHORTEST_SECRET = 6, 4
+# `password: disabled` makes no secret of the word.
+LONGEST_WORD = 12
 _NUMBERS = re.compile(r"v?[\d.,:+-]+|v?\d+(?:\.\d+)+[-+.\w]{0,20}")
 # What every system has: the files below these are evidence.
 _SYSTEM = re.compile(
@@ -144,8 +146,11 @@ class Redactor:
         self._patterns = None
 
     def _is_learnt(self, secret: str) -> bool:
-        """Whether a secret is to be looked for wherever it stands."""
-        return len(secret) >= SHORTEST_VALUE and secret.lower() not in self._common and not _PLACEHOLDER.search(secret)
+        """Whether a secret is to be looked for wherever it stands: it is no word, number or path of everybody's."""
+        if len(secret) < SHORTEST_VALUE or secret.lower() in self._common or _PLACEHOLDER.search(secret):
+            return False
+        is_word = secret.isalpha() and secret[1:].islower() and len(secret) < LONGEST_WORD
+        return not (is_word or _NUMBERS.fullmatch(secret) or _SYSTEM.fullmatch(secret))
 
     # --- doing it -----------------------------------------------------------------------------------------------------
 
@@ -292,7 +297,8 @@ def _changed(pieces: list[str], change: Callable[[str], str]) -> list[str]:
     """The pieces changed; every second one is a placeholder and stays, and what is new is split off."""
     made: list[str] = []
     for place, piece in enumerate(pieces):
-        made += [piece] if place % 2 else _PLACEHOLDER.split(change(piece))
+        changed = piece if place % 2 else change(piece)
+        made += [piece] if changed == piece else _PLACEHOLDER.split(changed)
     return made
 
 
