@@ -91,6 +91,10 @@ def redacted(text: str) -> str:
         (r"{\"token\": \"abc\"}", r"{\"token\": \"<secret-1>\"}"),
         ("--db-password s3cret run", "--db-password <secret-1> run"),
         ("MY_KEY=abc", "MY_KEY=<secret-1>"),
+        ("login me password hunter22", "login me password <secret-1>"),
+        ('{"auth": "YWxpY2U6aHVudGVyMg=="}', '{"auth": "<secret-1>"}'),
+        ("AccountKey=abcd+/ef==;Suffix=x", "AccountKey=<secret-1>;Suffix=x"),
+        ("https://me:hunter22@host/x, hunter22", "https://<secret-1>@host/x, <secret-2>"),
         ("the key is 0123456789abcdef0123456789abcdef", "the key is <secret-1>"),
         # Values of variables, and what they are a part of.
         ("/home/alice/venv/bin/python", "<$VIRTUAL_ENV>/bin/python"),
@@ -200,6 +204,8 @@ def test_a_secret_within_a_variable_s_value_goes_with_it() -> None:
     one = redactor(environment={"DSN": "postgres://me:pw@db/x", "PART": "hunter"})
     assert one.text("postgres://me:pw@db/x") == "<$DSN>"
     assert one.text("password=hunter-two") == "password=<secret-1>"
+    one = redactor(environment={"DSN": "postgres://me:hunter22@db/x"})
+    assert one.text("it said hunter22") == "it said <secret-1>"
 
 
 def test_of_two_variables_with_one_value_the_more_telling_names_it() -> None:

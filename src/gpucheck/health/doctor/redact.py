@@ -90,6 +90,8 @@ class Redactor:
             self._learn_user(name)
         self._homes = self._known_homes()
         self._values = dict(self._told_by_variables(environment or {}, keep))
+        for name, value in (environment or {}).items():
+            self._learn_secrets(name, value)
         self._patterns: tuple[re.Pattern[str] | None, ...] | None = None
 
     # --- what is looked for -------------------------------------------------------------------------------------------
@@ -139,11 +141,16 @@ class Redactor:
                     self._learn_user(match["name"])
             for match in _DEVICE.finditer(text):
                 self._device(match)
-            found = [match[match.lastgroup or 0] for match in _secrets_in(text)]
-            if redact_shapes.is_secret_name(name):
-                found.append(text)
-            self._secrets |= dict.fromkeys(one for one in found if self._is_learnt(one))
+            self._learn_secrets(name, text)
         self._patterns = None
+
+    def _learn_secrets(self, name: str, text: str) -> None:
+        found = [match[match.lastgroup or 0] for match in _secrets_in(text)]
+        # Of `name:password@` in an address the password may stand alone elsewhere.
+        found += [one.partition(":")[2] for one in found if ":" in one and f"//{one}@" in text]
+        if redact_shapes.is_secret_name(name):
+            found.append(text)
+        self._secrets |= dict.fromkeys(one for one in found if self._is_learnt(one) and one not in self._values)
 
     def _is_learnt(self, secret: str) -> bool:
         """Whether a secret is to be looked for wherever it stands: it is no word, number or path of everybody's."""

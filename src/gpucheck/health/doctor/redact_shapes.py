@@ -10,10 +10,10 @@ from dataclasses import dataclass
 # A name that says that its value is a secret. `tokens` and `tokenizer` are words of the trade.
 SECRET_WORD = (
     r"(?:pass(?:word|wd|phrase|code)|secret|credentials?|token(?!s|iz)|api[_-]?key|access[_-]?key|private[_-]?key"
-    r"|auth[_-]?key|sign(?:ing)?[_-]?key|encryption[_-]?key|authorization|session[_-]?id)"
+    r"|account[_-]?key|auth[_-]?key|sign(?:ing)?[_-]?key|encryption[_-]?key|authorization|session[_-]?id)"
 )
 _SECRET_NAME = (
-    rf"(?:(?i:[\w.-]{{0,60}}{SECRET_WORD}[\w.-]{{0,60}})|[A-Z][A-Z0-9_]{{0,60}}_(?:KEY|PASS|PWD|PW|PIN|AUTH))"
+    rf"(?:(?i:[\w.-]{{0,60}}{SECRET_WORD}[\w.-]{{0,60}}|_?auth)|[A-Z][A-Z0-9_]{{0,60}}_(?:KEY|PASS|PWD|PW|PIN|AUTH))"
 )
 # Quoted to the closing quote, also where the quotes themselves are escaped, else to what ends a word.
 _VALUE = (
@@ -158,6 +158,7 @@ SHAPES: tuple[Shape, ...] = (
     # After the id of one of AWS's keys its secret of forty characters.
     _secret(r"(?:AKIA|ASIA)[A-Z0-9]{12,}[^\n]{0,60}?(?<![\w/+])(?P<it>[A-Za-z0-9/+]{40})(?![\w/+])"),
     _secret(rf"--[\w-]{{0,40}}(?i:{SECRET_WORD})[\w-]{{0,40}}\s+(?!-){_VALUE}"),
+    _secret(r"(?i:\bpass(?:word|wd|phrase))\s+(?P<it>[^\s\"'<>,;]{6,})", _has_a_digit),
     _secret(rf"(?<![\w.-]){_SECRET_NAME}\\?[\"']?\s*(?:=>|:=|=|:)\s*{_SCHEME}{_VALUE}", _is_told),
     _secret(
         rf"\b(?i:{SECRET_WORD}|keys?|login|auth)\b[^\n<]{{0,40}}?(?<![\w/+.-])(?P<it>[\w+/-]{{16,}}={{0,2}})(?![\w.])",
