@@ -15,8 +15,8 @@ from gpucheck.bench.transfer.judge import WAYS
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
 from gpucheck.peaks import Unknown, lookup
-from gpucheck.report.events import Judged, Measured, Recorder
-from gpucheck.report.facts import Facts
+from gpucheck.report.events import Judged, Measured, Notice, Recorder
+from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 from gpucheck.report.report import Collector
@@ -164,6 +164,22 @@ def test_a_threshold_for_a_device_by_its_exact_name() -> None:
     other = [replace(one, device=DeviceRef("cuda:0", None, "NVIDIA H200 NVL")) for one in BOTH]
     assert judged(other, *asked)["transfer.min_gbps"].verdict == "pass"
     assert judged(BOTH, set_to("transfer.min_gbps", 60e9, "NVIDIA L4")) == {}
+
+
+def test_a_device_that_only_others_thresholds_name_is_told() -> None:
+    cards = (Device("cuda", "cuda:0", "NVIDIA H200"), Device("cuda", "cuda:1", "NVIDIA A100-SXM4-80GB"))
+    facts = Facts(devices=cards)
+    asked = [set_to("transfer.min_gbps", 60e9, name) for name in ("NVIDIA H200", "NVIDIA L4")]
+    assert limits.by_other_names(asked, facts, ["cuda:0", "cuda:1"]) == [
+        'no threshold names "NVIDIA A100-SXM4-80GB"; those by name are for "NVIDIA H200", "NVIDIA L4"'
+    ]
+    assert limits.by_other_names(asked, facts, ["cuda:0"]) == []
+    assert limits.by_other_names([set_to("transfer.min_gbps", 60e9)], facts, ["cuda:1"]) == []
+    recorder = Recorder()
+    devices.begin(recorder, facts, ["cuda:1"], Shared(tuple(asked)))
+    assert [(event.level, event.text[:42]) for event in recorder.events if isinstance(event, Notice)] == [
+        ("warning", 'no threshold names "NVIDIA A100-SXM4-80GB"')
+    ]
 
 
 def test_a_share_of_the_link_replaces_what_the_benchmark_says_of_it() -> None:

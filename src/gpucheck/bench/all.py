@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import psutil
 
 from gpucheck import exits, naming
-from gpucheck.bench import all_headlines, limits, occupied
+from gpucheck.bench import all_headlines, limits
 from gpucheck.bench.bandwidth import cases as bandwidth
 from gpucheck.bench.bandwidth.command import command as run_bandwidth
 from gpucheck.bench.crossover import cases as crossover
 from gpucheck.bench.crossover.command import command as run_crossover
-from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.bench.devices import ALONE, Shared, begin
 from gpucheck.bench.matmul import cases as matmul
 from gpucheck.bench.matmul.command import command as run_matmul
 from gpucheck.bench.overlap import cases as overlap
@@ -167,8 +167,7 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
-    for finding in occupied.judge(facts, chosen.ids):
-        emit(Judged(finding))
+    begin(emit, facts, chosen.ids, shared)
     deadline = began + (options.time_budget_s or default_s(chosen.ids))
     share = host_share()
     told = _Told(emit)

@@ -35,6 +35,14 @@ class Shared:
 ALONE = Shared()
 
 
+def begin(emit: Emit, facts: Facts, device_ids: Sequence[str], shared: Shared) -> None:
+    """Say what is to be known before anything is measured: who else is there, and for whom no threshold counts."""
+    for line in limits.by_other_names(shared.limits, facts, device_ids):
+        emit(Notice(line, "warning"))
+    for finding in occupied.judge(facts, device_ids):
+        emit(Judged(finding))
+
+
 def each(
     device: str,
     emit: Emit,
@@ -57,8 +65,7 @@ def each(
         emit(Notice(chosen.notice))
 
     if shared.facts is None:
-        for finding in occupied.judge(facts, chosen.ids):
-            emit(Judged(finding))
+        begin(emit, facts, chosen.ids, shared)
     in_use = {device.id for device in facts.devices if held_bytes(device) is not None}
 
     def judge(accel: Accel, measured: Sequence[Measurement], *, complete: bool) -> None:

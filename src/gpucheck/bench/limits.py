@@ -13,6 +13,7 @@ from typing import Any
 from gpucheck import thresholds
 from gpucheck.bench.figures import TABLE, Ceiling, Ceilings, Figure
 from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.thresholds import BY_ID, Limit
@@ -41,6 +42,16 @@ def judge(
         made[name] = _finding(one, measurements, known, device.id, before, complete=complete)
     kept = [made.pop(finding.id, finding) for finding in findings]
     return [*kept, *made.values()]
+
+
+def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[str]) -> list[str]:
+    """In a line each, the devices for which nothing is asked by name though there is of others: a name may be wrong."""
+    known = sorted({one.device for one in limits if one.device is not None})
+    if not known:
+        return []
+    listed = ", ".join(f'"{name}"' for name in known)
+    names = dict.fromkeys(one.name or one.id for one in facts.devices if one.id in device_ids)
+    return [f'no threshold names "{name}"; those by name are for {listed}' for name in names if name not in known]
 
 
 def again(findings: Sequence[Finding], measurements: Sequence[Measurement]) -> list[Finding]:
