@@ -59,7 +59,7 @@ def _judged(evidence: Evidence, *, is_old: bool) -> Seen | None:
     said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in mine.items())
     refused = any(one.device in mine and _NO_IMAGE.search(one.error or "") for one in probe.kernels)
     driver = evidence.driver.libcuda_version or evidence.driver.cuda_version
-    tag = wheels.tag_for(_capabilities(evidence).values(), wheels.major(driver))
+    tag = wheels.tag_for(_capabilities(evidence).values(), wheels.major(driver), evidence.host.architecture)
     return Seen(
         f"{said}; torch {probe.version} has code for {', '.join(probe.architectures or ())}",
         {"capabilities": _capabilities(evidence), "architectures": list(probe.architectures or ())},

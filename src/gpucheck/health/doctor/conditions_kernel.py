@@ -196,13 +196,24 @@ def _open_needed(evidence: Evidence) -> Seen | None:
         return None
     found = lines(evidence, OPEN_NEEDED)
     if found:
-        return Seen(found[-1], {"log": found}, certainty="proof")
+        return Seen(found[-1], {"log": found}, fix=_open_package(evidence), certainty="proof")
     new = [gpu for gpu in evidence.stack.gpus if (_number(gpu.device) or 0) >= FIRST_BLACKWELL]
     if not new or evidence.driver.kernel_module_open is not False or lines(evidence, FALLEN):
         return None
     return Seen(
         f"{_cards(tuple(new))} is Blackwell or newer, and the loaded module is the proprietary one",
         {"devices": [gpu.device for gpu in new], "kernel_module_open": False},
+        fix=_open_package(evidence),
+    )
+
+
+def _open_package(evidence: Evidence) -> str | None:
+    """The line that installs the open module of the branch that is loaded; None where that is not known."""
+    branch = (evidence.driver.kernel_module_version or "").partition(".")[0]
+    if not branch:
+        return None
+    return (
+        f"sudo apt install nvidia-driver-{branch}-open (Ubuntu; from NVIDIA's own repository nvidia-open), and reboot"
     )
 
 
@@ -326,8 +337,8 @@ CONDITIONS: tuple[Condition, ...] = (
         title="the kernel refuses NVIDIA's module for want of a signature",
         meaning="With Secure Boot the kernel loads only modules that are signed with a key that the firmware knows. A "
         "module that was built here is signed with a key of this machine, which has to be enrolled once.",
-        fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der, reboot, and enrol the key at the blue screen; or "
-        "switch Secure Boot off in the firmware",
+        fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
+        "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
         judge=_absent("rejected"),
         texts=(r"Key was rejected by service", r"Loading of (?:unsigned )?module.* rejected"),
     ),
@@ -340,8 +351,8 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="With Secure Boot the kernel loads only signed modules. The module is there and is not loaded; a "
         "missing signature is the likeliest cause.",
         settle="`sudo modprobe nvidia` says `Key was rejected by service`",
-        fix="sudo modprobe nvidia; if the key is rejected, sudo mokutil --import /var/lib/shim-signed/mok/MOK.der, "
-        "reboot, and enrol the key",
+        fix="sudo modprobe nvidia; if the key is rejected, sudo mokutil --import /var/lib/shim-signed/mok/MOK.der "
+        "(Debian and others: /var/lib/dkms/mok.pub), reboot, and enrol the key",
         judge=_absent("unsigned"),
     ),
     Condition(

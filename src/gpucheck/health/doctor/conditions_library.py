@@ -67,7 +67,9 @@ def _unloaded(why: Unloaded) -> Callable[[Evidence], Seen | None]:
 def _broken(evidence: Evidence) -> Seen:
     error = evidence.driver.cuinit_error or ""
     found = [one.path for one in (*evidence.stack.path_libraries, *evidence.stack.libraries) if one.name == LIBCUDA]
-    return Seen(error, {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found})
+    told = {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found}
+    mend = "remove it if it is empty or foreign, else install the driver's libraries anew; then sudo ldconfig"
+    return Seen(error, told, f"ls -l {found[0]}; {mend}" if found else None)
 
 
 def _unlinked(evidence: Evidence) -> Seen:

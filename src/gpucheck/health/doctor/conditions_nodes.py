@@ -7,6 +7,7 @@ import os
 import re
 
 from gpucheck.health.devices_driver import KEPT_OUT, WSL_NODE
+from gpucheck.health.doctor import wheels
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.conditions_kernel import why_absent
 from gpucheck.health.doctor.evidence import Evidence
@@ -84,7 +85,13 @@ def _denied(evidence: Evidence) -> Seen | None:
     if not refused:
         return None
     paths = [node.path for node in refused]
-    return Seen(f"this user may not read and write {', '.join(paths)}", {"denied": paths})
+    return Seen(
+        f"this user may not read and write {', '.join(paths)}",
+        {"denied": paths},
+        fix=f"ls -ln {paths[0]}; start the container as root, or with --group-add and the number of the node's group"
+        if evidence.in_container
+        else None,
+    )
 
 
 def _refused(evidence: Evidence) -> Seen | None:
@@ -341,7 +348,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="this torch was not built for Jetson",
         meaning="Wheels of the common index for aarch64 are for servers. Up to JetPack 6 a Jetson needs NVIDIA's own.",
         settle="the same check passes with NVIDIA's wheel for the JetPack that is installed",
-        fix="install the torch wheel that NVIDIA gives for your JetPack (see `Installing PyTorch for Jetson Platform`)",
+        fix=wheels.JETSON,
         judge=_jetson_wheel,
     ),
 )

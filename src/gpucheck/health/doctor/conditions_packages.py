@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
+from gpucheck.health.doctor import wheels
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.conditions_torch import torch_version
 from gpucheck.health.doctor.evidence import Evidence
@@ -40,12 +41,14 @@ def _two_versions(evidence: Evidence) -> Seen | None:
     told = (probe.versions or {}).get("torch", ()) if probe else ()
     if probe is None or not told:
         return None
+    uninstall = f"{_interpreter(evidence)} -m pip uninstall -y torch"
+    fix = f"{uninstall}, until it says that there is none; then install it once"
     if len(set(told)) > 1:
-        return Seen(f"torch is installed as {' and '.join(sorted(set(told)))}", {"versions": list(told)})
+        return Seen(f"torch is installed as {' and '.join(sorted(set(told)))}", {"versions": list(told)}, fix)
     loaded = probe.version
     if loaded is None or _is_same_version(loaded, told[0]):
         return None
-    return Seen(f"installed as {told[0]}, and its files say {loaded}", {"versions": list(told), "loaded": loaded})
+    return Seen(f"installed as {told[0]}, and its files say {loaded}", {"versions": list(told), "loaded": loaded}, fix)
 
 
 def _is_same_version(one: str, other: str) -> bool:
@@ -71,7 +74,17 @@ def _pynvml(evidence: Evidence) -> Seen | None:
     if not {"pynvml", "nvidia-ml-py"} <= set(versions):
         return None
     told = {name: list(versions[name]) for name in ("pynvml", "nvidia-ml-py")}
-    return Seen(f"pynvml {told['pynvml'][0]} and nvidia-ml-py {told['nvidia-ml-py'][0]} are installed", told)
+    said = f"pynvml {told['pynvml'][0]} and nvidia-ml-py {told['nvidia-ml-py'][0]} are installed"
+    remove = f"{_interpreter(evidence)} -m pip uninstall -y pynvml"
+    if _parts(told["pynvml"][0]) >= (12,):
+        title = "pynvml is only a name for nvidia-ml-py, and warns of itself"
+        return Seen(f"{said}; from 12 on pynvml brings no module of that name", told, remove, "proof", "info", title)
+    install = f"{_interpreter(evidence)} -m pip install --force-reinstall nvidia-ml-py"
+    return Seen(said, told, f"{remove}; {install}")
+
+
+def _interpreter(evidence: Evidence) -> str:
+    return wheels.interpreter(evidence.torch.executable if evidence.torch else None)
 
 
 def _torchvision(evidence: Evidence) -> Seen | None:
@@ -80,7 +93,8 @@ def _torchvision(evidence: Evidence) -> Seen | None:
     versions = (probe.versions if probe else None) or {}
     vision = (versions.get("torchvision") or (None,))[0]
     torch = torch_version(evidence) or (versions.get("torch") or (None,))[0]
-    if vision is None or torch is None:
+    # Of a vendor's own builds (2.6.0a0+ecf3bae40a.nv25.01) each is of whatever commit it took.
+    if vision is None or torch is None or "a0+" in torch:
         return None
     ours, theirs = _parts(torch), _parts(vision)
     if len(ours) < 2 or len(theirs) < 2 or ours[0] != 2 or theirs[0] != 0:
@@ -89,7 +103,8 @@ def _torchvision(evidence: Evidence) -> Seen | None:
     if theirs[1] - 15 == ours[1] and len(set(built)) < 2:
         return None
     wanted = f"torchvision 0.{ours[1] + 15} belongs to torch 2.{ours[1]}"
-    return Seen(f"torchvision {vision} with torch {torch}; {wanted}", {"torchvision": vision, "torch": torch})
+    fix = f"{_interpreter(evidence)} -m pip install --force-reinstall torch torchvision, both from one index"
+    return Seen(f"torchvision {vision} with torch {torch}; {wanted}", {"torchvision": vision, "torch": torch}, fix)
 
 
 def _triton(missing: Literal["compiler", "libcuda"]) -> Callable[[Evidence], Seen | None]:

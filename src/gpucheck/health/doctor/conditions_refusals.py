@@ -98,9 +98,22 @@ def _mps(*codes: int) -> Callable[[Evidence], Seen | None]:
             return None
         folder = evidence.value(MPS_FOLDER)
         where = f"{MPS_FOLDER}={folder}" if folder else f"{MPS_FOLDER} is not set: the usual place is /tmp/nvidia-mps"
-        return answered(evidence, where, cuda_mps_pipe_directory=folder)
+        # Without the variable a daemon that ended has left its pipes in the usual place, where CUDA finds them.
+        fix = None if folder else "nvidia-cuda-mps-control -d; or, to do without, sudo rm -r /tmp/nvidia-mps"
+        unreachable = evidence.driver.cuinit_code in (805, 806)
+        return answered(evidence, where, fix=fix if unreachable else None, cuda_mps_pipe_directory=folder)
 
     return judge
+
+
+def _not_supported(evidence: Evidence) -> Seen | None:
+    """801: on a Jetson mostly of a user who may not open its nodes."""
+    if evidence.driver.cuinit_code != 801:
+        return None
+    if evidence.stack.jetson is None:
+        return answered(evidence)
+    fix = "sudo usermod -aG video,render $USER, then log in anew; a container: --group-add video --group-add render"
+    return answered(evidence, "this is a Jetson", fix=fix, jetson=evidence.stack.jetson)
 
 
 def _other(evidence: Evidence) -> Seen | None:
@@ -159,12 +172,14 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="hint",
         title="the driver does not support CUDA on this system",
         meaning="cuInit answers 801: not supported. A virtual GPU whose profile is for graphics alone (B and A series) "
-        "answers so, and a sandbox that passes on only a part of the driver's calls.",
+        "answers so, a sandbox that passes on only a part of the driver's calls, and a Jetson whose nodes a user "
+        "outside the groups video and render may not open.",
         settle="`nvidia-smi -q | grep -i product` names a virtual GPU's profile",
         fix="use a profile for computing (vGPU: C or Q series); outside the sandbox, run it again",
-        judge=answers(801),
+        judge=_not_supported,
         cuinit=(801,),
         texts=(r"Error 801: operation not supported", r"CUDA_ERROR_NOT_SUPPORTED"),
+        source="dusty-nv/jetson-containers issue 1136",
     ),
     Condition(
         id="driver.confidential",

@@ -32,10 +32,14 @@ def _cuda_build(evidence: Evidence) -> str:
     """The line that installs a torch for the GPUs and the driver that are here."""
     if not evidence.is_nvidia_here:
         return wheels.reinstall(evidence.torch.executable if evidence.torch else None)
+    # From JetPack 7 (R38) on a Jetson takes the wheels that servers take.
+    release = re.search(r"\bR(\d+)", evidence.stack.jetson or "")
+    if release is not None and int(release[1]) < 38:
+        return wheels.JETSON
     driver = evidence.driver.libcuda_version or evidence.driver.cuda_version
     capabilities = [card.compute_capability for card in evidence.cards if card.compute_capability]
     python = evidence.torch.executable if evidence.torch else None
-    return wheels.install(python, wheels.tag_for(capabilities, wheels.major(driver)))
+    return wheels.install(python, wheels.tag_for(capabilities, wheels.major(driver), evidence.host.architecture))
 
 
 def _failed(evidence: Evidence, *stages: str) -> TorchProbe | None:

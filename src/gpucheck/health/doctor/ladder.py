@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpucheck.health.doctor import fixes
 from gpucheck.health.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Rung, Seen
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.report.finding import Finding, Verdict
@@ -59,7 +60,7 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
     torch has run a kernel nothing below it can be broken, whatever versions or permissions suggest: what says so all
     the same is left out, since success was seen. On the rungs that are judged by device another one may still fail.
     """
-    seen = [Sighting(c, found) for c in conditions if (found := c.judge(evidence)) is not None]
+    seen = [Sighting(c, _fitted(c, found, evidence)) for c in conditions if (found := c.judge(evidence)) is not None]
     breaking = sorted((one for one in seen if one.breaks), key=_order)
     if evidence.torch_works:
         breaking = [one for one in breaking if one.condition.rung in BY_DEVICE]
@@ -68,6 +69,11 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
         return Diagnosis(None, (), aside)
     first, *others = breaking
     return Diagnosis(first, tuple(others), aside)
+
+
+def _fitted(condition: Condition, seen: Seen, evidence: Evidence) -> Seen:
+    """What was seen, with a fix that works on this system."""
+    return replace(seen, fix=fixes.here(condition.fix if seen.fix is None else seen.fix, evidence.host))
 
 
 def _order(one: Sighting) -> tuple[int, int]:
@@ -95,5 +101,5 @@ def _finding(one: Sighting, verdict: Verdict, *, because: str | None = None) -> 
         **({"because_of": because} if because else {}),
     }
     # What mends the first mends this too: a fix of its own would send its reader astray.
-    fix = None if because else (seen.fix if seen.fix is not None else condition.fix) or None
+    fix = None if because else seen.fix or None
     return Finding(condition.id, verdict, seen.title or condition.title, seen.message, evidence, fix)
