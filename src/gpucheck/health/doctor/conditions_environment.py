@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.health.devices_at_rest import at_rest
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.conditions_links import name_of
 from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, Finding
 
 # Variables of debuggers and profilers which slow down or change whatever uses CUDA, once they are left over: those that
@@ -77,7 +79,17 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
         told.append(
             f"{name_of(card)}: {units.capacity(used)} {f'by {by}' if by else 'by processes that are not listed'}"
         )
-    return Seen("; ".join(told), {name_of(card): used for card, used in taken})
+    seen = Seen("; ".join(told), {name_of(card): used for card, used in taken})
+    if not all(_is_for_a_screen(card) for card, _ in taken):
+        return seen
+    return replace(seen, verdict="info", title="a screen's programs hold memory of this GPU")
+
+
+def _is_for_a_screen(card: Device) -> bool:
+    """Whether programs that draw hold it: beside them is no more than a context or two, torch's own among them."""
+    computing = [one.used_memory_bytes for one in card.processes or () if "graphics" not in one.kind]
+    known = [used for used in computing if used is not None]
+    return len(computing) < len(card.processes or ()) and known == computing and sum(known) < FOREIGN_BYTES
 
 
 def _hot(evidence: Evidence) -> Seen | None:
