@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.machine import child, nvml, nvml_fields, nvml_sampler, nvml_sound
+from gpucheck.machine.nvml_row import Row
 from gpucheck.machine.readings import NvmlDoor, NvmlReading
 from gpucheck.report.facts import (
     ClockReasons,
@@ -573,7 +574,7 @@ def test_an_older_nvidia_ml_py_lacks_a_function_and_no_more() -> None:
         pass
 
     old = types.SimpleNamespace(NVMLError=NVMLError, nvmlDeviceGetPowerUsage=lambda handle: 1500)
-    row = nvml.Row()
+    row = Row()
     power, limit = (field for field in nvml_fields.DETAILS if field.name.startswith("power"))
     row.read(old, object(), (power, limit))
     assert row.device == {"kind": "cuda", "power_w": 1.5}

@@ -55,6 +55,9 @@ VIOLATION_FIELDS = {
 # More than any part has (Grace Hopper has the most known).
 MOST_C2C_LINKS = 16
 
+# An enumeration that grew has one number more, not a hundred.
+MOST_NAMED = 100
+
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
 TEMPERATURE_GPU = 0
@@ -153,8 +156,18 @@ def recovery_action(values: Any) -> str:
     answer = values[0]
     if answer.nvmlReturn:
         raise CodeAnswered(answer.nvmlReturn)
-    action = int(answer.value.uiVal)
-    return RECOVERY_ACTIONS.get(action, f"action {action}")
+    return _named(RECOVERY_ACTIONS, answer.value.uiVal, "action")
+
+
+def compute_mode(value: int) -> str:
+    """The mode by name; one that is not known here as `mode 9`."""
+    return _named(COMPUTE_MODES, value, "mode")
+
+
+def _named(names: dict[int, str], value: int, what: str) -> str:
+    if not isinstance(value, int) or not 0 <= value < MOST_NAMED:
+        raise ValueError(value)
+    return names.get(value, f"{what} {value}")
 
 
 def c2c_rate(values: Any) -> float:
@@ -246,7 +259,7 @@ DETAILS: tuple[Field, ...] = (
     ),
     _one("numa_node", "nvmlDeviceGetMemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node),
     _one("persistence_mode", "nvmlDeviceGetPersistenceMode", convert=flag),
-    _one("compute_mode", "nvmlDeviceGetComputeMode", convert=lambda mode: COMPUTE_MODES.get(mode, f"mode {mode}")),
+    _one("compute_mode", "nvmlDeviceGetComputeMode", convert=compute_mode),
 )
 
 # Between the device and its own CPU, where there is such a link; no field of Device.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import types
 import typing
@@ -37,6 +38,12 @@ def from_json(kind: type[T], data: Any) -> T:
     return typing.cast(T, _decode(kind, data))
 
 
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """A dataclass's own types; the annotations are text, which takes longer to read than all else here."""
+    return typing.get_type_hints(kind)
+
+
 def _decode(kind: Any, data: Any) -> Any:
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
@@ -55,7 +62,7 @@ def _decode(kind: Any, data: Any) -> Any:
     if is_dataclass(kind):
         if not isinstance(data, Mapping):
             raise TypeError(f"{getattr(kind, '__name__', kind)} needs an object, not {type(data).__name__}")
-        hints = typing.get_type_hints(kind)
+        hints = _hints(typing.cast(type, kind))
         present = {
             field.name: _decode(hints[field.name], data[field.name]) for field in fields(kind) if field.name in data
         }

@@ -13,12 +13,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from healthy import CARDS, HEALTHY, card, with_cards, with_driver, with_stack, with_torch, with_unknown, without_gpu
 
 from gpucheck.health.doctor import conditions_environment, conditions_links
-from gpucheck.health.doctor.condition import Seen
+from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import Fabric, NvLink, RetiredPages
 
-CONDITIONS = {one.id: one for file in (conditions_links, conditions_environment) for one in file.CONDITIONS}
+CONDITIONS: dict[str, Condition] = {
+    one.id: one for file in (conditions_links, conditions_environment) for one in file.CONDITIONS
+}
 QUIET = {"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0}
 UP, DOWN = NvLink(0, True, QUIET), NvLink(1, False)
 

@@ -291,8 +291,8 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="`gpucheck bench matmul` shows what that costs",
         fix="nvidia-smi -q -d CLOCK,PERFORMANCE; a setting of the clock goes with `sudo nvidia-smi --reset-gpu-clocks`",
         judge=_low_clock,
-        source="a choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains; below half without "
-        "any reason stands out",
+        source="a choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains; below half "
+        "without any reason stands out",
     ),
     Condition(
         id="load.link_width",
