@@ -57,6 +57,7 @@ def refuses(code: int, more: str = "") -> str:
 # What each tool asks of torch, with the warning of a real one where the card is of another architecture.
 TORCH = """
 import sys, types, warnings
+if {broken!r}: raise ImportError({broken!r})
 from . import version
 __version__ = version.__version__
 class _C:
@@ -100,6 +101,7 @@ def torch_package(
     architectures: tuple[str, ...] = ("sm_90",),
     error: str = "",
     warning: str = "",
+    broken: str = "",
     also: str = "",
 ) -> Callable[[Path, Path], None]:
     """A torch of these answers, with torch's own collect_env; `also` is the version of a second that is installed."""
@@ -108,8 +110,8 @@ def torch_package(
         package = site / "torch"
         (package / "utils").mkdir(parents=True)
         version = f"2.14.1+{'cpu' if cuda is None else 'cu' + cuda.replace('.', '')}"
-        told = TORCH.format(devices=devices, architectures=list(architectures), error=error, warning=warning)
-        (package / "__init__.py").write_text(told)
+        told = {"devices": devices, "architectures": list(architectures), "error": error, "warning": warning}
+        (package / "__init__.py").write_text(TORCH.format(**told, broken=broken))
         (package / "version.py").write_text(
             f"__version__ = {version!r}\ncuda = {cuda!r}\nhip = None\nxpu = None\ndebug = False\n"
         )
@@ -220,7 +222,7 @@ FAULTS = (
     # libraries
     Fault(
         "libcuda is missing",
-        r"libcuda(\.so(\.1)?)?\b.{0,60}(missing|not (found|there|installed)|cannot be (found|loaded))|no libcuda",
+        r"libcuda(\.so(\.1)?)?\b.{0,60}(missing|is not\b|not (found|there|installed)|cannot be)|no libcuda",
         CARD,
         cuda=None,
     ),
@@ -263,9 +265,9 @@ FAULTS = (
         torch=torch_package(also="2.6.0"),
     ),
     Fault(
-        "another libcublas on LD_LIBRARY_PATH",
-        r"undefined symbol|version .{0,40} not (found|defined)|libcublas.{0,80}(LD_LIBRARY_PATH|conflict|wrong|other)",
-        files={"libcublas.so.13": "compiled"},
+        "torch's libraries do not go together",
+        r"undefined symbol",
+        torch=torch_package(broken="/site/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister"),
     ),
 )
 # Without a fault: what a tool says here too names nothing.
@@ -276,11 +278,10 @@ CONTROL = Fault("no GPU, no fault", r"(?!)", driver=False)
 
 
 def compile_fakes(folder: Path) -> None:
-    """Both libraries and one without a symbol, in `folder`."""
+    """Both libraries, in `folder`."""
     compiler = ["cc", "-shared", "-fPIC", "-O1", "-w"]
     for name, source in SOURCES.items():
         subprocess.run([*compiler, "-o", folder / name, FAKES / source], check=True)
-    subprocess.run([*compiler, "-x", "c", "-o", folder / "empty.so", os.devnull], check=True)
 
 
 def build(fault: Fault, folder: Path, fakes: Path, python: str, own_torch: Path) -> tuple[dict[str, str], Path]:
@@ -307,10 +308,7 @@ def build(fault: Fault, folder: Path, fakes: Path, python: str, own_torch: Path)
         environment |= {"LD_LIBRARY_PATH": str(libraries), "FAKE_DRIVER": str(folder / "script")}
         environment["PATH"] = os.pathsep.join((str(programs), environment["PATH"]))
     for name, text in fault.files.items():
-        if text == "compiled":
-            shutil.copy(fakes / "empty.so", libraries / name)
-        else:
-            (here / name).write_text(text)
+        (here / name).write_text(text)
     if fault.torch is not None:
         fault.torch(folder / "site", own_torch)
         environment["PYTHONPATH"] = str(folder / "site")
