@@ -376,6 +376,8 @@ MORE: tuple[tuple[str, str], ...] = (
 )
 
 INNOCENT: tuple[str, ...] = (
+    "_print_Min = _print_Max = _hprint_variadic_function",
+    "psycopg2.errors.NumericValueOutOfRange: integer out of range",
     "node1:411:520 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE",
     "[    5.3] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.14",
     "GPU available: True (cuda), used: True",

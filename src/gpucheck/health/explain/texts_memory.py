@@ -213,7 +213,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "size.index",
         "a tensor has more elements than the operation can count",
-        (r"INT_MAX", r"32-bit ind(ex|ices)", r"canUse32BitIndexMath", r"integer out of range"),
+        (
+            r"\bINT_MAX\b",
+            r"(tensors?|elements|large|more|not) .{0,60}32-bit ind(ex|ices)",
+            r"canUse32BitIndexMath",
+            r"RuntimeError: integer out of range",
+        ),
         "Some operations count in 32 bits, to 2³¹ elements. More memory does not help.",
         "a smaller batch, or the same in parts",
     ),
