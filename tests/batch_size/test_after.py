@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpucheck.batch_size.after import After
-from gpucheck.batch_size.runner import Refused, Result
+from gpucheck.batch_size.exchange import Refused, Result
 from gpucheck.errors import CannotLook
 from gpucheck.report.events import Trial
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gpucheck.batch_size.answer import Context, entry, final_result, findings, measurement
 from gpucheck.batch_size.budget import Budget
-from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.search import Search
 from gpucheck.report.codec import to_json
 from gpucheck.report.measurement import DeviceRef

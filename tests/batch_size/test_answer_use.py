@@ -9,7 +9,8 @@ from gpucheck.batch_size.after import After
 from gpucheck.batch_size.answer import Context
 from gpucheck.batch_size.answer_use import Wishes, entry, findings
 from gpucheck.batch_size.budget import Budget
-from gpucheck.batch_size.runner import Result, Runner
+from gpucheck.batch_size.exchange import Result
+from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Search
 from gpucheck.batch_size.trial_evaluate import evaluate
 from gpucheck.report.codec import to_json

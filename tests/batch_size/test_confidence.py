@@ -12,7 +12,7 @@ from gpucheck.batch_size.confidence import (
     limiting_factor,
     residual,
 )
-from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.exchange import Result
 
 ONE = Result(1, "search", True, "fits", peak_bytes=200)
 HALF = replace(ONE, size=5, peak_bytes=600)

@@ -13,8 +13,9 @@ import pytest
 
 from gpucheck.batch_size.budget import guard_bytes
 from gpucheck.batch_size.command import command
+from gpucheck.batch_size.exchange import Setup
 from gpucheck.batch_size.options import Options
-from gpucheck.batch_size.runner import Runner, Setup
+from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.machine import host, inventory
 from gpucheck.machine.child import python_argv

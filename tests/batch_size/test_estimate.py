@@ -10,8 +10,8 @@ import pytest
 from gpucheck.batch_size import estimate
 from gpucheck.batch_size.budget import parse_limit
 from gpucheck.batch_size.command import command
+from gpucheck.batch_size.exchange import Setup
 from gpucheck.batch_size.options import Options
-from gpucheck.batch_size.runner import Setup
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
 from gpucheck.report.events import Answered, Judged, Recorder

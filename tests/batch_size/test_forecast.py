@@ -10,10 +10,11 @@ import pytest
 
 from gpucheck.batch_size import after, hunt, predict, predict_guide
 from gpucheck.batch_size.budget import Budget
+from gpucheck.batch_size.exchange import Result, Setup
 from gpucheck.batch_size.forecast import Forecast, Need
 from gpucheck.batch_size.hunt import Hunt
 from gpucheck.batch_size.options import Options, plan
-from gpucheck.batch_size.runner import Result, Runner, Setup
+from gpucheck.batch_size.runner import Runner
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.units import GIB, MIB

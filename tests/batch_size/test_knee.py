@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.knee import Knee, Speed, compared, knee, noise, speeds
-from gpucheck.batch_size.runner import Result
 
 
 def trial(size: int, *steps: float, outcome: str = "fits") -> Result:

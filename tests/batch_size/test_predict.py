@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpucheck.batch_size.exchange import Result, Setup
 from gpucheck.batch_size.outcome import Outcome
 from gpucheck.batch_size.predict import (
     Bisection,
@@ -23,7 +24,6 @@ from gpucheck.batch_size.predict import (
 )
 from gpucheck.batch_size.predict_guide import Guide
 from gpucheck.batch_size.predict_run import Predictor
-from gpucheck.batch_size.runner import Result, Setup
 from gpucheck.batch_size.search import Attempt, Search
 from gpucheck.units import GIB, MIB
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.knee import Speed
 from gpucheck.batch_size.recommend import Recommended, against, choose, entry, meets, peaks
-from gpucheck.batch_size.runner import Result
 
 FITS = Result(104, "recommended", False, "fits", peak_bytes=880, steps_s=(1.0, 0.5))
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Refused, Result, Runner, Setup
+from gpucheck.batch_size.exchange import Refused, Result, Setup
+from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, TargetError
 from gpucheck.machine import host

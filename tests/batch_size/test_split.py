@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.split import Split, split
 from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
 from gpucheck.work.spec import parse_target

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.options import Options, plan
-from gpucheck.batch_size.runner import Result
 from gpucheck.batch_size.trial_log import Entry, TrialLog, identity_of, judged_anew
 from gpucheck.errors import UsageError
 from gpucheck.report.facts import Facts, TorchBuild
@@ -222,7 +222,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 FULL = """
 import resource, signal, sys
 from gpucheck.batch_size.options import Options, plan
-from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
 from gpucheck.report.facts import Facts, TorchBuild
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck.batch_size import answer, knee, recommend
+from gpucheck.batch_size.exchange import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result
 from gpucheck.batch_size.forecast import Need
 from gpucheck.batch_size.recipe import in_words, kind_of_size
 from gpucheck.batch_size.recommend import Recommended
-from gpucheck.batch_size.runner import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result, Runner
+from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import GpucheckError
 from gpucheck.report.events import Emit, Progress, Trial

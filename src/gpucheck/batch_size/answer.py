@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck.batch_size.budget import Budget
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.recipe import in_words, kind_of_size
-from gpucheck.batch_size.runner import Result
 from gpucheck.batch_size.search import Search
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats

@@ -11,9 +11,9 @@ from gpucheck.batch_size.accumulate import accumulate
 from gpucheck.batch_size.after import After
 from gpucheck.batch_size.answer import Context, final_result, trial_entry
 from gpucheck.batch_size.confidence import Confidence, confidence, fragmentation, limiting_factor
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.outcome import BOUNDING
 from gpucheck.batch_size.recipe import in_words, kind_of_size
-from gpucheck.batch_size.runner import Result
 from gpucheck.batch_size.search import Search
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding

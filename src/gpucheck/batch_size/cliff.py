@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.outcome import FITS
-from gpucheck.batch_size.runner import Result
 
 # Users report steps 50 times as slow once a driver falls back to the host's memory, some twice. Throttling and
 # clocks that change stay below a factor of two.

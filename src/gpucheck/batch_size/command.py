@@ -7,10 +7,11 @@ import os
 import time
 
 from gpucheck.batch_size import estimate, several
+from gpucheck.batch_size.exchange import IN_TRIAL, TRIAL_TIMEOUT_LEAST_S
 from gpucheck.batch_size.hunt import Hunt
 from gpucheck.batch_size.options import Options, Plan, plan
 from gpucheck.batch_size.prepare import for_estimate, prepare
-from gpucheck.batch_size.runner import IN_TRIAL, TRIAL_TIMEOUT_LEAST_S, Runner
+from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
 from gpucheck.errors import UsageError
 from gpucheck.machine import choose, inventory

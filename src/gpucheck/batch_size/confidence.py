@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.exchange import Result
 
 Level = Literal["high", "medium", "low"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.recipe import in_words
-from gpucheck.batch_size.runner import Result
 from gpucheck.errors import TargetError
 from gpucheck.report.finding import Finding
 

@@ -8,12 +8,13 @@ import time
 from gpucheck.batch_size import answer, answer_use, cliff, ends
 from gpucheck.batch_size.after import After
 from gpucheck.batch_size.budget import Budget
+from gpucheck.batch_size.exchange import STEPS_CONFIRMED, Refused, Result
 from gpucheck.batch_size.forecast import STEPS, Forecast, Need
 from gpucheck.batch_size.options import Plan
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
 from gpucheck.batch_size.predict_guide import Guide, available
 from gpucheck.batch_size.prepare import can_spill, expected_budget, is_dangerous
-from gpucheck.batch_size.runner import STEPS_CONFIRMED, Refused, Result, Runner
+from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.batch_size.trial_log import TrialLog
 from gpucheck.errors import CannotLook

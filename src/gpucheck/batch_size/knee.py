@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.exchange import Result
 
 # A size this close to the fastest is as good: the gain left is below what a run's data loading varies by.
 NEARLY = 0.05

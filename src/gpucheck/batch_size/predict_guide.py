@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from gpucheck.batch_size import predict
+from gpucheck.batch_size.exchange import Result, Setup
 from gpucheck.batch_size.predict import Calibration, Distrusted, Prediction
 from gpucheck.batch_size.predict_run import Predictor
 from gpucheck.batch_size.recipe import in_words
-from gpucheck.batch_size.runner import Result, Setup
 from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
 
 # Below this many sizes the search itself needs as few trials.

@@ -6,8 +6,8 @@ import sys
 from dataclasses import asdict
 
 from gpucheck.batch_size.budget import Budget, MemoryLimit, guard_bytes, on_cpu, on_device
+from gpucheck.batch_size.exchange import Setup
 from gpucheck.batch_size.options import Plan
-from gpucheck.batch_size.runner import Setup
 from gpucheck.machine import host
 from gpucheck.machine.in_use import held_bytes
 from gpucheck.report.events import Emit, Notice

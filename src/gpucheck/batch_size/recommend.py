@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.knee import Speed, compared
-from gpucheck.batch_size.runner import Result
 
 # A long run fragments its memory, meets longer samples and logs more than a trial does: a tenth is left for that.
 HEADROOM = 0.10

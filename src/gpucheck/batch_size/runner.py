@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
-import psutil
-
 from gpucheck import errors
-from gpucheck.batch_size.outcome import End, Outcome, Raised, classify
+from gpucheck.batch_size.exchange import IN_TRIAL, Refused, Result, Setup
+from gpucheck.batch_size.outcome import End, Raised, classify
 from gpucheck.batch_size.search import Attempt
+from gpucheck.batch_size.watch import ASSUMED_BASELINE_BYTES, Watch
 from gpucheck.errors import CannotLook, GpucheckError, TargetError
 from gpucheck.machine import host
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
@@ -28,18 +27,13 @@ from gpucheck.units import capacity, duration
 TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_ARENA_MAX": "1"}
 # How often the child's resident memory is looked at: a CPU fills memory at some 10 GB/s, so 0.2 GB pass between.
 WATCH_S = 0.02
-# Looking for the child's own children walks the process table, so it happens less often.
-FAMILY_S = 0.5
 # Importing torch takes seconds, on a loaded machine or a network disk a minute.
 START_TIMEOUT_S = 180.0
 # A change of what others hold of the device beyond this share of it makes a trial undecided.
 MOVED_SHARE = 0.02
 # More than this into swap is growth that the resident set does not show.
 SPILL_BYTES = 16 * 2**20
-
-# A warmed child with torch has 0.2 to 0.5 GiB, which is not the trial's.
-ASSUMED_BASELINE_BYTES = 2**29
-# A spare child beside the first, which has its baseline already, and as much again for everybody else.
+# For a spare child beside the first, and as much again for everybody else.
 SPARE_ROOM_BYTES = 2 * ASSUMED_BASELINE_BYTES
 
 # SIGKILL, which Windows' signal module does not name.
@@ -47,88 +41,7 @@ KILLED = 9
 # SIGKILL and SIGTERM come from somebody else, the kernel's out-of-memory killer included.
 FROM_OUTSIDE = (KILLED, 15)
 
-# A confirmation takes a third step, since caches settle on some devices; later ones repeat it.
-STEPS_CONFIRMED = 3
-# No trial is thought to hang before so long.
-TRIAL_TIMEOUT_LEAST_S = 30.0
-
-# A child's environment has it, so that a script that a trial imports cannot begin a search of its own.
-IN_TRIAL = "_GPUCHECK_TRIAL"
-
 Malloc = Literal["tuned", "default"]
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a child needs to know. `budget_bytes` and `guard_bytes` are the CPU's; `limit` is for other devices."""
-
-    target: str
-    inputs: tuple[str, ...]
-    mode: str
-    optimizer: str
-    dtype: str | None
-    device: str
-    device_name: str | None
-    budget_bytes: int
-    guard_bytes: int | None
-    limit: dict[str, Any] | None
-    free_before: int | None
-    shared: bool
-    # The child's resident memory may grow by so much before it is ended; None where it is not watched.
-    watch_bytes: int | None
-    # How a step is run: the fields of `work.spec.Recipe` that are not its defaults.
-    recipe: dict[str, Any] = field(default_factory=dict)
-    # Folders that a child looks for the target in after its own.
-    import_path: tuple[str, ...] = ()
-
-    @property
-    def is_cpu(self) -> bool:
-        """Whether trials take the host's memory."""
-        return self.device == "cpu"
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came out of one trial. `reason` is one line; `trace` is what was raised, in full.
-
-    `cut` is True where the caller's deadline ended it, which says nothing about the size; `resumed` where it ran in an
-    earlier run of the search.
-    """
-
-    size: int
-    purpose: str
-    fresh: bool
-    outcome: Outcome
-    reason: str = ""
-    trace: str = ""
-    peak_bytes: int | None = None
-    compute_peak_bytes: int | None = None
-    seconds: float = 0.0
-    cut: bool = False
-    steps_s: tuple[float, ...] = ()
-    started_monotonic_s: tuple[float, ...] = ()
-    retries: int = 0
-    state_bytes: int | None = None
-    gradient_bytes: int | None = None
-    optimizer_bytes: int | None = None
-    loss: str | None = None
-    memory: dict[str, Any] = field(default_factory=dict)
-    resumed: bool = False
-
-    @property
-    def samples_per_s(self) -> float | None:
-        """Samples per second: the median of the steps after the first, which warms up; of the only one where so."""
-        steps = self.steps_s[1:] or self.steps_s
-        return self.size / middle if steps and (middle := statistics.median(steps)) > 0 else None
-
-
-class Refused(Exception):
-    """The child could not be set up for want of memory: `outcome` is its class, `reason` one line."""
-
-    def __init__(self, outcome: Outcome, reason: str) -> None:
-        super().__init__(outcome, reason)
-        self.outcome: Outcome = outcome
-        self.reason = reason
 
 
 class Runner:
@@ -140,7 +53,7 @@ class Runner:
         self.start_s = 0.0
         self._child: LineChild | None = None
         self._spare: LineChild | None = None
-        self._watch: _Watch | None = None
+        self._watch: Watch | None = None
         self._free_expected: int | None = None
         self._fresh = False
 
@@ -211,7 +124,7 @@ class Runner:
         started = time.monotonic()
         spare, self._spare = self._spare, None
         self._child = spare or self._new_process()
-        self._watch = _Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
+        self._watch = Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
         message = {**_as_json(self.setup), "free_expected": self._free_expected}
         answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
         if spare is None:  # a spare one's is not what the next start takes
@@ -363,55 +276,6 @@ class Runner:
 def _is_stray(end: End, kills: int | None) -> bool:
     """Whether a child was killed while the kernel, whose kills were `kills` before, ended none for want of memory."""
     return end.killed_by == KILLED and kills is not None and host.memory_kills() == kills
-
-
-class _Watch:
-    """The resident memory of a child and of its children, looked at while it works."""
-
-    def __init__(self, pid: int, limit: int | None) -> None:
-        self.limit = limit
-        self.exceeded: int | None = None
-        self._pid = pid
-        self.baseline: int | None = None
-        self._highest = 0
-        self._family: list[psutil.Process] = []
-        self._looked_at_family = 0.0
-
-    def begin(self) -> None:
-        """A trial begins: what was before does not count."""
-        self._highest = self._resident()
-
-    def growth(self) -> int:
-        """The highest level seen since `begin`, above the warmed child's."""
-        self.look()
-        return max(0, self._highest - (self.baseline or 0))
-
-    def look(self) -> bool:
-        """Look once; True where the limit is passed. Until the child is ready, what importing takes is assumed."""
-        now = self._resident()
-        self._highest = max(self._highest, now)
-        if self.limit is None:
-            return False
-        growth = now - (self.baseline if self.baseline is not None else ASSUMED_BASELINE_BYTES)
-        if growth > self.limit:
-            self.exceeded = growth
-        return self.exceeded is not None
-
-    def _resident(self) -> int:
-        try:
-            process = psutil.Process(self._pid)
-            if time.monotonic() - self._looked_at_family > FAMILY_S:
-                self._looked_at_family = time.monotonic()
-                self._family = process.children(recursive=True)
-            total = int(process.memory_info().rss)
-        except psutil.Error:
-            return 0
-        for member in self._family:
-            try:
-                total += int(member.memory_info().rss)
-            except psutil.Error:
-                continue
-        return total
 
 
 def _as_json(setup: Setup) -> dict[str, Any]:

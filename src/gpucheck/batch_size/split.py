@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpucheck.batch_size.runner import Result
+from gpucheck.batch_size.exchange import Result
 
 # The slope near the largest size, as far from it as the trials allow: from a size of at most this share of it.
 APART = 0.75

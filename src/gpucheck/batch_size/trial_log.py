@@ -13,9 +13,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, get_args
 
+from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.options import Plan
 from gpucheck.batch_size.outcome import BOUNDING, FITS, Outcome
-from gpucheck.batch_size.runner import Result
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Facts
