@@ -204,7 +204,7 @@ FAULTS = (
     # NVML and the cards
     Fault(
         "NVML: driver and library of different versions",
-        r"library version mismatch|mismatch|different versions",
+        r"unsupported display driver|mismatch|different versions",
         refuses(803, "nvml.init=!18\n"),
     ),
     Fault("NVML: the GPU is lost", r"(GPU|card) is lost|lost (the|a) (GPU|card)", refuses(100, "handle=!15\n")),
