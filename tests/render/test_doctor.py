@@ -111,3 +111,18 @@ def test_a_report_that_was_cut_off_says_nothing_of_what_was_not_read() -> None:
         "gpucheck.report/1", "0.1.0", "doctor", (), "", 1.0, Facts(), (), (), {}, (), Summary("skip", 130, False)
     )
     assert text.blocks(made) == [Line("not complete: the command was cut off", "yellow")]
+
+
+def test_what_was_seen_under_load_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = {"generation": 5, "width": 16}
+    seen = {"sm_clock_hz": {"median": 1.755e9}, "max_sm_clock_hz": 1.98e9, "temperature_celsius": 41.0, "pcie": link}
+    blind = {**dict.fromkeys(seen), "pcie": {"generation": None, "width": None}}
+    cards = [
+        {"device": "cuda:0", "telemetry": seen},
+        {"device": "cuda:1", "telemetry": None},
+        {"device": "cuda:2", "telemetry": blind},
+        {"device": "cuda:3", "telemetry": {**blind, "sm_clock_hz": {"median": 345e6}}},
+    ]
+    lines = shown(monkeypatch, load={"load_s": 1.0, "cards": cards})
+    assert "under 1.00 s of load: cuda:0 1755 of 1980 MHz, 41 °C, PCIe 5 x16; cuda:3 345 MHz" in lines
+    assert not [line for line in shown(monkeypatch, load=None) if "load" in line]

@@ -7,11 +7,15 @@ so that a crash tells where it happened.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import time
-from typing import Any
+
+# A stray json.py in the current folder must break torch, if anything: not this program.
+FOLDER = [sys.path.pop(0)] if __name__ == "__main__" and sys.path[:1] == [""] else []
+
+import json  # noqa: E402
+import os  # noqa: E402
+import time  # noqa: E402
+from typing import Any  # noqa: E402
 
 SAID = 1  # where the answer goes
 # A product of this size keeps the largest part busy for longer than it takes to enqueue (0.2 ms on an H200), and takes
@@ -46,6 +50,7 @@ def turn(torch: Any, work: dict[str, tuple[Any, Any, Any]]) -> None:
 
 def main(settle_s: float, load_s: float, devices: list[str]) -> None:
     """Load the devices, and say from when to when, on the clock of `time.perf_counter`."""
+    sys.path[:0] = FOLDER
     say(stage="import")
     import torch
 

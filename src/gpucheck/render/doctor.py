@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpucheck import units
 from gpucheck.render.blocks import Block, Cell, Column, Line, advice_line, finding_line, table, verdict_cell
 from gpucheck.render.devices import versions
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
@@ -39,6 +40,7 @@ def blocks(report: Report) -> list[Block]:
     for one in sorted(aside, key=lambda one: WORST_FIRST.index(one.verdict)):
         laid_out.append(finding_line(one))
         laid_out += [advice_line(one.fix)] if one.fix else []
+    laid_out += _load(told.get("load") or {})
     # Cut off before anything was read, there is nothing to say of versions.
     return laid_out + ([Line(versions(report.facts))] if report.facts.python is not None else [])
 
@@ -61,6 +63,29 @@ def _ladder(rungs: list[dict[str, Any]]) -> list[Block]:
         if rung["state"] == "absent":
             absent.setdefault(rung["shown_by"], []).append(rung["rung"])
     return laid_out + [Line(f"– does not apply: {', '.join(names)} ({why})") for why, names in absent.items()]
+
+
+def _load(load: dict[str, Any]) -> list[Block]:
+    """What each card was seen to do under load, in a line."""
+    seen = [
+        f"{card['device']} {', '.join(said)}"
+        for card in load.get("cards", ())
+        if card["telemetry"] is not None and (said := _seen(card["telemetry"]))
+    ]
+    return [Line(f"under {units.duration(load['load_s'])} of load: {'; '.join(seen)}")] if seen else []
+
+
+def _seen(telemetry: dict[str, Any]) -> list[str]:
+    clock, most, link = telemetry["sm_clock_hz"], telemetry["max_sm_clock_hz"], telemetry["pcie"]
+    parts = []
+    if clock is not None:
+        of = f" of {most / 1e6:.0f}" if most is not None else ""
+        parts.append(f"{clock['median'] / 1e6:.0f}{of} MHz")
+    if telemetry["temperature_celsius"] is not None:
+        parts.append(f"{telemetry['temperature_celsius']:.0f} °C")
+    if link["generation"] is not None and link["width"] is not None:
+        parts.append(f"PCIe {link['generation']} x{link['width']}")
+    return parts
 
 
 def _row(rung: dict[str, Any]) -> list[str | Cell]:
