@@ -266,7 +266,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="the power limit holds the clock",
         meaning="Normal at full load: the card is as fast as its power limit lets it be.",
-        fix="",
+        fix="nothing to mend; nvidia-smi -q -d POWER says whether the limit is the card's own",
         judge=_power_limited,
         source="NVML, nvmlClocksEventReasons 0x4",
     ),
