@@ -5,6 +5,7 @@ A card at rest lowers its clock, its link's generation and on some parts its wid
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +34,14 @@ SUSTAINED = 0.5
 LOW_CLOCK = 0.5
 # So close to its slowdown a second after rest, a card will reach it.
 CLOSE_CELSIUS = 5.0
+# NVML's highest width is the card's own: cards that are wired for eight lanes (an RTX 3050, laptops, Amazon's A10G) and
+# slots that share theirs stand below it for good. Four lanes have a Thunderbolt case and an M.2 slot; fewer, none.
+LEAST_LANES = 4
+ASLEEP = 1
+# A port stands before every slot, so that no slot's card is on bus 0. One that is came there by passing it to a virtual
+# machine, where the port of the slot cannot be seen, and NVML's highest generation is the card's own.
+ROOT_BUS = re.compile(r"[0-9a-f]+:00:[0-9a-f]{2}\.[0-7]")
+Judge = Callable[[Evidence], Seen | None]
 # What is read under load, and why a verdict could not be given without it.
 READ = ("sm_clock_hz", "clock_reasons", "temperature_celsius", "pcie/generation", "pcie/width")
 
@@ -131,17 +140,48 @@ def _link(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:
             yield card.device, telemetry["pcie"]
 
 
-def _below(now: str, most: str, sign: str) -> Callable[[Evidence], Seen | None]:
+def _below(now: str, most: str, sign: str, is_lost: Callable[[Device | None, dict[str, Any]], bool]) -> Judge:
+    """A link that is below what NVML calls possible: a warning where that was lost, else a remark.
+
+    It was lost where `is_lost` says so of the card alone, and where a card of the same name has more.
+    """
+
     def judge(evidence: Evidence) -> Seen | None:
-        found = {
-            card: link for card, link in _link(evidence) if link.get(now) and link.get(most) and link[now] < link[most]
-        }
+        links = dict(_link(evidence))
+        found = {card: link for card, link in links.items() if link.get(now) and (link.get(most) or 0) > link[now]}
         if not found:
             return None
-        said = [f"{card}: {sign}{link[now]}, and {sign}{link[most]} is possible" for card, link in found.items()]
-        return Seen("; ".join(said), {"links": found, "readings": _readings(evidence)})
+        said, warns = [], False
+        for card, link in found.items():
+            device = _device(evidence, card)
+            alike = [
+                other[now]
+                for name, other in links.items()
+                if other.get(now) and device is not None and _name(evidence, name) == device.name
+            ]
+            behind = max(alike, default=link[now]) > link[now]
+            warns = warns or behind or is_lost(device, link)
+            beside = f", where a card of the same name has {sign}{max(alike)}" if behind else ""
+            said.append(f"{card}: {sign}{link[now]}, and {sign}{link[most]} is possible{beside}")
+        told = {"links": found, "readings": _readings(evidence)}
+        return Seen("; ".join(said), told, verdict=None if warns else "info")
 
     return judge
+
+
+def _name(evidence: Evidence, card: str) -> str | None:
+    device = _device(evidence, card)
+    return None if device is None else device.name
+
+
+def _lost_lanes(device: Device | None, link: dict[str, Any]) -> bool:
+    return bool(link["width"] < LEAST_LANES)
+
+
+def _lost_speed(device: Device | None, link: dict[str, Any]) -> bool:
+    """Where NVML can know what the slot allows, and where a link is as slow under load as one that sleeps."""
+    address = (device.pci_address if device is not None else None) or ""
+    return link["generation"] == ASLEEP or not ROOT_BUS.fullmatch(address)
 
 
 def _slot(evidence: Evidence) -> Seen | None:
@@ -299,13 +339,16 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="the PCIe link has fewer lanes than card and slot allow",
+        title="the PCIe link has fewer lanes than the card",
         meaning="Copies are slower in proportion. A card that is not seated well, a dirty contact or a riser loses "
-        "lanes. Judged under load alone: at rest a link may be narrower on purpose.",
+        "lanes: a warning where a card of the same name has more, or fewer than four are left. Alone it is a remark, "
+        "for many laptops, small cards and slots are wired so. Judged under load alone: at rest a link may be narrower "
+        "on purpose.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap beside LnkSta on both ends",
         fix="reseat the card, leave out a riser, and look at the slot's setting in the firmware (bifurcation)",
-        judge=_below("width", "max_width", "x"),
-        source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth, the latter of card and system",
+        judge=_below("width", "max_width", "x", _lost_lanes),
+        source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; the latter is 16 also for "
+        "an RTX 3050, Amazon's A10G and laptops, all of which have eight lanes",
     ),
     Condition(
         id="load.link_generation",
@@ -314,10 +357,11 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="strong",
         title="the PCIe link is slower than card and slot allow",
         meaning="Each generation has twice the rate of the one before. A link that does not rise while copies run was "
-        "lowered after errors, or by a setting. Judged under load alone: at rest a link sleeps at generation 1.",
+        "lowered after errors, or by a setting. In a virtual machine, where NVML does not see the slot, it is a remark "
+        "while cards of the same name are alike. Judged under load alone: at rest a link sleeps at generation 1.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap beside LnkSta on both ends",
         fix="reseat the card, leave out a riser, and look at the slot's setting in the firmware",
-        judge=_below("generation", "max_generation", "generation "),
+        judge=_below("generation", "max_generation", "generation ", _lost_speed),
         source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
     ),
     Condition(

@@ -15,6 +15,8 @@ from gpucheck.report.measurement import Run
 
 # `ran` to its end; `failed` with an error, a crash or a hang; `none` where it was not started, or had no memory.
 Outcome = Literal["ran", "failed", "none"]
+# torch's words where there is no memory, cuBLAS's for the same, and the driver's for a card that one process may use.
+TAKEN = ("OutOfMemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "busy or unavailable")
 UNTOLD = "NVML does not tell of it, so that nothing would be seen"
 
 
@@ -81,8 +83,9 @@ def gathered(
     `failed` is how the process ended early, empty where it did not.
     """
     if failed:
-        # A card that is full is no fault of its.
-        outcome: Outcome = "none" if "OutOfMemoryError" in failed or "out of memory" in failed else "failed"
+        # A card that is full or was taken meanwhile is no fault of its, nor is what happens before torch goes there.
+        reached = said.get("stage") in ("prepare", "load")
+        outcome: Outcome = "failed" if reached and not any(word in failed for word in TAKEN) else "none"
         return Load(outcome, f"{failed} ({_where(said.get('stage'))})", left_out=left_out)
     run = Run("", 1, (float(said["took_s"]),), (float(said["began_s"]),))
     cards = tuple(_card(device, read, run, unseen.get(device, "")) for device, read in samples.items())

@@ -44,7 +44,9 @@ def run(evidence: Evidence, python: str | None) -> Load:
     loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
     if not loaded:
         return Load("none", "no card is free for it", left_out=left_out)
-    return _run(loaded, left_out, python)
+    # An import that is slow enough to be given more time is so again.
+    timeout_s = max(TIMEOUT_S, evidence.torch.limit_s or 0.0)
+    return _run(loaded, left_out, python, timeout_s)
 
 
 def _as_of_now(card: Device, now: dict[str, Device]) -> Device:
@@ -55,12 +57,12 @@ def _as_of_now(card: Device, now: dict[str, Device]) -> Device:
     return replace(seen, memory_reserved_bytes=read.memory_reserved_bytes, state=read.state)
 
 
-def _run(loaded: dict[str, str | None], left_out: dict[str, str], python: str | None) -> Load:
+def _run(loaded: dict[str, str | None], left_out: dict[str, str], python: str | None, timeout_s: float) -> Load:
     text = Path(load_child.__file__).read_text(encoding="utf-8")
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
     with ExitStack() as stack:
         watches = {name: stack.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
-        ended = child.run(argv, TIMEOUT_S)
+        ended = child.run(argv, timeout_s)
         samples = {name: watch.take() for name, watch in watches.items()}
         unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}
     said: dict[str, object] = {}
@@ -73,6 +75,6 @@ def _run(loaded: dict[str, str | None], left_out: dict[str, str], python: str | 
             said |= heard
     failed = ""
     if said.get("stage") != "end":
-        late = f"it did not end within {TIMEOUT_S:g} s"
+        late = f"it did not end within {timeout_s:g} s"
         failed = late if ended.timed_out else str(said.get("error") or how_it_ended(ended))
     return load.gathered(said, failed, samples, unseen, left_out)
