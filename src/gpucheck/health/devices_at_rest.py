@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck.machine.inventory import NOT_ASKED
-from gpucheck.machine.nvml_row import NOT_ACCESSIBLE, applies
+from gpucheck.machine.nvml_row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
 
@@ -35,6 +35,9 @@ HEALTH = (
     "persistence_mode",
     "compute_mode",
 )
+# Who uses the card and how much of it is withheld in containers, by NVML of every card that is divided into instances:
+# that tells of what one may ask, not of the card.
+WITHHELD = ("memory_total_bytes", "memory_used_bytes", "processes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,7 @@ def _unread(device: Device, facts: Facts) -> Said | None:
         and _is_health(pointer.removeprefix(begins))
         and applies(reason)
         and reason != NOT_ASKED
+        and not (reason == REASONS[NO_PERMISSION] and pointer.removeprefix(begins) in WITHHELD)
     }
     if not missing:
         return None

@@ -143,6 +143,11 @@ def test_retired_pages(pages: RetiredPages, verdict: str | None) -> None:
         ("/devices/0/nvlinks/3/active", "NVML's answer makes no sense: 3", True),
         ("/devices/0/clock_reasons", "no permission", True),
         ("/devices/0/processes", "NVML's list of processes is garbled", True),
+        # As in a container that was given one instance of a card.
+        ("/devices/0/processes", "no permission", False),
+        ("/devices/0/memory_total_bytes", "no permission", False),
+        ("/devices/0/memory_used_bytes", "no permission", False),
+        ("/devices/0/memory_used_bytes", "NVML answers: unknown error", True),
         ("/devices/0/processes/0/name", "this system does not see a process with this PID", False),
         ("/devices/0/ecc", "not supported by this device or driver", False),
         ("/devices/0/fabric", "this nvidia-ml-py has no nvmlDeviceGetGpuFabricInfoV", False),
