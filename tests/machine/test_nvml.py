@@ -295,6 +295,14 @@ def test_members_of_a_group_are_refused_one_by_one(fake_driver: Fake) -> None:
     assert row.unknown == {**USUAL, "ecc/aggregate_corrected": NOT_SUPPORTED, "pcie/width": "no permission"}
 
 
+@pytest.mark.parametrize("lanes", [0, 63])
+def test_the_port_of_a_virtual_machine_has_no_width(fake_driver: Fake, lanes: int) -> None:
+    fake_driver(f"nvml.count=1\npcie.width={lanes}\npcie.max_width={lanes}\n")
+    (row,) = read().devices
+    assert row.device.pcie == Link(1, None, 4, None, 5)
+    assert row.unknown == {**USUAL, "pcie/width": NOT_SUPPORTED, "pcie/max_width": NOT_SUPPORTED}
+
+
 def test_a_card_that_gives_no_handle_stays_a_row_and_costs_the_other_nothing(fake_driver: Fake) -> None:
     fake_driver("1.handle=!15\n")
     first, second = read().devices

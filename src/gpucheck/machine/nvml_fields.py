@@ -140,6 +140,13 @@ def clock_reasons(bits: int) -> dict[str, object]:
     }
 
 
+def lanes(value: int) -> int:
+    """The width of a link. A virtual machine's port may have none (0), or all bits of its field set (63)."""
+    if value in (0, 63):
+        raise CodeAnswered(NOT_SUPPORTED)
+    return value
+
+
 def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
     """NVML's four numbers by name."""
     correctable, uncorrectable, pending, failed = value
@@ -237,9 +244,9 @@ DETAILS: tuple[Field, ...] = (
         clock_reasons,
     ),
     _one("pcie/generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
-    _one("pcie/width", "nvmlDeviceGetCurrPcieLinkWidth"),
+    _one("pcie/width", "nvmlDeviceGetCurrPcieLinkWidth", convert=lanes),
     _one("pcie/max_generation", "nvmlDeviceGetMaxPcieLinkGeneration"),
-    _one("pcie/max_width", "nvmlDeviceGetMaxPcieLinkWidth"),
+    _one("pcie/max_width", "nvmlDeviceGetMaxPcieLinkWidth", convert=lanes),
     _one("pcie/device_max_generation", "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
     _one("ecc/enabled", "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[0])),
     _one("ecc/volatile_corrected", _ECC, CORRECTED, VOLATILE),

@@ -92,7 +92,6 @@ SOUND: dict[str, Sound] = {
     "max_memory_clock_hz": _clock,
     "clock_reasons": _reasons,
     "pcie/generation": _generation,
-    # A virtual machine's port may show 0 lanes or 63: neither is a width.
     "pcie/width": _width,
     "pcie/max_generation": _generation,
     "pcie/max_width": _width,
