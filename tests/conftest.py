@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -61,6 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if ours or name.startswith("GITHUB_") or name in SETTINGS:
             del os.environ[name]
     os.environ["PYTHONPATH"] = str(SOURCE)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; children would ignore it too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
