@@ -89,7 +89,18 @@ def _is_told(match: re.Match[str]) -> bool:
 def _is_encoded(match: re.Match[str]) -> bool:
     """Whether what follows Basic or Token is no word of a sentence."""
     word = match[match.lastgroup or 0]
-    return not (word.isalpha() and word.islower())
+    return not (word.isalpha() and word[1:].islower())
+
+
+def _is_no_word(match: re.Match[str]) -> bool:
+    """Whether a value that goes by a short name (`pass`, `key`) is a secret: no count, no path and no plain word."""
+    word = match[match.lastgroup or 0]
+    is_path = word.startswith(("/", "~", ".")) or word[1:3] in (":/", ":\\")
+    return not (is_path or word.isalpha() or re.fullmatch(r"[\d.,:%-]+", word) or word.lower() in _NO_SECRET)
+
+
+def _is_made(match: re.Match[str]) -> bool:
+    return _has_a_digit(match) and _is_no_word(match)
 
 
 def _is_address_4(match: re.Match[str]) -> bool:
@@ -124,11 +135,15 @@ _TOKENS = "|".join(
         r"gh[pousr]_[A-Za-z0-9]{8,}",
         r"github_pat_\w{8,}",
         r"gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent)-[\w-]{8,}",
-        r"(?:hf|gsk|r8|pplx|xai|tgp|lsv2|sntrys|dckr_pat|npm|dop_v1|shpat|whsec|api_org)[_-](?=\w*\d)\w{8,}",
+        r"(?:hf|gsk|r8|pplx|xai|tgp|lsv2|sntrys|dckr_pat|dckr_oat|npm|dop_v1|shpat|whsec|api_org|tfp|nfp|glsa|lin_api|rpa"
+        r"|ntn|pcsk|sqp|wandb_v1)[_-](?=\w*\d)\w{8,}",
         r"(?:hf|npm|api_org)_[A-Za-z0-9]{30,}",
         r"(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{8,}",
         r"sk-ant-[\w-]{8,}",
         r"sk-(?=[\w-]*\d)[\w-]{16,}",
+        r"sk-(?:proj|or|svcacct)-[\w-]{16,}",
+        r"tskey-[\w-]{8,}",
+        r"AT(?:ATT3x|BB)[\w=-]{8,}",
         r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}",
         r"xox[a-z]-[\w-]{8,}",
         r"xapp-[\w-]{8,}",
@@ -153,13 +168,34 @@ SHAPES: tuple[Shape, ...] = (
     _secret(r"\b[A-Za-z][A-Za-z0-9+.-]{0,30}://(?P<it>[^\s/\"'<>]+)(?=@)"),
     _secret(r"(?i:\b(?:set-)?cookie):[ \t]*(?P<it>[^\n<]+)"),
     _secret(r"(?i:\bbearer)\s+(?P<it>[A-Za-z0-9+/._~=-]{8,})"),
-    _secret(r"(?i:\b(?:basic|token|digest|negotiate))\s+(?P<it>[A-Za-z0-9+/._~=-]{8,})", _is_encoded),
+    _secret(r"(?i:\b(?:basic|\w{0,20}token|digest|negotiate))\s+(?P<it>[A-Za-z0-9+/._~=-]{8,})", _is_encoded),
     _secret(rf"(?<![A-Za-z0-9])(?P<it>{_TOKENS})"),
     # After the id of one of AWS's keys its secret of forty characters.
-    _secret(r"(?:AKIA|ASIA)[A-Z0-9]{12,}[^\n]{0,60}?(?<![\w/+])(?P<it>[A-Za-z0-9/+]{40})(?![\w/+])"),
-    _secret(rf"--[\w-]{{0,40}}(?i:{SECRET_WORD})[\w-]{{0,40}}\s+(?!-){_VALUE}"),
-    _secret(r"(?i:\bpass(?:word|wd|phrase))\s+(?P<it>[^\s\"'<>,;]{6,})", _has_a_digit),
-    _secret(rf"(?<![\w.-]){_SECRET_NAME}\\?[\"']?\s*(?:=>|:=|=|:)\s*{_SCHEME}{_VALUE}", _is_told),
+    _secret(
+        r"(?<![A-Z0-9])(?:AKIA|ASIA)[A-Z0-9]{12,32}(?![A-Z0-9])[^\n]{0,60}?(?<![\w/+])(?P<it>[A-Za-z0-9/+]{40})(?![\w/+])"
+    ),
+    _secret(rf"(?<![\w-])--(?=\w)[\w-]{{0,40}}(?i:{SECRET_WORD})[\w-]{{0,40}}\s+(?!-){_VALUE}"),
+    # What an address holds that is a secret by itself: a signature, a hook's, a channel's of conda.
+    _secret(r"[?&](?i:sig|code|key|auth|[\w-]{0,30}signature)=(?P<it>[^\s&\"'<>]{8,})", _has_a_digit),
+    _secret(r"hooks\.slack\.com/(?:services|workflows)/(?P<it>[\w/]{8,})"),
+    _secret(r"discord(?:app)?\.com/api/webhooks/\d{1,30}/(?P<it>[\w-]{8,})"),
+    _secret(r"//[\w.-]{0,60}conda[\w.:-]{0,60}/t/(?P<it>[\w-]{8,})(?=/)", _has_a_digit),
+    # Passwords as commands take them.
+    _secret(r"(?<!\S)(?:-u|--(?:proxy-)?user)[ =][\"']?[\w.@\\-]{1,60}:(?P<it>[^\s\"'<]+)", _is_no_word),
+    _secret(
+        r"\b(?:sshpass|mysql\w{0,10}|mariadb|(?:docker|podman|helm|az|oc) login)\b[^\n|;]{0,120}?\s-p ?"
+        r"(?P<it>[^\s\"'<]{4,})",
+        _is_no_word,
+    ),
+    _secret(r"\bredis-cli\b[^\n|;]{0,120}?\s-a (?P<it>[^\s\"'<]{4,})"),
+    _secret(r"\bpass:(?P<it>[^\s\"'<]{4,})", _is_no_word),
+    _secret(r"(?<![\w-])--(?=\w)[\w-]{0,40}(?i:pass|pwd|pw)[ =](?!-)(?P<it>[^\s\"'<>,;&]{4,})", _is_no_word),
+    _secret(r"(?<![\w.-])(?i:(?:[\w.-]{0,60}[_.-])?(?:pass|pwd|pw))=(?P<it>[^\s\"'<>,;&)\]}\\]{6,})", _is_no_word),
+    _secret(r"(?<![\w.-])[\w.-]{1,60}[_.-]key=(?P<it>[\w+/=.-]{8,})", _is_made),
+    _secret(
+        r"(?i:\bpass(?:word|wd|phrase))\s+(?i:is\s+|for\s+[\w.@-]{1,60}:?\s+)?(?P<it>[^\s\"'<>,;]{6,})", _has_a_digit
+    ),
+    _secret(rf"(?<![\w.-]){_SECRET_NAME}\\?[\"']?\s*(?:=>|:=|=|:|%3[dD]|\\u003[dD])\s*{_SCHEME}{_VALUE}", _is_told),
     _secret(
         rf"\b(?i:{SECRET_WORD}|keys?|login|auth)\b[^\n<]{{0,40}}?(?<![\w/+.-])(?P<it>[\w+/-]{{16,}}={{0,2}})(?![\w.])",
         _is_random,
@@ -174,6 +210,8 @@ SHAPES: tuple[Shape, ...] = (
     Shape("mac", re.compile(r"(?<![\w:-])[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5,19}(?![\w:-])")),
 )
 ADDRESSES: tuple[Shape, ...] = (
+    # As Amazon names its machines.
+    Shape("address", re.compile(r"(?<![\w-])ip-(?P<it>\d{1,3}(?:-\d{1,3}){3})(?![\w-])")),
     Shape("address", re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\w|\+)"), _is_address_4),
     Shape(
         "address",
