@@ -50,7 +50,8 @@ def test_within_the_noise_it_is_not_told(found: tuple[Speed, ...], reason: str) 
 
 def test_two_speeds_compared() -> None:
     assert compared(speed(8, 96.0), speed(16, 100.0)) == "same"
-    assert compared(speed(8, 94.0), speed(16, 100.0)) == "slower"
-    assert compared(speed(8, 106.0), speed(16, 100.0)) == "faster"
+    assert compared(speed(8, 93.0, 0.01), speed(16, 100.0, 0.01)) == "slower"
+    assert compared(speed(8, 107.0, 0.01), speed(16, 100.0, 0.01)) == "faster"
+    assert compared(speed(8, 107.0, 0.03), speed(16, 100.0, 0.03)) is None
     assert compared(speed(8, 96.0, 0.2), speed(16, 100.0, 0.2)) is None
     assert compared(speed(8, 96.0, None), speed(16, 100.0, None)) is None

@@ -81,4 +81,8 @@ def compared(one: Speed, other: Speed) -> str | None:
     ratio = one.samples_per_s / other.samples_per_s
     if spread is None or spread > NEARLY:
         return None
-    return "same" if abs(ratio - 1) <= NEARLY else "slower" if ratio < 1 else "faster"
+    apart = abs(ratio - 1)
+    if apart <= NEARLY:
+        return "same"
+    # Two processes differ by as much as their own steps do, at the least.
+    return None if apart <= NEARLY + spread else "slower" if ratio < 1 else "faster"
