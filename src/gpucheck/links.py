@@ -13,6 +13,9 @@ PCIE_BYTES_PER_S_PER_LANE = {
     6: 64e9 / 8 * 242 / 256,
 }
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+# NVML's highest width is the card's own: cards that are wired for eight lanes (an RTX 3050, laptops, Amazon's A10G) and
+# slots that share theirs stand below it for good. Four lanes have a Thunderbolt case and an M.2 slot; fewer, none.
+LEAST_LANES = 4
 # NVLink-C2C between a Grace CPU and its Hopper, in one direction: NVIDIA's data sheet of the GH200 gives 900 GB/s for
 # both together.
 C2C_BYTES_PER_S = 450e9

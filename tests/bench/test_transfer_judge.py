@@ -86,10 +86,12 @@ def test_an_unknown_link_is_no_judgement() -> None:
     assert (found.verdict, found.message) == ("info", "link unknown: NVML is not there")
 
 
-def test_missing_lanes_are_told() -> None:
-    found = by_id([row(GIB / 27e9)], Link(5, 8, 16))
+@pytest.mark.parametrize(("lanes", "rate", "verdict"), [(8, 27e9, "info"), (4, 13e9, "info"), (2, 6.5e9, "warn")])
+def test_missing_lanes_are_told_and_warned_of_where_no_slot_has_so_few(lanes: int, rate: float, verdict: str) -> None:
+    found = by_id([row(GIB / rate)], Link(5, lanes, 16))
     assert found["transfer.link"].verdict == "pass"
-    assert found["transfer.link_width"].title == "the link runs with 8 of 16 lanes under load"
+    width = found["transfer.link_width"]
+    assert (width.title, width.verdict) == (f"the link runs with {lanes} of 16 lanes under load", verdict)
 
 
 def test_small_copies_say_nothing_of_the_link() -> None:

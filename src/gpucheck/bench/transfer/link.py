@@ -181,7 +181,10 @@ def _share(row: Measurement, rate: float, limit: float, link: Link, told: str, e
 
 
 def _below_max(link: Link) -> list[Finding]:
-    """For lanes and for the generation: a warning below what card and system can do, a remark below the card's own."""
+    """For lanes and for the generation: a warning below what card and system can do, a remark below the card's own.
+
+    Lanes are a warning only where no slot has so few.
+    """
     if link.c2c_bytes_per_s is not None:
         return []
     found = []
@@ -190,11 +193,11 @@ def _below_max(link: Link) -> list[Finding]:
         found.append(
             Finding(
                 "transfer.link_width",
-                "warn",
+                "warn" if now < links.LEAST_LANES else "info",
                 f"the link runs with {now} of {most} lanes under load",
-                "a card that sits badly, a riser, or lanes shared between slots",
+                "a card or slot wired for no more, one that shares its lanes, a riser, or a card that sits badly",
                 {"width": now, "max_width": most, "device_max_width": link.device_max_width},
-                fix="reseat the card or use another slot; some boards share lanes between slots",
+                fix="where the same card has more lanes elsewhere, reseat this one or use another slot",
             )
         )
     elif link.width and link.device_max_width and link.width < link.device_max_width:

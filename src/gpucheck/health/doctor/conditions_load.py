@@ -13,6 +13,7 @@ from gpucheck import units
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.doctor.load import CardLoad
+from gpucheck.links import LEAST_LANES
 from gpucheck.machine.nvml_row import applies
 from gpucheck.measure.telemetry import (
     HELD,
@@ -34,9 +35,6 @@ SUSTAINED = 0.5
 LOW_CLOCK = 0.5
 # So close to its slowdown a second after rest, a card will reach it.
 CLOSE_CELSIUS = 5.0
-# NVML's highest width is the card's own: cards that are wired for eight lanes (an RTX 3050, laptops, Amazon's A10G) and
-# slots that share theirs stand below it for good. Four lanes have a Thunderbolt case and an M.2 slot; fewer, none.
-LEAST_LANES = 4
 ASLEEP = 1
 # A port stands before every slot, so that no slot's card is on bus 0. One that is came there by passing it to a virtual
 # machine, where the port of the slot cannot be seen, and NVML's highest generation is the card's own.
