@@ -280,14 +280,20 @@ def test_no_child_is_left(scenario: Scenario) -> None:
     assert children() <= before
 
 
+def with_spare(runner: Runner, before: set[int]) -> tuple[set[int], int]:
+    """The children of a first trial, and the one that waits for the next."""
+    run(runner, 3)
+    first = children() - before
+    runner.begin_spare()
+    (spare,) = children() - before - first
+    return first, spare
+
+
 def test_the_spare_process_is_the_confirmations(scenario: Scenario) -> None:
     log = scenario(per_sample=100)
     before = children()
     with Runner(SETUP) as runner:
-        run(runner, 3)
-        first = children() - before
-        runner.begin_spare()
-        (spare,) = children() - before - first
+        first, spare = with_spare(runner, before)
         runner.begin_spare()
         assert children() - before == first | {spare}, "one is enough"
         assert log.read_text().count("start") == 1, "it waits to be told what to do"
@@ -300,10 +306,7 @@ def test_a_spare_process_that_was_ended_is_replaced(scenario: Scenario) -> None:
     scenario(per_sample=100)
     before = children()
     with Runner(SETUP) as runner:
-        run(runner, 3)
-        first = children() - before
-        runner.begin_spare()
-        (spare,) = children() - before - first
+        _, spare = with_spare(runner, before)
         psutil.Process(spare).kill()
         assert run(runner, 3, "confirm").outcome == "fits"
         assert spare not in children()

@@ -73,7 +73,7 @@ def memory_kills(root: Path = ROOT) -> int | None:
     None where it does not say (no Linux, or one before 4.13). Killers that are programs (earlyoom, systemd-oomd) do not
     count.
     """
-    for line in _text(root / "proc/vmstat").splitlines():
+    for line in text_of(root / "proc/vmstat").splitlines():
         name, _, value = line.partition(" ")
         if name == "oom_kill" and value.isdigit():
             return int(value)
@@ -83,7 +83,7 @@ def memory_kills(root: Path = ROOT) -> int | None:
 def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
     """Each control group of this process with its ancestors: its folder, its limit files and its usage file."""
     found: list[tuple[Path, tuple[str, ...], str]] = []
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in text_of(root / "proc/self/cgroup").splitlines():
         hierarchy, controllers, path = [*line.split(":", 2), "", ""][:3]
         names: tuple[str, ...]
         if hierarchy == "0" and not controllers:
@@ -100,7 +100,7 @@ def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
 
 
 def _inactive_file(path: Path) -> int:
-    figures = dict(line.split(" ", 1) for line in _text(path).splitlines() if " " in line)
+    figures = dict(line.split(" ", 1) for line in text_of(path).splitlines() if " " in line)
     return int(figures.get("total_inactive_file", figures.get("inactive_file", "0")))
 
 
@@ -108,7 +108,7 @@ def read(root: Path = ROOT) -> Host:
     """Facts of the machine outside its accelerators."""
     now = memory(root)
     # The same as platform.release(), under the root that is asked for.
-    release = _text(root / "proc/sys/kernel/osrelease").strip() or platform.release()
+    release = text_of(root / "proc/sys/kernel/osrelease").strip() or platform.release()
     return Host(
         system=platform.system() or None,
         release=release or None,
@@ -142,7 +142,7 @@ def container(root: Path = ROOT) -> str | None:
         return "podman"
     if root == ROOT and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
-    match = re.search(r"(docker|kubepods|containerd|libpod|lxc)", _text(root / "proc/self/cgroup"))
+    match = re.search(r"(docker|kubepods|containerd|libpod|lxc)", text_of(root / "proc/self/cgroup"))
     return match.group(1) if match else None
 
 
@@ -155,7 +155,7 @@ def nvidia_pci_addresses(root: Path = ROOT) -> tuple[str, ...]:
     return tuple(
         folder.name
         for folder in folders
-        if _text(folder / "vendor").strip() == NVIDIA_VENDOR and _text(folder / "class").startswith(DISPLAY_CLASS)
+        if text_of(folder / "vendor").strip() == NVIDIA_VENDOR and text_of(folder / "class").startswith(DISPLAY_CLASS)
     )
 
 
@@ -199,13 +199,13 @@ def allowed_cores() -> int | None:
 
 def cpu_model(root: Path = ROOT) -> str | None:
     """The CPU's marketing name, else its architecture."""
-    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     return match.group(1).strip() if match else (platform.processor() or platform.machine() or None)
 
 
 def cpu_flags(root: Path = ROOT) -> frozenset[str]:
     """The CPU's features by the kernel's names; empty where the system does not list them."""
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     return frozenset(match.group(1).split()) if match else frozenset()
 
 
@@ -217,7 +217,8 @@ def process_name(pid: int) -> str | None:
         return None
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a file of the system's; empty where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -225,5 +226,5 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path).strip()
+    text = text_of(path).strip()
     return int(text) if text.isdigit() else None

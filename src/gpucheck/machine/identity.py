@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpucheck.machine.host import text_of
+
 ROOT = Path("/")
 # Accounts of people begin here on the common distributions (UID_MIN of login.defs); 65534 is nobody's.
 FIRST_PERSON, NOBODY = 1000, 65534
@@ -59,7 +61,7 @@ def read(root: Path = ROOT, environment: Mapping[str, str] | None = None) -> Ide
 
 def _accounts(root: Path) -> Iterator[tuple[str, int, str, str]]:
     """Name, number, full name and home of each account in /etc/passwd."""
-    for line in _lines(root / "etc/passwd"):
+    for line in text_of(root / "etc/passwd").splitlines():
         parts = line.split(":")
         if len(parts) >= 6 and parts[2].isdigit():
             yield parts[0], int(parts[2]), parts[4].partition(",")[0].strip(), parts[5].rstrip("/")
@@ -90,11 +92,15 @@ def _folders(folder: Path) -> list[str]:
 
 def _hosts(root: Path, variables: Mapping[str, str]) -> tuple[str, ...]:
     """The machine's name, alone and with its domain."""
-    own = [platform.node(), *_lines(root / "etc/hostname"), *(variables.get(name, "") for name in HOST_VARIABLES)]
+    own = [
+        platform.node(),
+        *text_of(root / "etc/hostname").splitlines(),
+        *(variables.get(name, "") for name in HOST_VARIABLES),
+    ]
     found: dict[str, None] = {}
     for name in filter(None, map(str.strip, own)):
         found |= {name: None, name.partition(".")[0]: None}
-    for line in _lines(root / "etc/hosts"):
+    for line in text_of(root / "etc/hosts").splitlines():
         names = line.partition("#")[0].split()[1:]
         if any(name in found or name.partition(".")[0] in found for name in names):
             found |= dict.fromkeys(names)
@@ -104,15 +110,8 @@ def _hosts(root: Path, variables: Mapping[str, str]) -> tuple[str, ...]:
 def _domains(root: Path, hosts: tuple[str, ...]) -> tuple[str, ...]:
     """The network's names: where a short name is looked up, and what follows the machine's own."""
     found = {name.partition(".")[2]: None for name in hosts}
-    for line in _lines(root / "etc/resolv.conf"):
+    for line in text_of(root / "etc/resolv.conf").splitlines():
         words = line.split()
         if words[:1] in (["search"], ["domain"]):
             found |= dict.fromkeys(word.strip(".") for word in words[1:])
     return tuple(name for name in found if "." in name)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []

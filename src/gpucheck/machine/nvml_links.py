@@ -87,18 +87,17 @@ def _filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
 def _fabric(pynvml: Any, info: Any) -> dict[str, Any]:
     if not info.state:
         raise refusal(pynvml, NOT_SUPPORTED)
-    if info.state not in FABRIC_STATES:
+    state = FABRIC_STATES.get(info.state)
+    if state is None:
         raise Refused(f"{SENSELESS}: state {info.state}")
     mask = getattr(info, "healthMask", 0)
     problems = [name for shift, name in FABRIC_HEALTH.items() if mask >> shift & 0b11 == 1]
     if mask >> INCORRECT_CONFIGURATION_SHIFT & 0b1111 > 1:
         problems.append("incorrect_configuration")
     return {
-        "state": FABRIC_STATES[info.state],
+        "state": state,
         # What came of it is told once it is completed.
-        "error": refusal(pynvml, info.status).reason
-        if info.status and FABRIC_STATES[info.state] == "completed"
-        else None,
+        "error": refusal(pynvml, info.status).reason if info.status and state == "completed" else None,
         "problems": problems,
     }
 

@@ -87,17 +87,22 @@ def probe(
     return replace(heard(ended), limit_s=timeout_s)
 
 
+def said(stdout: str) -> dict[str, Any]:
+    """The lines of a program of ours that runs in the diagnosed interpreter, the later over the earlier ones."""
+    told: dict[str, Any] = {}
+    for line in stdout.splitlines():
+        try:
+            parts = json.loads(line)
+        except ValueError:  # what an import prints, or a line cut off by the child's death
+            continue
+        if isinstance(parts, dict) and parts.pop("gpucheck", None):
+            told |= parts
+    return told
+
+
 def heard(ended: child.ChildResult) -> TorchProbe:
     """The child's lines put together: each adds to those before, so that a crash costs only what follows it."""
-    told: dict[str, Any] = {}
-    for line in ended.stdout.splitlines():
-        try:
-            said = json.loads(line)
-        except ValueError:  # what an import prints
-            continue
-        if isinstance(said, dict) and said.pop("gpucheck", None):
-            told |= said
-    found = from_json(TorchProbe, told)
+    found = from_json(TorchProbe, said(ended.stdout))
     if found.stage == "end":
         return found
     if ended.timed_out:

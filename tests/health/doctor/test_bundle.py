@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import json
 import os
 import random
@@ -22,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import pytest
 from fake_machine import FakeMachine
 from healthy import HEALTHY
+from whole import elsewhere
 
 from gpucheck.cli.app import main
 from gpucheck.cli.bundle import plain
@@ -30,7 +30,6 @@ from gpucheck.health.doctor.bundle import Held
 from gpucheck.health.doctor.catalogue import CONDITIONS
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.machine import driver_state, host, identity, inventory, processes, stack
-from gpucheck.machine.host import ROOT
 from gpucheck.machine.identity import Identity
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Started
@@ -248,19 +247,6 @@ class Rig:
         self.patch.setattr(sys, "argv", ["gpucheck", *arguments])
         assert main(arguments) == 1
         return unpacked(path)
-
-
-def elsewhere(read: Callable[..., Any], root: Path) -> Callable[..., Any]:
-    """A door that reads `root` where it was to read this machine."""
-    signature = inspect.signature(read)
-
-    def redirected(*positional: Any, **named: Any) -> Any:
-        bound = signature.bind(*positional, **named)
-        if bound.arguments.get("root", ROOT) == ROOT:
-            bound.arguments["root"] = root
-        return read(*bound.args, **bound.kwargs)
-
-    return redirected
 
 
 def report_of(evidence: Evidence) -> Report:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,7 +12,7 @@ from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.doctor.load import Load
 from gpucheck.machine import child, load_child
 from gpucheck.machine.readings import NvmlDoor
-from gpucheck.machine.torch_probe import how_it_ended
+from gpucheck.machine.torch_probe import how_it_ended, said
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.facts import Device
 
@@ -65,16 +64,9 @@ def _run(loaded: dict[str, str | None], left_out: dict[str, str], python: str | 
         ended = child.run(argv, timeout_s)
         samples = {name: watch.take() for name, watch in watches.items()}
         unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}
-    said: dict[str, object] = {}
-    for line in ended.stdout.splitlines():
-        try:
-            heard = json.loads(line)
-        except ValueError:  # cut off by the child's death
-            continue
-        if isinstance(heard, dict) and heard.pop("gpucheck", None):
-            said |= heard
+    told = said(ended.stdout)
     failed = ""
-    if said.get("stage") != "end":
+    if told.get("stage") != "end":
         late = f"it did not end within {timeout_s:g} s"
-        failed = late if ended.timed_out else str(said.get("error") or how_it_ended(ended))
-    return load.gathered(said, failed, samples, unseen, left_out)
+        failed = late if ended.timed_out else str(told.get("error") or how_it_ended(ended))
+    return load.gathered(told, failed, samples, unseen, left_out)

@@ -89,6 +89,9 @@ class Redactor:
         for name in self._identity.users:
             self._learn_user(name)
         self._homes = self._known_homes()
+        self._home_patterns = [
+            (re.compile(rf"(?<![\w/\\.~-]){re.escape(home)}(?![\w-]|\.\w)"), name) for home, name in self._homes.items()
+        ]
         self._values = dict(self._told_by_variables(environment or {}, keep))
         for name, value in (environment or {}).items():
             self._learn_secrets(name, value)
@@ -187,8 +190,7 @@ class Redactor:
         pieces = _replaced(pieces, _BARE_UUID, self._bare)
         for shape in () if is_version else ADDRESSES:
             pieces = self._shaped(pieces, shape)
-        for home, name in self._homes.items():
-            known = re.compile(rf"(?<![\w/\\.~-]){re.escape(home)}(?![\w-]|\.\w)")
+        for known, name in self._home_patterns:
             pieces = _replaced(pieces, known, self._standing_for(name))
         pieces = _replaced(pieces, _HOME, self._home)
         pieces = _replaced(pieces, hosts, lambda match: self._numbered("host", match[0].lower()))
