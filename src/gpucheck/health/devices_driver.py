@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
+from gpucheck.health.presence import KEPT_OUT, WSL_NODE, cards, unlisted
+from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
-WSL_NODE = "/dev/dxg"
-# Values of NVIDIA_VISIBLE_DEVICES by which the container toolkit leaves every GPU outside.
-KEPT_OUT = ("", "void", "none")
 
 
 def driver_findings(facts: Facts) -> list[Finding]:
@@ -26,11 +24,7 @@ def _is_nvidia_present(facts: Facts) -> bool:
     host = facts.host or Host()
     # Every WSL with a GPU of any maker has /dev/dxg.
     nodes = [node for node in host.nvidia_device_nodes if node != WSL_NODE]
-    return bool(host.nvidia_pci_addresses or nodes or _cards(facts))
-
-
-def _cards(facts: Facts) -> list[Device]:
-    return [device for device in facts.devices if device.nvml_index is not None or device.cuda_index is not None]
+    return bool(host.nvidia_pci_addresses or nodes or cards(facts))
 
 
 def _nothing(facts: Facts) -> Finding:
@@ -89,7 +83,7 @@ def _nvml(facts: Facts) -> Finding | None:
 
 def _causes(*, cuinit: int | None = None, nvml: int | None = None) -> tuple[str | None, str | None]:
     """What the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them apart."""
-    # Here and not above: the conditions read this module, and where the driver answers nobody needs them.
+    # Here and not above: where the driver answers, nobody needs them.
     from gpucheck.health.doctor.catalogue import causes
 
     found = causes(cuinit=cuinit, nvml=nvml)
@@ -137,10 +131,10 @@ def _libcuda(facts: Facts) -> Finding | None:
 
 
 def _all_hidden(facts: Facts) -> Finding | None:
-    cards = _cards(facts)
+    listed = cards(facts)
     mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
     honest = facts.driver is not None and facts.driver.cuinit_code in (0, NO_DEVICE)
-    if mask is None or not honest or not cards or any(device.cuda_index is not None for device in cards):
+    if mask is None or not honest or not listed or any(device.cuda_index is not None for device in listed):
         return None
     return Finding(
         "devices.hidden",
@@ -152,29 +146,9 @@ def _all_hidden(facts: Facts) -> Finding | None:
     )
 
 
-def unlisted(facts: Facts) -> Finding | None:
-    """Cards on the bus that the driver does not list. In a container the host's others are on the bus too."""
-    host, cards = facts.host or Host(), _cards(facts)
-    if host.container or any(device.pci_address is None for device in cards):
-        return None
-    listed = {device.pci_address for device in cards}
-    others = [address for address in host.nvidia_pci_addresses if address not in listed]
-    started = facts.driver is not None and facts.driver.nvml_code == 0 and facts.driver.nvml_error is None
-    if not others or not started:
-        return None
-    return Finding(
-        "devices.unlisted",
-        "warn",
-        f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus not listed by the driver",
-        f"{', '.join(others)}: bound to another driver (vfio, nouveau), too new or too old for this one, or failed",
-        {"pci_addresses": others},
-        f"see what holds it with `lspci -k -s {others[0]}`, and what the kernel says with `sudo dmesg`",
-    )
-
-
 def _torch_for_the_cpu(facts: Facts) -> Finding | None:
     torch = facts.torch or TorchBuild()
-    if not _cards(facts) or torch.version is None or torch.built_for != "cpu":
+    if not cards(facts) or torch.version is None or torch.built_for != "cpu":
         return None
     return Finding(
         "devices.torch_build",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpucheck.health.devices_driver import unlisted
 from gpucheck.health.doctor import mask
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.health.presence import unlisted
 from gpucheck.report.facts import Device
 
 MASK = "CUDA_VISIBLE_DEVICES"

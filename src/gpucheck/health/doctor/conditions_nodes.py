@@ -6,11 +6,11 @@ import errno
 import os
 import re
 
-from gpucheck.health.devices_driver import KEPT_OUT, WSL_NODE
 from gpucheck.health.doctor import wheels
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.conditions_kernel import why_absent
 from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.health.presence import KEPT_OUT, WSL_NODE
 from gpucheck.machine.driver_files import version_of
 from gpucheck.machine.stack import Node
 
