@@ -102,6 +102,7 @@ while True:
             "swapped_bytes": 0,
             "moved_bytes": 0,
             "state_bytes": 4000,
+            "kept_bytes": 0,
             "gradient_bytes": 1000,
             "optimizer_bytes": 2000,
             "loss": "mean square of the output",

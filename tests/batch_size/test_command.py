@@ -549,16 +549,16 @@ def predicted(size: int) -> dict[str, Any]:
 
 
 def test_a_prediction_starts_the_search_and_a_trial_calibrates_it(scenario: Scenario) -> None:
-    lines = [predicted(size) for size in (1, 64, 1840, 2000, 1380, 920, 460)]
+    lines = [predicted(size) for size in (1, 64, 1886, 462)]
     ready = {"ok": True, "device": "cpu"}
     scenario(static=100 * MIB, per_sample=MIB * 0.6, predicted=[ready, *lines, {"ok": True, "done": True}])
     recorder = find(memory_limit="1GiB")
     found = answer(recorder)
     assert found["method"]["prediction"] == "fake tensors"
-    assert found["prediction"]["uncalibrated_max_batch_size"] == 1840
-    assert found["trials"][0]["batch_size"] == 460
+    assert found["prediction"]["uncalibrated_max_batch_size"] == 1848
+    assert found["trials"][0]["batch_size"] == 462
     assert 1509 <= found["max_batch_size"] <= 1540
-    assert found["prediction"]["calibration"]["factor"] == pytest.approx((100 + 460 * 0.6) / (100 + 230))
+    assert found["prediction"]["calibration"]["factor"] == pytest.approx((100 + 462 * 0.6) / (100 + 231))
     assert [t["purpose"] for t in found["trials"]].count("search") <= 3
 
 

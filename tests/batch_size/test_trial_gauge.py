@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 
 from gpucheck.batch_size import trial, trial_gauge
+from gpucheck.batch_size.budget import Ledger
 from gpucheck.batch_size.trial import Session, _settled
 from gpucheck.batch_size.trial_gauge import (
     CpuGauge,
@@ -217,6 +219,16 @@ def test_a_cpus_gauge_counts_what_comes_on_top_of_the_baseline() -> None:
     assert (gauge.peaks().total, gauge.peaks().compute) == (3 * GIB, None)
     assert gauge.figures().max_resident_bytes == 4 * GIB
     assert CpuGauge(cast(Accel, process), GIB, "sampled").peaks().total is None
+
+
+def test_what_stays_between_steps_is_what_is_resident_beyond_the_baseline_and_the_state() -> None:
+    now = SimpleNamespace(memory=lambda: MemoryFigures(resident_bytes=310 * MIB, source="fake"))
+    gauge = CpuGauge(cast(Accel, now), 200 * MIB, "VmHWM")
+    assert gauge.kept(100 * MIB) == 10 * MIB
+    assert gauge.kept(120 * MIB) == 0  # pages of the state that nobody touched
+    unknown = SimpleNamespace(memory=lambda: MemoryFigures(source="fake"))
+    assert CpuGauge(cast(Accel, unknown), 0, "sampled").kept(0) is None
+    assert DeviceGauge(cast(Accel, now), Ledger(0, 0, False), 0).kept(0) is None
 
 
 def test_without_linux_interfaces_it_says_how_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:

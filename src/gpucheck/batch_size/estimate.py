@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from gpucheck.batch_size.budget import MARGIN_BYTES, MARGIN_SHARE, MemoryLimit
 from gpucheck.batch_size.exchange import Setup
-from gpucheck.batch_size.predict import Distrusted, Point, Prediction
+from gpucheck.batch_size.predict import Distrusted, Prediction
 from gpucheck.batch_size.predict_run import Predictor
+from gpucheck.batch_size.predict_sizes import Point
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding

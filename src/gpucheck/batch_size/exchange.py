@@ -70,6 +70,8 @@ class Result:
     state_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
+    # On a CPU, what stayed resident after the last step beyond the model's state.
+    kept_bytes: int | None = None
     loss: str | None = None
     memory: dict[str, Any] = field(default_factory=dict)
     resumed: bool = False

@@ -11,6 +11,7 @@ from gpucheck.batch_size import predict
 from gpucheck.batch_size.exchange import Result, Setup
 from gpucheck.batch_size.predict import Calibration, Distrusted, Prediction
 from gpucheck.batch_size.predict_run import Predictor
+from gpucheck.batch_size.predict_sizes import at
 from gpucheck.batch_size.recipe import in_words
 from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
 
@@ -83,32 +84,44 @@ class Guide:
             self.reason = str(why)
             return attempt
         assert search.budget_bytes is not None
-        room = search.budget_bytes * (1.0 if search.seek_failure else SAFE_SHARE)
-        aim = predict.aim(self.prediction.points, self.calibration, room)
-        full = predict.aim(self.prediction.points, self.calibration, search.budget_bytes / predict.AIM)
-        self.max_batch_size = full
-        size = min(aim or 0, search.cap) // search.multiple_of * search.multiple_of
+        self.max_batch_size = self._within(search.budget_bytes)
+        size = self._aim(search, search.budget_bytes)
         # Trials of an earlier run may know more than the prediction does.
         best, failing = search.best, search.first_failing
         inside = best is not None and size > best.size and (failing is None or size < failing.size)
         return Attempt(size) if inside else attempt
 
+    def _aim(self, search: Search, budget: int) -> int:
+        """The size to jump to; 0 for none. Where sizes are few, one step nearer to the budget than otherwise."""
+        if not search.seek_failure:
+            return search.allowed(self._within(SAFE_SHARE * predict.AIM * budget) or 0)
+        size, nearer = (search.allowed(self._within(share * budget) or 0) for share in (predict.AIM, predict.NEXT))
+        return nearer if nearer >= size + search.step(size) else size
+
+    def _within(self, room: float) -> int | None:
+        assert self.prediction is not None and self.calibration is not None
+        return predict.largest_within(self.prediction.points, self.calibration, room)
+
     def _calibrated(self, first: Result) -> Calibration:
         assert self.prediction is not None
         if first.outcome != "fits":
             raise Distrusted(f"{in_words(first.size, self._axis)}, a quarter of what was predicted, did not fit")
-        allocated = first.memory.get("max_memory_allocated_bytes")
         return predict.calibrate(
-            self.prediction.points, first.size, first.peak_bytes, first.compute_peak_bytes, allocated, self._axis
+            self.prediction.points,
+            first.size,
+            first.peak_bytes,
+            first.compute_peak_bytes,
+            allocated=first.memory.get("max_memory_allocated_bytes"),
+            kept=first.kept_bytes,
+            axis=self._axis,
         )
 
     def foreseen(self, sizes: Iterable[int]) -> dict[int, float]:
         """The calibrated peak of each size in bytes; without those that nothing is predicted of."""
         if self.prediction is None or self.calibration is None or self.reason is not None:
             return {}
-        found = {size: predict.at(self.prediction.points, size) for size in sizes}
-        own = self.calibration
-        return {size: own.constant_bytes + own.factor * at[0] for size, at in found.items() if at is not None}
+        found = {size: at(self.prediction.points, size) for size in sizes}
+        return {size: self.calibration.peak(peaks[0]) for size, peaks in found.items() if peaks is not None}
 
     @property
     def method(self) -> str:

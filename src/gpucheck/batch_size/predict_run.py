@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from gpucheck.batch_size.exchange import IN_TRIAL, Setup
-from gpucheck.batch_size.predict import Distrusted, Point, Prediction, checked, prediction
+from gpucheck.batch_size.predict import Distrusted, Prediction, checked, prediction
+from gpucheck.batch_size.predict_sizes import Point
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
 from gpucheck.units import duration
 

@@ -135,7 +135,7 @@ class Search:
         best = self.best
         if best is None or best.size >= self._highest or self._closed_by_failure(best) or not self._closed(best):
             return None
-        return best.size + self._step(best.size)
+        return best.size + self.step(best.size)
 
     @property
     def lowest(self) -> int:
@@ -145,6 +145,11 @@ class Search:
     def rounded(self, size: float) -> int:
         """The largest size up to `size` that may be tried, by `multiple_of` alone."""
         return math.floor(size / self.multiple_of) * self.multiple_of
+
+    def allowed(self, size: int) -> int:
+        """The largest size up to `size` that may be tried; 0 where that is below all of them."""
+        size = self.rounded(min(size, self.cap))
+        return size if size >= self.lowest else 0
 
     def may_try(self, size: int) -> bool:
         """Whether `size` is one that this search could ask for."""
@@ -198,7 +203,8 @@ class Search:
         """Trials of this run."""
         return len(self.records) - self.taken_over
 
-    def _step(self, size: int) -> int:
+    def step(self, size: int) -> int:
+        """How far above `size` the next size lies that is worth a trial."""
         return max(self.multiple_of, self.rounded(size * self.tolerance))
 
     def _closed(self, best: Record) -> bool:
@@ -206,13 +212,13 @@ class Search:
 
     def _closed_by_failure(self, best: Record) -> bool:
         failing = self.first_failing
-        return failing is not None and failing.size - best.size <= self._step(best.size)
+        return failing is not None and failing.size - best.size <= self.step(best.size)
 
     def _closed_by_fit(self, best: Record) -> bool:
         """Whether one tolerance more is predicted above the budget; never for an exact search."""
         if not self.tolerance or not self.seek_failure or len({r.size for r in self._measured()}) < FITTED_SIZES:
             return False
-        fitted, step = self._fit(1.0), self._step(best.size)
+        fitted, step = self._fit(1.0), self.step(best.size)
         coarse = step > best.size * self.tolerance
         if fitted is None or fitted.peak(best.size + step, 0 if coarse else CAUTION) <= 1.0:
             return False
@@ -242,7 +248,7 @@ class Search:
         failed = [r for r in self.records if r.purpose == "confirm" and r.outcome in BOUNDING]
         if not failed:
             return None
-        size = failed[-1].size - self._step(failed[-1].size) * (1 << (len(failed) - 1))
+        size = failed[-1].size - self.step(failed[-1].size) * (1 << (len(failed) - 1))
         if size <= best.size or self._made + 1 + self.reserve > _bound(size):
             return None
         return size
@@ -260,7 +266,7 @@ class Search:
             return self._between(best, failing, fitted)
         if fitted is None:
             return min(2 * best.size, high)
-        return min(max(self._aim(best, fitted, high), best.size + self._step(best.size)), high)
+        return min(max(self._aim(best, fitted, high), best.size + self.step(best.size)), high)
 
     def _aim(self, best: Record, fitted: Fit, high: int) -> int:
         """The largest size that is as good as certain to fit, half a tolerance below the most likely maximum."""
@@ -268,12 +274,12 @@ class Search:
         likely = fitted.largest(best.size, 2 * high, CAUTION)
         near = likely * (1 - AIM * self.tolerance)
         aim = self.rounded(min(certain, near))
-        return aim if aim >= best.size + self._step(best.size) else self.rounded(near)
+        return aim if aim >= best.size + self.step(best.size) else self.rounded(near)
 
     def _between(self, best: Record, failing: Record, fitted: Fit | None) -> int:
         """A size inside the bracket, at least a tolerance away from its ends, so that every trial narrows it."""
         width = failing.size - best.size
-        step = min(self._step(best.size), self.rounded(width / 2))
+        step = min(self.step(best.size), self.rounded(width / 2))
         if fitted is None or fitted.peak(failing.size) <= 1.0 or self._stalled(width):
             return self._middle(best.size, failing.size)
         aim = self._aim(best, fitted, failing.size - self.multiple_of)
@@ -310,7 +316,7 @@ class Search:
             # The prediction was wrong once: keep the same distance from the failure as from the budget.
             aim = min(aim, SAFE_SHARE * failing.size, (best.size + failing.size) / 2)
         target = self.rounded(aim)
-        return target if target > best.size + (self._step(best.size) if best.size > 1 else 0) else None
+        return target if target > best.size + (self.step(best.size) if best.size > 1 else 0) else None
 
     def _fit(self, share: float) -> Fit | None:
         """The peaks measured up to the first failure, against a share of the budget; None where none were."""

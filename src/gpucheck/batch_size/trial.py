@@ -89,9 +89,11 @@ class Channel:
 def main() -> int:
     """Serve requests until the parent closes the pipe."""
     channel = Channel()
-    setup = channel.receive()
-    answer, session = _prepared(setup)
-    channel.send(answer)
+    # Whoever starts this process ahead wants it to have loaded all that takes long.
+    import_compiler()
+    loaded = time.monotonic()
+    answer, session = _prepared(channel.receive())
+    channel.send({**answer, "loaded_monotonic_s": loaded})
     while session is not None:
         request = channel.receive()
         evaluating = bool(request.get("evaluate"))
@@ -100,7 +102,6 @@ def main() -> int:
 
 
 def _prepared(setup: Json) -> tuple[Json, Session | None]:
-    import_compiler()
     if setup.get("weigh"):
         return _weighed(setup), None
     stage = "device"
@@ -228,6 +229,7 @@ class Session:
             "state_bytes": workload.state_bytes,
             "gradient_bytes": gradient_bytes(workload),
             "optimizer_bytes": optimizer_bytes(workload),
+            "kept_bytes": self.gauge.kept(workload.state_bytes),
             "loss": workload.loss_text,
             "memory": to_json(self.gauge.figures()),
         }

@@ -21,7 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
+from gpucheck.batch_size.predict_sizes import MOST_SIZES, Bisection, Point
 from gpucheck.batch_size.trial import Channel, Json
 from gpucheck.batch_size.trial_gauge import set_guard
 from gpucheck.batch_size.trial_load import load_for
@@ -54,7 +54,7 @@ def main() -> int:
         channel.send(told)
         if not told["ok"] and search.best is None:
             return 0
-        search.points.append(Point(size, told.get("peak_bytes")))
+        search.points.append(Point(size, told.get("peak_bytes"), told.get("compute_peak_bytes")))
     channel.send({"ok": True, "done": True})
     return 0
 

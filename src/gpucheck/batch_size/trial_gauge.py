@@ -82,6 +82,10 @@ class DeviceGauge:
         allocated = max(self.compute, self.optimizer)
         return replace(now, max_memory_allocated_bytes=allocated, max_memory_reserved_bytes=self.reserved)
 
+    def kept(self, state_bytes: int) -> int | None:
+        """Unknown: what the allocator holds between steps is for later ones; `figures` tell what lies outside it."""
+        return None
+
     def retries(self) -> int:
         """How often the allocator had to empty its cache and try again, since the process began."""
         return int(self.accel.memory_stats().get("num_alloc_retries", 0))
@@ -129,6 +133,11 @@ class CpuGauge:
         """The resident set and the trial's peak of it, the warmed process included."""
         now, peak = self.accel.memory(), self.peaks().total
         return now if peak is None else replace(now, max_resident_bytes=self.baseline + peak)
+
+    def kept(self, state_bytes: int) -> int | None:
+        """Bytes that stay between steps beyond the model's state: threads' stacks, what libraries keep."""
+        now = self.accel.memory().resident_bytes
+        return None if now is None else max(0, now - self.baseline - state_bytes)
 
     def retries(self) -> int:
         """A CPU's allocator has no cache to retry from."""

@@ -234,7 +234,8 @@ def _is_sound(entry: Entry) -> bool:
     """Whether what the search reckons with is of its kind: a file may have been edited."""
     trial = entry.trial
     whole = [trial.size, entry.budget_bytes, trial.retries]
-    whole += [value for value in (trial.peak_bytes, trial.compute_peak_bytes, trial.state_bytes) if value is not None]
+    held = (trial.peak_bytes, trial.compute_peak_bytes, trial.state_bytes, trial.kept_bytes)
+    whole += [value for value in held if value is not None]
     return (
         all(type(value) is int and value >= 0 for value in whole)
         and trial.size >= 1

@@ -1,0 +1,168 @@
+"""Which sizes to predict, so that few tell the largest within the budget and what memory does below it. Pure.
+
+They are bisected, since every size costs the same: nothing is assumed of how memory grows. Only where the sizes asked
+lie on one line, no more are asked between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+# The prediction's own bracket; a real trial moves it by more.
+TOLERANCE = 0.04
+# What is asked for to have a size above the budget lies so far above it: what is measured may be less than predicted.
+BEYOND = 0.02
+# Sizes inside the bracket lie so far beside the line, so that both of its ends move.
+ASIDE = 0.005
+# Between one size and the next, while nothing is above the budget: any size costs the same.
+GROWTH = 64
+# The calibration runs at this share of what is predicted: large enough that what grows decides, cheap, and safe to fit.
+FIRST_SHARE = 0.25
+# What the calibration may make of the prediction, in shares of it, is read between these sizes. The first is always
+# asked for, the others not where memory grows in a straight line.
+SHARES = (FIRST_SHARE, 0.5, 0.75)
+# Slopes on both sides of a size that differ by no more than this make a straight line.
+STRAIGHT = 0.01
+# More sizes than a bisection of any range takes.
+MOST_SIZES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A predicted peak: of a whole step, and of forward and backward alone. Without bytes the size cannot run."""
+
+    size: int
+    peak_bytes: int | None
+    compute_peak_bytes: int | None = None
+    parameter_bytes: int | None = None
+    gradient_bytes: int | None = None
+    optimizer_bytes: int | None = None
+
+    def within(self, budget: float) -> bool:
+        """Whether the peak is known and no more than `budget`."""
+        return self.peak_bytes is not None and self.peak_bytes <= budget
+
+
+@dataclass(slots=True)
+class Bisection:
+    """Asks for sizes from `lowest` to `highest` until the largest within `budget_bytes` is known.
+
+    That is where the sizes around it are 4 % apart, or memory grows in a straight line there.
+    """
+
+    budget_bytes: int
+    lowest: int
+    highest: int
+    points: list[Point] = field(default_factory=list)
+
+    @property
+    def best(self) -> Point | None:
+        """The largest size predicted to fit, below every one that is not."""
+        limit = min((p.size for p in self.points if not p.within(self.budget_bytes)), default=self.highest + 1)
+        fitting = [p for p in self.points if p.size < limit]
+        return max(fitting, key=lambda p: p.size, default=None)
+
+    @property
+    def _above(self) -> Point | None:
+        """The smallest size predicted not to fit."""
+        return min((p for p in self.points if not p.within(self.budget_bytes)), key=lambda p: p.size, default=None)
+
+    @property
+    def largest(self) -> int | None:
+        """The largest size that fits, read between the sizes asked; None where not even the smallest does."""
+        best, above = self.best, self._above
+        if best is None or best.peak_bytes is None or above is None or above.peak_bytes is None:
+            return None if best is None else best.size
+        return min(best.size + int((self.budget_bytes - best.peak_bytes) / _slope(best, above)), above.size - 1)
+
+    def next(self) -> int | None:
+        """The next size to ask for; None once the maximum and the sizes around it are known."""
+        best, above = self.best, self._above
+        if best is None:
+            return None if self.points else self.lowest
+        if above is None and best.size < self.highest:
+            return min(max(self._secant(best), best.size + 1), GROWTH * best.size, self.highest)
+        wide = above is not None and above.size - best.size > max(1, int(TOLERANCE * best.size))
+        if above is not None and wide and not self._is_straight(best):
+            return self._inside(best, above)
+        largest = self.largest or best.size
+        wanted = [min(max(round(largest * share), self.lowest), self.highest) for share in SHARES]
+        if all(p.size != wanted[0] for p in self.points):
+            return wanted[0]
+        return next((size for size in wanted if not self._is_known(size)), None)
+
+    def _is_known(self, size: int) -> bool:
+        """Whether `size` was asked, or lies between two sizes on one of whose both sides memory grows alike."""
+        below = max((p for p in self.points if p.size <= size), key=lambda p: p.size, default=None)
+        above = min((p for p in self.points if p.size >= size), key=lambda p: p.size, default=None)
+        if below is None or above is None:
+            return False
+        return below is above or self._is_straight(below) or self._is_straight(above)
+
+    def _is_straight(self, point: Point) -> bool:
+        """Whether memory grows as much up to `point`, from the size asked below it, as it does to the one above it."""
+        below = self._below(point)
+        after = min((p for p in self.points if p.size > point.size), key=lambda p: p.size, default=None)
+        if below is None or after is None or after.peak_bytes is None:
+            return False
+        before, beyond = _computing_slope(below, point), _computing_slope(point, after)
+        return abs(before - beyond) <= STRAIGHT * abs(beyond)
+
+    def _secant(self, best: Point) -> int:
+        """Where the growth seen last meets the budget, and a little further, to have a size above it."""
+        below = self._below(best)
+        if below is None or best.peak_bytes is None or (slope := _slope(below, best)) <= 0:
+            return GROWTH * best.size
+        return int((best.size + (self.budget_bytes - best.peak_bytes) / slope) * (1 + BEYOND)) + 1
+
+    def _inside(self, best: Point, above: Point) -> int:
+        """A size in the bracket: about where a line meets the budget, or its middle where lines do not narrow it.
+
+        Where memory curves upwards, the line through the bracket's ends meets the budget too early and the one through
+        the two largest sizes that fit too late: taken in turns they close in from both sides.
+        """
+        middle = (best.size + above.size) // 2
+        if above.peak_bytes is None or best.peak_bytes is None or self._is_stalled(above.size - best.size):
+            return middle
+        lower = self._below(best)
+        late = lower is not None and self.points[-1] is best and _slope(lower, best) > 0
+        slope = _slope(lower, best) if late and lower is not None else _slope(best, above)
+        aside = max(1, int(ASIDE * best.size))
+        aim = best.size + int((self.budget_bytes - best.peak_bytes) / slope) + (aside if late else -aside)
+        return min(max(aim, best.size + 1), above.size - 1)
+
+    def _below(self, point: Point) -> Point | None:
+        """The largest size asked below another."""
+        return max((p for p in self.points if p.size < point.size), key=lambda p: p.size, default=None)
+
+    def _is_stalled(self, width: int) -> bool:
+        """Whether the last two sizes inside the bracket, now `width` wide, have not halved it."""
+        before = Bisection(self.budget_bytes, self.lowest, self.highest, self.points[:-2])
+        best = before.best
+        above = [p.size for p in before.points if not p.within(self.budget_bytes)]
+        return best is not None and bool(above) and width > (min(above) - best.size) / 2
+
+
+def _slope(lower: Point, upper: Point) -> float:
+    """Bytes for each size more."""
+    return ((upper.peak_bytes or 0) - (lower.peak_bytes or 0)) / (upper.size - lower.size)
+
+
+def _computing_slope(lower: Point, upper: Point) -> float:
+    """Bytes of forward and backward for each size more, where they are known apart: the optimizer's do not grow."""
+    ends = [p.compute_peak_bytes or p.peak_bytes or 0 for p in (lower, upper)]
+    return (ends[1] - ends[0]) / (upper.size - lower.size)
+
+
+def at(points: Sequence[Point], size: int) -> tuple[float, float] | None:
+    """The two predicted peaks at `size`, in a straight line between the sizes around it; None outside them."""
+    known = sorted((p for p in points if p.peak_bytes is not None), key=lambda p: p.size)
+    below = max((p for p in known if p.size <= size), key=lambda p: p.size, default=None)
+    above = min((p for p in known if p.size >= size), key=lambda p: p.size, default=None)
+    if below is None or above is None:
+        return None
+    share = (size - below.size) / (above.size - below.size) if above.size > below.size else 0.0
+    ends = [(p.peak_bytes or 0, p.compute_peak_bytes or p.peak_bytes or 0) for p in (below, above)]
+    first, second = (low + share * (high - low) for low, high in zip(*ends, strict=True))
+    return first, second
