@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -280,59 +282,74 @@ def test_no_child_is_left(scenario: Scenario) -> None:
     assert children() <= before
 
 
-def with_spare(runner: Runner, before: set[int]) -> tuple[set[int], int]:
-    """The children of a first trial, and the one that waits for the next."""
+def loaded_ahead(runner: Runner, before: set[int]) -> int:
+    """The process that waits to be the next child, after a first trial."""
+    runner.load_ahead()
+    both = children() - before
     run(runner, 3)
-    first = children() - before
-    runner.begin_spare()
-    (spare,) = children() - before - first
-    return first, spare
+    assert runner._child is not None
+    (waiting,) = both - {runner._child.pid}
+    return waiting
 
 
-def test_the_spare_process_is_the_confirmations(scenario: Scenario) -> None:
+def test_the_process_that_was_loaded_ahead_is_the_confirmations(scenario: Scenario) -> None:
     log = scenario(per_sample=100)
     before = children()
     with Runner(SETUP) as runner:
-        first, spare = with_spare(runner, before)
-        runner.begin_spare()
-        assert children() - before == first | {spare}, "one is enough"
+        waiting = loaded_ahead(runner, before)
         assert log.read_text().count("start") == 1, "it waits to be told what to do"
         assert run(runner, 3, "confirm").fresh
-        assert children() - before == {spare}
+        assert children() - before == {waiting}
+        assert run(runner, 3, "confirm").fresh, "a third begins when it is wanted"
     assert children() <= before
 
 
-def test_a_spare_process_that_was_ended_is_replaced(scenario: Scenario) -> None:
+def test_a_process_that_was_ended_before_its_turn_is_replaced(scenario: Scenario) -> None:
     scenario(per_sample=100)
     before = children()
     with Runner(SETUP) as runner:
-        _, spare = with_spare(runner, before)
-        psutil.Process(spare).kill()
+        waiting = loaded_ahead(runner, before)
+        psutil.Process(waiting).kill()
         assert run(runner, 3, "confirm").outcome == "fits"
-        assert spare not in children()
+        assert waiting not in children()
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_no_spare_process_where_the_host_has_no_room_for_it(
+def test_one_process_alone_where_the_host_has_no_room_for_two(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     scenario(per_sample=100)
     budget = 8 * 2**30
     room = SPARE_ROOM_BYTES + (budget if device == "cpu" else 0)
     before = children()
-    with Runner(replace(SETUP, device=device, budget_bytes=budget)) as runner:
-        for usable, there in ((room - 1, 0), (room, 1)):
-            memory = HostMemory(2**40, usable, None, None)
-            monkeypatch.setattr("gpucheck.batch_size.runner.host.memory", lambda memory=memory: memory)
-            runner.begin_spare()
+    for usable, there in ((room - 1, 1), (room, 2)):
+        memory = HostMemory(2**40, usable, None, None)
+        monkeypatch.setattr("gpucheck.batch_size.runner.host.memory", lambda memory=memory: memory)
+        with Runner(replace(SETUP, device=device, budget_bytes=budget)) as runner:
+            runner.load_ahead()
             assert len(children() - before) == there
+    assert children() <= before
 
 
-def test_a_start_with_the_spare_process_is_not_what_a_start_takes(scenario: Scenario) -> None:
-    scenario(per_sample=100)
+def test_what_a_start_takes_is_loading_and_answering_without_the_wait_between(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("gpucheck.batch_size.runner.time", SimpleNamespace(monotonic=lambda: now[0]))
+    scenario(per_sample=100, ready={"loaded_monotonic_s": 103.0})
     with Runner(SETUP) as runner:
+        runner.load_ahead()
+        now[0] = 108.0  # something else went on meanwhile
         runner.start()
-        took = runner.start_s
-        runner.begin_spare()
+        assert runner.start_s == 3.0
+    now[0] = 100.0
+    with Runner(SETUP) as runner:
+        ask = runner._ask
+
+        def slow(*given: Any) -> Any:
+            now[0] = 108.0  # it loads for three seconds, and answers after five more
+            return ask(*given)
+
+        monkeypatch.setattr(runner, "_ask", slow)
         runner.start()
-        assert runner.start_s == took
+        assert runner.start_s == 8.0

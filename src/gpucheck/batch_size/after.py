@@ -43,6 +43,7 @@ class After:
         self.trials: list[Result] = []
         self.checks: list[Result] = []
         self._before = 0
+        self._default: Runner | None = None
 
     def need(self, *, recommending: bool) -> Need:
         """What it takes, with a run of the size to recommend where that is another; a second such is left out."""
@@ -61,12 +62,16 @@ class After:
         """Run what follows the confirmation of `largest`; a size to use takes at most `aim` bytes."""
         self._before = len(results)
         self._check(largest)
-        if self.runner.setup.is_cpu:
-            result = self._with_default_malloc(largest)
-            if result is not None and result.peak_bytes is not None:
-                self.default_malloc = replace(result, purpose="default malloc")
-                self._say(self.default_malloc)
-        self.recommended = self._recommend(results, largest, aim, multiple_of)
+        try:
+            if self.runner.setup.is_cpu:
+                result = self._with_default_malloc(largest)
+                if result is not None and result.peak_bytes is not None:
+                    self.default_malloc = replace(result, purpose="default malloc")
+                    self._say(self.default_malloc)
+            self.recommended = self._recommend(results, largest, aim, multiple_of)
+        finally:
+            if self._default is not None:
+                self._default.close()
 
     def _check(self, largest: int) -> None:
         """An evaluation step, and what an epoch's last batch may be: one less, and a single sample."""
@@ -140,12 +145,13 @@ class After:
         if needed is None:
             return None
         self.runner.close()
-        # Its peak is wanted, not a verdict: the system's limit stays away.
-        setup = replace(self.runner.setup, guard_bytes=None)
         self.emit(self._progress(f"{size} with the default malloc"))
+        if self._default is None:
+            # Its peak is wanted, not a verdict: the system's limit stays away.
+            self._default = Runner(replace(self.runner.setup, guard_bytes=None), malloc="default")
+            self._default.load_ahead()  # the size to use takes a second process
         try:
-            with Runner(setup, malloc="default") as runner:
-                return self._trial(runner, Attempt(size, "confirm"), needed)
+            return self._trial(self._default, Attempt(size, "confirm"), needed)
         except (Refused, GpucheckError):
             return None
 

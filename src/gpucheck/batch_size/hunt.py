@@ -85,8 +85,6 @@ class Hunt:
     def _prepare(self) -> None:
         self._foresee()
         ready = self.runner.start()
-        # The confirmation's process. It loads torch while a prediction goes on, not beside a trial.
-        self.runner.begin_spare()
         if "budget" in ready:
             self.budget = Budget(**ready["budget"])
         self.guide.finish(self.budget.bytes)
@@ -113,9 +111,11 @@ class Hunt:
         setup, sizes = self.runner.setup, self.plan.sizes
         if setup.is_cpu:
             self.guide.begin(setup, self.budget.bytes, *sizes, available(self.deadline))
+            self.runner.load_ahead()
             return
         expected = expected_budget(setup, self.facts)
         self.guide.begin(setup, expected, *sizes, available(self.deadline))
+        self.runner.load_ahead()
         self.guide.finish(expected or 0)
 
     def _go_on(self) -> None:

@@ -33,7 +33,7 @@ START_TIMEOUT_S = 180.0
 MOVED_SHARE = 0.02
 # More than this into swap is growth that the resident set does not show.
 SPILL_BYTES = 16 * 2**20
-# For a spare child beside the first, and as much again for everybody else.
+# For the confirmation's process beside the first, and as much again for everybody else.
 SPARE_ROOM_BYTES = 2 * ASSUMED_BASELINE_BYTES
 
 # SIGKILL, which Windows' signal module does not name.
@@ -52,7 +52,8 @@ class Runner:
         self.ready: dict[str, Any] = {}
         self.start_s = 0.0
         self._child: LineChild | None = None
-        self._spare: LineChild | None = None
+        # Processes that load torch for children to come, each with when it began.
+        self._ahead: list[tuple[LineChild, float]] = []
         self._watch: Watch | None = None
         self._free_expected: int | None = None
         self._fresh = False
@@ -64,11 +65,10 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """End the child and the spare one, if there are any."""
+        """End the child and the processes of those to come."""
         self._drop()
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.kill()
+        while self._ahead:
+            self._ahead.pop()[0].kill()
 
     def _drop(self) -> None:
         """End the child; the next trial gets another."""
@@ -106,14 +106,15 @@ class Runner:
             self._free_expected = answer.get("free_at_open")
         return answer
 
-    def begin_spare(self) -> None:
-        """Start the process of the child after this one: it loads torch meanwhile, and touches no device.
+    def load_ahead(self) -> None:
+        """Start the processes of the first child and of the confirmation's: they load torch and touch no device.
 
-        Only where the host has room for it beside a trial that fills the budget.
+        The second only where the host has room for it beside a trial that fills the budget. Both at once, so that none
+        loads beside a trial, which is timed.
         """
         needed = SPARE_ROOM_BYTES + (self.budget_bytes if self.setup.is_cpu else 0)
-        if self._spare is None and host.memory().usable >= needed:
-            self._spare = self._new_process()
+        for _ in range(2 if host.memory().usable >= needed else 1):
+            self._ahead.append((self._new_process(), time.monotonic()))
 
     def _new_process(self) -> LineChild:
         return LineChild(python_argv("gpucheck.batch_size.trial"), env=self._environment())
@@ -121,14 +122,14 @@ class Runner:
     def _begun(self) -> tuple[dict[str, Any] | None, End]:
         """A new child's answer to the setup, and how it ended where it gave none."""
         self._drop()
-        started = time.monotonic()
-        spare, self._spare = self._spare, None
-        self._child = spare or self._new_process()
+        self._child, began = self._ahead.pop(0) if self._ahead else (self._new_process(), time.monotonic())
         self._watch = Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
         message = {**_as_json(self.setup), "free_expected": self._free_expected}
-        answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
-        if spare is None:  # a spare one's is not what the next start takes
-            self.start_s = time.monotonic() - started
+        asked = time.monotonic()
+        answer, end = self._ask(message, asked + self.start_timeout_s)
+        # The next start takes as long to load, whether or not somebody waited for that here.
+        loaded = (answer or {}).get("loaded_monotonic_s", asked)
+        self.start_s = loaded - began + time.monotonic() - max(asked, loaded)
         return answer, end
 
     def weigh(self) -> int | None:
