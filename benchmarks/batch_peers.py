@@ -16,7 +16,7 @@ that of a search that does not close.
 
 Wall time is from the start of a side's process until its answer is there: for gpucheck until it is confirmed in a fresh
 process, which neither peer does. What gpucheck runs after that (an evaluation, the default malloc, the size to
-recommend) is told beside it. A peer may take ten times what gpucheck took and is ended then.
+recommend) is told beside it. A peer may take four times what gpucheck took and is ended then.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TIME_BUDGET_S = 1800.0
 # Memory is to be what limits every side.
 CAP = 2**20
 # A peer that takes so many times what gpucheck's first answer took is ended: the ratio is then at most what is told.
-PATIENCE = 10
+PATIENCE = 4
 
 
 @dataclass(frozen=True, slots=True)
