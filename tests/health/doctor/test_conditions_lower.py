@@ -30,9 +30,10 @@ from healthy import (
 
 from gpucheck.health.doctor import (
     catalogue,
+    conditions_card,
     conditions_cuinit,
-    conditions_kernel,
     conditions_library,
+    conditions_module,
     conditions_nodes,
     conditions_nvml,
     conditions_refusals,
@@ -46,7 +47,8 @@ from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import Mig, Process, TorchBuild
 
 FILES = (
-    conditions_kernel,
+    conditions_card,
+    conditions_module,
     conditions_nodes,
     conditions_library,
     conditions_nvml,
@@ -440,10 +442,10 @@ def test_a_card_that_fell_off_beside_others_that_work_is_a_warning() -> None:
 
 def test_the_host_of_a_container_may_have_more_cards() -> None:
     inside = with_host(with_stack(with_cards(CARDS[0]), log=(FALLEN,)), container="docker")
-    assert conditions_kernel.missing(inside) == []
-    assert conditions_kernel.missing(with_cards(CARDS[0])) == ["0000:21:00.0"]
+    assert conditions_card.missing(inside) == []
+    assert conditions_card.missing(with_cards(CARDS[0])) == ["0000:21:00.0"]
     kept = with_stack(with_cards(CARDS[0]), devices=(*bus("nvidia"), PciDevice("0000:21:00.0", driver="vfio-pci")))
-    assert conditions_kernel.missing(kept) == []
+    assert conditions_card.missing(kept) == []
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from gpucheck.health.doctor import (
     conditions_architecture,
+    conditions_card,
     conditions_cuinit,
     conditions_environment,
-    conditions_kernel,
     conditions_library,
     conditions_links,
     conditions_load,
     conditions_log,
     conditions_masks,
+    conditions_module,
     conditions_nodes,
     conditions_nvml,
     conditions_packages,
@@ -21,7 +22,8 @@ from gpucheck.health.doctor import (
 from gpucheck.health.doctor.condition import Condition
 
 CONDITIONS: tuple[Condition, ...] = (
-    *conditions_kernel.CONDITIONS,
+    *conditions_module.CONDITIONS,
+    *conditions_card.CONDITIONS,
     *conditions_nodes.CONDITIONS,
     *conditions_library.CONDITIONS,
     *conditions_nvml.CONDITIONS,

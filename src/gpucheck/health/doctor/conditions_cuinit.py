@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from gpucheck.health.doctor import mask
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.cuinit import answered
@@ -79,15 +77,11 @@ def _unknown_error(evidence: Evidence) -> Seen | None:
     return answered(evidence, "the device nodes are there" if evidence.stack.node("/dev/nvidia-uvm") else "")
 
 
-def _log(evidence: Evidence, pattern: str) -> list[str]:
-    return [line for line in evidence.stack.log or () if re.search(pattern, line)]
-
-
 def _memory_module(evidence: Evidence) -> Seen | None:
     """3 with the open module: heterogeneous memory management does not start on some kernels."""
     if evidence.driver.cuinit_code != 3:
         return None
-    logged = _log(evidence, NO_ROOM_FOR_PAGES)
+    logged = evidence.logged(NO_ROOM_FOR_PAGES)
     if logged:
         return answered(evidence, f"the kernel logs: {logged[-1]}", certainty="proof", log=logged)
     disabled = (evidence.stack.parameters or {}).get("uvm_disable_hmm")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from gpucheck.health.doctor.condition import Condition, Seen
-from gpucheck.health.doctor.conditions_kernel import why_absent
+from gpucheck.health.doctor.conditions_module import why_absent
 from gpucheck.health.doctor.conditions_nodes import (
     START_WITH_GPUS,
     cuda_not_loaded,

@@ -8,7 +8,7 @@ import re
 
 from gpucheck.health.doctor import wheels
 from gpucheck.health.doctor.condition import Condition, Seen
-from gpucheck.health.doctor.conditions_kernel import why_absent
+from gpucheck.health.doctor.conditions_module import why_absent
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.presence import KEPT_OUT, WSL_NODE
 from gpucheck.machine.driver_files import version_of

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from gpucheck.health.devices_at_rest import ACTIONS
 from gpucheck.health.doctor import conditions_library
 from gpucheck.health.doctor.condition import Certainty, Condition, Seen
-from gpucheck.health.doctor.conditions_kernel import FALLEN, lines, why_absent
+from gpucheck.health.doctor.conditions_card import FALLEN
+from gpucheck.health.doctor.conditions_module import why_absent
 from gpucheck.health.doctor.conditions_nodes import lacks_nodes
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.report.facts import Device
@@ -91,7 +92,7 @@ def _in_state(state: str, code: int) -> Callable[[Evidence], Seen | None]:
 
 
 def _is_told_by_log(evidence: Evidence, state: str) -> bool:
-    return state == "lost" and bool(lines(evidence, FALLEN))
+    return state == "lost" and bool(evidence.logged(FALLEN))
 
 
 def _recovery(evidence: Evidence) -> Seen | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from gpucheck import units
@@ -77,6 +78,10 @@ class Evidence:
         """How long torch was waited for, in words, and what gives it longer."""
         limit = self.torch.limit_s if self.torch is not None else None
         return "its time" if limit is None else f"{units.duration(limit)} (--timeout gives it longer)"
+
+    def logged(self, pattern: str) -> list[str]:
+        """The lines of the kernel's log that match; none where it cannot be read."""
+        return [line for line in self.stack.log or () if re.search(pattern, line, re.IGNORECASE)]
 
     def value(self, variable: str) -> str | None:
         """A variable's value, for those that are on the list of `facts.environment`."""
