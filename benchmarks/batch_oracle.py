@@ -32,13 +32,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).resolve().parent)]
 
 import run_file  # noqa: E402  (found beside this file)
+from batch_cases import CAP, WORKLOADS  # noqa: E402
 
 from gpucheck import units  # noqa: E402
 
-WORKLOADS = ("mlp", "convnet", "transformer")
 LIMITS = ("1GiB", "2GiB", "4GiB")
-# Memory is to be what limits: 4 GiB hold more of the smallest workload than the command's own cap allows.
-CAP = 2**20
 RUNS, LEAST_SHARE, MOST_TRIALS = 20, 19 / 20, 5
 STEPS = 3
 # Under these a CPU's resident memory follows the tensors.

@@ -38,6 +38,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from batch_cases import CAP
 
 from gpucheck import api, units
 from gpucheck.batch_size.budget import guard_bytes
@@ -52,8 +55,6 @@ OURS = "gpucheck"
 OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 # Of gpucheck's search; the command's own minute is for a CPU that is free.
 TIME_BUDGET_S = 1800.0
-# Memory is to be what limits every side.
-CAP = 2**20
 # A peer that takes so many times what gpucheck's first answer took is ended: the ratio is then at most what is told.
 PATIENCE = 4
 

@@ -31,6 +31,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from batch_cases import WORKLOADS
 from batch_peers import PEERS, Against, compare, installed
 
 from gpucheck.batch_size.outcome import Outcome
@@ -39,7 +40,6 @@ from gpucheck.batch_size.search import Search
 BUDGET = 2**31
 # gpucheck's wall time over a peer's, at most.
 PEER_MOST = {"lightning": 0.5, "accelerate": 1.0}
-WORKLOADS = ("mlp", "convnet", "transformer")
 Shape = Callable[[float], tuple[float, float]]
 
 

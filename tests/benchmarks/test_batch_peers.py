@@ -161,7 +161,7 @@ def test_a_peer_that_takes_too_long_is_ended(peers: ModuleType, monkeypatch: pyt
     monkeypatch.setattr(peers, "installed", lambda name: True)
     peers.compare("mlp", "1GiB", 2, lambda text: None)
     assert calls[1:] == [
-        ("lightning", 70.0), ("accelerate", 70.0), ("lightning", 70.0), ("accelerate", 70.0), ("gpucheck", 70.0)
+        ("lightning", 28.0), ("accelerate", 28.0), ("lightning", 28.0), ("accelerate", 28.0), ("gpucheck", 28.0)
     ]  # fmt: skip
     monkeypatch.undo()
     command = subprocess.run
