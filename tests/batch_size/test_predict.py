@@ -72,6 +72,23 @@ def test_the_largest_size_within_the_budget_whatever_the_shape(peak: Callable[[i
         assert {round(found * share) for share in (0.5, 0.75)} <= set(asked)
 
 
+@pytest.mark.parametrize("floor_share", [0.02, 0.45, 0.90])
+def test_what_the_update_takes_does_not_bend_the_line_of_computing(floor_share: float) -> None:
+    def point(size: int) -> Point:
+        computing, update = (20 + 0.25 * size) * MIB, floor_share * GIB
+        return Point(size, int(max(computing, update)), int(computing), int(update))
+
+    search = Bisection(GIB, 1, 65536)
+    while (size := search.next()) is not None:
+        search.points.append(point(size))
+    assert len(search.points) <= 6
+    assert search.largest == 4016
+    between = at(search.points, 1500)
+    assert between is not None
+    assert between.peak_bytes == pytest.approx(max(395 * MIB, floor_share * GIB), rel=1e-6)
+    assert between.compute_peak_bytes == pytest.approx(395 * MIB, rel=1e-6)
+
+
 @pytest.mark.parametrize("lowest", [1, 2])
 @pytest.mark.parametrize("per_sample", [0.05, 0.4, 3.0, 30.0])
 def test_a_straight_line_takes_few_sizes(lowest: int, per_sample: float) -> None:
@@ -97,9 +114,13 @@ def points(*pairs: tuple[int, int]) -> tuple[Point, ...]:
 
 def test_peaks_between_the_sizes_asked() -> None:
     known = points((10, 100), (20, 300))
-    assert (at(known, 10), at(known, 15), at(known, 20)) == ((100, 50), (200, 100), (300, 150))
+    assert [at(known, size) for size in (10, 15, 20)] == [
+        Point(10, 100, 50, 100),
+        Point(15, 200, 100, 200),
+        Point(20, 300, 150, 300),
+    ]
     assert at(known, 9) is None and at(known, 21) is None
-    assert at((*known, Point(15, None)), 15) == (200, 100)
+    assert at((*known, Point(15, None)), 15) == Point(15, 200, 100, 200)
 
 
 def test_a_trial_calibrates() -> None:
@@ -281,8 +302,9 @@ def test_the_jump_keeps_to_the_searchs_own_limits() -> None:
 
 def fake(size: int) -> dict[str, Any]:
     peak = (20 + size) * MIB
+    computing = {"compute_peak_bytes": peak - MIB, "update_peak_bytes": peak}
     held = {"parameter_bytes": 1, "gradient_bytes": 2, "optimizer_bytes": 3}
-    return {"ok": True, "size": size, "peak_bytes": peak, "compute_peak_bytes": peak - MIB, **held, "seconds": 0.1}
+    return {"ok": True, "size": size, "peak_bytes": peak, **computing, **held, "seconds": 0.1}
 
 
 READY = {"ok": True, "device": "cpu"}
@@ -296,7 +318,7 @@ def test_what_a_child_says_becomes_a_prediction(scenario: Scenario) -> None:
     found = predictor.result(GIB)
     predictor.close()
     assert (found.max_batch_size, found.first_size(), found.device) == (1004, 251, "cpu")
-    assert found.at_max == Point(1004, GIB, GIB - MIB, 1, 2, 3)
+    assert found.at_max == Point(1004, GIB, GIB - MIB, GIB, 1, 2, 3)
     assert [p.size for p in found.points] == [1, 64, 250, 500, 750, 1000, 1100, 9999]
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gpucheck.batch_size.predict_sizes import FIRST_SHARE, Bisection, Point, at
+from gpucheck.batch_size.predict_sizes import FIRST_SHARE, Bisection, Point, at, largest
 from gpucheck.batch_size.recipe import in_words
 
 # Measured over predicted: outside, something else than the tensors counted rules the memory.
@@ -37,12 +37,8 @@ class Prediction:
 
     @property
     def at_max(self) -> Point | None:
-        """The prediction at the maximum; what does not grow with the size is that of the size asked below it."""
-        if self.max_batch_size is None or (peaks := at(self.points, self.max_batch_size)) is None:
-            return None
-        below = max((p for p in self.points if p.size <= self.max_batch_size), key=lambda p: p.size)
-        peak, computing = (round(value) for value in peaks)
-        return replace(below, size=self.max_batch_size, peak_bytes=peak, compute_peak_bytes=computing)
+        """The prediction at the maximum."""
+        return None if self.max_batch_size is None else at(self.points, self.max_batch_size)
 
     def first_size(self) -> int | None:
         """The size that calibrates; None where the smallest is as good."""
@@ -64,8 +60,8 @@ class Calibration:
 
 def prediction(points: Sequence[Point], budget_bytes: int, device: str, seconds: float) -> Prediction:
     """What the peaks asked for say of a budget."""
-    largest = Bisection(budget_bytes, 1, max((p.size for p in points), default=1), list(points)).largest
-    return Prediction(largest, tuple(sorted(points, key=lambda p: p.size)), device, seconds)
+    fitting = Bisection(budget_bytes, 1, max((p.size for p in points), default=1), list(points)).largest
+    return Prediction(fitting, tuple(sorted(points, key=lambda p: p.size)), device, seconds)
 
 
 class Distrusted(Exception):
@@ -104,7 +100,7 @@ def calibrate(
     predicted = at(points, size)
     if predicted is None:
         raise Distrusted(f"nothing is predicted near {in_words(size, axis)}")
-    peak, computing = predicted
+    peak, (computing, _) = predicted.peak_bytes or 0, predicted.phases
     if allocated is not None:
         factor, constant = allocated / peak, max(0, measured - allocated)
     else:
@@ -117,15 +113,4 @@ def calibrate(
 
 def largest_within(points: Sequence[Point], calibration: Calibration, room: float) -> int | None:
     """The largest size whose calibrated peak is at most `room` bytes, among the sizes predicted; None if none is."""
-    known = sorted((p for p in points if p.peak_bytes is not None), key=lambda p: p.size)
-    if not known or calibration.peak(known[0].peak_bytes or 0) > room:
-        return None
-    low, high = known[0].size, known[-1].size
-    while low < high:
-        middle = (low + high + 1) // 2
-        predicted = at(points, middle)
-        if predicted is not None and calibration.peak(predicted[0]) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return largest(points, lambda peak: calibration.peak(peak) <= room)

@@ -120,8 +120,8 @@ class Guide:
         """The calibrated peak of each size in bytes; without those that nothing is predicted of."""
         if self.prediction is None or self.calibration is None or self.reason is not None:
             return {}
-        found = {size: at(self.prediction.points, size) for size in sizes}
-        return {size: self.calibration.peak(peaks[0]) for size, peaks in found.items() if peaks is not None}
+        found = (at(self.prediction.points, size) for size in sizes)
+        return {point.size: self.calibration.peak(point.peak_bytes or 0) for point in found if point is not None}
 
     @property
     def method(self) -> str:

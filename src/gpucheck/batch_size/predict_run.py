@@ -19,7 +19,8 @@ LONGEST_S = 60.0
 # A prediction may take so much of the time that there is: it saves a few trials, not more.
 SHARE_OF_TIME = 0.3
 
-_FIGURES = ("peak_bytes", "compute_peak_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes")
+_PEAKS = ("peak_bytes", "compute_peak_bytes", "update_peak_bytes")
+_FIGURES = (*_PEAKS, "parameter_bytes", "gradient_bytes", "optimizer_bytes")
 
 
 class Predictor:

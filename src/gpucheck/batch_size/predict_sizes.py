@@ -6,8 +6,8 @@ lie on one line, no more are asked between them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 # The prediction's own bracket; a real trial moves it by more.
 TOLERANCE = 0.04
@@ -22,6 +22,8 @@ FIRST_SHARE = 0.25
 # What the calibration may make of the prediction, in shares of it, is read between these sizes. The first is always
 # asked for, the others not where memory grows in a straight line.
 SHARES = (FIRST_SHARE, 0.5, 0.75)
+# A size asked that is so near to a wanted one stands for it.
+NEAR = 0.05
 # Slopes on both sides of a size that differ by no more than this make a straight line.
 STRAIGHT = 0.01
 # More sizes than a bisection of any range takes.
@@ -30,14 +32,27 @@ MOST_SIZES = 40
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A predicted peak: of a whole step, and of forward and backward alone. Without bytes the size cannot run."""
+    """A predicted peak: of a whole step, of forward and backward alone, and of the optimizer's update alone.
+
+    Without bytes the size cannot run.
+    """
 
     size: int
     peak_bytes: int | None
     compute_peak_bytes: int | None = None
+    update_peak_bytes: int | None = None
     parameter_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
+
+    @property
+    def phases(self) -> tuple[int, int]:
+        """What computing takes, and what the update takes: the whole peak where that is not known apart, or above."""
+        peak = self.peak_bytes or 0
+        computing = self.compute_peak_bytes or peak
+        if self.update_peak_bytes is not None:
+            return computing, self.update_peak_bytes
+        return computing, peak if peak > computing else 0
 
     def within(self, budget: float) -> bool:
         """Whether the peak is known and no more than `budget`."""
@@ -72,9 +87,9 @@ class Bisection:
     def largest(self) -> int | None:
         """The largest size that fits, read between the sizes asked; None where not even the smallest does."""
         best, above = self.best, self._above
-        if best is None or best.peak_bytes is None or above is None or above.peak_bytes is None:
+        if best is None or above is None:
             return None if best is None else best.size
-        return min(best.size + int((self.budget_bytes - best.peak_bytes) / _slope(best, above)), above.size - 1)
+        return largest((p for p in self.points if p.size <= above.size), lambda peak: peak <= self.budget_bytes)
 
     def next(self) -> int | None:
         """The next size to ask for; None once the maximum and the sizes around it are known."""
@@ -88,7 +103,7 @@ class Bisection:
             return self._inside(best, above)
         largest = self.largest or best.size
         wanted = [min(max(round(largest * share), self.lowest), self.highest) for share in SHARES]
-        if all(p.size != wanted[0] for p in self.points):
+        if all(abs(p.size - wanted[0]) > NEAR * wanted[0] for p in self.points):
             return wanted[0]
         return next((size for size in wanted if not self._is_known(size)), None)
 
@@ -150,19 +165,39 @@ def _slope(lower: Point, upper: Point) -> float:
 
 
 def _computing_slope(lower: Point, upper: Point) -> float:
-    """Bytes of forward and backward for each size more, where they are known apart: the optimizer's do not grow."""
-    ends = [p.compute_peak_bytes or p.peak_bytes or 0 for p in (lower, upper)]
-    return (ends[1] - ends[0]) / (upper.size - lower.size)
+    """Bytes of forward and backward for each size more: the update's hardly grow."""
+    return (upper.phases[0] - lower.phases[0]) / (upper.size - lower.size)
 
 
-def at(points: Sequence[Point], size: int) -> tuple[float, float] | None:
-    """The two predicted peaks at `size`, in a straight line between the sizes around it; None outside them."""
+def largest(points: Iterable[Point], fits: Callable[[int], bool]) -> int | None:
+    """The largest size, among and between those asked, of whose predicted peak `fits` holds; None for none."""
+    known = sorted((p for p in points if p.peak_bytes is not None), key=lambda p: p.size)
+    if not known or not fits(known[0].peak_bytes or 0):
+        return None
+    low, high = known[0].size, known[-1].size
+    while low < high:
+        middle = (low + high + 1) // 2
+        predicted = at(known, middle)
+        if predicted is not None and fits(predicted.peak_bytes or 0):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def at(points: Iterable[Point], size: int) -> Point | None:
+    """What is predicted of `size`, asked or not; None outside the sizes asked.
+
+    What computing takes and what the update takes grow in a straight line between the sizes around it, each by itself.
+    """
     known = sorted((p for p in points if p.peak_bytes is not None), key=lambda p: p.size)
     below = max((p for p in known if p.size <= size), key=lambda p: p.size, default=None)
     above = min((p for p in known if p.size >= size), key=lambda p: p.size, default=None)
     if below is None or above is None:
         return None
     share = (size - below.size) / (above.size - below.size) if above.size > below.size else 0.0
-    ends = [(p.peak_bytes or 0, p.compute_peak_bytes or p.peak_bytes or 0) for p in (below, above)]
-    first, second = (low + share * (high - low) for low, high in zip(*ends, strict=True))
-    return first, second
+    computing, update = (
+        round(low + share * (high - low)) for low, high in zip(below.phases, above.phases, strict=True)
+    )
+    peak = max(computing, update)
+    return replace(below, size=size, peak_bytes=peak, compute_peak_bytes=computing, update_peak_bytes=update)

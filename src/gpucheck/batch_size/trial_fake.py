@@ -54,7 +54,7 @@ def main() -> int:
         channel.send(told)
         if not told["ok"] and search.best is None:
             return 0
-        search.points.append(Point(size, told.get("peak_bytes"), told.get("compute_peak_bytes")))
+        search.points.append(Point(size, *(told.get(f"{kind}peak_bytes") for kind in ("", "compute_", "update_"))))
     channel.send({"ok": True, "done": True})
     return 0
 
@@ -180,6 +180,7 @@ class Fake:
         return {
             "peak_bytes": max(compute, optimizer),
             "compute_peak_bytes": compute,
+            "update_peak_bytes": optimizer,
             "parameter_bytes": workload.parameter_bytes,
             "gradient_bytes": gradient_bytes(workload),
             "optimizer_bytes": optimizer_bytes(workload),
