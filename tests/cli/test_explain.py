@@ -20,6 +20,7 @@ from gpucheck.cli.explain import decoded, read_end
 from gpucheck.health.doctor.catalogue import CONDITIONS
 from gpucheck.health.explain import command
 from gpucheck.health.explain.command import MOST_BYTES
+from gpucheck.health.explain.readable import readable
 from gpucheck.report.events import Answered, Judged, Recorder
 
 COMMAND = [sys.executable, "-m", "gpucheck", "explain"]
@@ -86,7 +87,8 @@ def test_every_condition_is_a_page() -> None:
         assert isinstance(answered, Answered) and isinstance(judged, Judged)
         told = answered.value["page"]
         assert (told["id"], told["of"], told["title"]) == (one.id, "doctor", one.title)
-        assert (told["rung"], told["then"], told["texts"]) == (one.rung, one.fix, list(one.texts))
+        texts = [text for pattern in one.texts for text in readable(pattern)]
+        assert (told["rung"], told["then"], told["texts"]) == (one.rung, one.fix, texts)
         assert judged.finding.verdict == "info"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpucheck.health.doctor.catalogue import CONDITIONS
 from gpucheck.health.doctor.condition import RUNGS, Certainty, Condition, Rung
+from gpucheck.health.explain.readable import readable
 from gpucheck.health.explain.table import TEXTS
 from gpucheck.health.explain.text import Text
 
@@ -55,7 +56,7 @@ def _entry(one: Condition) -> list[str]:
     rows = [f"- verdict: {one.verdict}; where it is seen it is {_SURE[one.certainty]}"]
     rows += [f"- to make sure: {_cell(one.settle)}"] if one.settle else []
     rows += [f"- what to do: {_cell(one.fix)}"] if one.fix else []
-    rows += [f"- error text: `{text}`" for text in one.texts]
+    rows += [f"- error text: `{text}`" for pattern in one.texts for text in readable(pattern)]
     rows += [f"- source: {one.source}"] if one.source else []
     return [f"#### `{one.id}`: {one.title}", _cell(one.meaning), "\n".join(rows)]
 

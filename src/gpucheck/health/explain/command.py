@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from gpucheck.health.doctor.catalogue import CONDITIONS
 from gpucheck.health.doctor.condition import Condition
 from gpucheck.health.explain.match import Match, find
 from gpucheck.health.explain.page import PAGES, Page
+from gpucheck.health.explain.readable import readable
 from gpucheck.health.explain.table import OF_CONDITIONS, TEXTS
 from gpucheck.health.explain.text import Text
 from gpucheck.report.events import Answered, Emit, Judged, Notice
@@ -147,7 +149,7 @@ def _page_of(one: Text | Condition | Page) -> dict[str, Any]:
             "meaning": one.meaning,
             "then": one.then,
             "certainty": one.certainty,
-            "texts": list(one.patterns),
+            "texts": _readable(one.patterns, one.number),
             "source": one.source,
         }
     return {
@@ -157,9 +159,14 @@ def _page_of(one: Text | Condition | Page) -> dict[str, Any]:
         "rung": one.rung,
         "verdict": one.verdict,
         "settle": one.settle,
-        "texts": list(one.texts),
+        "texts": _readable(one.texts),
         "source": one.source,
     }
+
+
+def _readable(patterns: Iterable[str], number: str = "") -> list[str]:
+    """The texts that patterns find, each once."""
+    return list(dict.fromkeys(text for pattern in patterns for text in readable(pattern, number)))
 
 
 def _in_mib(size: int) -> str:
