@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 # Bytes per second, per lane and direction: transfer rate of the PCI Express Base Specification times its encoding.
 # Generations 1 and 2 send 10 bits for 8, 3 to 5 send 130 for 128, 6 sends flits of 256 bytes, 242 of them packets.
 PCIE_BYTES_PER_S_PER_LANE = {
@@ -19,6 +21,19 @@ LEAST_LANES = 4
 # NVLink-C2C between a Grace CPU and its Hopper, in one direction: NVIDIA's data sheet of the GH200 gives 900 GB/s for
 # both together.
 C2C_BYTES_PER_S = 450e9
+# The generation of a link that sleeps.
+ASLEEP = 1
+# A port stands before every slot, so that no slot's card is on bus 0. One that is came there by passing it to a virtual
+# machine, where the port of the slot cannot be seen, and NVML's highest generation is the card's own.
+ROOT_BUS = re.compile(r"[0-9a-f]+:00:[0-9a-f]{2}\.[0-7]")
+
+
+def is_speed_lost(generation: int, pci_address: str | None) -> bool:
+    """Whether a link below the highest generation that NVML tells has lost something, as read under load.
+
+    It has where NVML can know what the slot allows, and where it is as slow as one that sleeps.
+    """
+    return generation == ASLEEP or not ROOT_BUS.fullmatch(pci_address or "")
 
 
 def link_rate(generation: int | None, width: int | None) -> float | None:

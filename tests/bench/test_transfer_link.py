@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from gpucheck.bench.transfer.judge import of_document
 from gpucheck.bench.transfer.link import Link, flags, judge, link_under_load, of_telemetry
+from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 
@@ -35,8 +37,8 @@ def seen(generation: int = 5, width: int = 16, c2c: float | None = None, **most:
     return {"pcie": {"generation": generation, "width": width, **most}, "c2c_bytes_per_s": c2c}
 
 
-def judged(bytes_per_s: float, link: Link) -> dict[str, Finding]:
-    return {one.id: one for one in judge({"host_to_device": row(bytes_per_s)}, link, WAYS)}
+def judged(bytes_per_s: float, link: Link, pci_address: str | None = None) -> dict[str, Finding]:
+    return {one.id: one for one in judge({"host_to_device": row(bytes_per_s)}, link, WAYS, pci_address)}
 
 
 def test_the_link_of_a_reading() -> None:
@@ -81,6 +83,27 @@ def test_a_link_that_stepped_down_is_a_warning() -> None:
     assert found["transfer.link"].verdict == "pass"
     assert found["transfer.link_generation"].verdict == "warn"
     assert found["transfer.link_generation"].title == "the link runs at PCIe generation 3 of 5 under load"
+
+
+@pytest.mark.parametrize(
+    ("address", "generation", "verdict"),
+    [("0000:01:00.0", 3, "warn"), ("0000:00:1e.0", 3, "info"), ("0000:00:1e.0", 1, "warn"), (None, 3, "warn")],
+)
+def test_in_a_virtual_machine_the_slot_may_be_what_is_slow(address: str | None, generation: int, verdict: str) -> None:
+    link = Link(generation, 16, 16, max_generation=5, device_max_generation=5)
+    found = judged(3e9, link, address)["transfer.link_generation"]
+    assert found.verdict == verdict
+    assert ("which a virtual machine does not show" in found.message) is (verdict == "info")
+
+
+def test_where_the_card_sits_is_told_by_the_facts() -> None:
+    each = [{"telemetry": seen(3, 16, max_generation=5), "details": {"wrong_bytes": 0, "verified_slices": 1}}]
+    measured = row(13e9, seen(3, 16, max_generation=5), each_run=each)
+    for address, verdict in (("0000:00:1e.0", "info"), ("0000:01:00.0", "warn")):
+        others = Device("cuda", id="cuda:1", pci_address="0000:02:00.0")
+        facts = Facts(devices=(others, Device("cuda", id="cuda:0", pci_address=address)))
+        found = {one.id: one.verdict for one in of_document([measured], facts)}
+        assert found["transfer.link_generation"] == verdict
 
 
 def test_a_system_that_offers_less_than_the_card_is_a_remark() -> None:

@@ -30,7 +30,9 @@ WAYS = {"host_to_device": "to the device", "device_to_host": "to the host", "hos
 def of_document(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Every finding of the copies among one device's measurements."""
     copies = [one for one in measurements if one.name == NAME]
-    return judge(copies, link_under_load(copies))
+    device = next((one.device.id for one in copies), None)
+    address = next((one.pci_address for one in facts.devices or () if one.id == device), None)
+    return judge(copies, link_under_load(copies), address)
 
 
 def answer(measurements: Sequence[Measurement], facts: Facts) -> dict[str, Any]:
@@ -44,13 +46,15 @@ def answer(measurements: Sequence[Measurement], facts: Facts) -> dict[str, Any]:
     }
 
 
-def judge(measurements: Sequence[Measurement], link: Link) -> list[Finding]:
-    """Every finding of one device's rows, the most important first."""
+def judge(measurements: Sequence[Measurement], link: Link, pci_address: str | None = None) -> list[Finding]:
+    """Every finding of one device's rows, the most important first; the address is where the device sits."""
     if not measurements:
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits into the memory there is")]
     return [
         corrupt(measurements),
-        *of_link.judge({way: row for way in WAYS if (row := best(measurements, way, "link")) is not None}, link, WAYS),
+        *of_link.judge(
+            {way: row for way in WAYS if (row := best(measurements, way, "link")) is not None}, link, WAYS, pci_address
+        ),
         *_speedup(measurements),
         *_on_host(measurements),
         *clocks.judge("transfer.clock", measurements),

@@ -141,7 +141,9 @@ def flags(telemetry: Mapping[str, Any] | None, size: int, bytes_per_s: float | N
     return () if faster else (BELOW_MAX,)
 
 
-def judge(rows: Mapping[str, Measurement], link: Link, ways: Mapping[str, str]) -> list[Finding]:
+def judge(
+    rows: Mapping[str, Measurement], link: Link, ways: Mapping[str, str], pci_address: str | None = None
+) -> list[Finding]:
     """What share of the link the best pinned row of each direction reaches; `ways` names the directions in words."""
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
@@ -156,7 +158,7 @@ def judge(rows: Mapping[str, Measurement], link: Link, ways: Mapping[str, str]) 
         return [Finding("transfer.link", "info", f"pinned copies reach {told}", f"link unknown: {reason}", evidence)]
     evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
     slowest = min(rates, key=lambda way: rates[way])
-    return [_share(rows[slowest], rates[slowest], limit, link, told, evidence), *_below_max(link)]
+    return [_share(rows[slowest], rates[slowest], limit, link, told, evidence), *_below_max(link, pci_address)]
 
 
 def _share(row: Measurement, rate: float, limit: float, link: Link, told: str, evidence: dict[str, Any]) -> Finding:
@@ -180,10 +182,10 @@ def _share(row: Measurement, rate: float, limit: float, link: Link, told: str, e
     )
 
 
-def _below_max(link: Link) -> list[Finding]:
+def _below_max(link: Link, pci_address: str | None) -> list[Finding]:
     """For lanes and for the generation: a warning below what card and system can do, a remark below the card's own.
 
-    Lanes are a warning only where no slot has so few.
+    Lanes are a warning only where no slot has so few, the generation where NVML can know what the slot allows.
     """
     if link.c2c_bytes_per_s is not None:
         return []
@@ -212,12 +214,16 @@ def _below_max(link: Link) -> list[Finding]:
         )
     if "generation" in link.below:
         now, most = link.below["generation"]
+        lost = links.is_speed_lost(now, pci_address)
+        why = "errors on the lanes made it step down, or the firmware holds it there"
+        if not lost:
+            why = f"the slot, which a virtual machine does not show, is slower; or {why}"
         found.append(
             Finding(
                 "transfer.link_generation",
-                "warn",
+                "warn" if lost else "info",
                 f"the link runs at PCIe generation {now} of {most} under load",
-                "errors on the lanes made it step down, or the firmware holds it there",
+                why,
                 {"generation": now, "max_generation": most, "device_max_generation": link.device_max_generation},
                 fix="look for corrected PCIe errors in the system log (`journalctl -k | grep -i AER`), then at the "
                 "slot's speed in the firmware setup, then at riser and seat",

@@ -5,7 +5,6 @@ A card at rest lowers its clock, its link's generation and on some parts its wid
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from gpucheck import units
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.doctor.load import CardLoad
-from gpucheck.links import LEAST_LANES
+from gpucheck.links import LEAST_LANES, is_speed_lost
 from gpucheck.machine.nvml_row import applies
 from gpucheck.measure.telemetry import (
     HELD,
@@ -35,10 +34,6 @@ SUSTAINED = 0.5
 LOW_CLOCK = 0.5
 # So close to its slowdown a second after rest, a card will reach it.
 CLOSE_CELSIUS = 5.0
-ASLEEP = 1
-# A port stands before every slot, so that no slot's card is on bus 0. One that is came there by passing it to a virtual
-# machine, where the port of the slot cannot be seen, and NVML's highest generation is the card's own.
-ROOT_BUS = re.compile(r"[0-9a-f]+:00:[0-9a-f]{2}\.[0-7]")
 Judge = Callable[[Evidence], Seen | None]
 # What is read under load, and why a verdict could not be given without it.
 READ = ("sm_clock_hz", "clock_reasons", "temperature_celsius", "pcie/generation", "pcie/width")
@@ -177,9 +172,7 @@ def _lost_lanes(device: Device | None, link: dict[str, Any]) -> bool:
 
 
 def _lost_speed(device: Device | None, link: dict[str, Any]) -> bool:
-    """Where NVML can know what the slot allows, and where a link is as slow under load as one that sleeps."""
-    address = (device.pci_address if device is not None else None) or ""
-    return link["generation"] == ASLEEP or not ROOT_BUS.fullmatch(address)
+    return is_speed_lost(link["generation"], device.pci_address if device is not None else None)
 
 
 def _slot(evidence: Evidence) -> Seen | None:
