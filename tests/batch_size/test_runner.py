@@ -353,3 +353,12 @@ def test_what_a_start_takes_is_loading_and_answering_without_the_wait_between(
         monkeypatch.setattr(runner, "_ask", slow)
         runner.start()
         assert runner.start_s == 8.0
+
+
+def test_a_process_that_is_dead_at_its_turn_says_nothing_of_what_a_start_takes(scenario: Scenario) -> None:
+    scenario(per_sample=100, setup="exit")
+    with Runner(SETUP) as runner:
+        runner.load_ahead()
+        with pytest.raises(CannotLook):
+            runner.start()
+        assert runner.start_s == 0.0

@@ -75,6 +75,9 @@ def real_peaks(target: str, size: int) -> tuple[int, int]:
 def test_the_same_bytes_as_real_tensors(target: str) -> None:
     told = prepared(setup(target)).run(4)
     assert (told["peak_bytes"], told["compute_peak_bytes"]) == real_peaks(target, 4)
+    assert told["peak_bytes"] == max(told["compute_peak_bytes"], told["update_peak_bytes"])
+    # Weights, gradients and AdamW's moments at the least.
+    assert told["update_peak_bytes"] >= told["parameter_bytes"] + told["gradient_bytes"] + told["optimizer_bytes"]
     # Gradients and AdamW's two moments and step counts.
     assert told["gradient_bytes"] <= told["parameter_bytes"]
     assert 2 * told["gradient_bytes"] < told["optimizer_bytes"] < 2 * told["gradient_bytes"] + 1000

@@ -85,16 +85,17 @@ class Guide:
             return attempt
         assert search.budget_bytes is not None
         self.max_batch_size = self._within(search.budget_bytes)
-        size = self._aim(search, search.budget_bytes)
+        size = self._aim(search, search.budget_bytes, rough=results[0].kept_bytes is None)
         # Trials of an earlier run may know more than the prediction does.
         best, failing = search.best, search.first_failing
         inside = best is not None and size > best.size and (failing is None or size < failing.size)
         return Attempt(size) if inside else attempt
 
-    def _aim(self, search: Search, budget: int) -> int:
+    def _aim(self, search: Search, budget: int, *, rough: bool) -> int:
         """The size to jump to; 0 for none. Where sizes are few, one step nearer to the budget than otherwise."""
-        if not search.seek_failure:
-            return search.allowed(self._within(SAFE_SHARE * predict.AIM * budget) or 0)
+        safely = 1.0 if search.seek_failure else SAFE_SHARE
+        if rough or not search.seek_failure:
+            return search.allowed(self._within(safely * predict.ROUGH_AIM * budget) or 0)
         size, nearer = (search.allowed(self._within(share * budget) or 0) for share in (predict.AIM, predict.NEXT))
         return nearer if nearer >= size + search.step(size) else size
 

@@ -26,7 +26,7 @@ SHARES = (FIRST_SHARE, 0.5, 0.75)
 NEAR = 0.05
 # Slopes on both sides of a size that differ by no more than this make a straight line.
 STRAIGHT = 0.01
-# More sizes than a bisection of any range takes.
+# So many sizes do for a bisection of any range; a staircase may want more, and is left as it is then.
 MOST_SIZES = 40
 
 
@@ -121,15 +121,15 @@ class Bisection:
         after = min((p for p in self.points if p.size > point.size), key=lambda p: p.size, default=None)
         if below is None or after is None or after.peak_bytes is None:
             return False
-        before, beyond = _computing_slope(below, point), _computing_slope(point, after)
+        before, beyond = _slope(below, point), _slope(point, after)
         return abs(before - beyond) <= STRAIGHT * abs(beyond)
 
     def _secant(self, best: Point) -> int:
         """Where the growth seen last meets the budget, and a little further, to have a size above it."""
         below = self._below(best)
-        if below is None or best.peak_bytes is None or (slope := _slope(below, best)) <= 0:
+        if below is None or (slope := _slope(below, best)) <= 0:
             return GROWTH * best.size
-        return int((best.size + (self.budget_bytes - best.peak_bytes) / slope) * (1 + BEYOND)) + 1
+        return int((best.size + (self.budget_bytes - best.phases[0]) / slope) * (1 + BEYOND)) + 1
 
     def _inside(self, best: Point, above: Point) -> int:
         """A size in the bracket: about where a line meets the budget, or its middle where lines do not narrow it.
@@ -138,13 +138,15 @@ class Bisection:
         the two largest sizes that fit too late: taken in turns they close in from both sides.
         """
         middle = (best.size + above.size) // 2
-        if above.peak_bytes is None or best.peak_bytes is None or self._is_stalled(above.size - best.size):
+        if above.peak_bytes is None or self._is_stalled(above.size - best.size):
             return middle
         lower = self._below(best)
         late = lower is not None and self.points[-1] is best and _slope(lower, best) > 0
         slope = _slope(lower, best) if late and lower is not None else _slope(best, above)
+        if slope <= 0:
+            return middle
         aside = max(1, int(ASIDE * best.size))
-        aim = best.size + int((self.budget_bytes - best.peak_bytes) / slope) + (aside if late else -aside)
+        aim = best.size + int((self.budget_bytes - best.phases[0]) / slope) + (aside if late else -aside)
         return min(max(aim, best.size + 1), above.size - 1)
 
     def _below(self, point: Point) -> Point | None:
@@ -160,18 +162,17 @@ class Bisection:
 
 
 def _slope(lower: Point, upper: Point) -> float:
-    """Bytes for each size more."""
-    return ((upper.peak_bytes or 0) - (lower.peak_bytes or 0)) / (upper.size - lower.size)
-
-
-def _computing_slope(lower: Point, upper: Point) -> float:
     """Bytes of forward and backward for each size more: the update's hardly grow."""
     return (upper.phases[0] - lower.phases[0]) / (upper.size - lower.size)
 
 
 def largest(points: Iterable[Point], fits: Callable[[int], bool]) -> int | None:
     """The largest size, among and between those asked, of whose predicted peak `fits` holds; None for none."""
-    known = sorted((p for p in points if p.peak_bytes is not None), key=lambda p: p.size)
+    known: list[Point] = []
+    for point in sorted(points, key=lambda p: p.size):
+        if point.peak_bytes is None:  # nothing runs from here on
+            break
+        known.append(point)
     if not known or not fits(known[0].peak_bytes or 0):
         return None
     low, high = known[0].size, known[-1].size

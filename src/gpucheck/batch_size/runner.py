@@ -127,9 +127,10 @@ class Runner:
         message = {**_as_json(self.setup), "free_expected": self._free_expected}
         asked = time.monotonic()
         answer, end = self._ask(message, asked + self.start_timeout_s)
-        # The next start takes as long to load, whether or not somebody waited for that here.
-        loaded = (answer or {}).get("loaded_monotonic_s", asked)
-        self.start_s = loaded - began + time.monotonic() - max(asked, loaded)
+        if answer is not None:
+            # The next start takes as long to load at most, whether or not somebody waited for that here.
+            loaded = answer.get("loaded_monotonic_s", asked)
+            self.start_s = loaded - began + time.monotonic() - max(asked, loaded)
         return answer, end
 
     def weigh(self) -> int | None:

@@ -225,8 +225,9 @@ def _below_max(link: Link, pci_address: str | None) -> list[Finding]:
                 f"the link runs at PCIe generation {now} of {most} under load",
                 why,
                 {"generation": now, "max_generation": most, "device_max_generation": link.device_max_generation},
-                fix="look for corrected PCIe errors in the system log (`journalctl -k | grep -i AER`), then at the "
-                "slot's speed in the firmware setup, then at riser and seat",
+                fix=f"{'' if lost else 'on the host, '}look for corrected PCIe errors in the system log "
+                "(`journalctl -k | grep -i AER`), then at the slot's speed in the firmware setup, then at riser and "
+                "seat",
             )
         )
     elif link.generation and link.device_max_generation and link.generation < link.device_max_generation:

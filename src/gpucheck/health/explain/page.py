@@ -174,7 +174,8 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         (
             "transfer.link_generation",
             "the link runs at its generation",
-            "Judged under load: at rest a link slows down on purpose.",
+            "Judged under load: at rest a link slows down on purpose. In a virtual machine, where NVML does not see "
+            "the slot, a lower one is a remark.",
             "reseat the card, leave out the riser, and look at the slot's setting in the firmware",
         ),
         (
