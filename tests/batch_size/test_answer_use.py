@@ -50,6 +50,16 @@ def test_without_a_size_to_recommend_the_largest_is_what_is_accumulated() -> Non
     assert (found["accumulation"]["micro_batch"], found["accumulation"]["steps"]) == (8, 8)
 
 
+def test_a_partial_batch_that_was_timed_is_a_speed_and_an_evaluation_is_none() -> None:
+    one = Result(1, "partial batch", False, "fits", steps_s=(0.2, 0.1))
+    short = Result(7, "partial batch", False, "fits", steps_s=(0.5,))
+    forward = Result(8, "evaluation", False, "fits", steps_s=(0.1, 0.1))
+    search, _, after = ended(one, short, forward, memory={})
+    results = [Result(8, "confirm", True, "fits", peak_bytes=GIB, steps_s=(0.9, 0.4, 0.4))]
+    found = entry(search, results, CONTEXT, "over-budget", after, Wishes(0.1))
+    assert [(speed["batch_size"], speed["samples_per_s"]) for speed in found["speeds"]] == [(1, 10.0), (8, 20.0)]
+
+
 def test_a_failing_evaluation_is_told_in_its_own_words() -> None:
     failed = Result(8, "evaluation", False, "out-of-memory", "OutOfMemoryError: CUDA out of memory.")
     (finding,) = findings(*ended(failed, memory={})[:2], CONTEXT, ended(failed, memory={})[2])

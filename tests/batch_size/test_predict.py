@@ -238,11 +238,15 @@ def test_a_curve_is_foreseen_and_what_lies_outside_the_prediction_is_not() -> No
         return (20 + 0.5 * size + 0.02 * size * size) * MIB
 
     _, guide, sizes = steered(curve, lambda size: 1.1 * curve(size))
+    assert guide.prediction is not None
     foreseen = guide.foreseen([*sizes, 10**6])
     assert foreseen.keys() == set(sizes)
     assert all(foreseen[size] == pytest.approx(1.1 * curve(size), rel=0.02) for size in sizes)
+    told = guide.entry()["points"]
+    assert [one["batch_size"] for one in told] == [point.size for point in guide.prediction.points]
+    assert all(one["peak_bytes"] == pytest.approx(1.1 * curve(one["batch_size"]), rel=0.02) for one in told)
     guide.reason = "the first trial took 2.10 times what was predicted"
-    assert guide.foreseen(sizes) == {}
+    assert guide.foreseen(sizes) == {} and guide.entry()["points"] == []
 
 
 @pytest.mark.parametrize("per_sample", [0.053, 2.6, 34.13])

@@ -142,6 +142,16 @@ def test_memory_and_speed_as_curves() -> None:
     assert rate.lines[0].startswith("samples/s")
 
 
+def test_a_prediction_makes_a_curve_of_two_trials() -> None:
+    points = [{"batch_size": size, "peak_bytes": peak * GIB} for size, peak in ((1, 1), (30, 4), (100, 9), (4096, 400))]
+    found = {"trials": [trial(25, 3), trial(100, 9)], "speeds": [], "budget_bytes": 10 * GIB}
+    memory, _ = curves({**found, "prediction": {"points": points}})
+    assert isinstance(memory, Drawing)
+    assert memory.lines[0] == "memory, GiB   ● peak   ○ budget   ◆ predicted   * several"
+    assert memory.lines[-2].split() == ["1", "25", "100"]
+    assert curves({**found, "prediction": {"points": []}}) == curves({**found, "prediction": None}) == []
+
+
 def test_two_sizes_are_no_curve() -> None:
     speeds = [{"batch_size": 1, "samples_per_s": 1.0}]
     assert curves({"trials": [trial(1, 1), trial(2, 2)], "speeds": speeds, "budget_bytes": GIB}) == []

@@ -146,8 +146,14 @@ class Guide:
             "calibration": asdict(self.calibration) if self.calibration is not None else None,
             "device": found.device if found is not None else None,
             "seconds": found.seconds if found is not None else None,
+            "points": self._points(),
             "reason": self.reason,
         }
+
+    def _points(self) -> list[dict[str, int]]:
+        """The calibrated peak of each size that was predicted, smallest first; none where it is not used."""
+        sizes = [point.size for point in self.prediction.points] if self.prediction is not None else []
+        return [{"batch_size": size, "peak_bytes": round(peak)} for size, peak in self.foreseen(sizes).items()]
 
 
 def available(deadline: float) -> float:

@@ -11,6 +11,8 @@ from gpucheck.render.curve import Series, curve
 
 # With fewer sizes a table says as much.
 FEWEST_SIZES = 3
+# Predicted sizes far above the budget would press the rest together.
+HIGHEST = 1.25
 HEIGHT = 10
 # After these, memory is that of another malloc, or of another kind of step.
 _MALLOC = "default malloc"
@@ -19,17 +21,23 @@ _WHOLE = ("fits", "over-budget")
 
 
 def curves(found: dict[str, Any]) -> list[Block]:
-    """The peak of each size under the budget, and the samples per second; what has too few points is left out."""
+    """The peak of each size under the budget, and the samples per second; what has too few points is left out.
+
+    Beside the peaks that were measured stand those that the calibrated prediction gave.
+    """
     peaks = _peaks(found["trials"])
     speeds = {one["batch_size"]: one["samples_per_s"] for one in found.get("speeds") or ()}
     budget = found["budget_bytes"]
+    predicted = _predicted(found, budget)
+    sizes = peaks | predicted
     # The budget is a line above the peaks, as long as they are.
-    ends = dict.fromkeys((min(peaks, default=0), max(peaks, default=0)), budget)
+    ends = dict.fromkeys((min(sizes, default=0), max(sizes, default=0)), budget)
     scale, unit = (units.GIB, "GiB") if budget >= units.GIB else (units.MIB, "MiB")
-    memory = (_series("peak", peaks, scale), _series("budget", ends, scale))
+    memory = [_series("peak", peaks, scale), _series("budget", ends, scale)]
+    memory += [_series("predicted", predicted, scale)] if predicted else []
     axis = (found.get("axis") or {}).get("name")
     size, rate = (axis, f"{axis}/s") if axis else ("batch size", "samples/s")
-    drawn = [_drawn(memory, peaks, size, f"memory, {unit}"), _drawn((_series("", speeds),), speeds, size, rate)]
+    drawn = [_drawn(memory, sizes, size, f"memory, {unit}"), _drawn([_series("", speeds)], speeds, size, rate)]
     return [block for pair in drawn if pair for block in pair]
 
 
@@ -45,11 +53,17 @@ def _peaks(trials: list[dict[str, Any]]) -> dict[int, float]:
     return found
 
 
+def _predicted(found: dict[str, Any], budget: int) -> dict[int, float]:
+    """What the calibrated prediction gave, up to a little above the budget."""
+    points = (found.get("prediction") or {}).get("points") or ()
+    return {one["batch_size"]: one["peak_bytes"] for one in points if one["peak_bytes"] <= HIGHEST * budget}
+
+
 def _series(name: str, points: dict[int, float], scale: float = 1.0) -> Series:
     return Series(name, tuple((size, value / scale) for size, value in sorted(points.items())))
 
 
-def _drawn(series: tuple[Series, ...], sizes: dict[int, float], size: str, name: str) -> list[Block]:
+def _drawn(series: list[Series], sizes: dict[int, float], size: str, name: str) -> list[Block]:
     if len(sizes) < FEWEST_SIZES:
         return []
     whole: Callable[[float], str] = "{:.0f}".format
