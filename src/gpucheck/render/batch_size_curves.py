@@ -11,8 +11,6 @@ from gpucheck.render.curve import Series, curve
 
 # With fewer sizes a table says as much.
 FEWEST_SIZES = 3
-# Predicted sizes far above the budget would press the rest together.
-HIGHEST = 1.25
 HEIGHT = 10
 # After these, memory is that of another malloc, or of another kind of step.
 _MALLOC = "default malloc"
@@ -54,9 +52,9 @@ def _peaks(trials: list[dict[str, Any]]) -> dict[int, float]:
 
 
 def _predicted(found: dict[str, Any], budget: int) -> dict[int, float]:
-    """What the calibrated prediction gave, up to a little above the budget."""
+    """What the calibrated prediction gave; what is above the budget would press the rest together."""
     points = (found.get("prediction") or {}).get("points") or ()
-    return {one["batch_size"]: one["peak_bytes"] for one in points if one["peak_bytes"] <= HIGHEST * budget}
+    return {one["batch_size"]: one["peak_bytes"] for one in points if one["peak_bytes"] <= budget}
 
 
 def _series(name: str, points: dict[int, float], scale: float = 1.0) -> Series:
