@@ -109,14 +109,11 @@ class Hunt:
     def _foresee(self) -> None:
         """Predict: on a CPU beside the first child's start, else before it, since both would hold the device."""
         setup, sizes = self.runner.setup, self.plan.sizes
-        if setup.is_cpu:
-            self.guide.begin(setup, self.budget.bytes, *sizes, available(self.deadline))
-            self.runner.load_ahead()
-            return
-        expected = expected_budget(setup, self.facts)
+        expected = self.budget.bytes if setup.is_cpu else expected_budget(setup, self.facts)
         self.guide.begin(setup, expected, *sizes, available(self.deadline))
         self.runner.load_ahead()
-        self.guide.finish(expected or 0)
+        if not setup.is_cpu:
+            self.guide.finish(expected or 0)
 
     def _go_on(self) -> None:
         """Take over what an earlier run of this search found out."""

@@ -6,7 +6,7 @@ lie on one line, no more are asked between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 # The prediction's own bracket; a real trial moves it by more.
@@ -109,8 +109,7 @@ class Bisection:
 
     def _is_known(self, size: int) -> bool:
         """Whether `size` was asked, or lies between two sizes on one of whose both sides memory grows alike."""
-        below = max((p for p in self.points if p.size <= size), key=lambda p: p.size, default=None)
-        above = min((p for p in self.points if p.size >= size), key=lambda p: p.size, default=None)
+        below, above = _around(self.points, size)
         if below is None or above is None:
             return False
         return below is above or self._is_straight(below) or self._is_straight(above)
@@ -166,6 +165,13 @@ def _slope(lower: Point, upper: Point) -> float:
     return (upper.phases[0] - lower.phases[0]) / (upper.size - lower.size)
 
 
+def _around(points: Sequence[Point], size: int) -> tuple[Point | None, Point | None]:
+    """The sizes asked below and above `size`, itself in both places where it was asked."""
+    below = max((p for p in points if p.size <= size), key=lambda p: p.size, default=None)
+    above = min((p for p in points if p.size >= size), key=lambda p: p.size, default=None)
+    return below, above
+
+
 def largest(points: Iterable[Point], fits: Callable[[int], bool]) -> int | None:
     """The largest size, among and between those asked, of whose predicted peak `fits` holds; None for none."""
     known: list[Point] = []
@@ -191,9 +197,7 @@ def at(points: Iterable[Point], size: int) -> Point | None:
 
     What computing takes and what the update takes grow in a straight line between the sizes around it, each by itself.
     """
-    known = sorted((p for p in points if p.peak_bytes is not None), key=lambda p: p.size)
-    below = max((p for p in known if p.size <= size), key=lambda p: p.size, default=None)
-    above = min((p for p in known if p.size >= size), key=lambda p: p.size, default=None)
+    below, above = _around([p for p in points if p.peak_bytes is not None], size)
     if below is None or above is None:
         return None
     share = (size - below.size) / (above.size - below.size) if above.size > below.size else 0.0
