@@ -14,7 +14,8 @@ broken, or a peer is faster than wanted or not there; another figure that is mis
 How it counts: each trial's peak is the true one times a factor of its own, uniform over `--noise` (2 % is from -1 % to
 +1 %), and the trial fits if that is within the budget, as a real one does. The true maximum is by the peak without
 noise. An answer may so be above it though it passed twice; and where most of the budget is static, a peak known to 1 %
-tells the size to no better than several per cent.
+tells the size to no better than several per cent. With `--misread` noise is in what is read of a peak alone, and what
+fits is decided by the true one, as where a device refuses memory.
 """
 
 from __future__ import annotations
@@ -131,9 +132,19 @@ SHAPES: dict[str, Callable[[int], Shape]] = {
 
 
 def simulate(
-    shape: Shape, true_max: int, noise: float, reserve: int, seed: int, *, seek_failure: bool = True
+    shape: Shape,
+    nominal: int,
+    noise: float,
+    reserve: int,
+    seed: int,
+    *,
+    seek_failure: bool = True,
+    misread: bool = False,
 ) -> Result:
-    """Runs one search on `shape`; a size above 1.25 × the budget raises out-of-memory and gives no peak."""
+    """Runs one search on `shape`; a size above 1.25 × the budget raises out-of-memory and gives no peak.
+
+    `nominal` is the largest size that fits, before the shape rounds its peaks up.
+    """
     rng = random.Random(seed)
     # The search is told how noisy peaks are: the standard deviation of a uniform spread.
     search = Search(
@@ -143,17 +154,25 @@ def simulate(
     while (attempt := search.next()) is not None:
         # One factor for a trial: the higher of its two phases is its peak.
         factor = 1 + rng.uniform(-noise, noise) / 2
-        peak, compute = (value * factor for value in shape(attempt.size))
-        if peak > 1.25 * BUDGET:
+        true_peak, true_compute = shape(attempt.size)
+        peak, compute = true_peak * factor, true_compute * factor
+        taken = true_peak if misread else peak
+        if taken > 1.25 * BUDGET:
             search.record(attempt.size, "out-of-memory", purpose=attempt.purpose)
         else:
-            outcome: Outcome = "fits" if peak <= BUDGET else "over-budget"
+            outcome: Outcome = "fits" if taken <= BUDGET else "over-budget"
             search.record(attempt.size, outcome, int(peak), compute_peak_bytes=int(compute), purpose=attempt.purpose)
         search.static_bytes = int(shape(0)[1])
         failures += search.records[-1].outcome != "fits"
     best = search.best
     answer = best.size if best else 0
-    return Result(answer, len(search.records) + reserve, failures, answer / true_max, search.limited_by)
+    share = answer / largest_that_fits(shape, nominal)
+    return Result(answer, len(search.records) + reserve, failures, share, search.limited_by)
+
+
+def largest_that_fits(shape: Shape, nominal: int) -> int:
+    """The true maximum: at most `nominal`, less where an allocator's rounding takes what was left."""
+    return next((size for size in range(nominal, 0, -1) if shape(size)[0] <= BUDGET), 1)
 
 
 def true_maxima(count: int) -> list[int]:
@@ -215,6 +234,7 @@ def main() -> int:
     parser.add_argument("--noise", type=float, default=0.02)
     parser.add_argument("--reserve", type=int, default=1)
     parser.add_argument("--safe", action="store_true", help="never seek a failure: stay below 85 %% of the budget")
+    parser.add_argument("--misread", action="store_true", help="noise in the reading alone, not in what fits")
     parser.add_argument("--peers", action="store_true", help="then search for real, beside Lightning and accelerate")
     parser.add_argument("--workload", action="append", choices=WORKLOADS, help="for --peers; default all")
     parser.add_argument("--memory-limit", action="append", help="for --peers; default 1GiB")
@@ -236,7 +256,15 @@ def simulated(options: argparse.Namespace) -> bool:
     )
     for name, build in SHAPES.items():
         results = [
-            simulate(build(n), n, options.noise, options.reserve, seed, seek_failure=not options.safe)
+            simulate(
+                build(n),
+                n,
+                options.noise,
+                options.reserve,
+                seed,
+                seek_failure=not options.safe,
+                misread=options.misread,
+            )
             for seed, n in enumerate(true_maxima(options.sizes))
         ]
         everything += results

@@ -172,3 +172,31 @@ def test_time_for_the_size_that_fills_the_memory_goes_to_it_first(
 
 def test_with_time_enough_memory_is_what_limits(clock: Clock) -> None:
     assert searched(1e9)["limited_by"] in ("over-budget", "max-batch-size")
+
+
+def test_no_size_is_confirmed_twice_where_the_search_goes_on_after_it(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = Clocked.run
+
+    def leaner_when_confirmed(self: Clocked, attempt: Any, **more: Any) -> Result:
+        result = sound(self, attempt, **more)
+        if attempt.purpose != "confirm" or result.peak_bytes is None:
+            return result
+        peak = int(0.97 * result.peak_bytes)
+        return replace(result, peak_bytes=peak, compute_peak_bytes=peak)
+
+    monkeypatch.setattr(Clocked, "run", leaner_when_confirmed)
+    went_on: dict[str, int] = {}
+    for seconds in range(8000, 30000, 1000):
+        start = clock.now
+        found = searched(start + seconds, max_batch_size=70000)
+        assert clock.now <= start + seconds
+        assert found["confirmed"]
+        confirmed = [t["batch_size"] for t in found["trials"] if t["purpose"] == "confirm"]
+        assert len(confirmed) == len(set(confirmed))
+        purposes = [t["purpose"] for t in found["trials"]]
+        if "search" in purposes[purposes.index("confirm") :] or found["limited_by"] == "time":
+            went_on[found["limited_by"]] = len(confirmed)
+    # With time it has gone on and ended by the budget; with less it ended by the time.
+    assert set(went_on) == {"over-budget", "time"}

@@ -22,7 +22,7 @@ from gpucheck.batch_size.predict import (
 from gpucheck.batch_size.predict_guide import Guide
 from gpucheck.batch_size.predict_run import Predictor
 from gpucheck.batch_size.predict_sizes import Bisection, Point, at
-from gpucheck.batch_size.search import Attempt, Search
+from gpucheck.batch_size.search import DEVICE_PEAK_NOISE, PEAK_NOISE, Attempt, Search
 from gpucheck.units import GIB, MIB
 
 Scenario = Callable[..., Path]
@@ -197,14 +197,15 @@ def test_the_largest_size_of_which_a_calibrated_prediction_says_that_it_has_room
 def steered(
     predicted: Callable[[int], float], real: Callable[[int], float], cap: int = 65536, kept: int | None = None
 ) -> tuple[Search, Guide, list[int]]:
-    """A search with a prediction, on peaks that `real` tells, of which `kept` stays between steps."""
+    """A search with a prediction, on peaks that `real` tells, of which `kept` stays between steps, known on a CPU."""
     bisection = Bisection(GIB, 1, cap)
     while (asked := bisection.next()) is not None:
         bisection.points.append(Point(asked, int(predicted(asked)), int(predicted(asked))))
     guide = Guide()
     guide.prediction = prediction(bisection.points, GIB, "cpu", 0.0)
     guide.settle(GIB)
-    search = Search(cap=cap, budget_bytes=GIB, reserve=1, start=guide.first_size)
+    noise = DEVICE_PEAK_NOISE if kept is None else PEAK_NOISE
+    search = Search(cap=cap, budget_bytes=GIB, reserve=1, start=guide.first_size, noise=noise)
     results: list[Result] = []
     while (attempt := search.next()) is not None:
         attempt = guide.steer(attempt, search, results)

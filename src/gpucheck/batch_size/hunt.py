@@ -141,6 +141,8 @@ class Hunt:
                 size = attempt.size if affordable is None else min(attempt.size, self.search.rounded(affordable))
                 if closing or (size < attempt.size and size <= best.size * WORTHWHILE):
                     closing, self.limited_by = True, "time"
+                    if self.search.confirmed:
+                        return
                     attempt = Attempt(best.size, "confirm")
                 else:
                     attempt = Attempt(size)
@@ -228,9 +230,7 @@ class Hunt:
 
     def _record(self, result: Result) -> None:
         """Tell the search what came out."""
-        # A confirmation confirms: what it measures anew must not move the end that it stands for.
-        if result.purpose == "search":
-            self.search.static_bytes = result.state_bytes or self.search.static_bytes
+        self.search.static_bytes = result.state_bytes or self.search.static_bytes
         self.search.record(
             result.size,
             result.outcome,

@@ -29,6 +29,12 @@ DOUBTS = 1.0
 CAUTION = 0.5
 # Where to stop between the answer and the most likely maximum, in tolerances: the rest is for noise.
 AIM = 0.4
+# The search ends where one tolerance more is above the budget though it were so many standard deviations lower: that
+# is two to one. What is left is a bet: each further trial near the maximum narrows it.
+SURE = 0.5
+# Sizes lie so many tolerances apart, and a failure so near above the best ends the search. What failed may have done so
+# by noise alone: a whole tolerance below it is more than one below the maximum.
+APART = 0.5
 # Sizes closer together than this tell more of noise than of growth.
 NEAR = 0.75
 # Where running out of memory is dangerous (WSL, Windows, unified memory), sizes are chosen to stay below this share,
@@ -125,7 +131,7 @@ class Search:
             return "max-batch-size"
         if self._closed(best):
             return self.first_failing.outcome if self.first_failing else "over-budget"
-        if not self.seek_failure and self._candidate(best) is None:
+        if not self.seek_failure and (self.confirmed or self._candidate(best) is None):
             return self.first_failing.outcome if self.first_failing else "safety"
         return "trials" if self._exhausted(best) else None
 
@@ -166,15 +172,13 @@ class Search:
                 return Attempt(self._first)
             # After a failure above the minimum with nothing passed below it, only the minimum is left to try.
             return Attempt(self.lowest) if failing.size > self.lowest else None
-        if self.confirmed:
-            return None
         retreat = self._retreat(best)
         if retreat is not None:
             return Attempt(retreat, "confirm")
-        candidate = None
-        if best.size < self._highest and not self._closed(best) and not self._exhausted(best):
-            candidate = self._candidate(best)
-        return Attempt(best.size, "confirm") if candidate is None else Attempt(candidate)
+        candidate = None if self._ended(best) else self._candidate(best)
+        if candidate is not None:
+            return Attempt(candidate)
+        return None if self.confirmed else Attempt(best.size, "confirm")
 
     def record(
         self,
@@ -207,23 +211,36 @@ class Search:
         """How far above `size` the next size lies that is worth a trial."""
         return max(self.multiple_of, self.rounded(size * self.tolerance))
 
+    def _apart(self, size: int) -> int:
+        """The least distance between two sizes near `size` that tells more of growth than of noise."""
+        return max(self.multiple_of, self.rounded(size * self.tolerance * APART))
+
+    def _is_coarse(self, size: int) -> bool:
+        """Whether sizes are so few that one of them more is more than the tolerance."""
+        return self.step(size) > size * self.tolerance
+
+    def _ended(self, best: Record) -> bool:
+        """Whether no larger size is to be tried. A confirmation may say otherwise: it measures the peak once more."""
+        if best.size >= self._highest or self._closed(best) or self._exhausted(best):
+            return True
+        return self.confirmed and not self.seek_failure
+
     def _closed(self, best: Record) -> bool:
         return self._closed_by_failure(best) or self._closed_by_fit(best)
 
     def _closed_by_failure(self, best: Record) -> bool:
         failing = self.first_failing
-        return failing is not None and failing.size - best.size <= self.step(best.size)
+        return failing is not None and failing.size - best.size <= self._apart(best.size)
 
     def _closed_by_fit(self, best: Record) -> bool:
         """Whether one tolerance more is predicted above the budget; never for an exact search."""
         if not self.tolerance or not self.seek_failure or len({r.size for r in self._measured()}) < FITTED_SIZES:
             return False
         fitted, step = self._fit(1.0), self.step(best.size)
-        coarse = step > best.size * self.tolerance
-        if fitted is None or fitted.peak(best.size + step, 0 if coarse else CAUTION) <= 1.0:
+        if fitted is None or fitted.peak(best.size + step, -SURE) <= 1.0:
             return False
-        # Among small sizes one step is more than the tolerance: there the flattest growth seen has to say so too.
-        return not coarse or self._flattest(best, step) > 1.0
+        # Where sizes are few the flattest growth seen has to say so too.
+        return not self._is_coarse(best.size) or self._flattest(best, step) > 1.0
 
     def _flattest(self, best: Record, step: int) -> float:
         """The peak of `step` more than the best by the least slope from a smaller size, as a share of the budget."""
@@ -248,7 +265,7 @@ class Search:
         failed = [r for r in self.records if r.purpose == "confirm" and r.outcome in BOUNDING]
         if not failed:
             return None
-        size = failed[-1].size - self.step(failed[-1].size) * (1 << (len(failed) - 1))
+        size = failed[-1].size - self._apart(failed[-1].size) * (1 << (len(failed) - 1))
         if size <= best.size or self._made + 1 + self.reserve > _bound(size):
             return None
         return size
@@ -266,20 +283,25 @@ class Search:
             return self._between(best, failing, fitted)
         if fitted is None:
             return min(2 * best.size, high)
-        return min(max(self._aim(best, fitted, high), best.size + self.step(best.size)), high)
+        return min(max(self._aim(best, fitted, high), best.size + self._apart(best.size)), high)
 
     def _aim(self, best: Record, fitted: Fit, high: int) -> int:
-        """The largest size that is as good as certain to fit, half a tolerance below the most likely maximum."""
-        certain = fitted.largest(best.size, high, DOUBTS)
+        """The largest size that is as good as certain to fit, a part of a tolerance below the most likely maximum.
+
+        Where sizes are few it is that maximum itself: one size less costs the answer more than a failure costs time.
+        """
         likely = fitted.largest(best.size, 2 * high, CAUTION)
+        if self._is_coarse(likely):
+            return self.rounded(min(likely, high))
+        certain = fitted.largest(best.size, high, DOUBTS)
         near = likely * (1 - AIM * self.tolerance)
         aim = self.rounded(min(certain, near))
-        return aim if aim >= best.size + self.step(best.size) else self.rounded(near)
+        return aim if aim >= best.size + self._apart(best.size) else self.rounded(near)
 
     def _between(self, best: Record, failing: Record, fitted: Fit | None) -> int:
-        """A size inside the bracket, at least a tolerance away from its ends, so that every trial narrows it."""
+        """A size inside the bracket, away from its ends, so that every trial narrows it."""
         width = failing.size - best.size
-        step = min(self.step(best.size), self.rounded(width / 2))
+        step = min(self._apart(best.size), self.rounded(width / 2))
         if fitted is None or fitted.peak(failing.size) <= 1.0 or self._stalled(width):
             return self._middle(best.size, failing.size)
         aim = self._aim(best, fitted, failing.size - self.multiple_of)
@@ -291,8 +313,8 @@ class Search:
         return min(max(self.rounded(middle), low + self.multiple_of), high - self.multiple_of)
 
     def _measured(self) -> list[Record]:
-        """The trials to fit: what a confirmation says is kept from moving the end that it confirms."""
-        return [r for r in self.records if r.purpose == "search" and r.fitted_bytes is not None]
+        """The trials that tell how memory grows."""
+        return [r for r in self.records if r.fitted_bytes is not None]
 
     def _stalled(self, width: int) -> bool:
         """Whether the last two trials inside the bracket have not halved it."""
@@ -323,11 +345,7 @@ class Search:
         if self.budget_bytes is None:
             return None
         limit = self.first_failing.size if self.first_failing else math.inf
-        points = [
-            (r.size, p)
-            for r in self.records
-            if r.purpose == "search" and (p := r.fitted_bytes) is not None and r.size <= limit
-        ]
+        points = [(r.size, p) for r in self.records if (p := r.fitted_bytes) is not None and r.size <= limit]
         return fit(points, self.budget_bytes * share, self.noise, self.static_bytes)
 
 
