@@ -81,11 +81,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cudnn.engine",
         "cuDNN found no way to compute a convolution",
-        (
-            messages.NO_ENGINE,
-            r"GET was unable to find an engine",
-            r"No (valid|suitable) execution plans? (found|built)",
-        ),
+        (messages.NO_ENGINE,),
         "Mostly no memory for its workspace; else a data type or shape that it does not know.",
         _OOM_FIRST,
     ),
