@@ -80,19 +80,12 @@ class Sampled:
     """A device that a child samples, and that it leaves alone for a while. Raises SystemExit where it cannot."""
 
     def __init__(self, uuid: str) -> None:
-        from gpucheck.machine.child import LineChild, python_argv
         from gpucheck.measure.telemetry import Watch
 
-        children: list[LineChild] = []
-
-        def start(uuid: str) -> LineChild:
-            children.append(LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid)))
-            return children[0]
-
-        self.watch = Watch(uuid, start=start)
-        if self.watch.reason:
+        self.watch = Watch(uuid)
+        if self.watch.pid is None:
             raise SystemExit(f"telemetry_cost: {self.watch.reason}")
-        self._pid = children[0].pid
+        self._pid = self.watch.pid
 
     def stop(self) -> None:
         """Let the child rest."""

@@ -232,6 +232,7 @@ class Watched:
     """Telemetry that always tells the same."""
 
     told: dict[str, Any]
+    pid: int | None = None
 
     def take(self) -> list[Any]:
         return []

@@ -13,7 +13,7 @@ import pytest
 
 from gpucheck.machine import child, nvml, nvml_fields, nvml_sampler, nvml_sound
 from gpucheck.machine.nvml_row import Row
-from gpucheck.machine.readings import NvmlDoor, NvmlReading
+from gpucheck.machine.readings import NvmlDoor, NvmlReading, door_timeout_s
 from gpucheck.report.facts import (
     ClockReasons,
     Device,
@@ -501,6 +501,14 @@ def test_an_nvml_that_counts_no_devices_says_why(fake_driver: Fake) -> None:
     reading = read()
     assert reading.error == "NVML cannot count its devices: NVML answers: unknown error"
     assert (reading.driver_version, reading.devices) == ("580.95.05", ())
+
+
+def test_a_driver_has_time_to_bring_up_each_card(tmp_path: Path) -> None:
+    assert door_timeout_s(tmp_path) == 5.0
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-modeset"):
+        (tmp_path / "dev" / name).touch()
+    assert door_timeout_s(tmp_path) == 14.0
 
 
 def test_a_start_that_hangs_is_bounded(fake_driver: Fake) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from gpucheck.machine import others
@@ -34,6 +37,22 @@ def test_too_short_to_tell() -> None:
 )
 def test_busy(used: float | None, threads: int, cores: int | None, busy: bool) -> None:
     assert is_busy(used, threads, cores) is busy
+
+
+def test_a_child_that_runs_is_counted_as_ours() -> None:
+    program = (
+        "import time; e = time.process_time() + 0.1\nwhile time.process_time() < e: pass\nprint(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        alone, with_child = others.read(), others.read(child.pid)
+        child.communicate("\n")
+    assert with_child.own_s - alone.own_s >= 0.09
+    # Once it has ended the kernel has added it, and it is not counted twice.
+    assert others.read(child.pid).own_s - others.read().own_s == pytest.approx(0.0, abs=0.05)
 
 
 def test_the_counters_only_grow() -> None:

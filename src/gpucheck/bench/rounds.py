@@ -124,9 +124,9 @@ def watched(
     What a device shows while a group that is only `on_host` runs says nothing of that group.
     """
     watch.take()
-    before = others.read()
+    before = others.read(watch.pid)
     timed = work()
-    used = others.cores_used(before, others.read())
+    used = others.cores_used(before, others.read(watch.pid))
     samples = watch.take()
     found = {}
     for name, one in timed.items():

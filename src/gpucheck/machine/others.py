@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
@@ -13,15 +15,15 @@ SHORTEST_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Seconds of processor time so far: of the whole machine, and of this process with its ended children."""
+    """Seconds of processor time so far: of the whole machine, and of this process with its children."""
 
     at_s: float
     machine_s: float
     own_s: float
 
 
-def read() -> Reading:
-    """The counters now."""
+def read(child_pid: int | None = None) -> Reading:
+    """The counters now. The kernel adds a child's to its parent's only once it has ended; `child_pid` runs still."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
     waiting = machine.idle + getattr(machine, "iowait", 0.0)
     # The kernel counts a guest's time in user and nice as well.
@@ -29,8 +31,23 @@ def read() -> Reading:
     return Reading(
         time.monotonic(),
         sum(machine) - waiting - guests,
-        own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0),
+        _total(own) + _ended_children(own) + (_of(child_pid) if child_pid is not None else 0.0),
     )
+
+
+def _total(times: Any) -> float:
+    return float(times.user + times.system)
+
+
+def _ended_children(times: Any) -> float:
+    return float(getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0))
+
+
+def _of(pid: int) -> float:
+    """Of a process; nothing where it has ended meanwhile."""
+    with suppress(psutil.Error):
+        return _total(psutil.Process(pid).cpu_times())
+    return 0.0
 
 
 def cores_used(before: Reading, after: Reading) -> float | None:

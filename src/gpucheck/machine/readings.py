@@ -7,15 +7,26 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from gpucheck.machine import host
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
 from gpucheck.machine.nvml_fields import LINKS
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device
 
-# A healthy driver answers within two seconds even when it has to wake several cards.
-DOOR_TIMEOUT_S = 5.0
+# A driver that keeps its cards ready answers well within this.
+ANSWER_S = 5.0
+# One that does not (no persistence mode, nobody at work) first brings each up, in turn: 1 to 3 s a card, says NVIDIA
+# (docs.nvidia.com/deploy/driver-persistence, November 2026).
+START_OF_A_CARD_S = 3.0
+
+
+def door_timeout_s(root: Path = host.ROOT) -> float:
+    """How long a healthy driver may take to answer, by the cards that it has nodes for."""
+    cards = [node for node in host.nvidia_device_nodes(root) if node[-1].isdigit()]
+    return ANSWER_S + START_OF_A_CARD_S * len(cards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +198,8 @@ class NvmlDoor:
     `ask` sends the question, `reading` waits for the answer: what the parent does in between costs no time.
     """
 
-    def __init__(self, timeout_s: float = DOOR_TIMEOUT_S, *, start: Callable[[], LineChild] | None = None) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_s: float | None = None, *, start: Callable[[], LineChild] | None = None) -> None:
+        self._timeout_s = door_timeout_s() if timeout_s is None else timeout_s
         self._start = start or (lambda: LineChild(python_argv("gpucheck.machine.nvml")))
         self._child: LineChild | None = None
         self._asked = 0.0
@@ -235,8 +246,8 @@ class NvmlDoor:
 class CudaDoor:
     """A child that reads libcuda once. libcuda is asked anew only by a new process: cuInit's answer never changes."""
 
-    def __init__(self, timeout_s: float = DOOR_TIMEOUT_S, *, start: Callable[[], LineChild] | None = None) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_s: float | None = None, *, start: Callable[[], LineChild] | None = None) -> None:
+        self._timeout_s = door_timeout_s() if timeout_s is None else timeout_s
         self._start = start or (lambda: LineChild(python_argv("gpucheck.machine.cuda_driver")))
         self._child: LineChild | None = None
         self._asked = 0.0

@@ -30,9 +30,9 @@ class Beside:
 def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> tuple[Timed, Beside]:
     """Take a row's samples while the device is watched. `threads` is how many cores the work would use on the host."""
     watch.take()
-    before = others.read()
+    before = others.read(watch.pid)
     timed = take()
-    used = others.cores_used(before, others.read())
+    used = others.cores_used(before, others.read(watch.pid))
     seen, why_not = watch.during(timed.run)
     details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
     # Where the device's own clock counts, others on the CPU cost samples and not time.

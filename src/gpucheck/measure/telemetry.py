@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.machine.readings import door_timeout_s
 from gpucheck.report.measurement import Run
 
-# NVML may wake a card first; a child that says nothing for so long is wedged.
-START_TIMEOUT_S = 5.0
 TAKE_TIMEOUT_S = 1.0
 # The energy counter is renewed some ten times a second: over two seconds that is a few percent.
 ENERGY_SPAN_S = 2.0
@@ -53,7 +52,8 @@ class Watch:
             return
         try:
             self._child = (start or _start)(uuid)
-            said = _line(self._child, START_TIMEOUT_S)
+            limit_s = door_timeout_s()
+            said = _line(self._child, limit_s)
         except OSError as error:
             self._fail(f"the process that samples NVML cannot be started ({error.strerror or error})")
         except ChildEnded:
@@ -61,7 +61,12 @@ class Watch:
         else:
             self.numa_node, self.numa_unknown = said.get("numa_node"), said.get("numa_unknown") or ""
             if not said.get("sampling"):
-                self._fail(str(said.get("error") or f"NVML did not answer within {START_TIMEOUT_S:g} s"))
+                self._fail(str(said.get("error") or f"NVML did not answer within {limit_s:g} s"))
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process; None where none runs."""
+        return self._child.pid if self._child is not None else None
 
     def take(self) -> list[Sample]:
         """What was read since the last time; the last one is of this moment."""

@@ -101,9 +101,9 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         time.sleep(idle_s)
         windows = _Windows(seconds, _progress(case, accel, seconds, flop * calls, emit))
         watch.take()
-        before, started = others.read(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before, started = others.read(watch.pid), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         (_on_device if accel.has_events else _on_host)(call, calls, accel, windows)
-        used, samples = others.cores_used(before, others.read()), watch.take()
+        used, samples = others.cores_used(before, others.read(watch.pid)), watch.take()
     if not windows.lengths_s:
         return None
     run = Run(started, calls, tuple(windows.lengths_s), tuple(windows.starts_s))
