@@ -22,7 +22,7 @@ from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Judged, Recorder
 from gpucheck.report.report import Report
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 ON_CUDA = ("--device", "cuda")
 PRODUCTS = ("bench", "matmul", *ON_CUDA, "--size", "1024", "--dtype", "float32", "--dtype", "tf32")

@@ -9,7 +9,7 @@ from gpucheck.bench.crossover.cases import parse
 from gpucheck.bench.crossover.command import command
 from gpucheck.report.events import Answered, Judged, Measured, Recorder
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 
 def test_large_products_are_faster_on_the_device_and_every_result_is_right() -> None:

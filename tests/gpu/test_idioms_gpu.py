@@ -35,7 +35,9 @@ def test_every_line_copies_and_costs_no_less_than_the_raw_copy() -> None:
     ratios = idioms_judge.times_raw(rows)
     assert len(ratios) == len(rows)
     # The raw pinned copy is what the fastest line comes to in the end; allocating adds to it and takes nothing away.
-    assert min(ratios.values()) > 0.7, ratios
+    # Pinning alone crosses no link, and host memory may be faster than that.
+    crossing = [ratio for place, ratio in ratios.items() if rows[place].case["direction"] != "host_to_host"]
+    assert min(crossing) > 0.7, ratios
     (found,) = idioms_judge.judge(rows, Facts())
     assert found.id == "transfer.idioms"
     assert {"pin_in_loop_over_pageable", "pin_memory_s", "loader_gain"} <= found.evidence.keys()

@@ -12,7 +12,7 @@ from gpucheck.bench.overlap.command import command
 from gpucheck.machine import accel
 from gpucheck.report.events import Answered, Judged, Measured, Recorder
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 
 def test_pinned_copies_hide_on_a_second_stream_and_nowhere_else() -> None:

@@ -15,7 +15,7 @@ from gpucheck.units import MIB
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 SETUP: dict[str, Any] = {
     "inputs": (),

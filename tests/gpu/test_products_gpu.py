@@ -20,7 +20,7 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.work import freivalds, precision
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 SIDE = 2048
 

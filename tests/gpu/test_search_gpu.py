@@ -13,7 +13,7 @@ from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Answered, Judged, Measured, Recorder
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 CASE = Case("float32", (1, 1, 1), Support("native"))
 

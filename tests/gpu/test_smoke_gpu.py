@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 # In a child: each of these spoils the device or its settings for the rest of its process.
 SCRIPT = """
