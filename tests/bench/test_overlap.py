@@ -333,7 +333,7 @@ def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: Options, pin: boo
 
 
 def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(Fake(), monkeypatch, Options(size=MIB, time_budget_s=0.4))
+    recorder = run(Fake(), monkeypatch, Options(size=MIB, time_budget_s=1.5))
     made = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert len(made) == 8 * 3
     assert made[0].case == {

@@ -120,7 +120,7 @@ class Sampling(Watch):
 
     def take(self) -> list[dict[str, Any]]:
         self.taken += 1
-        return [] if self.taken == 1 else [{"at_s": 1.0, "clock_reasons": {"names": ["hw_slowdown"]}}]
+        return [] if self.taken == 1 else [{"at_s": 1.0, "clock_reasons": {"names": ["hw_thermal_slowdown"]}}]
 
 
 def test_a_reading_belongs_to_the_group_in_whose_window_it_fell() -> None:

@@ -91,6 +91,14 @@ def held(clock_hz: float, most_hz: float | None, *names: str) -> tuple[str, ...]
     return flags(told)
 
 
+def test_a_reason_that_flashes_as_clocks_change_counts_from_its_second_reading_on() -> None:
+    both = {"bits": 0x28, "names": ["hw_slowdown", "sw_thermal_slowdown"]}
+    told, _ = summarise([reading(10.1, clock_reasons=both), reading(10.2)], RUN)
+    assert told is not None and told["clock_reasons"] == ["sw_thermal_slowdown"]
+    told, _ = summarise([reading(10.1, clock_reasons=both), reading(10.2, clock_reasons=both)], RUN)
+    assert told is not None and told["clock_reasons"] == ["hw_slowdown", "sw_thermal_slowdown"]
+
+
 def test_a_setting_holds_the_clock_only_below_the_maximum() -> None:
     assert held(1.2e9, 1.98e9, "applications_clocks_setting") == ("clock-held",)
     assert held(1.98e9, 1.98e9, "applications_clocks_setting") == ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ ENERGY_SPAN_S = 2.0
 
 # nvml.h: the clock is lower than asked for, to protect the device.
 THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+# nvml.h: it "may be also reported during PState or clock change", so once says nothing.
+FLASHES = "hw_slowdown"
 # Normal at full load.
 POWER_LIMITED = ("sw_power_cap",)
 # Somebody's setting, and only where the clock is really lower: a setting at the maximum holds nothing.
@@ -132,7 +135,7 @@ def summarise(samples: Sequence[Sample], run: Run) -> tuple[dict[str, Any] | Non
         "memory_clock_hz": _median(_values(inside, "memory_clock_hz")),
         "temperature_celsius": max(_values(inside, "temperature_celsius"), default=None),
         "power_w": power_w,
-        "clock_reasons": sorted({name for one in inside for name in (one.get("clock_reasons") or {}).get("names", ())}),
+        "clock_reasons": _clock_reasons(inside),
         "violations_s": violations_s,
         "violations_span_s": span_s,
         "pcie": {
@@ -153,6 +156,12 @@ def summarise(samples: Sequence[Sample], run: Run) -> tuple[dict[str, Any] | Non
     unknown |= {"power_w": power_reason} if power_reason else {}
     unknown |= {"violations_s": violations_reason} if violations_reason else {}
     return {**told, "unknown": unknown}, ""
+
+
+def _clock_reasons(inside: Sequence[Sample]) -> list[str]:
+    """Why the clock was lower than asked for, in any reading."""
+    readings = Counter(name for one in inside for name in (one.get("clock_reasons") or {}).get("names", ()))
+    return sorted(name for name, count in readings.items() if name != FLASHES or count > 1)
 
 
 def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
