@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable
 from types import ModuleType
 
@@ -80,8 +81,9 @@ def test_the_answer_below_a_failed_confirmation_is_confirmed_itself() -> None:
     search.record(198, "over-budget", 1001, purpose="confirm")
     assert search.next() == Attempt(196, "confirm")
     search.record(196, "fits", 981, purpose="confirm")
-    assert search.next() == Attempt(197)
-    search.record(197, "over-budget", 1001)
+    # In a process of its own too: one that goes on from a smaller size may hold less.
+    assert search.next() == Attempt(197, "confirm")
+    search.record(197, "over-budget", 1001, purpose="confirm")
     assert search.next() is None
     assert search.best is not None and search.best.size == 196 and search.confirmed
     assert search.first_failing is not None and search.first_failing.size == 197
@@ -109,6 +111,32 @@ def test_a_confirmation_ends_a_search_that_keeps_away_from_failure() -> None:
     assert search.next() == Attempt(180, "confirm")
     search.record(180, "fits", 700, purpose="confirm")
     assert search.next() is None and search.limited_by == "safety"
+
+
+def test_a_confirmation_of_an_earlier_run_does_not_end_it() -> None:
+    search = Search(budget_bytes=BUDGET, static_bytes=100, seek_failure=False)
+    search.record(50, "fits", 325)
+    search.record(50, "fits", 325, purpose="confirm")
+    search.taken_over = 2
+    further = search.next()
+    assert further is not None and further.size > 90
+    assert search.limited_by is None
+
+
+def test_a_failure_that_was_run_says_more_than_a_prediction_beyond_it() -> None:
+    search = Search(budget_bytes=BUDGET, static_bytes=100)
+    for size, outcome, peak in ((100, "fits", 505), (203, "timeout", None), (200, "fits", 985)):
+        search.record(size, outcome, peak)  # type: ignore[arg-type]
+    assert search.next() == Attempt(200, "confirm")
+    assert (search.predicted_above, search.limited_by) == (None, "timeout")
+
+
+def test_a_failure_far_above_does_not_limit_what_memory_limits() -> None:
+    search = Search(budget_bytes=BUDGET, static_bytes=100)
+    for size, outcome, peak in ((400, "timeout", None), (100, "fits", 505), (200, "fits", 985)):
+        search.record(size, outcome, peak)  # type: ignore[arg-type]
+    assert search.next() == Attempt(200, "confirm")
+    assert (search.predicted_above, search.limited_by) == (204, "over-budget")
 
 
 def test_where_sizes_are_few_the_next_one_is_the_likely_maximum_itself() -> None:
@@ -148,6 +176,45 @@ def test_every_simulated_search_keeps_its_bound_and_answers_with_a_size_that_pas
                 # Tolerance below, never above; blocks of 1 % of the budget are a noise that no one told of.
                 below = (0.04 if name == "quantised" else 0.03) * true_max
                 assert true_max - max(1, below) <= result.answer <= true_max, (name, true_max, result)
+
+
+def test_however_it_is_asked_it_ends_with_a_confirmed_size_and_why(simulation: ModuleType) -> None:
+    for seed in range(1500):
+        rng = random.Random(seed)
+        true_max = round(10 ** rng.uniform(0, 5))
+        shape = rng.choice(list(simulation.SHAPES.values()))(true_max)
+        noise, multiple, cap = (
+            rng.choice([0, 0.002, 0.02]),
+            rng.choice([1, 1, 8]),
+            rng.choice([2**20, 2 * true_max + 8]),
+        )
+        search = Search(
+            cap=cap,
+            tolerance=rng.choice([0, 0.01, 0.02, 0.1, 0.5]),
+            budget_bytes=simulation.BUDGET,
+            seek_failure=rng.random() > 0.25,
+            reserve=1,
+            multiple_of=multiple,
+            start=rng.choice([None, rng.randint(1, cap)]),
+        )
+        limit = rng.choice([math.inf, math.inf, true_max * rng.random()])  # of a kernel, whatever the memory
+        taken_over = rng.choice([0, 0, rng.randint(1, 8)])
+        asked = set()
+        while (attempt := search.next()) is not None:
+            assert search.may_try(attempt.size) and attempt not in asked, (seed, attempt)
+            asked.add(attempt)
+            peak = int(shape(attempt.size)[0] * (1 + rng.uniform(-noise, noise) / 2))
+            fits: Outcome = "fits" if peak <= simulation.BUDGET else "over-budget"
+            outcome = fits if attempt.size <= limit else "size-limit"
+            search.record(attempt.size, outcome, peak if outcome == fits else None, purpose=attempt.purpose)
+            search.static_bytes = int(shape(0)[1])
+            if len(search.records) == taken_over:
+                search.taken_over = taken_over
+        assert search.limited_by is not None, seed
+        if search.best is not None:
+            assert search.confirmed, seed
+            failing, above = search.first_failing, search.predicted_above
+            assert failing is None or above is None or above < failing.size, seed
 
 
 def test_typical_searches_are_short_and_seldom_fail(simulation: ModuleType) -> None:

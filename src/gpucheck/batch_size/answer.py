@@ -16,6 +16,8 @@ from gpucheck.units import capacity
 # The step of a confirmation is timed a few times only, beside its purpose.
 FEW_SAMPLES = 6
 
+# Ends of a trial that say nothing about its size.
+UNDECIDED = ("inconclusive", "device-broken")
 _LIMITS = {
     "max-batch-size": "it is --max-batch-size",
     "time": "the time budget ended the search",
@@ -162,6 +164,8 @@ def findings(
     found = [Finding("batch_size.fits", "pass", title, why, evidence)]
     if not search.confirmed:
         why = "the time budget ended before it could be run again in a process of its own"
+        if limited_by in UNDECIDED:
+            why = f"its run in a process of its own decided nothing ({limited_by})"
         if refused is not None:
             why = f"no process could be set up to run it again: {refused}"
         found.append(
@@ -171,7 +175,9 @@ def findings(
                 f"{in_words(best.size, context.axis)} passed once",
                 why,
                 {"batch_size": best.size},
-                fix="run it again" if refused is not None else "give more time with --time-budget",
+                fix="give more time with --time-budget"
+                if refused is None and limited_by not in UNDECIDED
+                else "run it again",
             )
         )
     if default_malloc is not None:

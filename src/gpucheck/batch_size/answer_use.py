@@ -41,7 +41,7 @@ def entry(
 
     `foreseen` are the peaks in bytes that a calibrated prediction gives the sizes that were run.
     """
-    # A partial batch is a whole step in the child that confirmed: its second step, if it took one, is timed too.
+    # A partial batch is a whole step in the child that ran last: its second step, if it took one, is timed too.
     found = knee.speeds([*results, *(check for check in after.checks if check.purpose == "partial batch")])
     best, final = search.best, final_result(search, list(results))
     gap = fragmentation(final.memory) if final else None

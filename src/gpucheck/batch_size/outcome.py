@@ -86,7 +86,7 @@ MESSAGES: tuple[Row, ...] = (
     _row(r"uncorrectable ECC|hardware stack error|GPU is lost|no kernel image is available", "device-broken"),
     _row(messages.LIBRARY_FAILED, "suspected"),
     _row(messages.LIBRARY_NOT_INITIALIZED, "suspected"),
-    _row(messages.NO_ENGINE, "suspected"),
+    _row("|".join(messages.NO_ENGINE), "suspected"),
     _row(messages.NVML_ASSERT, "suspected"),
     _row(messages.HANDLES, "suspected"),
     _row(messages.NOT_READY, "suspected"),

@@ -122,7 +122,8 @@ class Search:
     def limited_by(self) -> str | None:
         """What holds the answer where it is: the class of the first failure, `max-batch-size`, `safety` or `trials`.
 
-        Also `over-budget` where nothing failed and more is predicted above it. None where the search has not closed.
+        Also `over-budget` where nothing near has failed and more is predicted above it. None where the search has not
+        closed.
         """
         best = self.best
         if best is None:
@@ -130,18 +131,23 @@ class Search:
         if best.size >= self._highest:
             return "max-batch-size"
         if self._closed(best):
-            return self.first_failing.outcome if self.first_failing else "over-budget"
-        if not self.seek_failure and (self.confirmed or self._candidate(best) is None):
+            by_failure = self.first_failing is not None and self.predicted_above is None
+            return self.first_failing.outcome if self.first_failing and by_failure else "over-budget"
+        if not self.seek_failure and (self._confirmed_now(best) or self._candidate(best) is None):
             return self.first_failing.outcome if self.first_failing else "safety"
         return "trials" if self._exhausted(best) else None
 
     @property
     def predicted_above(self) -> int | None:
-        """The size, one tolerance above the best, that ended the search by its predicted peak alone; else None."""
-        best = self.best
-        if best is None or best.size >= self._highest or self._closed_by_failure(best) or not self._closed(best):
+        """The size, one tolerance above the best, that ended the search by its predicted peak alone; else None.
+
+        None also where a smaller one than that has failed: what was run says more.
+        """
+        best, failing = self.best, self.first_failing
+        if best is None or best.size >= self._highest or not self._closed_by_fit(best):
             return None
-        return best.size + self.step(best.size)
+        above = best.size + self.step(best.size)
+        return above if failing is None or above < failing.size else None
 
     @property
     def lowest(self) -> int:
@@ -177,7 +183,10 @@ class Search:
             return Attempt(retreat, "confirm")
         candidate = None if self._ended(best) else self._candidate(best)
         if candidate is not None:
-            return Attempt(candidate)
+            # Where a process of its own has failed above, one that goes on as before may hold less and say nothing.
+            failing = self.first_failing
+            alone = failing is not None and failing.purpose == "confirm"
+            return Attempt(candidate, "confirm" if alone else "search")
         return None if self.confirmed else Attempt(best.size, "confirm")
 
     def record(
@@ -216,14 +225,22 @@ class Search:
         return max(self.multiple_of, self.rounded(size * self.tolerance * APART))
 
     def _is_coarse(self, size: int) -> bool:
-        """Whether sizes are so few that one of them more is more than the tolerance."""
+        """Whether sizes are so few that one of them more is more than the tolerance; any is for an exact search."""
         return self.step(size) > size * self.tolerance
 
     def _ended(self, best: Record) -> bool:
-        """Whether no larger size is to be tried. A confirmation may say otherwise: it measures the peak once more."""
+        """Whether no larger size is to be tried. What a confirmation measures may say that one is.
+
+        Not where failing is dangerous: one confirmation ends that search, but one of an earlier run.
+        """
         if best.size >= self._highest or self._closed(best) or self._exhausted(best):
             return True
-        return self.confirmed and not self.seek_failure
+        return not self.seek_failure and self._confirmed_now(best)
+
+    def _confirmed_now(self, best: Record) -> bool:
+        """Whether this run has confirmed the best."""
+        mine = self.records[self.taken_over :]
+        return any(r.size == best.size and r.purpose == "confirm" and r.outcome == FITS for r in mine)
 
     def _closed(self, best: Record) -> bool:
         return self._closed_by_failure(best) or self._closed_by_fit(best)

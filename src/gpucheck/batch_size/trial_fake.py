@@ -65,13 +65,13 @@ def _prepared(setup: Json) -> tuple[Json, tuple[Fake, Json] | None]:
     It is built without memory where that goes, else built on the host.
     """
     device = fake_device("cpu" if setup["on_host"] else setup["device"])
-    if device.type != "cpu":
-        # Backward of fake tensors needs the device's context. torch makes it itself, but for 2.13, where what asks for
-        # that compares a device with its name.
-        torch.empty(1, device=device)
     why = ""
     for build_on in ("meta", "cpu"):
         try:
+            if device.type != "cpu":
+                # Backward of fake tensors needs the device's context. torch makes it itself, but for 2.13, where what
+                # asks for that compares a device with its name.
+                torch.empty(1, device=device)
             if build_on == "cpu" and setup["guard_bytes"] is not None:
                 set_guard(setup["guard_bytes"])
             fake = Fake(_built(setup, build_on), device, foreach=setup["device"].split(":")[0] in FOREACH_DEVICES)
