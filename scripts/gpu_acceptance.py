@@ -30,6 +30,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TOTAL_LIMIT_S = 8 * 60.0
+# A command that is told to end ends its children, which takes it a second each at most.
+END_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Outcome:
 STEPS = (
     # First, while nobody else uses a card: it loads those that are free.
     Step("doctor", ("doctor",), 45),
-    Step("devices", ("devices", "--processes"), 20),
+    Step("devices", ("devices", "--processes"), 45),
     Step("memory", ("memory", "--device", "cuda"), 40),
     Step("smoke", ("smoke", "--require", "cuda", "--min-devices", "1"), 60),
     Step("bench-transfer", ("bench", "transfer", "--device", "cuda"), 45),
@@ -124,7 +126,11 @@ def run(command: list[str], limit_s: float, **variables: str) -> tuple[int | Non
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Kill the process with all that it started, a command that a test runs included."""
+    """End the process with all that it started: a command ends its own children at the first signal, then is killed."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=END_S)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -25,7 +25,11 @@ LAUNCH_TIMEOUT = r"the launch timed out and was terminated"
 # Libraries that report a failed allocation of their own as something else.
 LIBRARY_FAILED = r"CU(BLAS|DNN|SPARSE|SOLVER|FFT|RAND)_STATUS_(ALLOC_FAILED|INTERNAL_ERROR|EXECUTION_FAILED)"
 LIBRARY_NOT_INITIALIZED = r"CU(BLAS|DNN)_STATUS_NOT_INITIALIZED"
-NO_ENGINE = r"(FIND|GET) was unable to find an engine|No (valid|suitable) execution plans? (found|built)"
+NO_ENGINE = (
+    r"FIND was unable to find an engine",
+    r"GET was unable to find an engine",
+    r"No (valid|suitable) execution plans? (found|built)",
+)
 NVML_ASSERT = r"NVML_SUCCESS == r"
 HANDLES = r"handles_\.at\(i\)"
 NOT_READY = r"CUDA driver error: device not ready"

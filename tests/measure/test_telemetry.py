@@ -91,9 +91,12 @@ def held(clock_hz: float, most_hz: float | None, *names: str) -> tuple[str, ...]
     return flags(told)
 
 
-def test_a_reason_that_flashes_as_clocks_change_counts_from_its_second_reading_on() -> None:
+def test_a_reason_that_flashes_as_clocks_change_counts_where_it_lasts() -> None:
     both = {"bits": 0x28, "names": ["hw_slowdown", "sw_thermal_slowdown"]}
     told, _ = summarise([reading(10.1, clock_reasons=both), reading(10.2)], RUN)
+    assert told is not None and told["clock_reasons"] == ["sw_thermal_slowdown"]
+    apart = [reading(10.1, clock_reasons=both), reading(10.2), reading(10.3, clock_reasons=both)]
+    told, _ = summarise(apart, RUN)
     assert told is not None and told["clock_reasons"] == ["sw_thermal_slowdown"]
     told, _ = summarise([reading(10.1, clock_reasons=both), reading(10.2, clock_reasons=both)], RUN)
     assert told is not None and told["clock_reasons"] == ["hw_slowdown", "sw_thermal_slowdown"]

@@ -46,17 +46,31 @@ def test_the_names_of_the_steps_differ(acceptance: ModuleType) -> None:
 
 
 def test_what_a_step_started_ends_with_its_limit(acceptance: ModuleType, tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    grandchild = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    child = (
-        f"import subprocess, sys; print('begun', flush=True); subprocess.run([sys.executable, '-c', {grandchild!r}])"
+    """The child of a command is in a session of its own: only the command can end it."""
+    told, slow = tmp_path / "pid", tmp_path / "python"
+    slow.write_text(f"#!/bin/sh\necho $$ > {told}.new\nmv {told}.new {told}\nexec sleep 60\n", encoding="utf-8")
+    slow.chmod(0o755)
+    code, _, _ = acceptance.run([sys.executable, "-m", "gpucheck", "doctor", "--python", str(slow)], 8.0)
+    assert code is None
+    assert not _runs(int(told.read_text()))
+
+
+def test_what_does_not_end_when_told_is_killed(
+    acceptance: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(acceptance, "END_S", 0.5)
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('begun', flush=True); time.sleep(60)"
     )
-    code, out, _ = acceptance.run([sys.executable, "-c", child], 5.0)
+    code, out, _ = acceptance.run([sys.executable, "-c", deaf], 3.0)
     assert (code, out) == (None, "begun\n")
-    deadline = time.monotonic() + 10
-    while psutil.pid_exists(int(told.read_text())) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not psutil.pid_exists(int(told.read_text()))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_step_without_time_is_not_begun(acceptance: ModuleType, tmp_path: Path) -> None:

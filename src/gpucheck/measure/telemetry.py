@@ -6,9 +6,9 @@ of what happened between two readings.
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +22,7 @@ ENERGY_SPAN_S = 2.0
 
 # nvml.h: the clock is lower than asked for, to protect the device.
 THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-# nvml.h: it "may be also reported during PState or clock change", so once says nothing.
+# nvml.h: it "may be also reported during PState or clock change", so one reading of it says nothing.
 FLASHES = "hw_slowdown"
 # Normal at full load.
 POWER_LIMITED = ("sw_power_cap",)
@@ -159,9 +159,10 @@ def summarise(samples: Sequence[Sample], run: Run) -> tuple[dict[str, Any] | Non
 
 
 def _clock_reasons(inside: Sequence[Sample]) -> list[str]:
-    """Why the clock was lower than asked for, in any reading."""
-    readings = Counter(name for one in inside for name in (one.get("clock_reasons") or {}).get("names", ()))
-    return sorted(name for name, count in readings.items() if name != FLASHES or count > 1)
+    """Why the clock was lower than asked for, in any reading; what flashes, in two that follow each other."""
+    told = [set((one.get("clock_reasons") or {}).get("names", ())) for one in inside]
+    lasting = any(FLASHES in one and FLASHES in later for one, later in itertools.pairwise(told))
+    return sorted(set().union(*told) - (set() if lasting else {FLASHES}))
 
 
 def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -208,6 +208,9 @@ def test_a_text_cut_within_its_words_is_a_hint() -> None:
     (match,) = find("emory access was encountered", TEXTS)
     assert (match.text.id, match.cut) == ("cuda.illegal_access", True)
     assert find("RuntimeError: CUDA error: an ill", TEXTS) == []
+    for text in ("RuntimeError: GET was unable to find an eng", "RuntimeError: FIND was unable to find an eng"):
+        (match,) = find(text, TEXTS)
+        assert (match.text.id, match.cut) == ("cudnn.engine", True)
 
 
 # --- what is known elsewhere ------------------------------------------------------------------------------------------

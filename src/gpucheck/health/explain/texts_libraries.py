@@ -81,7 +81,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cudnn.engine",
         "cuDNN found no way to compute a convolution",
-        (messages.NO_ENGINE,),
+        messages.NO_ENGINE,
         "Mostly no memory for its workspace; else a data type or shape that it does not know.",
         _OOM_FIRST,
     ),
