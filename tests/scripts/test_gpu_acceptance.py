@@ -50,7 +50,7 @@ def test_what_a_step_started_ends_with_its_limit(acceptance: ModuleType, tmp_pat
     told, slow = tmp_path / "pid", tmp_path / "python"
     slow.write_text(f"#!/bin/sh\necho $$ > {told}.new\nmv {told}.new {told}\nexec sleep 60\n", encoding="utf-8")
     slow.chmod(0o755)
-    code, _, _ = acceptance.run([sys.executable, "-m", "gpucheck", "doctor", "--python", str(slow)], 8.0)
+    code, _, _ = acceptance.run([sys.executable, "-m", "gpucheck", "doctor", "--python", str(slow)], 4.0)
     assert code is None
     assert not _runs(int(told.read_text()))
 
