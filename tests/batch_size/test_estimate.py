@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +53,13 @@ def test_an_estimate_leaves_room_for_what_is_no_tensor(scenario: Scenario) -> No
     room = 80 * GIB - margin - 10**9 - 64 * MIB
     assert (found["budget_bytes"], found["margin_bytes"]) == (room, margin)
     assert found["max_batch_size"] == 774
-    assert (found["error"], found["error_reason"]) == (None, "no real run of this workload is kept")
+    assert (found["error"], found["error_reason"]) == (None, "no search on a CUDA device is kept")
     assert (found["parameter_bytes"], found["gradient_bytes"], found["optimizer_bytes"]) == (1, 2, 3)
     assert (finding.id, finding.verdict) == ("batch_size.estimate", "info")
     assert finding.title == "estimate: a batch of 774 fits 80 GiB"
     assert finding.message == (
         "its tensors take 76.6 GiB at their peak; 3.39 GiB are set aside for what is no tensor; "
-        "error unknown, nothing was run"
+        "nothing was run; error unknown"
     )
 
 
@@ -65,7 +68,28 @@ def test_a_cpu_has_no_context(scenario: Scenario) -> None:
     found, finding = estimated(2 * GIB, "cpu", axis="T")
     assert (found["budget_bytes"], found["max_batch_size"]) == (2 * GIB, 10)
     assert finding.title == "estimate: a length of T of 10 fits 2 GiB"
-    assert finding.message == "its tensors take 1.98 GiB at their peak; error unknown, nothing was run"
+    assert finding.message == "its tensors take 1.98 GiB at their peak; nothing was run; error unknown"
+    assert (found["error"], found["error_reason"]) == (None, "no search of another dimension is kept")
+
+
+def test_on_a_cpu_the_error_is_what_searches_found_of_their_estimates(scenario: Scenario) -> None:
+    scenario(predicted=told(1, 9, 11))
+    found, finding = estimated(2 * GIB, "cpu")
+    known = estimate.EXPERIENCE["cpu"]
+    assert (found["error"], found["error_reason"]) == (asdict(known), None)
+    assert finding.message.endswith(f"nothing was run; {known.in_words}")
+    assert f"{known.low * 100:.0f} to {known.high * 100:.0f} %" in known.in_words
+
+
+def test_the_experience_is_that_of_the_searches_kept() -> None:
+    kept = Path(__file__).parents[2] / "benchmarks" / "results" / "batch-estimate-cpu.jsonl"
+    searches = [json.loads(text) for text in kept.read_text(encoding="utf-8").splitlines()]
+    ratios = [one["answer"] / one["estimated"] for one in searches]
+    known = estimate.EXPERIENCE["cpu"]
+    assert {one["limited_by"] for one in searches} == {"memory"}
+    assert known.searches == len(searches)
+    # Rounded outwards.
+    assert known.low == math.floor(min(ratios) * 100) / 100 and known.high == math.ceil(max(ratios) * 100) / 100
 
 
 def test_not_even_the_smallest(scenario: Scenario) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from gpucheck.batch_size.budget import MARGIN_BYTES, MARGIN_SHARE, MemoryLimit
 from gpucheck.batch_size.exchange import Setup
@@ -40,6 +40,35 @@ OUTSIDE = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What searches found for real, as shares of what was estimated of the same: the least and the most of them."""
+
+    low: float
+    high: float
+    searches: int
+    source: str
+
+    @property
+    def in_words(self) -> str:
+        """The error in a few words."""
+        low, high = round(self.low * 100), round(self.high * 100)
+        return f"searches found {low} to {high} % of such an estimate ({self.searches} of them, {self.source})"
+
+
+# benchmarks/results/batch-estimate-cpu.jsonl, November 2026. The least are convolutions, whose library takes memory of
+# its own.
+EXPERIENCE = {"cpu": Experience(0.75, 1.0, 18, "built-in models on a CPU, torch 2.13")}
+
+
+def experience(kind: str, axis: str | None) -> tuple[Experience | None, str | None]:
+    """How far estimates were off, and why that is not known."""
+    if axis is not None:
+        return None, "no search of another dimension is kept"
+    found = EXPERIENCE.get(kind)
+    return found, None if found is not None else f"no search on a {kind.upper()} device is kept"
+
+
 def checked(limit: MemoryLimit | None, device: str) -> tuple[int, str]:
     """The device's memory in bytes, and its kind. Raises UsageError for what an estimate cannot be about."""
     if limit is None or limit.kind != "size":
@@ -71,6 +100,7 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     emit(Progress("predicting with fake tensors"))
     found = _predicted(setup, room, sizes, deadline)
     at_max = found.at_max
+    known, why_not = experience(kind, setup.recipe.get("axis"))
     emit(
         Answered(
             "find_batch_size_estimate",
@@ -87,8 +117,8 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
                 "context_bytes": outside.context_bytes,
                 "workspace_bytes": outside.workspace_bytes,
                 "source": outside.source,
-                "error": None,
-                "error_reason": "no real run of this workload is kept",
+                "error": asdict(known) if known is not None else None,
+                "error_reason": why_not,
                 "target": setup.target,
                 "mode": setup.mode,
                 "dtype": setup.dtype,
@@ -99,7 +129,7 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
             },
         )
     )
-    emit(Judged(finding(found, memory_bytes, room, setup.recipe.get("axis"))))
+    emit(Judged(finding(found, memory_bytes, room, setup.recipe.get("axis"), known)))
 
 
 def _predicted(setup: Setup, room: int, sizes: tuple[int | None, int], deadline: float) -> Prediction:
@@ -119,8 +149,8 @@ def _predicted(setup: Setup, room: int, sizes: tuple[int | None, int], deadline:
         predictor.close()
 
 
-def finding(found: Prediction, memory_bytes: int, room: int, axis: str | None) -> Finding:
-    """The estimate in words."""
+def finding(found: Prediction, memory_bytes: int, room: int, axis: str | None, known: Experience | None) -> Finding:
+    """The estimate in words. `known` is how far others were off."""
     largest, name = found.max_batch_size, f"a length of {axis} of" if axis else "a batch of"
     evidence = {"batch_size": largest, "memory_bytes": memory_bytes, "budget_bytes": room}
     aside = memory_bytes - room
@@ -133,5 +163,6 @@ def finding(found: Prediction, memory_bytes: int, room: int, axis: str | None) -
     at_max = found.at_max
     peak = at_max.peak_bytes if at_max and at_max.peak_bytes is not None else room
     title = f"estimate: {name} {largest} fits {capacity(memory_bytes)}"
-    message = f"its tensors take {capacity(peak)} at their peak{rest}; error unknown, nothing was run"
+    error = "error unknown" if known is None else known.in_words
+    message = f"its tensors take {capacity(peak)} at their peak{rest}; nothing was run; {error}"
     return Finding("batch_size.estimate", "info", title, message, evidence)

@@ -85,9 +85,13 @@ def _answer(found: dict[str, Any]) -> str:
 
 
 def _error(found: dict[str, Any]) -> str:
-    if found["error"] is None:
+    error = found["error"]
+    if found["max_batch_size"] is None:
+        return ""
+    if error is None:
         return f"error unknown: {found['error_reason']}"
-    return f"error: {found['error'] * 100:.0f} %"
+    low, high = (error[end] * found["max_batch_size"] for end in ("low", "high"))
+    return f"expect {low:.0f} to {high:.0f}: {error['searches']} searches found so much of theirs ({error['source']})"
 
 
 def _set_aside(found: dict[str, Any]) -> str:
