@@ -15,6 +15,7 @@ import argparse
 import itertools
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src"), str(Path(__file__).resolve().parent)]
 
@@ -28,7 +29,7 @@ KINDS = (("train", "adamw"), ("train", "sgd"), ("infer", "adamw"))
 TIME_BUDGET_S = 1800.0
 
 
-def searched(workload: str, limit: str, mode: str, optimizer: str) -> dict[str, object]:
+def searched(workload: str, limit: str, mode: str, optimizer: str) -> dict[str, Any]:
     """One search, in what an estimate is held against."""
     found = api.find_batch_size(
         workload,
@@ -68,7 +69,7 @@ def main() -> int:
             good = False
             print(f"none    {workload:12} {limit:5} {how:12} limited by {one['limited_by']}", flush=True)
             continue
-        ratio = int(str(one["answer"])) / int(str(one["estimated"]))
+        ratio = one["answer"] / one["estimated"]
         ratios.append(ratio)
         counts = f"{one['answer']} found, {one['estimated']} estimated"
         print(f"{ratio:6.3f}  {workload:12} {limit:5} {how:12} {counts}", flush=True)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src"
-PROGRAMS = Path(__file__).parent.parent / "benchmarks"
+PROGRAMS = [Path(__file__).parent.parent / folder for folder in ("benchmarks", "scripts")]
 REQUIRE_GPU = "GPUCHECK_REQUIRE_GPU"
 ON_DEVICE = "tests/gpu/"
 
@@ -51,8 +51,8 @@ if not count.value:
 
 @pytest.fixture(scope="session")
 def program() -> Callable[[str], ModuleType]:
-    """Imports a program of `benchmarks/` by its name, which finds what lies beside it as when it is run."""
-    sys.path.insert(0, str(PROGRAMS))
+    """Imports a program of `benchmarks/` or `scripts/` by its name, which finds what lies beside it as when run."""
+    sys.path[:0] = map(str, PROGRAMS)
     return importlib.import_module
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -14,23 +14,18 @@ from typer.testing import CliRunner
 
 from gpucheck.cli.app import app
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_acceptance.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def acceptance() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_acceptance", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def acceptance(program: Callable[[str], ModuleType]) -> ModuleType:
+    return program("gpu_acceptance")
 
 
 def test_each_step_is_a_command_and_options_that_there_are(acceptance: ModuleType) -> None:
     for step in acceptance.STEPS:
         if step.is_program:
-            assert (SCRIPT.parents[1] / step.arguments[0]).is_file()
+            assert (ROOT / step.arguments[0]).is_file()
             continue
         words = [word for word in step.arguments if not word.startswith("-")]
         depth = 2 if words[0] == "bench" else 1

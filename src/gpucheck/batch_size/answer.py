@@ -18,6 +18,7 @@ FEW_SAMPLES = 6
 
 # Ends of a trial that say nothing about its size.
 UNDECIDED = ("inconclusive", "device-broken")
+_MORE_TIME, _AGAIN = "give more time with --time-budget", "run it again"
 _LIMITS = {
     "max-batch-size": "it is --max-batch-size",
     "time": "the time budget ended the search",
@@ -163,11 +164,11 @@ def findings(
     evidence = {"batch_size": best.size, "budget_bytes": context.budget.bytes, "limited_by": limited_by}
     found = [Finding("batch_size.fits", "pass", title, why, evidence)]
     if not search.confirmed:
-        why = "the time budget ended before it could be run again in a process of its own"
+        why, fix = "the time budget ended before it could be run again in a process of its own", _MORE_TIME
         if limited_by in UNDECIDED:
-            why = f"its run in a process of its own decided nothing ({limited_by})"
+            why, fix = f"its run in a process of its own decided nothing ({limited_by})", _AGAIN
         if refused is not None:
-            why = f"no process could be set up to run it again: {refused}"
+            why, fix = f"no process could be set up to run it again: {refused}", _AGAIN
         found.append(
             Finding(
                 "batch_size.confirmed",
@@ -175,9 +176,7 @@ def findings(
                 f"{in_words(best.size, context.axis)} passed once",
                 why,
                 {"batch_size": best.size},
-                fix="give more time with --time-budget"
-                if refused is None and limited_by not in UNDECIDED
-                else "run it again",
+                fix=fix,
             )
         )
     if default_malloc is not None:

@@ -8,6 +8,7 @@ the fit says that one tolerance more is above the budget, the size that passed i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -114,9 +115,7 @@ class Search:
     def confirmed(self) -> bool:
         """Whether the best size has passed in a process of its own."""
         best = self.best
-        return best is not None and any(
-            r.size == best.size and r.purpose == "confirm" and r.outcome == FITS for r in self.records
-        )
+        return best is not None and _confirms(self.records, best)
 
     @property
     def limited_by(self) -> str | None:
@@ -125,16 +124,15 @@ class Search:
         Also `over-budget` where nothing near has failed and more is predicted above it. None where the search has not
         closed.
         """
-        best = self.best
+        best, failing = self.best, self.first_failing
         if best is None:
-            return self.first_failing.outcome if self.first_failing else None
+            return failing.outcome if failing else None
         if best.size >= self._highest:
             return "max-batch-size"
         if self._closed(best):
-            by_failure = self.first_failing is not None and self.predicted_above is None
-            return self.first_failing.outcome if self.first_failing and by_failure else "over-budget"
+            return failing.outcome if failing and self.predicted_above is None else "over-budget"
         if not self.seek_failure and (self._confirmed_now(best) or self._candidate(best) is None):
-            return self.first_failing.outcome if self.first_failing else "safety"
+            return failing.outcome if failing else "safety"
         return "trials" if self._exhausted(best) else None
 
     @property
@@ -239,8 +237,7 @@ class Search:
 
     def _confirmed_now(self, best: Record) -> bool:
         """Whether this run has confirmed the best."""
-        mine = self.records[self.taken_over :]
-        return any(r.size == best.size and r.purpose == "confirm" and r.outcome == FITS for r in mine)
+        return _confirms(self.records[self.taken_over :], best)
 
     def _closed(self, best: Record) -> bool:
         return self._closed_by_failure(best) or self._closed_by_fit(best)
@@ -251,7 +248,7 @@ class Search:
 
     def _closed_by_fit(self, best: Record) -> bool:
         """Whether one tolerance more is predicted above the budget; never for an exact search."""
-        if not self.tolerance or not self.seek_failure or len({r.size for r in self._measured()}) < FITTED_SIZES:
+        if not self.tolerance or not self.seek_failure or len(dict(self._measured())) < FITTED_SIZES:
             return False
         fitted, step = self._fit(1.0), self.step(best.size)
         if fitted is None or fitted.peak(best.size + step, -SURE) <= 1.0:
@@ -262,9 +259,9 @@ class Search:
     def _flattest(self, best: Record, step: int) -> float:
         """The peak of `step` more than the best by the least slope from a smaller size, as a share of the budget."""
         assert best.fitted_bytes is not None and self.budget_bytes is not None
-        points = [(r.size, r.fitted_bytes) for r in self._measured() if r.size <= NEAR * best.size]
-        points.append((0, self.static_bytes))
-        slopes = [(best.fitted_bytes - peak) / (best.size - size) for size, peak in points if peak is not None]
+        points = [(size, peak) for size, peak in self._measured() if size <= NEAR * best.size]
+        points += [(0, self.static_bytes)] if self.static_bytes is not None else []
+        slopes = [(best.fitted_bytes - peak) / (best.size - size) for size, peak in points]
         return (best.fitted_bytes + step * min(slopes, default=0)) / self.budget_bytes
 
     def _exhausted(self, best: Record) -> bool:
@@ -329,9 +326,9 @@ class Search:
         middle = math.sqrt(low * high) if high > 2 * low else (low + high) / 2
         return min(max(self.rounded(middle), low + self.multiple_of), high - self.multiple_of)
 
-    def _measured(self) -> list[Record]:
-        """The trials that tell how memory grows."""
-        return [r for r in self.records if r.fitted_bytes is not None]
+    def _measured(self) -> list[tuple[int, int]]:
+        """Size and peak of each trial that tells how memory grows."""
+        return [(r.size, peak) for r in self.records if (peak := r.fitted_bytes) is not None]
 
     def _stalled(self, width: int) -> bool:
         """Whether the last two trials inside the bracket have not halved it."""
@@ -362,8 +359,13 @@ class Search:
         if self.budget_bytes is None:
             return None
         limit = self.first_failing.size if self.first_failing else math.inf
-        points = [(r.size, p) for r in self.records if (p := r.fitted_bytes) is not None and r.size <= limit]
+        points = [(size, peak) for size, peak in self._measured() if size <= limit]
         return fit(points, self.budget_bytes * share, self.noise, self.static_bytes)
+
+
+def _confirms(records: Sequence[Record], best: Record) -> bool:
+    """Whether the best size has passed in a process of its own among these."""
+    return any(r.size == best.size and r.purpose == "confirm" and r.outcome == FITS for r in records)
 
 
 def _bound(size: int) -> int:

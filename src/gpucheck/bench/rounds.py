@@ -15,7 +15,7 @@ from gpucheck import stats
 from gpucheck.machine import others
 from gpucheck.measure import summary, telemetry
 from gpucheck.measure.held import LONG_CALL_S, SURELY_LONG_S, UNTIMED_CALLS, calls_for
-from gpucheck.measure.row import Beside
+from gpucheck.measure.row import Beside, with_cores_of_others
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timer import Timer
 from gpucheck.measure.timing import LOOKS, MOST_HOST_CALLS, WANTED_SAMPLES, Timed
@@ -123,10 +123,7 @@ def watched(
 
     What a device shows while a group that is only `on_host` runs says nothing of that group.
     """
-    watch.take()
-    before = others.read(watch.pid)
-    timed = work()
-    used = others.cores_used(before, others.read(watch.pid))
+    timed, used = with_cores_of_others(watch, work)
     samples = watch.take()
     found = {}
     for name, one in timed.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -16,6 +16,7 @@ from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, M
 
 # A row whose time is the cost of its call, or of launching it, tells a latency and no rate.
 WITHOUT_RATE = frozenset({"call-bound", "launch-bound"})
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +30,20 @@ class Beside:
 
 def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> tuple[Timed, Beside]:
     """Take a row's samples while the device is watched. `threads` is how many cores the work would use on the host."""
-    watch.take()
-    before = others.read(watch.pid)
-    timed = take()
-    used = others.cores_used(before, others.read(watch.pid))
+    timed, used = with_cores_of_others(watch, take)
     seen, why_not = watch.during(timed.run)
     details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
     # Where the device's own clock counts, others on the CPU cost samples and not time.
     busy = timed.clock == "host" and others.is_busy(used, threads, psutil.cpu_count())
     return timed, Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
+
+
+def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, float | None]:
+    """Do the work, telemetry from before it put aside; what it gives, and the cores that others kept busy meanwhile."""
+    watch.take()
+    before = others.read(watch.pid)
+    done = work()
+    return done, others.cores_used(before, others.read(watch.pid))
 
 
 def measurement(
