@@ -99,12 +99,14 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     import torch
 
     from gpucheck.bench.matmul import cases, search_run
+    from gpucheck.bench.matmul.options import MatmulOptions
     from gpucheck.bench.matmul.search_device import Tries, allocate, fitting
     from gpucheck.machine import accel, host
+    from gpucheck.options import read
     from gpucheck.work import precision
 
     opened = accel.open_device(device)
-    options = cases.parse(dtypes=(dtype,), search=True, ranges={"--range": text})
+    options = read(MatmulOptions, {"dtype": [dtype], "search": True, "range": text})
     case = cases.Case(options.dtypes[0], (1, 1, 1), cases.support(options.dtypes[0], opened))
     room = int((info[0] if (info := opened.memory_info()) else host.memory().usable) * 0.5)
     grid = fitting(case, search_run.grid_of(options, opened), room, opened)

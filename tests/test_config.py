@@ -74,6 +74,9 @@ def test_a_table_of_a_shared_file() -> None:
     ("text", "sentence"),
     [
         ("devise = 1", "gpucheck.toml:devise is not known; did you mean device?"),
+        ('device = ""', "gpucheck.toml:device is empty; give a value, or leave the line out"),
+        ('time_budget = ""', "gpucheck.toml:time_budget '' is not understood"),
+        ('[thresholds]\nbandwidth.min_percent_of_peak = ""', "min_percent_of_peak '' is no number"),
         ("device = 1", 'gpucheck.toml:device 1 is no text; write it in quotes, like "cuda:1"'),
         ('strict = "yes"', "gpucheck.toml:strict 'yes' is neither true nor false"),
         ("strict = 1", "gpucheck.toml:strict 1 is neither true nor false"),

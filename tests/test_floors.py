@@ -26,6 +26,8 @@ FLOORS = {
     "links": 0,
     "messages": 0,
     "naming": 0,
+    "options": 0,
+    "directions": 0,
     "peaks": 0,
     "report": 1,
     "machine": 2,

@@ -123,3 +123,29 @@ def test_a_help_page_loads_neither_the_report_nor_rich() -> None:
     loaded = set(done.stderr.split())
     assert "gpucheck.cli.bench" in loaded
     assert not {name for name in loaded if name.startswith(("gpucheck.report", "gpucheck.render", "rich."))}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bench", "transfer", "--only", "copie,peers"],
+        ["bench", "transfer", "--size", "1MiB", "--sweep"],
+        ["bench", "matmul", "--dtype", "fp32"],
+        ["bench", "matmul", "--m", "64"],
+        ["bench", "bandwidth", "--min-gbps", "fast"],
+        ["bench", "overlap", "--size", "1"],
+        ["bench", "crossover", "--only", "conv"],
+        ["bench", "all", "--skip", "memory"],
+        ["bench", "all", "--device", "banana"],
+        ["memory", "--device", "cuda0"],
+        ["smoke", "--min-devices", "0"],
+        ["smoke", "--require", "cud"],
+        ["find-batch-size", "mlp", "--tolerance", "80%"],
+        ["find-batch-size", "mlp", "--mode", "trian"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_costs_no_torch(tmp_path: Path, arguments: list[str]) -> None:
+    ended, importers = start(tmp_path, "-m", "gpucheck", *arguments)
+    assert (ended.returncode, ended.stdout, importers) == (2, "", ""), ended.stderr
+    assert ended.stderr.count("\n") == 1

@@ -42,9 +42,17 @@ def test_what_is_no_duration(text: str) -> None:
         units.parse_duration(text)
 
 
+def test_whole_numbers() -> None:
+    assert units.parse_whole(" 12 ", "--runs", largest=12) == 12
+    for text in ("0", "13", "-1", "1.5", "²", "1e3", "", "9" * 40):
+        with pytest.raises(UsageError, match="it is a whole number from 1 to 12"):
+            units.parse_whole(text, "--runs", largest=12)
+
+
 def test_percentages() -> None:
-    assert units.parse_percent("5%", "--tolerance") == 0.05
-    for text in ("5", "-5%", "%"):
+    assert units.parse_percent("5%", "--tolerance") == units.parse_percent(" 5 ", "--tolerance") == 0.05
+    assert units.parse_percent("0.5%", "--tolerance") == 0.005
+    for text in ("0.05", "-5%", "%", "5 parts", ""):
         with pytest.raises(UsageError):
             units.parse_percent(text, "--tolerance")
 

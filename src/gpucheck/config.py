@@ -77,6 +77,8 @@ def _loaded(text: str, name: str) -> dict[str, Any]:
 def _text(value: Any, origin: str) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{origin} {shown(value)} is no text", "", 'write it in quotes, like "cuda:1"')
+    if not value.strip():
+        raise UsageError(f"{origin} is empty", "", "give a value, or leave the line out")
     return value
 
 

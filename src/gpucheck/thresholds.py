@@ -24,7 +24,8 @@ SI_UNIT: dict[Kind, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percent": "1", 
 class Threshold:
     """What may be asked of a command: the finding that answers, what it judges, and the option that sets it, if any.
 
-    `usual` is what is said where none is set; empty where nothing is judged then.
+    `usual` is what is said where none is set; empty where nothing is judged then. `metavar` and `help` are those of the
+    option.
     """
 
     id: str
@@ -34,7 +35,11 @@ class Threshold:
     judges: str
     option: str | None = None
     usual: str = ""
+    metavar: str = ""
+    help: str = ""
 
+
+_OF_PEAK = "Fail below this share of the part's peak, like 80%; undecided where that is only estimated."
 
 # Ids never change their meaning. The commands' own limits may be set too, by the id of the finding that they decide.
 THRESHOLDS: tuple[Threshold, ...] = (
@@ -45,6 +50,8 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "at least",
         "the largest pinned copy of each direction; on a CPU the largest copy",
         "--min-gbps",
+        metavar="N",
+        help="Fail where the largest pinned copy of a direction is slower, in GB/s.",
     ),
     Threshold(
         "transfer.link",
@@ -69,6 +76,8 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "at least",
         "every operation on the largest cold arrays",
         "--min-gbps",
+        metavar="N",
+        help="Fail where one of the operations is slower, in GB/s.",
     ),
     Threshold(
         "bandwidth.min_percent_of_peak",
@@ -77,6 +86,8 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "at least",
         "every operation on the largest cold arrays, of the part's memory peak",
         "--min-percent-of-peak",
+        metavar="PERCENT",
+        help=_OF_PEAK,
     ),
     Threshold(
         "matmul.min_tflops",
@@ -85,6 +96,8 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "at least",
         "the fastest product of all (--dtype says of which)",
         "--min-tflops",
+        metavar="N",
+        help="Fail where the fastest product is slower, in TFLOP/s.",
     ),
     Threshold(
         "matmul.min_percent_of_peak",
@@ -93,6 +106,8 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "at least",
         "the fastest product of each dtype that has a peak, of that dense peak",
         "--min-percent-of-peak",
+        metavar="PERCENT",
+        help=_OF_PEAK,
     ),
     Threshold(
         "compare.slower",
@@ -101,6 +116,8 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "at most",
         "how much slower a row is than the baseline's",
         "--fail-if-slower",
+        metavar="PERCENT",
+        help="Fail where a row is slower by more than this, like 5%.",
     ),
 )
 BY_ID = {one.id: one for one in THRESHOLDS}

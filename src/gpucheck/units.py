@@ -67,13 +67,24 @@ def parse_duration(text: str, option: str = "--time-budget") -> float:
 
 
 def parse_percent(text: str, option: str) -> float:
-    """The fraction in `5%`: 0.05. Raises UsageError without the sign and for less than zero."""
+    """The fraction in `5%` or `5`: 0.05. Raises UsageError for less than zero, and for what looks like a fraction."""
     value, unit = _split(text, option, "5%")
-    if unit != "%":
-        raise UsageError(f"{option} {text!r} has no percent sign", "", "write it like 5%")
+    if unit not in ("%", ""):
+        raise UsageError(f"{option} {text!r} has an unknown unit {unit!r}", "", "write it like 5%")
     if value < 0:
         raise UsageError(f"{option} {text!r} is less than zero", "", "write it like 5%")
+    if not unit and 0 < value < 1:
+        why = "percent are meant, and this is less than one"
+        raise UsageError(f"{option} {text!r} looks like a fraction", why, f"write it like {value * 100:g}%")
     return value / 100
+
+
+def parse_whole(text: str, option: str, *, smallest: int = 1, largest: int = 2**31 - 1) -> int:
+    """A whole number from `smallest` to `largest`. Raises UsageError for anything else."""
+    digits = text.strip()
+    if not re.fullmatch(r"[+-]?\d{1,18}", digits, re.ASCII) or not smallest <= int(digits) <= largest:
+        raise UsageError(f"{option} {text!r} is out of range", f"it is a whole number from {smallest} to {largest}")
+    return int(digits)
 
 
 def significant(value: float, digits: int = 3) -> str:

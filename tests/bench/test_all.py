@@ -12,9 +12,10 @@ import pytest
 
 from gpucheck.bench import all as work
 from gpucheck.bench import all_headlines, limits, runs, share
-from gpucheck.bench.all import BENCHMARKS, Benchmark, Given, Options
+from gpucheck.bench.all import BENCHMARKS, Benchmark, Given
 from gpucheck.bench.all_headlines import Headline, Summary
 from gpucheck.bench.bandwidth import cases as bandwidth
+from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.transfer import measure as transfer
 from gpucheck.errors import CannotLook, RequirementMissed, Undecided, UsageError
@@ -92,7 +93,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, *benchmarks: Benchmark, shared: Shared 
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(ids))
     recorder = Recorder()
     try:
-        work.command(Options(**options), recorder, shared)
+        work.command(AllOptions(**options), recorder, shared)
     except KeyboardInterrupt:
         recorder(Notice("interrupted"))
     return recorder
@@ -223,16 +224,16 @@ def test_a_device_that_was_not_judged_before_the_error_is_not_passed(monkeypatch
 
 def test_what_is_left_out() -> None:
     names = [one.name for one in BENCHMARKS]
-    assert [one.name for one in work.select((), ())] == names
-    assert [one.name for one in work.select(("t", "mat"), ())] == ["transfer", "matmul"]
-    assert [one.name for one in work.select((), ("t",))] == [name for name in names if name != "transfer"]
+    assert AllOptions().ids == names
+    assert AllOptions(only=("t", "mat")).ids == ["transfer", "matmul"]
+    assert AllOptions(skip=("t",)).ids == [name for name in names if name != "transfer"]
     for only, skip, words in (
         (("matmull",), (), "--only 'matmull' fits no benchmark; did you mean matmul"),
         ((), ("",), "--skip '' fits no benchmark"),
         (("m",), ("matmul",), "--skip leaves no benchmark of --only"),
     ):
         with pytest.raises(UsageError, match=words):
-            work.select(only, skip)
+            AllOptions(only, skip).check()
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ import torch
 
 from gpucheck.bench.bandwidth import cases, command, judge, measure
 from gpucheck.bench.bandwidth import work as memory_work
-from gpucheck.bench.bandwidth.cases import Options, Room
+from gpucheck.bench.bandwidth.cases import Room
+from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.bench.bandwidth.work import GRAIN, POISON, ROW, Operation, Repeated
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory
 from gpucheck.measure.telemetry import Watch
+from gpucheck.options import read
 from gpucheck.peaks import Unknown, lookup
 from gpucheck.report.events import Judged, Measured, Recorder
 from gpucheck.report.facts import Facts
@@ -48,33 +50,33 @@ def found(*measurements: Measurement, part: Any = None) -> dict[str, Any]:
 
 
 def test_sizes_are_whole_rows_once_each_and_in_order() -> None:
-    assert cases.parse(sizes=("1GB", "64KiB", "65540")).sizes == (65536, 1_000_000_000 // GRAIN * GRAIN)
+    assert read(BandwidthOptions, {"size": ["1GB", "64KiB", "65540"]}).sizes == (65536, 1_000_000_000 // GRAIN * GRAIN)
 
 
 @pytest.mark.parametrize("size", ["63KiB", "0", "-1", "x", "1 parsec", "2EiB"])
 def test_what_is_no_size(size: str) -> None:
     with pytest.raises(UsageError, match="--size"):
-        cases.parse(sizes=(size,))
+        read(BandwidthOptions, {"size": [size]})
 
 
 def test_arrays_are_four_times_the_cache_unless_there_is_no_room() -> None:
-    assert cases.sizes_for(Options(), CPU, Room(8 * GIB, 32 * MIB, True)) == (256 * MIB,)
-    assert cases.sizes_for(Options(), CPU, Room(8 * GIB, 96 * MIB, True)) == (384 * MIB,)
-    assert cases.sizes_for(Options(), CPU, Room(100 * MIB, 96 * MIB, True)) == (100 * MIB,)
+    assert cases.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 32 * MIB, True)) == (256 * MIB,)
+    assert cases.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 96 * MIB, True)) == (384 * MIB,)
+    assert cases.sizes_for(BandwidthOptions(), CPU, Room(100 * MIB, 96 * MIB, True)) == (100 * MIB,)
     # A virtual machine that shows 16 GiB of cache does not make the arrays 64 GiB.
-    assert cases.sizes_for(Options(), CPU, Room(99 * GIB, 16 * GIB, True)) == (2 * GIB,)
+    assert cases.sizes_for(BandwidthOptions(), CPU, Room(99 * GIB, 16 * GIB, True)) == (2 * GIB,)
     gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU")
-    assert cases.sizes_for(Options(), gpu, Room(8 * GIB, 60 * MIB, True)) == (GIB,)
+    assert cases.sizes_for(BandwidthOptions(), gpu, Room(8 * GIB, 60 * MIB, True)) == (GIB,)
 
 
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(UsageError) as raised:
-        cases.sizes_for(Options(sizes=(GIB,)), CPU, Room(512 * MIB, MIB, True))
+        cases.sizes_for(BandwidthOptions(sizes=(GIB,)), CPU, Room(512 * MIB, MIB, True))
     assert str(raised.value) == (
         "--size 1 GiB does not fit; three arrays of it are needed, and 1.5 GiB can be spared; give at most 512 MiB"
     )
     with pytest.raises(CannotLook, match="no room to measure in"):
-        cases.sizes_for(Options(), CPU, Room(0, MIB, True))
+        cases.sizes_for(BandwidthOptions(), CPU, Room(0, MIB, True))
 
 
 def test_three_arrays_take_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +210,7 @@ def test_the_share_of_the_memory_peak_names_its_source() -> None:
 # the command
 
 
-def run(options: Options, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+def run(options: BandwidthOptions, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     monkeypatch.setattr(command, "room_for", lambda *_: Room(4 * GRAIN, GRAIN, True))
@@ -218,7 +220,7 @@ def run(options: Options, monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 
 def test_every_operation_is_measured_for_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(Options(sizes=(GRAIN, 2 * GRAIN), time_budget_s=0.2), monkeypatch)
+    recorder = run(BandwidthOptions(sizes=(GRAIN, 2 * GRAIN), time_budget_s=0.2), monkeypatch)
     rows = [event.measurement.case for event in recorder.events if isinstance(event, Measured)]
     assert [(row["size_bytes"], row["operation"]) for row in rows] == [
         (size, operation) for size in (GRAIN, 2 * GRAIN) for operation in OPERATIONS
@@ -233,4 +235,4 @@ def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(command, "allocate", fail)
     with pytest.raises(CannotLook, match="no room for three arrays of 256 KiB"):
-        run(Options(), monkeypatch)
+        run(BandwidthOptions(), monkeypatch)

@@ -14,8 +14,9 @@ from fake_device import FakeDevice
 
 from gpucheck.bench.transfer import both_ways, both_ways_judge, both_ways_windows, command, measure, on_device
 from gpucheck.bench.transfer.both_ways_windows import Lane, ran_beside
-from gpucheck.bench.transfer.cases import Options, Room
+from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.copies import Buffer, allocate
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, inventory
@@ -183,7 +184,7 @@ def awake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def setting(device: Any = None, room: Room = ROOM, **options: Any) -> Setting:
-    chosen = Options(sizes=(MIB,), **options)
+    chosen = TransferOptions(sizes=(MIB,), **options)
     return Setting(chosen, device or Fake(), room, Watch(None), Recorder(), time.monotonic() + 0.2)
 
 
@@ -212,7 +213,7 @@ def test_the_command_measures_and_judges_it_beside_copies_within_the_device(monk
     # The clock that ends parts stands still: a busy machine has time for both.
     monkeypatch.setattr(command.time, "monotonic", lambda: 100.0)
     recorder = Recorder()
-    command.command(Options(sizes=(MIB,), time_budget_s=0.6, only=("both_ways", "on_device")), recorder)
+    command.command(TransferOptions(sizes=(MIB,), time_budget_s=0.6, only=("both_ways", "on_device")), recorder)
     rows = [event.measurement.name for event in recorder.events if isinstance(event, Measured)]
     assert rows == ["transfer.both_ways", "transfer.both_ways", "transfer.on_device"]
     found = [event.finding.id for event in recorder.events if isinstance(event, Judged)]

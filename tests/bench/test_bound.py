@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from gpucheck.bench.transfer import bound, bound_judge, bound_place, bound_talk, cases, command, parts
-from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory, kernel_driver, numa
 from gpucheck.machine.child import LineChild
 from gpucheck.machine.numa import Bound, Node
+from gpucheck.options import read
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Judged, Notice, Recorder
 from gpucheck.report.facts import Facts
@@ -60,9 +61,9 @@ def nodes_for(wanted: str, parts: Sequence[str] = ("copies",), device: Any = Gpu
 
 
 def test_the_option() -> None:
-    assert cases.parse(numa="remote").numa == "remote"
+    assert read(TransferOptions, {"numa": "remote"}).numa == "remote"
     with pytest.raises(UsageError, match="--numa 'far' is not known; give none, local, remote"):
-        cases.parse(numa="far")
+        read(TransferOptions, {"numa": "far"})
 
 
 def test_the_devices_own_node_and_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +152,7 @@ def test_every_part_tells_where_its_process_is(monkeypatch: pytest.MonkeyPatch) 
     told = [
         one.method.numa
         for bound_to in (None, node)
-        for one in command.rows_on(Options(), [part], CPU, Recorder(), time.monotonic(), set(), bound_to)
+        for one in command.rows_on(TransferOptions(), [part], CPU, Recorder(), time.monotonic(), set(), bound_to)
     ]
     assert told == ["any of nodes 0-1", "node 1 (assumed from affinity)"]
     assert seen == [None, node]
@@ -186,7 +187,7 @@ def says(*answers: Sequence[dict[str, Any]]) -> bound_talk.Start:
 
 def measured(start: bound_talk.Start, nodes: tuple[int, ...], recorder: Recorder) -> tuple[list[Measurement], set[str]]:
     ran: set[str] = set()
-    found = bound.measured(Options(), ["copies"], Gpu, recorder, time.monotonic(), ran, nodes, start)  # type: ignore[arg-type]
+    found = bound.measured(TransferOptions(), ["copies"], Gpu, recorder, time.monotonic(), ran, nodes, start)  # type: ignore[arg-type]
     return list(found), ran
 
 
@@ -242,7 +243,7 @@ def test_a_real_child_binds_itself_and_measures_the_same_rows() -> None:
     if not numa.allowed():
         pytest.skip("this system shows no NUMA node")
     node = numa.allowed()[0]
-    options, ran = Options(sizes=(64 * 1024,), host_share=0.02), set[str]()
+    options, ran = TransferOptions(sizes=(64 * 1024,), host_share=0.02), set[str]()
     recorder = Recorder()
     (one,) = bound.measured(options, ["copies"], CPU, recorder, time.monotonic(), ran, (node,))
     assert [event for event in recorder.events if isinstance(event, Judged)] == []
@@ -258,7 +259,7 @@ def test_the_command_measures_from_the_children_and_judges(monkeypatch: pytest.M
     asked: list[Any] = []
 
     def rows(
-        options: Options, wanted: list[str], accel: Any, emit: Any, deadline: float, ran: set[str]
+        options: TransferOptions, wanted: list[str], accel: Any, emit: Any, deadline: float, ran: set[str]
     ) -> Iterator[Measurement]:
         asked.append((options.numa, wanted))
         ran.add("copies")
@@ -269,7 +270,7 @@ def test_the_command_measures_from_the_children_and_judges(monkeypatch: pytest.M
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: CPU)
     recorder = Recorder()
-    command.command(cases.parse(numa="remote", only=("copies",)), recorder)
+    command.command(TransferOptions(numa="remote", only=("copies",)), recorder)
     assert asked == [("remote", ["copies"])]
     verdicts = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
     assert (verdicts["transfer.numa"], verdicts["transfer.corrupt"]) == ("warn", "pass")

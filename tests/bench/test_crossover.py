@@ -16,13 +16,14 @@ from fake_device import FakeDevice
 
 from gpucheck.bench import anew
 from gpucheck.bench.crossover import cases, command, crossing, judge, work
-from gpucheck.bench.crossover.cases import Options
+from gpucheck.bench.crossover.options import CrossoverOptions
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory
 from gpucheck.measure import runs as merging
 from gpucheck.measure.summary import time_stats
+from gpucheck.options import read
 from gpucheck.render.json import document
 from gpucheck.report import schema
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
@@ -181,20 +182,23 @@ def test_nothing_timed_is_a_skip() -> None:
 
 
 def test_only_takes_prefixes() -> None:
-    assert [one.id for one in cases.operations(cases.parse(only=("mat", "train")))] == ["matmul", "training"]
-    assert len(cases.operations(cases.parse())) == 3
+    assert [one.id for one in cases.operations(read(CrossoverOptions, {"only": ["mat", "train"]}))] == [
+        "matmul",
+        "training",
+    ]
+    assert len(cases.operations(CrossoverOptions())) == 3
     with pytest.raises(UsageError) as raised:
-        cases.parse(only=("conv",))
+        read(CrossoverOptions, {"only": ["conv"]})
     assert str(raised.value) == "--only 'conv' fits no operation; the operations are matmul, elementwise, training"
-    with pytest.raises(UsageError, match="--only '' fits no operation"):
-        cases.parse(only=("",))
+    with pytest.raises(UsageError, match="--only is empty"):
+        read(CrossoverOptions, {"only": [""]})
 
 
 def test_a_size_takes_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 16 * GIB, None, None))
-    assert cases.room(Options(), CPU) == 2 * GIB  # host and device are one: both sides are in it
-    assert cases.room(Options(), Fake()) == 256 * MIB
-    assert cases.room(Options(host_share=0.01), Fake()) == int(0.16 * GIB)
+    assert cases.room(CrossoverOptions(), CPU) == 2 * GIB  # host and device are one: both sides are in it
+    assert cases.room(CrossoverOptions(), Fake()) == 256 * MIB
+    assert cases.room(CrossoverOptions(host_share=0.01), Fake()) == int(0.16 * GIB)
 
 
 def test_what_a_size_allocates_is_what_it_says() -> None:
@@ -263,7 +267,7 @@ class Fake(FakeDevice):
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, *, device: Any, cpu: Any = CPU, options: Options, largest: dict[str, int]
+    monkeypatch: pytest.MonkeyPatch, *, device: Any, cpu: Any = CPU, options: CrossoverOptions, largest: dict[str, int]
 ) -> Recorder:
     facts = Facts(devices=(Device(kind="cpu", id="cpu", name="EPYC"),))
     monkeypatch.setattr(inventory, "read", lambda: facts)
@@ -286,7 +290,7 @@ def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.Monke
     recorder = run(
         monkeypatch,
         device=Fake(wait_s=0.02),
-        options=Options(only=("matmul", "elementwise"), time_budget_s=0.8),
+        options=CrossoverOptions(only=("matmul", "elementwise"), time_budget_s=0.8),
         largest={"matmul": 64, "elementwise": 2048},
     )
     assert told(recorder) == [
@@ -318,7 +322,7 @@ def test_a_cpu_that_is_dear_to_call_is_slower_from_the_smallest_size_on(monkeypa
         monkeypatch,
         device=Fake(),
         cpu=Fake(wait_s=0.02),
-        options=Options(only=("elementwise",), time_budget_s=0.8),
+        options=CrossoverOptions(only=("elementwise",), time_budget_s=0.8),
         largest={},
     )
     assert [one["reason"] for one in told(recorder)] == [crossing.FROM_THE_SMALLEST] * 2
@@ -337,7 +341,7 @@ def test_the_search_finds_the_crossing_of_a_cost_model(monkeypatch: pytest.Monke
     recorder = run(
         monkeypatch,
         device=Fake(),
-        options=Options(only=("elementwise",), time_budget_s=10.0),
+        options=CrossoverOptions(only=("elementwise",), time_budget_s=10.0),
         largest={"elementwise": 2**26},
     )
     # 7 µs / 9.9 ns = 707 elements, below the smallest; with the copies 15 µs / 9.8 ns = 1531.
@@ -351,7 +355,10 @@ def test_the_search_finds_the_crossing_of_a_cost_model(monkeypatch: pytest.Monke
 def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "measure", modelled(lambda n: n * 1e-3, lambda n: n * 2e-3))
     recorder = run(
-        monkeypatch, device=Fake(), options=Options(only=("matmul",), time_budget_s=60.0), largest={"matmul": 8192}
+        monkeypatch,
+        device=Fake(),
+        options=CrossoverOptions(only=("matmul",), time_budget_s=60.0),
+        largest={"matmul": 8192},
     )
     (without, _) = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
     # At 256 the three sides take 1.8 s a call: 512 has eight times the work, and would take 100 s with seven calls.
@@ -365,7 +372,7 @@ def test_memory_ends_the_doubling(monkeypatch: pytest.MonkeyPatch) -> None:
         return rows(operation.id, size, 1.0e-6, 2.0e-6, 3.0e-6)
 
     monkeypatch.setattr(command, "measure", measure)
-    options = Options(only=("matmul",), time_budget_s=5.0)
+    options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
     recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 8192})
     (without, _) = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
     assert (without["largest"], without["ended_by"]) == (128, "memory")
@@ -396,7 +403,7 @@ def test_a_cpu_alone_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
     with pytest.raises(CannotLook, match="there is no second device"):
-        command.command(Options(), recorder)
+        command.command(CrossoverOptions(), recorder)
     assert not [event for event in recorder.events if isinstance(event, (Notice, Judged))]
 
 

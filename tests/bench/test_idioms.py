@@ -12,10 +12,11 @@ import torch
 from fake_device import FakeDevice
 
 from gpucheck.bench.transfer import idioms, idioms_judge, idioms_measure, measure
-from gpucheck.bench.transfer.cases import Options, Room
+from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.copies import Buffer, allocate
 from gpucheck.bench.transfer.idioms import IDIOMS, Idiom, Stage, of_device
 from gpucheck.bench.transfer.measure import Buffers
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
@@ -57,7 +58,7 @@ def pinning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def setting(device: Any, recorder: Recorder | None = None, **options: Any) -> Setting:
-    asked = Options(sizes=(64 * KIB,), **options)
+    asked = TransferOptions(sizes=(64 * KIB,), **options)
     return Setting(asked, device, ROOM, UNWATCHED, recorder or Recorder(), time.monotonic())
 
 

@@ -9,10 +9,12 @@ import torch
 from products_here import needs
 
 from gpucheck.bench.matmul import cases, command, judge, measure, product
-from gpucheck.bench.matmul.cases import Case, Options, Support
+from gpucheck.bench.matmul.cases import Case, Support
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, caches, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
+from gpucheck.options import read
 from gpucheck.peaks import Unknown, lookup
 from gpucheck.report.events import Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Facts
@@ -52,29 +54,26 @@ def verdicts(*measurements: Measurement) -> dict[str, str]:
 
 
 def test_sizes_and_shapes_and_dtypes_are_parsed_once_each_in_a_fixed_order() -> None:
-    options = cases.parse(dtypes=("bfloat16", "float32"), sizes=("64", "64"), shapes=("8x16x32",))
-    assert options == Options(dtypes=("float32", "bfloat16"), shapes=((64, 64, 64), (8, 16, 32)))
+    options = read(MatmulOptions, {"dtype": ["bfloat16,float32"], "size": ["64", "64"], "shape": ["8x16x32"]})
+    assert (options.dtypes, options.wanted) == (("float32", "bfloat16"), ((64, 64, 64), (8, 16, 32)))
 
 
 @pytest.mark.parametrize("size", ["abc", "0", "-8", "1.5", "", "99999999999", "8x8"])
 def test_what_is_no_size(size: str) -> None:
     with pytest.raises(UsageError, match="--size"):
-        cases.parse(sizes=(size,))
+        read(MatmulOptions, {"size": [size]})
 
 
 @pytest.mark.parametrize("shape", ["8x8", "8x8x0", "axbxc", "8x8x8x8", "8 x 8 x 8"])
 def test_what_is_no_shape(shape: str) -> None:
     with pytest.raises(UsageError, match="--shape"):
-        cases.parse(shapes=(shape,))
+        read(MatmulOptions, {"shape": [shape]})
 
 
 def test_an_unknown_dtype_names_those_that_are() -> None:
     with pytest.raises(UsageError) as raised:
-        cases.parse(dtypes=("fp32",))
-    assert str(raised.value) == (
-        "--dtype 'fp32' is not known; "
-        "give float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fnuz, int8"
-    )
+        read(MatmulOptions, {"dtype": ["fp32"]})
+    assert str(raised.value) == ("--dtype 'fp32' is not known; did you mean tf32?")
 
 
 # what a device has
@@ -115,8 +114,12 @@ def test_what_a_cpu_multiplies_in_hardware(flags: set[str], expected: str, monke
 def test_what_is_emulated_runs_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
     turing = gpu(7, 5)
-    assert [case.dtype for case in cases.cases(Options(shapes=((8, 8, 8),)), turing)] == ["float32", "float16", "int8"]
-    asked = cases.cases(Options(dtypes=("bfloat16",), shapes=((8, 8, 8),)), turing)
+    assert [case.dtype for case in cases.cases(MatmulOptions(shapes=((8, 8, 8),)), turing)] == [
+        "float32",
+        "float16",
+        "int8",
+    ]
+    asked = cases.cases(MatmulOptions(dtypes=("bfloat16",), shapes=((8, 8, 8),)), turing)
     assert [(case.dtype, case.support.kind) for case in asked] == [("bfloat16", "emulated")]
 
 
@@ -127,9 +130,9 @@ def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
     # The check of a smaller result takes more: two sums of B's rows in blocks of 64, and four and a quarter parts.
     check = Case("bfloat16", (4096, 4096, 4096), NATIVE)
     assert check.bytes == 4 * 32 * MIB + 2 * 8 * 4096 * 64 + int(4.25 * 8 * 2**23)
-    assert list(cases.fitting([small, large], Options(), GIB)) == [small]
+    assert list(cases.fitting([small, large], MatmulOptions(), GIB)) == [small]
     with pytest.raises(UsageError) as raised:
-        list(cases.fitting([small, large], Options(shapes=(large.shape,)), GIB))
+        list(cases.fitting([small, large], MatmulOptions(shapes=(large.shape,)), GIB))
     assert str(raised.value) == (
         "float32 65536x65536x65536 does not fit; "
         "its matrices, a copy of the result and its check take 68 GiB, and 1 GiB are free; give a smaller --size"
@@ -142,7 +145,7 @@ def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
 def test_what_the_library_refuses_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
     shapes = ((64, 64, 64), (16, 64, 64), (64, 72, 64), (64, 64, 20))
-    asked = cases.cases(Options(dtypes=("float8_e4m3fn", "int8"), shapes=shapes), gpu(9, 0))
+    asked = cases.cases(MatmulOptions(dtypes=("float8_e4m3fn", "int8"), shapes=shapes), gpu(9, 0))
     assert [(case.dtype, case.support.kind, case.support.reason) for case in asked] == [
         ("float8_e4m3fn", "native", ""),
         ("float8_e4m3fn", "native", ""),
@@ -153,7 +156,9 @@ def test_what_the_library_refuses_is_left_out_with_its_reason(monkeypatch: pytes
         ("int8", "native", ""),
         ("int8", "none", "64x64x20: M must be more than 16, N and K multiples of 8"),
     ]
-    assert [case.support.kind for case in cases.cases(Options(dtypes=("int8",), shapes=((3, 5, 7),)), CPU)] != ["none"]
+    assert [case.support.kind for case in cases.cases(MatmulOptions(dtypes=("int8",), shapes=((3, 5, 7),)), CPU)] != [
+        "none"
+    ]
 
 
 def test_by_default_a_gpu_runs_float64_only_where_it_is_fast_and_a_cpu_no_more_than_before(
@@ -163,7 +168,7 @@ def test_by_default_a_gpu_runs_float64_only_where_it_is_fast_and_a_cpu_no_more_t
     monkeypatch.setattr(host, "cpu_flags", lambda: frozenset({"avx512_bf16", "avx512_vnni"}))
 
     def chosen(accel: accel.Accel) -> list[str]:
-        return [case.dtype for case in cases.cases(Options(shapes=((64, 64, 64),)), accel)]
+        return [case.dtype for case in cases.cases(MatmulOptions(shapes=((64, 64, 64),)), accel)]
 
     assert chosen(gpu(9, 0)) == ["float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "int8"]
     assert chosen(gpu(8, 9)) == ["float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "int8"]
@@ -245,7 +250,7 @@ def test_what_torch_refuses_is_no_such_product_and_what_breaks_is_raised() -> No
 def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caches, "last_level_bytes", lambda: 32 * MIB)
     shapes = ((512, 512, 512), (4096, 4096, 4096), (16, 16, 16))
-    large, larger_than_it, small = cases.cases(Options(dtypes=("float32",), shapes=shapes, cold=True), CPU)
+    large, larger_than_it, small = cases.cases(MatmulOptions(dtypes=("float32",), shapes=shapes, cold=True), CPU)
     assert (large.set_bytes, large.sets, large.cold) == (3 * MIB, 22, True)
     assert large.bytes == 22 * 3 * MIB + MIB + freivalds.extra_bytes(512, 512, 512)
     assert (larger_than_it.sets, larger_than_it.cold) == (2, True)
@@ -256,10 +261,10 @@ def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyP
         "cache_bytes": 32 * MIB,
         "not_cold_because": "21846 sets would be needed, and no more than 1024 are made",
     }
-    (unknown,) = cases.cases(Options(dtypes=("float32",), shapes=shapes[:1], cold=True), gpu(9, 0))
+    (unknown,) = cases.cases(MatmulOptions(dtypes=("float32",), shapes=shapes[:1], cold=True), gpu(9, 0))
     assert unknown.sets * unknown.set_bytes > 2 * 256 * MIB
     assert unknown.rotation == {"cache_bytes": None, "cache_assumed_bytes": 256 * MIB}
-    assert [case.sets for case in cases.cases(Options(dtypes=("float32",), shapes=shapes), CPU)] == [1, 1, 1]
+    assert [case.sets for case in cases.cases(MatmulOptions(dtypes=("float32",), shapes=shapes), CPU)] == [1, 1, 1]
 
 
 def test_sets_take_turns_and_are_equal() -> None:
@@ -409,7 +414,7 @@ def test_what_was_computed_otherwise_has_no_share_and_a_cpu_has_none() -> None:
 # the command
 
 
-def run(options: Options, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+def run(options: MatmulOptions, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     recorder = Recorder()
@@ -426,7 +431,7 @@ def failing(message: str) -> Any:
 
 def test_a_dtype_that_torch_does_not_have_there_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "measure", failing("\"addmm_impl_cpu_\" not implemented for 'Half'\nmore"))
-    recorder = run(Options(dtypes=("float16",), shapes=((8, 8, 8),)), monkeypatch)
+    recorder = run(MatmulOptions(dtypes=("float16",), shapes=((8, 8, 8),)), monkeypatch)
     found = [event.finding for event in recorder.events if isinstance(event, Judged)]
     assert [(one.id, one.verdict) for one in found] == [("matmul.dtype", "skip"), ("matmul.speed", "skip")]
     assert found[0].message == "\"addmm_impl_cpu_\" not implemented for 'Half'"
@@ -435,7 +440,7 @@ def test_a_dtype_that_torch_does_not_have_there_is_skipped(monkeypatch: pytest.M
 def test_a_usual_size_that_there_is_no_room_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (), "cpu": (8, 65536)})
     monkeypatch.setattr(host, "memory", lambda: SimpleNamespace(usable=10 * GIB))
-    recorder = run(Options(dtypes=("float32",), time_budget_s=0.2), monkeypatch)
+    recorder = run(MatmulOptions(dtypes=("float32",), time_budget_s=0.2), monkeypatch)
     assert [event.measurement.case["m"] for event in recorder.events if isinstance(event, Measured)] == [8]
     assert [event.text for event in recorder.events if isinstance(event, Notice)] == [
         "float32 65536x65536x65536 is left out: it takes 68 GiB, and 8 GiB can be spared"
@@ -445,4 +450,4 @@ def test_a_usual_size_that_there_is_no_room_for_is_told(monkeypatch: pytest.Monk
 def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "measure", failing("CUDA out of memory. Tried to allocate"))
     with pytest.raises(CannotLook, match="memory ran out at float32 8x8x8"):
-        run(Options(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)
+        run(MatmulOptions(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)

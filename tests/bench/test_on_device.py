@@ -11,8 +11,9 @@ import torch
 from fake_device import FakeDevice
 
 from gpucheck.bench.transfer import on_device
-from gpucheck.bench.transfer.cases import Options, Room
+from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.copies import Buffer
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
@@ -34,7 +35,9 @@ class Fake(FakeDevice):
 
 def setting(device: Any = None, device_bytes: int | None = 8 * MIB, sizes: tuple[int, ...] = (MIB,)) -> Setting:
     room = Room(host=4 * MIB, device=device_bytes, cache=KIB, cache_known=True)
-    return Setting(Options(sizes=sizes), device or Fake(), room, Watch(None), Recorder(), time.monotonic() + 0.1)
+    return Setting(
+        TransferOptions(sizes=sizes), device or Fake(), room, Watch(None), Recorder(), time.monotonic() + 0.1
+    )
 
 
 def measured(rate: float | None = 4e12, cache: str = "cold", **details: Any) -> Measurement:

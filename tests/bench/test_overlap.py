@@ -15,13 +15,14 @@ from engines import Engines
 from gpucheck.bench import anew, devices, rounds
 from gpucheck.bench.overlap import balance, cases, command, judge, measure
 from gpucheck.bench.overlap.balance import Balance, Pair
-from gpucheck.bench.overlap.cases import Options
+from gpucheck.bench.overlap.options import OverlapOptions
 from gpucheck.bench.transfer import measure as transfer_measure
 from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.copies import Buffer, allocate
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
+from gpucheck.options import read
 from gpucheck.render.json import document
 from gpucheck.report import schema
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder, Started
@@ -253,33 +254,33 @@ def test_nothing_timed_is_a_skip() -> None:
 
 
 def test_options() -> None:
-    assert cases.parse() == Options()
-    assert cases.parse(size="64MiB", direction="d2h") == Options(64 * MIB, ("device_to_host",))
+    assert read(OverlapOptions, {}) == OverlapOptions()
+    assert read(OverlapOptions, {"size": "64MiB", "direction": "d2h"}) == OverlapOptions(64 * MIB, ("device_to_host",))
     for wrong in ({"size": "512KiB"}, {"size": "x"}, {"direction": "up"}):
         with pytest.raises(UsageError):
-            cases.parse(**wrong)  # type: ignore[arg-type]
+            read(OverlapOptions, wrong)
 
 
 def test_the_most_telling_cases_come_first_and_what_cannot_be_had_is_left_out() -> None:
-    found = cases.cases(Options(), CPU, MIB, pinned=True, two_streams=True)
+    found = cases.cases(OverlapOptions(), CPU, MIB, pinned=True, two_streams=True)
     assert [(one.memory, one.streams, one.direction) for one in found][:3] == [
         ("pinned", 2, "host_to_device"),
         ("pinned", 2, "device_to_host"),
         ("pinned", 1, "host_to_device"),
     ]
     assert len(found) == 8
-    assert {(one.memory, one.streams) for one in cases.cases(Options(), CPU, MIB, pinned=False, two_streams=False)} == {
-        ("pageable", 1)
-    }
+    assert {
+        (one.memory, one.streams) for one in cases.cases(OverlapOptions(), CPU, MIB, pinned=False, two_streams=False)
+    } == {("pageable", 1)}
 
 
 def test_the_size_follows_the_room() -> None:
-    assert cases.size_for(Options(), Room(GIB, 8 * GIB, MIB, True)) == 64 * MIB
-    assert cases.size_for(Options(), Room(100 * MIB, 8 * GIB, MIB, True)) == 32 * MIB
+    assert cases.size_for(OverlapOptions(), Room(GIB, 8 * GIB, MIB, True)) == 64 * MIB
+    assert cases.size_for(OverlapOptions(), Room(100 * MIB, 8 * GIB, MIB, True)) == 32 * MIB
     with pytest.raises(UsageError, match=r"--size 64 MiB does not fit; .*; give at most 50 MiB"):
-        cases.size_for(Options(64 * MIB), Room(100 * MIB, 8 * GIB, MIB, True))
+        cases.size_for(OverlapOptions(64 * MIB), Room(100 * MIB, 8 * GIB, MIB, True))
     with pytest.raises(CannotLook, match="no room to copy in"):
-        cases.size_for(Options(), Room(MIB, 8 * GIB, MIB, True))
+        cases.size_for(OverlapOptions(), Room(MIB, 8 * GIB, MIB, True))
 
 
 def test_compute_is_in_the_dtype_that_the_device_really_has() -> None:
@@ -313,7 +314,7 @@ class Fake:
         return contextlib.nullcontext if self.streams else None
 
 
-def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: Options, pin: bool = True) -> Recorder:
+def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: OverlapOptions, pin: bool = True) -> Recorder:
     def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
         if pinned and not pin:
             raise RuntimeError("CUDA error: out of memory\nmore words")
@@ -333,7 +334,7 @@ def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: Options, pin: boo
 
 
 def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(Fake(), monkeypatch, Options(size=MIB, time_budget_s=1.5))
+    recorder = run(Fake(), monkeypatch, OverlapOptions(size=MIB, time_budget_s=1.5))
     made = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert len(made) == 8 * 3
     assert made[0].case == {
@@ -364,9 +365,9 @@ def test_a_cpu_is_told_in_one_sentence_and_nothing_else(monkeypatch: pytest.Monk
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
     with pytest.raises(CannotLook, match="a CPU has no copies to hide") as first:
-        command.command(Options(), recorder)
+        command.command(OverlapOptions(), recorder)
     with pytest.raises(CannotLook) as second:
-        command.command(Options(), recorder)
+        command.command(OverlapOptions(), recorder)
     assert second.value is not first.value, "one that is raised again keeps the frames of all that raised it"
     assert not [event for event in recorder.events if isinstance(event, (Notice, Judged))]
 
@@ -376,14 +377,16 @@ def test_the_machine_is_in_the_document_also_where_the_device_is_not_there(monke
     facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
     monkeypatch.setattr(inventory, "read", lambda: facts)
     with pytest.raises(CannotLook, match="--device cuda:7 is not there"):
-        command.command(Options(device="cuda:7"), recorder)
+        command.command(OverlapOptions(device="cuda:7"), recorder)
     assert recorder.events == [Started(facts)]
 
 
 def test_what_a_device_lacks_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Fake()
     device.streams = False
-    recorder = run(device, monkeypatch, Options(size=MIB, directions=("host_to_device",), time_budget_s=0.1), pin=False)
+    recorder = run(
+        device, monkeypatch, OverlapOptions(size=MIB, directions=("host_to_device",), time_budget_s=0.1), pin=False
+    )
     made = [event.measurement.case for event in recorder.events if isinstance(event, Measured)]
     assert {(case["host_memory"], case["streams"]) for case in made} == {("pageable", 1)}
     skipped = [event.finding.id for event in recorder.events if isinstance(event, Judged)][:2]
@@ -396,7 +399,7 @@ def test_memory_that_runs_out_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(command, "compute", fail)
     with pytest.raises(CannotLook, match="no room for the matrices") as raised:
-        run(Fake(), monkeypatch, Options(size=MIB))
+        run(Fake(), monkeypatch, OverlapOptions(size=MIB))
     assert raised.value.finding == "overlap.memory"
 
 

@@ -14,7 +14,7 @@ import torch
 from fake_device import FakeDevice
 
 from gpucheck.bench.transfer import command, parts, peer, peer_child, peer_judge
-from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Together
 from gpucheck.errors import CannotLook
 from gpucheck.machine import child, choose, inventory
@@ -150,7 +150,7 @@ def ended(stdout: str = "", returncode: int | None = 0, stderr: str = "", *, tim
 
 def together(*ids: str, left_s: float = 100.0) -> Together:
     facts = Facts(devices=tuple(Device(kind="cuda", id=one, uuid=f"GPU-{one[-1]}") for one in ids))
-    return Together(Options(), ids, facts, Recorder(), time.monotonic() + left_s)
+    return Together(TransferOptions(), ids, facts, Recorder(), time.monotonic() + left_s)
 
 
 def judged(given: Together) -> list[Finding]:
@@ -356,7 +356,7 @@ def test_the_command_measures_pairs_after_the_devices_one_by_one(monkeypatch: py
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0", "cuda:1")))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: Fake(device_id))
     recorder = Recorder()
-    command.command(Options(device="all", only=("peer",)), recorder)
+    command.command(TransferOptions(device="all", only=("peer",)), recorder)
     measured_rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert [(one.case["source"], one.case["what"]) for one in measured_rows] == [
         ("cuda:0", "rate"),

@@ -9,12 +9,14 @@ import torch
 from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth, tiled
 
 from gpucheck.bench.matmul import cases, command, search_device, search_judge, search_model, search_run
-from gpucheck.bench.matmul.cases import Case, Options, Support
+from gpucheck.bench.matmul.cases import Case, Support
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.search import Search
-from gpucheck.bench.matmul.search_range import Axis, Grid, parse_axes, parse_axis
+from gpucheck.bench.matmul.search_range import Axis, Grid, parse_axis
 from gpucheck.bench.matmul.search_try import Ask, Found, Reading, found_in, undisturbed
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
+from gpucheck.options import read
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Progress, Recorder, Trial
 from gpucheck.report.facts import Facts
 
@@ -122,12 +124,9 @@ def test_crossings_of_good_sides_come_first() -> None:
 
 def test_ranges_are_parsed_and_one_side_may_have_its_own() -> None:
     assert parse_axis("64:500:64", "--m").values == range(64, 501, 64)
-    assert parse_axes({"--range": "64:512:64", "--k": "4096"}) == (
-        Axis(64, 512, 64),
-        Axis(64, 512, 64),
-        Axis(4096, 4096, 1),
-    )
-    assert parse_axes({}) == (None, None, None)
+    both = read(MatmulOptions, {"search": True, "range": "64:512:64", "k": "4096"})
+    assert both.axes == (Axis(64, 512, 64), Axis(64, 512, 64), Axis(4096, 4096, 1))
+    assert MatmulOptions().axes == (None, None, None)
 
 
 @pytest.mark.parametrize("text", ["", "64:", "64:512", "512:64:64", "0:64:1", "64:512:0", "1:99999999:1", "a:b:c"])
@@ -136,10 +135,10 @@ def test_what_is_no_range(text: str) -> None:
         parse_axis(text, "--range")
 
 
-@pytest.mark.parametrize("given", [{"search": True, "sizes": ("64",)}, {"ranges": {"--m": "64"}}])
+@pytest.mark.parametrize("given", [{"search": True, "size": ["64"]}, {"m": "64"}])
 def test_what_a_search_does_not_go_with(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--search"):
-        cases.parse(**given)
+        read(MatmulOptions, given)
 
 
 # on a device
@@ -180,10 +179,9 @@ def test_a_search_goes_on_with_the_next_dtype(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (), "cpu": (16,)})
-    ranges, recorder = {"--range": "16:32:16"}, Recorder()
+    span, recorder = Axis(16, 32, 16), Recorder()
     command.command(
-        cases.parse(dtypes=("float64", "float32"), search=True, ranges=ranges, time_budget_s=1.5, device="cpu"),
-        recorder,
+        MatmulOptions(("float64", "float32"), search=True, span=span, time_budget_s=1.5, device="cpu"), recorder
     )
     assert [event.text for event in recorder.events if isinstance(event, Notice)] == ["float64 is left out: of this"]
     assert {event.measurement.case["dtype"] for event in recorder.events if isinstance(event, Measured)} == {"float32"}
@@ -193,9 +191,7 @@ def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Recorder:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (48,), "cpu": (48,)})
-    options = cases.parse(
-        dtypes=("float32",), search=True, ranges={"--range": "16:48:16"}, time_budget_s=4.0, device="cpu", **more
-    )
+    options = MatmulOptions(("float32",), search=True, span=Axis(16, 48, 16), time_budget_s=4.0, device="cpu", **more)
     recorder = Recorder()
     command.command(options, recorder)
     return recorder
@@ -249,7 +245,7 @@ def test_a_range_of_which_nothing_fits_is_wrong_usage() -> None:
 
 
 def test_the_default_range_follows_the_kind_of_device() -> None:
-    assert search_run.grid_of(Options(), CPU).axes == (Axis(128, 2048, 128),) * 3
+    assert search_run.grid_of(MatmulOptions(), CPU).axes == (Axis(128, 2048, 128),) * 3
 
 
 # judging

@@ -9,8 +9,9 @@ import pytest
 from products_here import needs
 from test_search_device import SIMULATED
 
-from gpucheck.bench.matmul import cases, command, product, sustain, sustain_judge
-from gpucheck.bench.matmul.cases import Case, Options, Support
+from gpucheck.bench.matmul import command, product, sustain, sustain_judge
+from gpucheck.bench.matmul.cases import Case, Support
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
@@ -251,7 +252,7 @@ def test_the_command_runs_the_fastest_product_of_each_dtype(monkeypatch: pytest.
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     monkeypatch.setattr(sustain, "IDLE_S", 0.0)
     # Large enough that the cost of a call, on a busy machine too, is far below 1 %: what is call-bound has no rate.
-    options = Options(dtypes=("float32",), shapes=((640, 640, 640),), time_budget_s=4.0, sustain_s=0.3)
+    options = MatmulOptions(dtypes=("float32",), shapes=((640, 640, 640),), time_budget_s=4.0, sustain_s=0.3)
     recorder = Recorder()
     command.command(options, recorder)
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
@@ -266,6 +267,6 @@ def test_the_command_runs_the_fastest_product_of_each_dtype(monkeypatch: pytest.
 def test_a_budget_that_the_long_runs_use_up_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    options = cases.parse(dtypes=("float32",), time_budget_s=5.0, sustain_s=30.0)
+    options = MatmulOptions(dtypes=("float32",), time_budget_s=5.0, sustain_s=30.0)
     with pytest.raises(UsageError, match=r"--sustain takes 33\.0 s here"):
         command.command(options, Recorder())

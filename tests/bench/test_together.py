@@ -11,7 +11,7 @@ import pytest
 
 from gpucheck.bench.transfer import bound_talk, together, together_child, together_judge
 from gpucheck.bench.transfer.bound_talk import Lost, Talk
-from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Together
 from gpucheck.errors import CannotLook
 from gpucheck.machine import numa
@@ -26,7 +26,7 @@ NOTHING = Facts()
 
 
 def setting(recorder: Recorder, *ids: str, facts: Facts = NOTHING) -> Together:
-    return Together(Options(host_share=0.05), ids, facts, recorder, time.monotonic() + 0.5)
+    return Together(TransferOptions(host_share=0.05), ids, facts, recorder, time.monotonic() + 0.5)
 
 
 # for real, with the CPU as both devices
@@ -152,7 +152,7 @@ def test_a_child_that_cannot_be_started() -> None:
 
 def test_no_room_is_said() -> None:
     with pytest.raises(CannotLook, match="there is no room for 2 buffers of 16 MiB"):
-        list(together.rows(replace(setting(Recorder(), "cuda:0", "cuda:1"), options=Options(host_share=1e-9))))
+        list(together.rows(replace(setting(Recorder(), "cuda:0", "cuda:1"), options=TransferOptions(host_share=1e-9))))
 
 
 # what it says

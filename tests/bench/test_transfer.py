@@ -10,13 +10,15 @@ import torch
 from fake_device import FakeDevice
 
 from gpucheck.bench.transfer import cases, command, measure
-from gpucheck.bench.transfer.cases import Case, Options, Room
+from gpucheck.bench.transfer.cases import Case, Room
 from gpucheck.bench.transfer.copies import Buffer, allocate
 from gpucheck.bench.transfer.link import Link, link_under_load
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
+from gpucheck.options import read
 from gpucheck.report.events import Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.measurement import Run
@@ -42,35 +44,35 @@ class Fake(FakeDevice):
 
 
 def test_defaults() -> None:
-    assert cases.parse() == Options()
-    assert cases.parse(direction="h2d", host_memory="pinned", sizes=("1MiB", "64KiB", "1048576")) == Options(
-        sizes=(64 * KIB, MIB), directions=("host_to_device",), memories=("pinned",)
-    )
+    assert read(TransferOptions, {}) == TransferOptions()
+    assert read(
+        TransferOptions, {"direction": "h2d", "host_memory": "pinned", "size": ["1MiB,64KiB", "1048576"]}
+    ) == TransferOptions(sizes=(64 * KIB, MIB), directions=("host_to_device",), memories=("pinned",))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"sizes": ("abc",)},
-        {"sizes": ("0",)},
-        {"sizes": ("-1",)},
-        {"sizes": ("1e18",)},
-        {"sizes": ("1EiB",)},
+        {"size": ("abc",)},
+        {"size": ("0",)},
+        {"size": ("-1",)},
+        {"size": ("1e18",)},
+        {"size": ("1EiB",)},
         {"direction": "up"},
         {"host_memory": "warm"},
-        {"sizes": ("1MiB",), "sweep": True},
+        {"size": ("1MiB",), "sweep": True},
     ],
 )
 def test_wrong_usage(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        cases.parse(**wrong)
+        read(TransferOptions, wrong)
 
 
 # cases
 
 
 def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
-    found = cases.cases(Options(), Fake(), [MIB])  # type: ignore[arg-type]
+    found = cases.cases(TransferOptions(), Fake(), [MIB])  # type: ignore[arg-type]
     assert [(case.direction, case.memory, case.timed) for case in found] == [
         ("host_to_device", "pageable", "as_called"),
         ("host_to_device", "pinned", "link"),
@@ -82,7 +84,7 @@ def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
 
 
 def test_rows_go_by_size_so_that_time_running_out_costs_every_kind_alike() -> None:
-    found = cases.cases(Options(memories=("pageable",)), Fake(), [KIB, MIB])  # type: ignore[arg-type]
+    found = cases.cases(TransferOptions(memories=("pageable",)), Fake(), [KIB, MIB])  # type: ignore[arg-type]
     assert [(case.size, case.direction) for case in found] == [
         (KIB, "host_to_device"),
         (KIB, "device_to_host"),
@@ -92,12 +94,12 @@ def test_rows_go_by_size_so_that_time_running_out_costs_every_kind_alike() -> No
 
 
 def test_without_a_clock_there_is_no_link_row() -> None:
-    found = cases.cases(Options(memories=("pinned",)), Fake(has_events=False), [MIB])  # type: ignore[arg-type]
+    found = cases.cases(TransferOptions(memories=("pinned",)), Fake(has_events=False), [MIB])  # type: ignore[arg-type]
     assert {case.timed for case in found} == {"as_called"}
 
 
 def test_a_cpu_copies_from_host_to_host() -> None:
-    found = cases.cases(Options(), CPU, [KIB, MIB])
+    found = cases.cases(TransferOptions(), CPU, [KIB, MIB])
     assert [(case.direction, case.memory, case.size) for case in found] == [
         ("host_to_host", "pageable", KIB),
         ("host_to_host", "pageable", MIB),
@@ -106,22 +108,22 @@ def test_a_cpu_copies_from_host_to_host() -> None:
 
 def test_pinned_alone_cannot_be_had_on_a_cpu() -> None:
     with pytest.raises(CannotLook) as raised:
-        cases.cases(Options(memories=("pinned",)), CPU, [MIB])
+        cases.cases(TransferOptions(memories=("pinned",)), CPU, [MIB])
     assert str(raised.value).startswith("there is no pinned memory for cpu; ")
 
 
 def test_six_sizes_and_a_sweep() -> None:
     room = Room(host=64 * GIB, device=64 * GIB, cache=MIB, cache_known=True)
-    assert cases.fitting(Options(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB], [])
-    swept, left_out = cases.fitting(Options(sweep=True), room, 2)
+    assert cases.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB], [])
+    swept, left_out = cases.fitting(TransferOptions(sweep=True), room, 2)
     assert (swept[0], swept[1], swept[-1], len(swept), left_out) == (4 * KIB, 8 * KIB, GIB, 19, [])
 
 
 def test_sizes_are_bounded_by_the_memory_there_is() -> None:
     room = Room(host=GIB, device=300 * MIB, cache=MIB, cache_known=True)
-    assert cases.fitting(Options(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB], [512 * MIB, GIB])
+    assert cases.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB], [512 * MIB, GIB])
     with pytest.raises(UsageError) as raised:
-        cases.fitting(Options(sizes=(MIB, 2 * GIB)), room, 2)
+        cases.fitting(TransferOptions(sizes=(MIB, 2 * GIB)), room, 2)
     assert str(raised.value) == (
         "--size 2 GiB does not fit; it needs 2 × 2 GiB of host memory, which can spare 1 GiB, "
         "and the device can spare 300 MiB; give at most 300 MiB"
@@ -134,7 +136,7 @@ def test_pinned_buffers_count_as_the_power_of_two_that_torch_pins_for_them() -> 
     assert replace(room, device=3 * GIB).most(1) == 3 * GIB  # 4 GiB are pinned for it, and there is room for these
     assert replace(room, host=0).most(1) == 0
     with pytest.raises(UsageError) as raised:
-        cases.fitting(Options(sizes=(2560 * MIB,)), room, 2)
+        cases.fitting(TransferOptions(sizes=(2560 * MIB,)), room, 2)
     assert str(raised.value) == (
         "--size 2.5 GiB does not fit; it needs 2 × 2.5 GiB of host memory, pinned in powers of two, which can spare "
         "6 GiB, and the device can spare 64 GiB; give at most 2 GiB"
@@ -257,7 +259,9 @@ def test_the_link_is_read_inside_the_windows_of_pinned_copies() -> None:
 # the command
 
 
-def run(options: Options, device: Any, monkeypatch: pytest.MonkeyPatch, recorder: Recorder | None = None) -> Recorder:
+def run(
+    options: TransferOptions, device: Any, monkeypatch: pytest.MonkeyPatch, recorder: Recorder | None = None
+) -> Recorder:
     facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
     monkeypatch.setattr(inventory, "read", lambda: facts)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,)))
@@ -272,7 +276,7 @@ def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer
 
 
 def test_the_whole_command_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(Options(sizes=(MIB,), time_budget_s=0.2), CPU, monkeypatch)
+    recorder = run(TransferOptions(sizes=(MIB,), time_budget_s=0.2), CPU, monkeypatch)
     notices = [event.text for event in recorder.events if isinstance(event, Notice)]
     assert notices == ["on the CPU these are copies from host memory to host memory"]
     found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
@@ -282,7 +286,7 @@ def test_the_whole_command_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "allocate", unpinned)
     monkeypatch.setattr(measure, "LINK_WARM_UP_S", 0.0)
-    recorder = run(Options(sizes=(MIB,), time_budget_s=0.5, only=("copies",)), Fake(), monkeypatch)
+    recorder = run(TransferOptions(sizes=(MIB,), time_budget_s=0.5, only=("copies",)), Fake(), monkeypatch)
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert len(rows) == 6
     found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
@@ -290,7 +294,7 @@ def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["transfer.pinned_speedup"] == "info"
 
 
-def late(options: Options, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str]]:
+def late(options: TransferOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str]]:
     """The sizes that are measured on a CPU when the time is up from the beginning, and what is said of the rest."""
     monkeypatch.setattr(cases, "SIZES", (KIB, 2 * KIB, 4 * KIB))
     monkeypatch.setattr(measure.link, "LARGE_BYTES", KIB)
@@ -302,18 +306,18 @@ def late(options: Options, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], 
 
 
 def test_the_largest_sizes_are_left_out_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, notices = late(Options(time_budget_s=1e-9, only=("copies",)), monkeypatch)
+    sizes, notices = late(TransferOptions(time_budget_s=1e-9, only=("copies",)), monkeypatch)
     assert sizes == [KIB]
     assert notices == ["2 KiB, 4 KiB left out: the time was up; give a longer --time-budget"]
 
 
 def test_a_size_that_was_asked_for_is_measured_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert late(Options((4 * KIB,), time_budget_s=1e-9, only=("copies",)), monkeypatch) == ([4 * KIB], [])
+    assert late(TransferOptions((4 * KIB,), time_budget_s=1e-9, only=("copies",)), monkeypatch) == ([4 * KIB], [])
 
 
 def test_a_size_that_was_begun_is_measured_to_its_end() -> None:
-    todo = cases.cases(Options(memories=("pageable",)), Fake(), [MIB, GIB])  # type: ignore[arg-type]
-    up = Setting(Options(), CPU, SMALL, Watch(None), Recorder(), deadline=0.0)
+    todo = cases.cases(TransferOptions(memories=("pageable",)), Fake(), [MIB, GIB])  # type: ignore[arg-type]
+    up = Setting(TransferOptions(), CPU, SMALL, Watch(None), Recorder(), deadline=0.0)
     assert [measure._is_late(case, todo[:done], up) for done, case in enumerate(todo)] == [False, False, True, False]
 
 
@@ -329,7 +333,7 @@ def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(measure.caches, "last_level_bytes", lambda: MIB)
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
-        run(Options(sizes=(MIB, 2 * MIB), time_budget_s=0.1), CPU, monkeypatch, recorder)
+        run(TransferOptions(sizes=(MIB, 2 * MIB), time_budget_s=0.1), CPU, monkeypatch, recorder)
     assert next(event.finding.id for event in recorder.events if isinstance(event, Judged)) == "transfer.corrupt"
 
 
@@ -341,7 +345,7 @@ def test_pinned_memory_that_is_refused_costs_the_pinned_rows_alone(monkeypatch: 
 
     monkeypatch.setattr(measure, "allocate", refuse)
     monkeypatch.setattr(measure, "LINK_WARM_UP_S", 0.0)
-    recorder = run(Options(sizes=(MIB,), time_budget_s=0.2, only=("copies",)), Fake(), monkeypatch)
+    recorder = run(TransferOptions(sizes=(MIB,), time_budget_s=0.2, only=("copies",)), Fake(), monkeypatch)
     memories = {event.measurement.case["host_memory"] for event in recorder.events if isinstance(event, Measured)}
     assert memories == {"pageable"}
     skipped = next(event.finding for event in recorder.events if isinstance(event, Judged))
@@ -354,7 +358,7 @@ def test_a_device_that_is_full_after_all_is_one_sentence(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(measure, "allocate", refuse)
     with pytest.raises(CannotLook, match="no room for buffers of"):
-        run(Options(sizes=(MIB,), only=("copies",)), Fake(), monkeypatch)
+        run(TransferOptions(sizes=(MIB,), only=("copies",)), Fake(), monkeypatch)
 
 
 def test_a_virtual_machine_that_shows_a_cache_for_each_cpu_does_not_make_buffers_huge() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpucheck.bench.transfer import command, parts
-from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.parts import Part, TogetherPart
 from gpucheck.bench.transfer.setting import Setting, Together
 from gpucheck.errors import CannotLook, UsageError
@@ -43,7 +43,7 @@ def part(part_id: str, *, weight: float = 1.0, error: Exception | None = None, s
 
 
 def run(
-    options: Options,
+    options: TransferOptions,
     monkeypatch: pytest.MonkeyPatch,
     alone: Sequence[Part],
     together: Sequence[TogetherPart] = (),
@@ -86,12 +86,12 @@ def test_parts_are_chosen_by_prefix() -> None:
 
 
 def test_a_part_that_is_left_out_neither_runs_nor_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(Options(skip=("a",)), monkeypatch, [part("a"), part("b")])
+    recorder = run(TransferOptions(skip=("a",)), monkeypatch, [part("a"), part("b")])
     assert told(recorder) == ["b", ("b", "1 rows")]
 
 
 def test_every_judge_sees_all_rows_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(Options(), monkeypatch, [part("a"), part("b")])
+    recorder = run(TransferOptions(), monkeypatch, [part("a"), part("b")])
     assert told(recorder) == ["a", "b", ("a", "2 rows"), ("b", "2 rows")]
     (answered,) = [event for event in recorder.events if isinstance(event, Answered)]
     assert answered == Answered("bench_transfer", [{"device": "cpu", "a": 2, "b": 2}])
@@ -101,12 +101,12 @@ def test_time_is_split_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands still: the first of weights 3 and 1 gets three quarters, the second what is left."""
     monkeypatch.setattr(command.time, "monotonic", lambda: 100.0)
     seen: list[Setting] = []
-    run(Options(time_budget_s=8.0), monkeypatch, [part("a", weight=3.0, seen=seen), part("b", seen=seen)])
+    run(TransferOptions(time_budget_s=8.0), monkeypatch, [part("a", weight=3.0, seen=seen), part("b", seen=seen)])
     assert [setting.deadline for setting in seen] == [106.0, 108.0]
 
 
 def test_parts_without_time_are_told_in_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(Options(time_budget_s=1e-9), monkeypatch, [part("a"), part("b"), part("c")])
+    recorder = run(TransferOptions(time_budget_s=1e-9), monkeypatch, [part("a"), part("b"), part("c")])
     assert told(recorder) == ["a", ("transfer.time", "not measured: b, c"), ("a", "1 rows")]
     skipped = next(event.finding for event in recorder.events if isinstance(event, Judged))
     assert (skipped.verdict, skipped.message) == ("skip", "the time was up")
@@ -115,13 +115,13 @@ def test_parts_without_time_are_told_in_one_finding(monkeypatch: pytest.MonkeyPa
 
 def test_a_part_without_room_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     full = CannotLook("no room", "memory is full", finding="b.memory")
-    recorder = run(Options(), monkeypatch, [part("a"), part("b", error=full), part("c")])
+    recorder = run(TransferOptions(), monkeypatch, [part("a"), part("b", error=full), part("c")])
     assert told(recorder)[:3] == ["a", ("b.memory", "no room"), "c"]
 
 
 def test_the_first_part_without_room_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotLook, match="no room"):
-        run(Options(), monkeypatch, [part("a", error=CannotLook("no room")), part("b")])
+        run(TransferOptions(), monkeypatch, [part("a", error=CannotLook("no room")), part("b")])
 
 
 # several devices at once
@@ -140,17 +140,19 @@ def several(part_id: str, seen: list[Together]) -> TogetherPart:
 
 def test_several_devices_are_judged_once_after_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Together] = []
-    recorder = run(Options(device="all"), monkeypatch, [part("a")], [several("t", seen)], ids=("cuda:0", "cuda:1"))
+    recorder = run(
+        TransferOptions(device="all"), monkeypatch, [part("a")], [several("t", seen)], ids=("cuda:0", "cuda:1")
+    )
     assert told(recorder) == ["a", ("a", "1 rows"), "a", ("a", "1 rows"), "t", ("t", "3 rows")]
     assert [together.facts for together in seen] == [FACTS]
 
 
 def test_one_device_has_nothing_to_do_together(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Together] = []
-    assert told(run(Options(), monkeypatch, [part("a")], [several("t", seen)])) == ["a", ("a", "1 rows")]
+    assert told(run(TransferOptions(), monkeypatch, [part("a")], [several("t", seen)])) == ["a", ("a", "1 rows")]
     assert not seen
     with pytest.raises(CannotLook, match="t needs several devices"):
-        run(Options(only=("t",)), monkeypatch, [part("a")], [several("t", seen)])
+        run(TransferOptions(only=("t",)), monkeypatch, [part("a")], [several("t", seen)])
 
 
 def test_what_several_devices_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +164,7 @@ def test_what_several_devices_measured_before_ctrl_c_is_judged(monkeypatch: pyte
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
         run(
-            Options(device="all"),
+            TransferOptions(device="all"),
             monkeypatch,
             [part("a")],
             [replace(several("t", []), rows=rows), never],
@@ -181,5 +183,5 @@ def test_a_part_of_several_devices_that_cannot_look_is_skipped(monkeypatch: pyte
         yield
 
     first = replace(several("t", []), rows=rows)
-    found = told(run(Options(), monkeypatch, [part("a")], [first, several("u", [])], ids=("cuda:0", "cuda:1")))
+    found = told(run(TransferOptions(), monkeypatch, [part("a")], [first, several("u", [])], ids=("cuda:0", "cuda:1")))
     assert found[4:] == [("t.child", "no child came up"), "u", ("t", "3 rows"), ("u", "3 rows")]

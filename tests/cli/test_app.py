@@ -50,8 +50,8 @@ def test_the_version_tells_where_it_is(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("command", sorted(COMMANDS - {"schema"}))
 def test_every_command_takes_the_shared_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, *command.split(), "--help")
-    # It looks at every device that there is.
-    wanted = SHARED - {"--device"} if command == "doctor" else SHARED
+    # doctor looks at every device that there is; explain and compare at none.
+    wanted = SHARED - {"--device"} if command in ("doctor", "explain", "compare") else SHARED
     assert {option for option in SHARED if f"{option} " in out} == wanted
 
 
@@ -65,13 +65,24 @@ def test_every_help_page_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("find-batchsize",), "gpucheck: No such command 'find-batchsize'; did you mean 'find-batch-size'; see "),
+        (("find-batchsize",), "gpucheck: No such command 'find-batchsize'; did you mean 'find-batch-size'; "),
         (("devices", "--jsn"), "gpucheck: No such option: --jsn"),
         (
             ("bench", "trasfer"),
-            "gpucheck: No such command 'trasfer'; did you mean 'transfer'; see `gpucheck bench --help`",
+            "gpucheck: No such command 'trasfer'; did you mean 'transfer'; the usage is `gpucheck bench ",
         ),
-        (("smoke", "--min-devices", "two"), "gpucheck: Invalid value for '--min-devices'"),
+        (
+            ("smoke", "--min-devices", "two"),
+            "gpucheck: --min-devices 'two' is out of range; it is a whole number from 1 ",
+        ),
+        (
+            ("bench", "transfer", "--dtype", "float32"),
+            "gpucheck: No such option: --dtype; the usage is `gpucheck bench transfer [OPTIONS]`, "
+            "see `gpucheck bench transfer --help`",
+        ),
+        (("--json", "devices"), "gpucheck: --json stands behind a command's name; like `gpucheck devices --json`"),
+        (("compare", "a.json", "b.json", "--device", "cpu"), "gpucheck: No such option: --device"),
+        (("explain", "CUDA out of memory", "--device", "cpu"), "gpucheck: No such option: --device"),
         (("devices", "--watch", "soon"), "gpucheck: --watch 'soon' is not understood; write it like 30s, 5m or 250ms"),
         (("devices", "--watch", "1", "--json"), "gpucheck: --watch refreshes a screen; "),
         (

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from gpucheck.cli import app as app_module
-from gpucheck.cli.bench import again
-from gpucheck.cli.bench.app import app as bench_app
+from gpucheck.cli import bench
 from gpucheck.cli.common import Common
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
@@ -132,9 +131,9 @@ def test_a_document_with_samples_that_are_no_times(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--runs", "none"), "--runs 'none' is no number of runs"),
-        (("--runs", "0"), "--runs '0' is no number of runs"),
-        (("--runs", "²"), "--runs '²' is no number of runs"),
+        (("--runs", "none"), "--runs 'none' is out of range; it is a whole number from 1 to 1000"),
+        (("--runs", "0"), "--runs '0' is out of range"),
+        (("--runs", "²"), "--runs '²' is out of range"),
         (("--fail-if-slower", "5%"), "--fail-if-slower needs something to compare with; give --baseline FILE"),
         (("--baseline", "/no/such.json"), "'/no/such.json' cannot be read"),
     ],
@@ -145,9 +144,9 @@ def test_wrong_runs(arguments: tuple[str, ...], words: str, capsys: pytest.Captu
 
 
 def test_a_run_is_given_what_the_command_was_given() -> None:
-    given = {"common": 0, "size": ["64KiB", "1MiB"], "sweep": True, "shape": None, "direction": "h2d", "runs": "7"}
-    given |= {"time_budget": "", "baseline": "x.json", "fail_if_slower": "5%", "other": False}
-    assert again.arguments_of(Common("bench transfer", device="cuda:1"), given) == (
+    given: dict[str, Any] = {"size": ["64KiB", "1MiB"], "sweep": True, "shape": None, "direction": "h2d", "runs": "7"}
+    given |= {"time_budget": None, "baseline": "x.json", "fail_if_slower": "5%", "other": False}
+    assert bench.arguments_of(Common("bench transfer", "cuda:1", given=given)) == (
         [
             "bench",
             "transfer",
@@ -165,7 +164,7 @@ def test_a_run_is_given_what_the_command_was_given() -> None:
 
 
 def test_the_names_of_parameters_are_those_of_their_options() -> None:
-    for command in bench_app.registered_commands:
+    for command in bench.app.registered_commands:
         assert command.callback is not None
         for name, parameter in inspect.signature(command.callback).parameters.items():
             (option,) = parameter.annotation.__metadata__

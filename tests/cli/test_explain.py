@@ -114,7 +114,7 @@ def test_the_list_has_every_id_once(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "sentence"),
     [
         ((), "gpucheck: there is nothing to explain; give an error text in quotes, "),
-        (("  ",), "gpucheck: there is nothing to explain; "),
+        (("  ",), "gpucheck: TEXT is empty; a variable that is not set reads so; "),
         (("--list", "xid.79"), "gpucheck: --list takes no text; "),
     ],
 )

@@ -10,8 +10,7 @@ import pytest
 
 from gpucheck import config
 from gpucheck.cli import app as app_module
-from gpucheck.cli import settings
-from gpucheck.cli.bench import again
+from gpucheck.cli import bench, settings
 from gpucheck.cli.common import Common
 from gpucheck.config import Settings
 from gpucheck.errors import UsageError
@@ -68,11 +67,6 @@ def test_a_variable_goes_before_the_file_and_the_command_line_before_both(
     found, values, given = of(device="cpu", strict=True, time_budget="1s")
     assert (values["device"], values["strict"], given["time_budget"]) == ("cpu", True, "1s")
     assert found == Settings(file="gpucheck.toml")
-
-
-def test_an_empty_device_is_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUCHECK_DEVICE", "cuda:2")
-    assert of(device="")[1]["device"] == ""
 
 
 def test_a_command_without_a_time_budget_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +212,8 @@ def test_the_pages_example_is_a_file_of_settings() -> None:
 
 
 def test_a_run_in_a_fresh_process_has_the_same_settings() -> None:
-    common = Common("bench transfer", device="cpu", config="x.toml")
-    assert again.arguments_of(common, {"common": common, "min_gbps": "5", "time_budget": "1s"}) == (
+    common = Common("bench transfer", "cpu", config="x.toml", given={"min_gbps": "5", "time_budget": "1s"})
+    assert bench.arguments_of(common) == (
         ["bench", "transfer", "--device", "cpu", "--config", "x.toml", "--min-gbps", "5", "--time-budget", "1s"]
     )
 

@@ -7,8 +7,8 @@ import torch
 
 from gpucheck.bench import share
 from gpucheck.bench.bandwidth import work as memory_work
-from gpucheck.bench.bandwidth.cases import parse
 from gpucheck.bench.bandwidth.command import command
+from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.machine import accel, inventory
 from gpucheck.peaks import Part
 from gpucheck.report.events import Judged, Measured, Recorder
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 
 def test_memory_is_measured_cold_and_verified_and_below_its_peak() -> None:
     recorder = Recorder()
-    command(parse(sizes=("256MiB",), device="cuda:0", time_budget_s=4.0), recorder)
+    command(BandwidthOptions(sizes=(256 * 2**20,), device="cuda:0", time_budget_s=4.0), recorder)
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
     assert [row.case["operation"] for row in rows] == ["read", "write", "copy", "triad"]

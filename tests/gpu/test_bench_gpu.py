@@ -11,8 +11,9 @@ from gpucheck.bench.matmul import cases as products
 from gpucheck.bench.matmul import command as matmul
 from gpucheck.bench.matmul.judge import judge
 from gpucheck.bench.matmul.measure import measure
-from gpucheck.bench.transfer import cases as copying
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.transfer import command as transfer
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Judged, Measured, Recorder
@@ -33,7 +34,8 @@ def run(command: Any, options: Any) -> tuple[list[Measurement], dict[str, str]]:
 
 def test_copies_are_timed_and_verified() -> None:
     rows, found = run(
-        transfer.command, copying.parse(sizes=("64KiB", "64MiB"), device="cuda:0", time_budget_s=4.0, only=("copies",))
+        transfer.command,
+        TransferOptions(sizes=(64 * 2**10, 64 * 2**20), device="cuda:0", time_budget_s=4.0, only=("copies",)),
     )
     assert len(rows) == 12
     assert found["transfer.corrupt"] == "pass"
@@ -49,7 +51,7 @@ def test_copies_are_timed_and_verified() -> None:
 
 
 def test_products_have_the_precision_asked_for() -> None:
-    rows, found = run(matmul.command, products.parse(sizes=("1024",), device="cuda:0", time_budget_s=4.0))
+    rows, found = run(matmul.command, MatmulOptions(squares=((1024, 1024, 1024),), device="cuda:0", time_budget_s=4.0))
     assert found["matmul.precision"] == found["matmul.result"] == "pass"
     observed = {row.case["dtype"]: row.method.precision_observed for row in rows}
     assert observed == {dtype: dtype for dtype in observed}

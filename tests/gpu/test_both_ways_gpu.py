@@ -10,8 +10,8 @@ import torch
 
 from gpucheck.bench.transfer import both_ways, both_ways_judge, both_ways_windows, on_device
 from gpucheck.bench.transfer.both_ways_windows import Lane
-from gpucheck.bench.transfer.cases import Options
 from gpucheck.bench.transfer.measure import room_for
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -36,7 +36,9 @@ def device() -> accel.Accel:
 
 
 def setting(device: accel.Accel, watch: Watch, seconds: float, *sizes: int) -> Setting:
-    return Setting(Options(sizes=sizes), device, room_for(device), watch, Recorder(), time.monotonic() + seconds)
+    return Setting(
+        TransferOptions(sizes=sizes), device, room_for(device), watch, Recorder(), time.monotonic() + seconds
+    )
 
 
 def lane(device: accel.Accel, call: Callable[[], object]) -> Lane:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.bench.matmul import cases as products
 from gpucheck.bench.matmul import command as matmul
-from gpucheck.bench.transfer import cases as copying
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.transfer import command as transfer
 from gpucheck.bench.transfer.copies import Copies
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.machine import accel
 from gpucheck.report import schema
 from gpucheck.report.codec import from_json, to_json
@@ -127,8 +127,13 @@ def test_a_wrong_byte_on_the_device_is_found(monkeypatch: pytest.MonkeyPatch) ->
         copies.destination.words[3:4].fill_(-1)  # no pattern holds it
 
     monkeypatch.setattr(Copies, "call", spoiled)
-    options = copying.parse(
-        sizes=("1MiB",), direction="h2d", host_memory="pinned", device="cuda:0", time_budget_s=2.0, only=("copies",)
+    options = TransferOptions(
+        sizes=(2**20,),
+        directions=("host_to_device",),
+        memories=("pinned",),
+        device="cuda:0",
+        time_budget_s=2.0,
+        only=("copies",),
     )
     assert verdicts(transfer.command, options)["transfer.corrupt"] == "fail"
 
@@ -143,7 +148,7 @@ def test_a_wrong_element_of_a_product_is_found(monkeypatch: pytest.MonkeyPatch) 
         return made
 
     monkeypatch.setattr(torch, "mm", spoiled)
-    options = products.parse(dtypes=("float32",), sizes=("512",), device="cuda:0", time_budget_s=1.0)
+    options = MatmulOptions(("float32",), ((512, 512, 512),), device="cuda:0", time_budget_s=1.0)
     found = verdicts(matmul.command, options)
     assert (found["matmul.precision"], found["matmul.result"]) == ("pass", "fail")
 

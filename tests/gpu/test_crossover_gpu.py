@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpucheck.bench.crossover.cases import parse
 from gpucheck.bench.crossover.command import command
+from gpucheck.bench.crossover.options import CrossoverOptions
 from gpucheck.report.events import Answered, Judged, Measured, Recorder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 def test_large_products_are_faster_on_the_device_and_every_result_is_right() -> None:
     recorder = Recorder()
-    command(parse(device="cuda:0", time_budget_s=12.0), recorder)
+    command(CrossoverOptions(device="cuda:0", time_budget_s=12.0), recorder)
     found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     answers = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
@@ -40,5 +40,5 @@ def test_large_products_are_faster_on_the_device_and_every_result_is_right() -> 
 
 def test_what_was_set_for_float32_is_as_it_was() -> None:
     before = torch.backends.cudnn.allow_tf32
-    command(parse(only=("matmul",), device="cuda:0", time_budget_s=1.0), Recorder())
+    command(CrossoverOptions(only=("matmul",), device="cuda:0", time_budget_s=1.0), Recorder())
     assert torch.backends.cudnn.allow_tf32 == before

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from gpucheck.bench.transfer import idioms_judge, idioms_measure
-from gpucheck.bench.transfer.cases import Options, Room
+from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.idioms import Idiom, Stage, of_device
 from gpucheck.bench.transfer.measure import buffers, room_for
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -24,7 +25,7 @@ MIB = 2**20
 
 def test_every_line_copies_and_costs_no_less_than_the_raw_copy() -> None:
     device = accel.open_device("cuda:0")
-    options = Options(sizes=(16 * MIB,))
+    options = TransferOptions(sizes=(16 * MIB,))
     with Watch(None) as watch, device.as_current():
         setting = Setting(options, device, room_for(device), watch, Recorder(), time.monotonic() + 4.0)
         rows = list(idioms_measure.rows(setting))

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from gpucheck.bench.transfer import cases, command, together
+from gpucheck.bench.transfer import command, together
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Together
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, inventory, numa
@@ -32,7 +33,9 @@ def test_the_devices_node_is_one_of_this_machines_or_not_known() -> None:
 
 def test_a_bound_process_copies_from_its_own_node() -> None:
     recorder = Recorder()
-    options = cases.parse(sizes=("64KiB", "64MiB"), device="cuda:0", only=("copies",), numa="local", time_budget_s=10.0)
+    options = TransferOptions(
+        sizes=(64 * 2**10, 64 * 2**20), device="cuda:0", only=("copies",), numa="local", time_budget_s=10.0
+    )
     try:
         command.command(options, recorder)
     except CannotLook as error:
@@ -53,7 +56,7 @@ def test_two_processes_share_the_link_of_one_device() -> None:
     """The same device twice: each gets about half of what it has alone, and both directions are measured."""
     recorder = Recorder()
     facts = inventory.read()
-    wanted = Together(cases.Options(host_share=0.1), ("cuda:0", "cuda:0"), facts, recorder, time.monotonic() + 4.0)
+    wanted = Together(TransferOptions(host_share=0.1), ("cuda:0", "cuda:0"), facts, recorder, time.monotonic() + 4.0)
     rows = list(together.rows(wanted))
     lost = [event.finding for event in recorder.events if isinstance(event, Judged)]
     if lost and "exclusive" in str(next(one.compute_mode for one in facts.devices if one.id == "cuda:0")):

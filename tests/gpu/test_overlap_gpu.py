@@ -7,8 +7,8 @@ import os
 import pytest
 import torch
 
-from gpucheck.bench.overlap.cases import parse
 from gpucheck.bench.overlap.command import command
+from gpucheck.bench.overlap.options import OverlapOptions
 from gpucheck.machine import accel
 from gpucheck.report.events import Answered, Judged, Measured, Recorder
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 def test_pinned_copies_hide_on_a_second_stream_and_nowhere_else() -> None:
     recorder = Recorder()
-    command(parse(device="cuda:0", time_budget_s=12.0), recorder)
+    command(OverlapOptions(device="cuda:0", time_budget_s=12.0), recorder)
     found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     answers = [event.value for event in recorder.events if isinstance(event, Answered)][-1]

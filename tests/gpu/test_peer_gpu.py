@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpucheck.bench.transfer import peer, peer_judge
-from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Together
 from gpucheck.machine import inventory
 from gpucheck.report.events import Judged, Recorder
@@ -21,7 +21,7 @@ def test_two_devices_copy_to_each_other_in_a_child() -> None:
         pytest.skip(f"needs two CUDA devices, and torch sees {torch.cuda.device_count()}")
     recorder = Recorder()
     facts = inventory.read()
-    given = Together(Options(), ("cuda:0", "cuda:1"), facts, recorder, time.monotonic() + 60)
+    given = Together(TransferOptions(), ("cuda:0", "cuda:1"), facts, recorder, time.monotonic() + 60)
     rows = list(peer.rows(given))
     assert [event.finding for event in recorder.events if isinstance(event, Judged)] == []
     assert [(row.case["source"], row.case["what"]) for row in rows] == [

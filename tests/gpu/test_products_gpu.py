@@ -9,10 +9,11 @@ import torch
 
 from gpucheck.bench import share
 from gpucheck.bench.matmul import cases, product
-from gpucheck.bench.matmul.cases import DTYPES, Case, Options
+from gpucheck.bench.matmul.cases import DTYPES, Case
 from gpucheck.bench.matmul.corruption import Repeats, bits
 from gpucheck.bench.matmul.judge import judge
 from gpucheck.bench.matmul.measure import measure
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.product import KINDS
 from gpucheck.machine import accel, inventory
 from gpucheck.measure.telemetry import Watch
@@ -31,7 +32,7 @@ def device() -> accel.Accel:
 
 
 def case_of(device: accel.Accel, dtype: product.Dtype, *, cold: bool = False) -> Case:
-    (case,) = cases.cases(Options(dtypes=(dtype,), shapes=((SIDE, SIDE, SIDE),), cold=cold), device)
+    (case,) = cases.cases(MatmulOptions(dtypes=(dtype,), shapes=((SIDE, SIDE, SIDE),), cold=cold), device)
     if case.support.kind == "none":
         pytest.skip(f"{dtype}: {case.support.reason}")
     return case
@@ -69,7 +70,7 @@ def test_whole_numbers_are_exact(device: accel.Accel) -> None:
 
 def test_what_cublas_refuses_is_left_out_before_it_is_asked(device: accel.Accel) -> None:
     for dtype, shape in (("float8_e4m3fn", (64, 64, 24)), ("float8_e4m3fn", (64, 24, 64)), ("int8", (16, 64, 64))):
-        options = Options(dtypes=(dtype,), shapes=(shape,))  # type: ignore[arg-type]
+        options = MatmulOptions(dtypes=(dtype,), shapes=(shape,))  # type: ignore[arg-type]
         (case,) = cases.cases(options, device)
         assert case.support.kind == "none"
 
@@ -121,7 +122,7 @@ def test_a_rotation_is_larger_than_the_cache_and_no_faster(device: accel.Accel) 
 
 
 def test_the_share_of_the_peak_is_told_where_the_part_is_known(device: accel.Accel) -> None:
-    (case,) = cases.cases(Options(dtypes=("float32",), shapes=((4096, 4096, 4096),)), device)
+    (case,) = cases.cases(MatmulOptions(dtypes=("float32",), shapes=((4096, 4096, 4096),)), device)
     one = measured(device, case, 1.0)
     facts = inventory.read()
     findings = {finding.id: finding for finding in judge([one], share.part_of(device, facts))}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpucheck.bench.matmul import cases, command, search_device, search_run, sustain
+from gpucheck.bench.matmul import command, search_device, search_run, sustain
 from gpucheck.bench.matmul.cases import Case, Support
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.search_range import Axis, Grid
 from gpucheck.bench.matmul.search_try import Ask
 from gpucheck.machine import accel
@@ -20,9 +21,7 @@ CASE = Case("float32", (1, 1, 1), Support("native"))
 
 def test_a_tiny_range_is_searched_and_its_winner_measured() -> None:
     recorder = Recorder()
-    options = cases.parse(
-        dtypes=("float32",), search=True, ranges={"--range": "512:1024:256"}, device="cuda:0", time_budget_s=10.0
-    )
+    options = MatmulOptions(("float32",), search=True, span=Axis(512, 1024, 256), device="cuda:0", time_budget_s=10.0)
     command.command(options, recorder)
     entry = next(event.value[0] for event in recorder.events if isinstance(event, Answered))
     assert entry["complete"] and entry["shapes_in_range"] == 27 and entry["best"]["rounds"] >= 3

@@ -9,19 +9,20 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from gpucheck import exits, naming
+from gpucheck import exits
 from gpucheck.bench import all_headlines, limits
-from gpucheck.bench.bandwidth import cases as bandwidth
 from gpucheck.bench.bandwidth.command import command as run_bandwidth
-from gpucheck.bench.crossover import cases as crossover
+from gpucheck.bench.bandwidth.options import BandwidthOptions
+from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.crossover.command import command as run_crossover
+from gpucheck.bench.crossover.options import CrossoverOptions
 from gpucheck.bench.devices import ALONE, Shared, begin
-from gpucheck.bench.matmul import cases as matmul
 from gpucheck.bench.matmul.command import command as run_matmul
-from gpucheck.bench.overlap import cases as overlap
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.overlap.command import command as run_overlap
-from gpucheck.bench.transfer import cases as transfer
+from gpucheck.bench.overlap.options import OverlapOptions
 from gpucheck.bench.transfer.command import command as run_transfer
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.errors import GpucheckError, UsageError
 from gpucheck.machine import choose, host, inventory
 from gpucheck.report.codec import to_json
@@ -41,16 +42,6 @@ BESIDE_BYTES = 128 * 2**20
 CPU = ("cpu",)
 # Buffers smaller than this share would tell of a cache and not of the memory.
 LEAST_SHARE = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for; `only` and `skip` are prefixes of the benchmarks' names."""
-
-    only: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    time_budget_s: float | None = None
-    device: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +72,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "transfer",
         16.0,
         lambda given, emit, shared: run_transfer(
-            transfer.Options(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
+            TransferOptions(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
             emit,
             shared,
         ),
@@ -90,7 +81,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "bandwidth",
         10.0,
         lambda given, emit, shared: run_bandwidth(
-            bandwidth.Options(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
+            BandwidthOptions(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
             emit,
             shared,
         ),
@@ -99,14 +90,14 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "matmul",
         20.0,
         lambda given, emit, shared: run_matmul(
-            matmul.Options(time_budget_s=given.time_budget_s, device=given.device), emit, shared
+            MatmulOptions(time_budget_s=given.time_budget_s, device=given.device), emit, shared
         ),
     ),
     Benchmark(
         "overlap",
         10.0,
         lambda given, emit, shared: run_overlap(
-            overlap.Options(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
+            OverlapOptions(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
             emit,
             shared,
         ),
@@ -116,7 +107,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "crossover",
         24.0,
         lambda given, emit, shared: run_crossover(
-            crossover.Options(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
+            CrossoverOptions(time_budget_s=given.time_budget_s, device=given.device, host_share=given.host_share),
             emit,
             shared,
         ),
@@ -157,13 +148,13 @@ class _Told:
         self.emit(event)
 
 
-def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Run every benchmark that was not left out; one that fails does not cost the others.
 
     Raises UsageError for a prefix that fits none, and CannotLook where the device asked for is not there.
     """
     began = time.monotonic()
-    todo = select(options.only, options.skip)
+    todo = [one for one in BENCHMARKS if one.name in options.ids]
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
@@ -238,12 +229,3 @@ def _failed(one: Benchmark, error: GpucheckError | RuntimeError | MemoryError) -
         {"text": str(error)},
         fix=f"run `gpucheck bench {one.name} --debug`, then `gpucheck smoke`",
     )
-
-
-def select(only: Sequence[str], skip: Sequence[str]) -> list[Benchmark]:
-    """The benchmarks whose name begins with one of `only` (all where it is empty) and with none of `skip`.
-
-    Raises UsageError for a prefix that fits none, and where nothing is left.
-    """
-    nothing = "nothing would be measured"
-    return naming.select(BENCHMARKS, lambda one: one.name, only, skip, noun="benchmark", nothing=nothing)

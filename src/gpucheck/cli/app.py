@@ -13,9 +13,11 @@ import typer
 import gpucheck
 from gpucheck import exits
 from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, memory, schema, smoke, streams
-from gpucheck.cli.bench.app import app as bench_app
-from gpucheck.cli.common import add, exit_codes_epilog, tell
+from gpucheck.cli.bench import app as bench_app
+from gpucheck.cli.common import PARAMETERS, Common, add, exit_codes_epilog, tell
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
+from gpucheck.health.options import DevicesOptions, DoctorOptions, MemoryOptions, SmokeOptions
+from gpucheck.options import declared
 
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
 _TyperError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -45,14 +47,14 @@ def root(
     return exits.OK
 
 
-add(app, "devices", devices.devices, device="all")
-add(app, "memory", memory.memory)
-add(app, "doctor", doctor.doctor, device=None)
-add(app, "explain", explain.explain)
-add(app, "smoke", smoke.smoke)
+add(app, "devices", devices.devices, DevicesOptions, device="all")
+add(app, "memory", memory.memory, MemoryOptions)
+add(app, "doctor", doctor.doctor, DoctorOptions, device=None)
+add(app, "explain", explain.explain, explain.ExplainOptions, device=None)
+add(app, "smoke", smoke.smoke, SmokeOptions)
 app.add_typer(bench_app, name="bench")
-add(app, "find-batch-size", find_batch_size.find_batch_size)
-add(app, "compare", compare.compare)
+add(app, "find-batch-size", find_batch_size.find_batch_size, find_batch_size.FindBatchSizeOptions)
+add(app, "compare", compare.compare, compare.CompareOptions, device=None)
 app.command("schema", epilog=exit_codes_epilog())(schema.schema)
 
 
@@ -77,7 +79,7 @@ def _run(given: list[str]) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else exits.OK
     except _TyperError as error:
-        print(f"gpucheck: {_usage_sentence(error, given)}", file=sys.stderr)
+        print(f"gpucheck: {_usage_sentence(error)}", file=sys.stderr)
         return exits.USAGE
     except GpucheckError as error:
         tell(error, debug=debug)
@@ -129,20 +131,22 @@ def _folder() -> str:
     return os.path.dirname(os.path.realpath(gpucheck.__file__))
 
 
-def _usage_sentence(error: Exception, given: Sequence[str]) -> str:
+def _usage_sentence(error: Exception) -> str:
     """typer's message in one line, and where to look."""
     import re
 
     message = " ".join(str(getattr(error, "format_message", lambda: error)()).split())
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "gpucheck"
+    # What stands before the command's name belongs behind it.
+    early = re.match(r"No such option: (--?[\w-]+)", message)
+    shared = {one.name for one in (*declared(Common), *PARAMETERS["devices"])}
+    if path == "gpucheck" and early and early.group(1) in shared:
+        return f"{early.group(1)} stands behind a command's name; like `gpucheck devices {early.group(1)}`"
     # typer ends its sentence and then asks "Did you mean …?": one sentence reads better here.
     message = re.sub(r"\. (Did|Possible)", lambda found: f"; {found.group(1).lower()}", message).rstrip(".?")
-    words = [word for word in given if re.fullmatch(r"[a-z][a-z-]*", word)]
-    command = next((word for word in words if word in ("bench", *_command_names())), "")
-    return f"{message}; see `gpucheck {command + ' ' if command else ''}--help`"
-
-
-def _command_names() -> list[str]:
-    return [command.name or "" for command in app.registered_commands]
+    usage = " ".join(context.get_usage().split()).removeprefix("Usage: ") if context is not None else path
+    return f"{message}; the usage is `{usage}`, see `{path} --help`"
 
 
 def _silence_stdout() -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
-import typing
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpucheck import exits
 from gpucheck.errors import GpucheckError, TargetError
+from gpucheck.options import Option, declared, option, read, refuse_empty
+from gpucheck.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:  # a help page needs no settings
     from gpucheck.config import Settings
@@ -23,95 +23,117 @@ if TYPE_CHECKING:  # a help page needs no settings
 class Common:
     """The options that every command takes, with the command's whole name and the settings that it has.
 
-    `config` is the option as it was given; what the file, variables and defaults say is in the rest already.
+    `config` is the option as it was given; what the file, variables and defaults say is in the rest already. `given`
+    holds the command's own options as they were typed, for a run in another process.
     """
 
     command: str
     device: str = "auto"
-    json: bool = False
-    output: tuple[str, ...] = ()
-    strict: bool = False
-    quiet: bool = False
-    debug: bool = False
-    config: str = ""
+    json: bool = option("Print one JSON document, and nothing else, on stdout.", False)
+    output: tuple[str, ...] = option(
+        "Also write the result here: .json, .xml (JUnit), .md or .csv. Repeatable.",
+        metavar="FILE",
+        repeat=True,
+        commas=False,
+    )
+    strict: bool = option("Count warnings as failures.", False)
+    quiet: bool = option("No progress on stderr.", False)
+    config: str | None = option("Settings; default ./gpucheck.toml, else ./pyproject.toml's table.", metavar="FILE")
+    debug: bool = option("Show the traceback of an error.", False)
     settings: Settings | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
-# In the order of the help page, behind `--device`, whose help tells the command's default. Texts that need parsing
-# arrive as text: gpucheck's own grammar reads them.
-_SHARED: tuple[tuple[str, Any, Any], ...] = (
-    (
-        "json",
-        Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on stdout.")],
-        False,
-    ),
-    (
-        "output",
-        Annotated[
-            list[str] | None,
-            typer.Option(
-                "--output",
-                metavar="FILE",
-                help="Also write the result here: .json, .xml (JUnit), .md or .csv. Repeatable.",
-            ),
-        ],
-        None,
-    ),
-    ("strict", Annotated[bool, typer.Option("--strict", help="Count warnings as failures.")], False),
-    ("quiet", Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")], False),
-    (
-        "config",
-        Annotated[
-            str,
-            typer.Option(
-                "--config", metavar="FILE", help="Settings; default ./gpucheck.toml, else ./pyproject.toml's table."
-            ),
-        ],
-        "",
-    ),
-    ("debug", Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")], False),
-)
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """A command that takes none of its own."""
+
+
+def thresholds_of(command: str) -> Iterator[Option]:
+    """The options that set a threshold of this command."""
+    for one in THRESHOLDS:
+        if one.option and one.command == command:
+            name = one.option.removeprefix("--").replace("-", "_")
+            yield Option(name, one.option, one.help, one.metavar)
 
 
 def add(
-    app: typer.Typer, name: str, function: Callable[..., int], *, group: str = "", device: str | None = "auto"
+    app: typer.Typer,
+    name: str,
+    function: Callable[..., int],
+    options: type = NoOptions,
+    *,
+    group: str = "",
+    help: str = "",
+    device: str | None = "auto",
+    beside: tuple[type, ...] = (),
 ) -> None:
-    """Add `function(common, …its own options)` to `app` as a command that takes the shared options too.
+    """Add `function(common, options, …)` to `app` as a command that takes the shared options too.
 
-    `group` is the name before its own (`bench`), `device` the default of `--device`; None for a command that looks at
-    all there is and takes none.
+    The command line is made from `options`, the thresholds of the command, and the dataclasses `beside` it, each of
+    which is handed to the function. `group` is the name before its own (`bench`), `device` the default of `--device`;
+    None for a command that takes none.
     """
-    own = list(inspect.signature(function).parameters.values())[1:]
-    options = [("device", _device_hint(device), None)] if device is not None else []
-    options += _SHARED
-    shared = [
-        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-        for option, hint, default in options
-    ]
+    command = f"{group} {name}".strip()
+    # A benchmark that may have a baseline may be judged by how it compares.
+    judged = [*thresholds_of(command), *(thresholds_of("compare") if beside else ())]
+    own = [*declared(options), *judged[:-1], *declared(*beside), *judged[-1:]]
+    shared = [*([_device(device)] if device is not None else []), *declared(Common)]
+    PARAMETERS[command] = (*own, *shared)
 
-    @functools.wraps(function)
-    def run(**given: Any) -> int:
-        values = {option: given.pop(option) for option, _, _ in options}
+    def run(**typed: Any) -> int:
+        for one in PARAMETERS[command]:
+            for text in _texts(typed[one.key]):
+                refuse_empty(one, text)
+        values = {one.key: typed.pop(one.key) for one in shared}
         values["output"] = tuple(values["output"] or ())
-        command = f"{group} {name}".strip()
         from gpucheck.cli import settings  # a help page needs none of it
 
-        values["settings"] = settings.of_command(command, values, given, device)
-        return function(Common(command, **values), **given)
+        values["settings"] = settings.of_command(command, values, typed, device)
+        if device is not None:
+            from gpucheck.machine import choose
 
-    # What typer reads: the function's own options, then the shared ones.
-    hints = typing.get_type_hints(function, include_extras=True)
-    mine = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]) for parameter in own
-    ]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*mine, *shared]} | {"return": int}
-    run.__signature__ = inspect.Signature([*mine, *shared])  # type: ignore[attr-defined]
+            choose.check(values["device"])
+        else:
+            values["device"] = "auto"
+        common = Common(command, given=typed, **values)
+        mine: Any = read(options, typed)
+        if any(one.name == "device" for one in fields(options)):
+            mine = replace(mine, device=common.device)
+        return function(common, mine, *(read(one, typed) for one in beside))
+
+    run.__doc__ = help or function.__doc__
+    parameters = [_parameter(one) for one in PARAMETERS[command]]
+    run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": int}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     app.command(name, epilog=exit_codes_epilog())(run)
 
 
-def _device_hint(default: str) -> Any:
+# Every command's parameters, in the order of its help page: for completion, and for tests.
+PARAMETERS: dict[str, tuple[Option, ...]] = {}
+
+
+def _texts(value: Any) -> list[str]:
+    return [one for one in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(one, str)]
+
+
+def _device(default: str) -> Option:
     text = f"auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID; default {default}."
-    return Annotated[str | None, typer.Option("--device", metavar="DEVICE", help=text)]
+    return Option("device", "--device", text, "DEVICE")
+
+
+def _parameter(one: Option) -> inspect.Parameter:
+    """An option as typer reads it: text, as it was typed, or None."""
+    if one.positional:
+        what: Any = typer.Argument(metavar=one.metavar, help=one.help, show_default=False)
+    else:
+        text = f"{one.help}  [default: {one.shown}]" if one.shown else one.help
+        what = typer.Option(one.name, metavar=one.metavar or None, help=text, show_default=False)
+    kind: Any = bool if one.is_flag else list[str] | None if one.repeat else str | None
+    default = inspect.Parameter.empty if one.required else False if one.is_flag else None
+    if one.required:
+        kind = str
+    return inspect.Parameter(one.key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, what])
 
 
 def exit_codes_epilog() -> str:

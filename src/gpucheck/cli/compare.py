@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpucheck.cli.common import Common
 from gpucheck.errors import UsageError
+from gpucheck.options import option
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
@@ -17,22 +17,23 @@ if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.measurement import Run
     from gpucheck.report.report import Report
 
-FAIL_IF_SLOWER = typer.Option(
-    "--fail-if-slower", metavar="PERCENT", help="Fail where a row is slower by more than this, like 5%."
-)
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """The two documents."""
+
+    old: str = option(
+        "A document: `--output old.json` or `--json` made it.", metavar="OLD", positional=True, required=True
+    )
+    new: str = option("The document to hold against it.", metavar="NEW", positional=True, required=True)
 
 
-def compare(
-    common: Common,
-    old: Annotated[str, typer.Argument(metavar="OLD", help="A document: `--output old.json` or `--json` made it.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The document to hold against it.")],
-    fail_if_slower: Annotated[str, FAIL_IF_SLOWER] = "",
-) -> int:
+def compare(common: Common, options: CompareOptions) -> int:
     """What changed between two documents: slower, faster, same or cannot tell, with the interval of the ratio."""
     from gpucheck.cli import session
 
-    limit = limit_of(fail_if_slower)
-    before, after = load(old), load(new)
+    limit = limit_of(common.given.get("fail_if_slower"))
+    before, after = load(options.old), load(options.new)
     return session.run(common, lambda emit: conclude(before, after, limit, emit, common))
 
 
@@ -66,7 +67,7 @@ def _with_origin(finding: Finding, common: Common) -> Finding:
     return replace(finding, message=message, evidence={**finding.evidence, "threshold": to_json(limit)})
 
 
-def limit_of(text: str) -> float | None:
+def limit_of(text: str | None) -> float | None:
     """The fraction in `--fail-if-slower 5%`; None without the option. Raises UsageError."""
     from gpucheck import units
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import codecs
 import os
 import sys
-from typing import IO, TYPE_CHECKING, Annotated
-
-import typer
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
 
 from gpucheck.cli.common import Common
 from gpucheck.errors import UsageError
+from gpucheck.options import option
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.health.explain.command import Pasted
@@ -22,18 +22,27 @@ _CHUNK = 2**16
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
-def explain(
-    common: Common,
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT | ID | -]", help="An error text, a traceback, a log, or an id; - reads stdin."),
-    ] = None,
-    list_all: Annotated[bool, typer.Option("--list", help="All ids with their titles.")] = False,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class ExplainOptions:
+    """What to explain."""
+
+    text: tuple[str, ...] = option(
+        "An error text, a traceback, a log, or an id; - reads stdin.",
+        name="TEXT",
+        metavar="[TEXT | ID | -]",
+        positional=True,
+        repeat=True,
+        commas=False,
+    )
+    list_all: bool = option("All ids with their titles.", False, name="--list")
+
+
+def explain(common: Common, options: ExplainOptions) -> int:
     """What does this error mean, and what next? Also the page of an id."""
     from gpucheck.cli import session
 
-    given = " ".join(text or ())
+    given = " ".join(options.text)
+    list_all = options.list_all
     if list_all and given:
         raise UsageError("--list takes no text", "", "leave one of them out")
     if not list_all and not given.strip():

@@ -2,149 +2,111 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
 
-import typer
-
+from gpucheck import units
 from gpucheck.cli.common import Common
+from gpucheck.options import option
 
 
-def find_batch_size(
-    common: Common,
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TARGET",
-            help="package.module:factory, path/to/file.py:factory, mlp, convnet or transformer (the default).",
-        ),
-    ] = None,
-    mode: Annotated[str, typer.Option("--mode", metavar="MODE", help="train or infer.")] = "train",
-    optimizer: Annotated[
-        str,
-        typer.Option(
-            "--optimizer", metavar="NAME", help="sgd, adam, adamw or another of torch.optim; a target's own wins."
-        ),
-    ] = "adamw",
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", metavar="DTYPE", help="float32, float16, bfloat16 or float64.")
-    ] = None,
-    amp: Annotated[
-        str | None,
-        typer.Option("--amp", metavar="DTYPE", help="Mixed precision with autocast: bfloat16 or float16 (scaled)."),
-    ] = None,
-    grad_checkpointing: Annotated[
-        bool, typer.Option("--grad-checkpointing", help="Switch on the model's own checkpointing of activations.")
-    ] = False,
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Run the model through torch.compile, anew for each size.")
-    ] = False,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="SPEC",
-            help="NAME:SHAPE:DTYPE[:LOW..HIGH], the shape without the batch, like image:3x224x224:float32 "
-            "or ids:1024:int64:0..50256. Repeatable.",
-        ),
-    ] = None,
-    axis: Annotated[
-        str | None,
-        typer.Option(
-            "--axis",
-            metavar="NAME[:LOW..HIGH]",
-            help="Search along a dimension that a shape names instead, like seq with --input ids:seq:int64:0..50256.",
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", metavar="N", help="The fixed batch beside --axis; default 1.")
-    ] = None,
-    max_batch_size: Annotated[int, typer.Option("--max-batch-size", metavar="N", help="Search no further.")] = 65536,
-    tolerance: Annotated[
-        str,
-        typer.Option("--tolerance", metavar="PERCENT", help="How far below the maximum is enough; default 2%."),
-    ] = "",
-    exact: Annotated[
-        bool, typer.Option("--exact", help="The maximum itself, with the failure of the next size for proof.")
-    ] = False,
-    avoid_oom: Annotated[
-        bool, typer.Option("--avoid-oom", help="Try only what is predicted below 85 % of the budget.")
-    ] = False,
-    multiple_of: Annotated[int, typer.Option("--multiple-of", metavar="N", help="Try only multiples of N.")] = 1,
-    start: Annotated[
-        int | None,
-        typer.Option(
-            "--start",
-            metavar="N",
-            help="The first size to try; default a quarter of what is predicted, else the least.",
-        ),
-    ] = None,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            "--memory-limit",
-            metavar="LIMIT",
-            help="24GiB, 80% or leave:2GiB. Default: what is free; on a CPU the smaller of 2 GiB and half of it.",
-        ),
-    ] = None,
-    estimate: Annotated[
-        bool,
-        typer.Option("--estimate", help="For a device that is not here, of --memory-limit: a figure, nothing is run."),
-    ] = False,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            "--resume",
-            metavar="FILE",
-            help="Keep a log of the trials in FILE, and go on from those that it holds already.",
-        ),
-    ] = None,
-    headroom: Annotated[
-        str, typer.Option("--headroom", metavar="PERCENT", help="Of the budget, left free by the recommended size.")
-    ] = "10%",
-    effective_batch: Annotated[
-        int | None,
-        typer.Option("--effective-batch", metavar="N", help="Say how to reach N samples by accumulating gradients."),
-    ] = None,
-    time_budget: Annotated[
-        str, typer.Option("--time-budget", metavar="TIME", help="For the whole command; default 5m, 60s on a CPU.")
-    ] = "",
-    trial_timeout: Annotated[
-        str, typer.Option("--trial-timeout", metavar="TIME", help="For one trial; default from the trials before.")
-    ] = "",
-) -> int:
+@dataclass(frozen=True, slots=True)
+class FindBatchSizeOptions:
+    """What the user asked for, as text where only the search knows what it means."""
+
+    target: str | None = option(
+        "package.module:factory, path/to/file.py:factory, mlp, convnet or transformer (the default).",
+        metavar="TARGET",
+        positional=True,
+    )
+    mode: str = option("train or infer.", "train", metavar="MODE", shown="train", choices=("train", "infer"))
+    optimizer: str = option(
+        "sgd, adam, adamw or another of torch.optim; a target's own wins.", "adamw", metavar="NAME", shown="adamw"
+    )
+    dtype: str | None = option("float32, float16, bfloat16 or float64.", metavar="DTYPE")
+    amp: str | None = option("Mixed precision with autocast: bfloat16 or float16 (scaled).", metavar="DTYPE")
+    grad_checkpointing: bool = option("Switch on the model's own checkpointing of activations.", False)
+    compiled: bool = option("Run the model through torch.compile, anew for each size.", False, name="--compile")
+    inputs: tuple[str, ...] = option(
+        "NAME:SHAPE:DTYPE[:LOW..HIGH], the shape without the batch, like image:3x224x224:float32 or "
+        "ids:1024:int64:0..50256. Repeatable.",
+        name="--input",
+        metavar="SPEC",
+        repeat=True,
+    )
+    axis: str | None = option(
+        "Search along a dimension that a shape names instead, like seq with --input ids:seq:int64:0..50256.",
+        metavar="NAME[:LOW..HIGH]",
+    )
+    batch_size: int | None = option("The fixed batch beside --axis; default 1.", metavar="N", parse=units.parse_whole)
+    max_batch_size: int = option("Search no further.", 65536, metavar="N", parse=units.parse_whole, shown="65536")
+    tolerance: float | None = option(
+        "How far below the maximum is enough; default 2%.", metavar="PERCENT", parse=units.parse_percent
+    )
+    exact: bool = option("The maximum itself, with the failure of the next size for proof.", False)
+    avoid_oom: bool = option("Try only what is predicted below 85 % of the budget.", False)
+    multiple_of: int = option("Try only multiples of N.", 1, metavar="N", parse=units.parse_whole, shown="1")
+    start: int | None = option(
+        "The first size to try; default a quarter of what is predicted, else the least.",
+        metavar="N",
+        parse=units.parse_whole,
+    )
+    memory_limit: str | None = option(
+        "24GiB, 80% or leave:2GiB. Default: what is free; on a CPU the smaller of 2 GiB and half of it.",
+        metavar="LIMIT",
+    )
+    estimate: bool = option("For a device that is not here, of --memory-limit: a figure, nothing is run.", False)
+    resume: str | None = option(
+        "Keep a log of the trials in FILE, and go on from those that it holds already.", metavar="FILE"
+    )
+    headroom: float | None = option(
+        "Of the budget, left free by the recommended size.", metavar="PERCENT", parse=units.parse_percent, shown="10%"
+    )
+    effective_batch: int | None = option(
+        "Say how to reach N samples by accumulating gradients.", metavar="N", parse=units.parse_whole
+    )
+    time_budget_s: float | None = option(
+        "For the whole command; default 5m, 60s on a CPU.",
+        name="--time-budget",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
+    trial_timeout_s: float | None = option(
+        "For one trial; default from the trials before.",
+        name="--trial-timeout",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
+    device: str = "auto"
+
+
+def find_batch_size(common: Common, options: FindBatchSizeOptions) -> int:
     """The largest batch that really trains: every size is run, in a process of its own, and the answer again."""
-    from gpucheck import units
+    from gpucheck.batch_size import recommend
     from gpucheck.batch_size.command import command
     from gpucheck.batch_size.options import Options
     from gpucheck.batch_size.search_options import SearchOptions
     from gpucheck.cli import session
 
-    options = Options(
-        target=target,
-        mode=mode,
-        optimizer=optimizer,
-        dtype=dtype,
-        amp=amp,
-        grad_checkpointing=grad_checkpointing,
-        compiled=compiled,
-        axis=axis,
-        batch_size=batch_size,
-        inputs=tuple(inputs or ()),
-        max_batch_size=max_batch_size,
-        search=SearchOptions(
-            tolerance=units.parse_percent(tolerance, "--tolerance") if tolerance else None,
-            exact=exact,
-            avoid_oom=avoid_oom,
-            multiple_of=multiple_of,
-            start=start,
-        ),
-        memory_limit=memory_limit,
-        estimate=estimate,
-        resume=resume,
-        headroom=units.parse_percent(headroom, "--headroom"),
-        effective_batch=effective_batch,
-        time_budget_s=units.parse_duration(time_budget) if time_budget else None,
-        trial_timeout_s=units.parse_duration(trial_timeout, "--trial-timeout") if trial_timeout else None,
-        device=common.device,
+    asked = Options(
+        target=options.target,
+        mode=options.mode,
+        optimizer=options.optimizer,
+        dtype=options.dtype,
+        amp=options.amp,
+        grad_checkpointing=options.grad_checkpointing,
+        compiled=options.compiled,
+        axis=options.axis,
+        batch_size=options.batch_size,
+        inputs=options.inputs,
+        max_batch_size=options.max_batch_size,
+        search=SearchOptions(options.tolerance, options.exact, options.avoid_oom, options.multiple_of, options.start),
+        memory_limit=options.memory_limit,
+        estimate=options.estimate,
+        resume=options.resume,
+        headroom=recommend.HEADROOM if options.headroom is None else options.headroom,
+        effective_batch=options.effective_batch,
+        time_budget_s=options.time_budget_s,
+        trial_timeout_s=options.trial_timeout_s,
+        device=options.device,
     )
-    return session.run(common, lambda emit: command(options, emit))
+    return session.run(common, lambda emit: command(asked, emit))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from gpucheck.cli.common import Common
+from gpucheck.health.options import MemoryOptions
 
 
-def memory(common: Common) -> int:
+def memory(common: Common, options: MemoryOptions) -> int:
     """Whose memory: total, free and used, the processes on it, and torch's four figures explained by example."""
     from gpucheck.cli import session
     from gpucheck.health import memory as health
 
-    return session.run(common, lambda emit: health.command(health.Options(device=common.device), emit))
+    return session.run(common, lambda emit: health.command(health.Options(device=options.device), emit))

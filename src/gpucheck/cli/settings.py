@@ -37,8 +37,7 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
     file = _file(values["config"])
     settings = Settings(file=file.file) if file else Settings()
     for name, where in (("device", values), ("strict", values), ("time_budget", given)):
-        # `--device ""` was given, and is wrong: an empty variable of a script must not choose a device.
-        if name not in where or where[name] or (name == "device" and where[name] == ""):
+        if name not in where or where[name]:
             continue
         source = next((one for one in (found, file) if one is not None and getattr(one, name) is not None), None)
         if source is not None:
@@ -151,8 +150,6 @@ def _options(wanted: list[Threshold], given: Mapping[str, Any]) -> list[Limit]:
         option = threshold.option
         text = given.get(_parameter(option)) if option else None
         if option and text:
-            if threshold.command == "compare":
-                units.parse_percent(text, option)  # it takes no number without its sign
             found.append(thresholds.limit(threshold, text, option))
     return found
 

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from gpucheck.cli.common import Common
+from gpucheck.health.options import SmokeOptions
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
 
 
-def smoke(
-    common: Common,
-    require: Annotated[
-        str, typer.Option("--require", metavar="KIND", help="Fail unless torch can use one: cuda, mps, xpu.")
-    ] = "",
-    min_devices: Annotated[
-        int | None, typer.Option("--min-devices", metavar="N", help="Fail unless torch can use so many.")
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="PREFIX", help="Only ids that begin so. Repeatable."),
-    ] = None,
-    skip: Annotated[
-        list[str] | None, typer.Option("--skip", metavar="PREFIX", help="No ids that begin so. Repeatable.")
-    ] = None,
-) -> int:
+def smoke(common: Common, options: SmokeOptions) -> int:
     """Does everything that a training job relies on work here? For CI."""
     from gpucheck.cli import session
 
     def check(emit: Emit) -> None:
         from gpucheck.health import smoke as health  # torch comes with it: Ctrl-C ends in a report from here on
 
-        options = health.Options(
-            device=common.device,
-            require=require or None,
-            min_devices=min_devices,
-            only=tuple(only or ()),
-            skip=tuple(skip or ()),
+        asked = health.Options(
+            device=options.device,
+            require=options.require,
+            min_devices=options.min_devices,
+            only=options.only,
+            skip=options.skip,
         )
-        health.command(options, emit)
+        health.command(asked, emit)
 
     return session.run(common, check)

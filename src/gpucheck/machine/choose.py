@@ -30,12 +30,22 @@ class Choice:
     notice: str | None = None
 
 
+def check(requested: str) -> None:
+    """Raises UsageError for what can be no device's name on any machine."""
+    named = requested in ("auto", "all") or re.match(r"(GPU|MIG)-", requested, re.IGNORECASE)
+    if not named and _NAMED.fullmatch(requested) is None:
+        raise UsageError(
+            f"--device {requested!r} is no device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
+        )
+
+
 def choose(requested: str, facts: Facts) -> Choice:
     """The devices that `requested` means on this machine.
 
     Raises UsageError for what is no device name at all, and CannotLook for a device that is not there or that torch
     cannot use.
     """
+    check(requested)
     if requested == "auto":
         return _auto(facts)
     if requested == "all":
@@ -44,10 +54,7 @@ def choose(requested: str, facts: Facts) -> Choice:
     if re.match(r"(GPU|MIG)-", requested, re.IGNORECASE):
         return Choice((_by_uuid(requested, facts),))
     match = _NAMED.fullmatch(requested)
-    if match is None:
-        raise UsageError(
-            f"--device {requested!r} is no device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
-        )
+    assert match is not None  # so it was checked
     if match["kind"] == "cpu":
         return Choice(("cpu",))
     return Choice((_by_index(match["kind"], int(match["index"] or 0), facts),))

@@ -1,12 +1,11 @@
-"""How large the arrays of `bench bandwidth` are: the options, and what memory they may take."""
+"""How large the arrays of `bench bandwidth` are, and what memory they may take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpucheck import units
-from gpucheck.bench.bandwidth.work import GRAIN
+from gpucheck.bench.bandwidth.options import GRAIN, HOST_SHARE, BandwidthOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import caches, host
 from gpucheck.machine.accel import Accel
@@ -20,21 +19,8 @@ COLD_FACTOR = 4
 ASSUMED_CACHE_BYTES = 64 * MIB
 # A virtual machine may show the cache of its whole host: arrays do not grow beyond this for it.
 MOST_COLD_BYTES = 2 * GIB
-# What the three arrays may take of the memory that is left, so that the machine keeps working.
-HOST_SHARE, DEVICE_SHARE = 0.25, 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for; no sizes means one, by the kind of device.
-
-    `host_share` is what the three arrays may take of the host's memory that is left.
-    """
-
-    sizes: tuple[int, ...] = ()
-    time_budget_s: float | None = None
-    device: str = "auto"
-    host_share: float = HOST_SHARE
+# What the three arrays may take of the device's memory that is left, so that it keeps working.
+DEVICE_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +37,6 @@ class Room:
         return -(-min(COLD_FACTOR * self.cache, MOST_COLD_BYTES) // GRAIN) * GRAIN
 
 
-def parse(*, sizes: Sequence[str] = (), time_budget_s: float | None = None, device: str = "auto") -> Options:
-    """Options from what was typed; sizes are rounded down to whole rows. Raises UsageError."""
-    parsed = {units.parse_size(text, smallest=GRAIN) // GRAIN * GRAIN for text in sizes}
-    return Options(tuple(sorted(parsed)), time_budget_s, device)
-
-
 def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
     """What arrays may take here, and what they must exceed to be cold."""
     cache = caches.last_level_bytes() if accel.is_cpu else accel.l2_cache_bytes
@@ -67,7 +47,7 @@ def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
     return Room(int(spare / 3) // GRAIN * GRAIN, cache or ASSUMED_CACHE_BYTES, cache is not None)
 
 
-def sizes_for(options: Options, accel: Accel, room: Room) -> tuple[int, ...]:
+def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int, ...]:
     """The sizes to measure. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
     if room.array < GRAIN:
         raise CannotLook(

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from gpucheck import units
 from gpucheck.bench import devices, share
-from gpucheck.bench.bandwidth.cases import Options, room_for, sizes_for
+from gpucheck.bench.bandwidth.cases import room_for, sizes_for
 from gpucheck.bench.bandwidth.judge import judge
 from gpucheck.bench.bandwidth.measure import measure
+from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.bench.bandwidth.work import ARRAYS, allocate
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook
@@ -23,7 +24,7 @@ DEFAULT_BUDGET_S = 10.0
 LONGEST_ROW_S = 2.0
 
 
-def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: BandwidthOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time reads and writes of every device's memory asked for. Raises CannotLook and UsageError."""
     devices.each(
         options.device,
@@ -36,7 +37,7 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     )
 
 
-def _rows(options: Options, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
+def _rows(options: BandwidthOptions, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
     room = room_for(accel, options.host_share)
     sizes = sizes_for(options, accel, room)
     operations = tuple(ARRAYS)

@@ -12,6 +12,8 @@ from typing import Literal
 
 import torch
 
+from gpucheck.bench.bandwidth.options import GRAIN, ITEM, ROW
+
 Operation = Literal["read", "write", "copy", "triad"]
 # How many arrays of the size each operation reads and writes; `read` also writes a sum for each row.
 ARRAYS: dict[Operation, tuple[int, int]] = {"read": (1, 0), "write": (0, 1), "copy": (1, 1), "triad": (2, 1)}
@@ -21,11 +23,6 @@ CALLS: dict[Operation, str] = {
     "copy": "c.copy_(a)",
     "triad": "torch.add(a, b, alpha=s, out=c)",
 }
-ITEM = 4
-# A row's sum is one block's work on a device, without the second pass and the temporaries of a reduction to one number;
-# what is written is 1/16384 of what is read.
-ROW = 16384
-GRAIN = ROW * ITEM
 # Views are made beforehand: cutting a slice inside a timed call would be timed.
 MOST_SLICES = 16384
 # Twice a value is exact. No result is negative.

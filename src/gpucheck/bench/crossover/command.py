@@ -9,8 +9,9 @@ from typing import Any
 
 from gpucheck.bench import accelerated, devices
 from gpucheck.bench.crossover import crossing, judge
-from gpucheck.bench.crossover.cases import Options, operations, room
+from gpucheck.bench.crossover.cases import operations, room
 from gpucheck.bench.crossover.measure import Bench, measure, observed
+from gpucheck.bench.crossover.options import CrossoverOptions
 from gpucheck.bench.crossover.work import Operation
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook
@@ -34,7 +35,7 @@ NORMAL_SHARE = 0.5
 CALLS_A_POINT = 7
 
 
-def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Find from what size on every device asked for is faster than this CPU. Raises CannotLook and UsageError."""
     shared = accelerated.shared_with_facts(options.device, emit, shared, _on_a_cpu)
     answers: list[dict[str, Any]] = []
@@ -70,7 +71,7 @@ def _on_a_cpu() -> CannotLook:
 
 
 def _rows(
-    options: Options, accel: Accel, facts: Facts, emit: Emit, deadline: float, ended: dict[str, str]
+    options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, deadline: float, ended: dict[str, str]
 ) -> Iterator[Measurement]:
     if accel.is_cpu:
         raise _on_a_cpu()

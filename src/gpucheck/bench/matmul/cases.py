@@ -1,8 +1,7 @@
-"""What `bench matmul` multiplies: the options, what a device has, and the products that these mean."""
+"""What `bench matmul` multiplies: what a device has, and the products that these mean."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -10,14 +9,13 @@ from typing import Any, Literal
 import torch
 
 from gpucheck import units
-from gpucheck.bench.matmul.product import DTYPES, KINDS, Dtype, Kind, why_not
-from gpucheck.bench.matmul.search_range import LARGEST_SIDE, Axis, Shape, parse_axes
+from gpucheck.bench.matmul.options import DTYPES, Dtype, MatmulOptions
+from gpucheck.bench.matmul.product import KINDS, Kind, why_not
+from gpucheck.bench.matmul.search_range import Shape
 from gpucheck.errors import UsageError
 from gpucheck.machine import caches, host
 from gpucheck.machine.accel import Accel
 from gpucheck.work import freivalds
-
-__all__ = ["DTYPES", "Case", "Dtype", "Options", "Support", "cases", "fitting", "parse", "support"]
 
 # 8192 fills the largest GPU of today (an H200 works on it for 1.4 ms in bfloat16), 4096 shows what smaller work gets;
 # the largest is not always the fastest (an L4 is faster at 2048 than at 10240). A CPU core needs 0.3 s for 2048.
@@ -33,21 +31,6 @@ COLD_FACTOR = 2
 ASSUMED_CACHE_BYTES = 256 * units.MIB
 # Small products would need more sets than it is worth to make; with fewer they are not called cold.
 MOST_SETS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for; empty means the documented default."""
-
-    dtypes: tuple[Dtype, ...] = ()
-    shapes: tuple[Shape, ...] = ()
-    time_budget_s: float | None = None
-    device: str = "auto"
-    search: bool = False
-    # Of M, N and K; None is the default of the device.
-    axes: tuple[Axis | None, Axis | None, Axis | None] = (None, None, None)
-    sustain_s: float | None = None
-    cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,57 +94,6 @@ def needed_bytes(kind: Kind, shape: Shape, sets: int = 1) -> int:
     of_a, of_b, of_result = kind.itemsizes
     matrices = m * k * of_a + k * n * of_b + m * n * of_result
     return sets * matrices + m * n * of_result + max(m * n, freivalds.extra_bytes(m, n, k))
-
-
-def parse(
-    *,
-    dtypes: Sequence[str] = (),
-    sizes: Sequence[str] = (),
-    shapes: Sequence[str] = (),
-    time_budget_s: float | None = None,
-    device: str = "auto",
-    search: bool = False,
-    ranges: Mapping[str, str] | None = None,
-    sustain_s: float | None = None,
-    cold: bool = False,
-) -> Options:
-    """Options from what was typed; `ranges` by the names of their options. Raises UsageError."""
-    axes = parse_axes(ranges or {})
-    if search and (sizes or shapes):
-        raise UsageError("--search looks for the shape itself", "", "give --range instead of --size and --shape")
-    if any(axes) and not search:
-        raise UsageError("a range is something to search in", "", "give --search too")
-    for dtype in dtypes:
-        if dtype not in DTYPES:
-            raise UsageError(f"--dtype {dtype!r} is not known", "", f"give {', '.join(DTYPES)}")
-    sides = [_side(text, "--size", text) for text in sizes]
-    wanted = [(side, side, side) for side in sides] + [_shape(text) for text in shapes]
-    return Options(
-        dtypes=tuple(dtype for dtype in DTYPES if dtype in dtypes),
-        shapes=tuple(dict.fromkeys(wanted)),
-        time_budget_s=time_budget_s,
-        device=device,
-        search=search,
-        axes=axes,
-        sustain_s=sustain_s,
-        cold=cold,
-    )
-
-
-def _shape(text: str) -> Shape:
-    parts = text.lower().split("x")
-    if len(parts) != 3:
-        raise UsageError(f"--shape {text!r} is not understood", "", "write it MxNxK, like 4096x4096x1024")
-    m, n, k = (_side(part, "--shape", text) for part in parts)
-    return m, n, k
-
-
-def _side(part: str, option: str, whole: str) -> int:
-    if not re.fullmatch(r"\d+", part, re.ASCII) or not 1 <= int(part) <= LARGEST_SIDE:
-        raise UsageError(
-            f"{option} {whole!r} is no size of a matrix", f"a side is a whole number from 1 to {LARGEST_SIDE}"
-        )
-    return int(part)
 
 
 def support(dtype: Dtype, accel: Accel) -> Support:
@@ -241,16 +173,16 @@ def _by_default(dtype: Dtype, has: Support, accel: Accel) -> bool:
     return dtype != "float64" or accel.kind != "cuda" or accel.compute_capability in FAST_FLOAT64
 
 
-def cases(options: Options, accel: Accel) -> list[Case]:
+def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
     """The cases to time. Without `--dtype`: what the device really has; what it emulates runs only when asked for."""
     sizes = DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"]
-    shapes = options.shapes or tuple((size, size, size) for size in sizes)
+    shapes = options.wanted or tuple((size, size, size) for size in sizes)
     supports = {dtype: support(dtype, accel) for dtype in options.dtypes or DTYPES}
     wanted = [dtype for dtype, has in supports.items() if options.dtypes or _by_default(dtype, has, accel)]
     return [_case(dtype, shape, supports[dtype], options, accel) for dtype in wanted for shape in shapes]
 
 
-def _case(dtype: Dtype, shape: Shape, has: Support, options: Options, accel: Accel) -> Case:
+def _case(dtype: Dtype, shape: Shape, has: Support, options: MatmulOptions, accel: Accel) -> Case:
     problem = why_not(dtype, shape, accel)
     if has.kind != "none" and problem:
         has = Support("none", f"{'x'.join(map(str, shape))}: {problem}")
@@ -267,12 +199,12 @@ def _case(dtype: Dtype, shape: Shape, has: Support, options: Options, accel: Acc
     return replace(one, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS, rotation=told)
 
 
-def fitting(found: Sequence[Case], options: Options, room: int) -> Iterator[Case]:
+def fitting(found: Sequence[Case], options: MatmulOptions, room: int) -> Iterator[Case]:
     """The cases that fit into `room` bytes. One that the user asked for and that does not is a UsageError."""
     for case in found:
         if case.bytes <= room:
             yield case
-        elif options.shapes:
+        elif options.wanted:
             raise UsageError(
                 f"{case.label} does not fit",
                 f"its matrices, a copy of the result and its check take {units.capacity(case.bytes)}, "

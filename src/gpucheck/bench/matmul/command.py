@@ -12,9 +12,10 @@ from gpucheck import units
 from gpucheck.bench import chosen, devices, efficiency, share
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import search_judge, search_run, sustain, sustain_judge
-from gpucheck.bench.matmul.cases import Case, Options, cases, fitting
+from gpucheck.bench.matmul.cases import Case, cases, fitting
 from gpucheck.bench.matmul.judge import judge
 from gpucheck.bench.matmul.measure import measure
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
@@ -37,7 +38,7 @@ LEAST_ROWS_S = 1.0
 _T = TypeVar("_T")
 
 
-def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time matrix products on every device asked for. Raises CannotLook and UsageError."""
     if options.search and options.cold:
         raise UsageError(
@@ -70,13 +71,13 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
     )
 
 
-def default_s(options: Options, accel: Accel) -> float:
+def default_s(options: MatmulOptions, accel: Accel) -> float:
     """The time for one device where none was given."""
     rows_s = search_run.DEFAULT_BUDGET_S if options.search else DEFAULT_BUDGET_S
     return rows_s + _sustaining_s(options, cases(options, accel))
 
 
-def _sustaining_s(options: Options, wanted: Sequence[Case]) -> float:
+def _sustaining_s(options: MatmulOptions, wanted: Sequence[Case]) -> float:
     dtypes = {case.dtype for case in wanted if case.support.kind != "none"}
     return len(dtypes) * (options.sustain_s + sustain.IDLE_S) if options.sustain_s else 0.0
 
@@ -85,7 +86,7 @@ def _sustaining_s(options: Options, wanted: Sequence[Case]) -> float:
 class _Rows:
     """One device's rows: for each dtype the shapes asked for, or what a search finds beside the usual ones."""
 
-    options: Options
+    options: MatmulOptions
     accel: Accel
     emit: Emit
     deadline: float

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 
+from gpucheck.bench.matmul.options import Dtype
 from gpucheck.machine.accel import Accel, feature
 
-Dtype = Literal["float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"]
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 Shape = tuple[int, int, int]
 _T = TypeVar("_T")
 

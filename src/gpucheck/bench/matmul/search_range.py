@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpucheck.errors import UsageError
@@ -57,18 +57,6 @@ class Grid:
     def count(self) -> int | None:
         """How many shapes fit; None where there are too many to list."""
         return sum(1 for _ in self.shapes()) if self.product <= MOST_LISTED else None
-
-
-def parse_axes(ranges: Mapping[str, str]) -> tuple[Axis | None, Axis | None, Axis | None]:
-    """The axes of M, N and K from `--range` (all three) and `--m`, `--n`, `--k`; None where none was given.
-
-    Raises UsageError.
-    """
-    found = []
-    for name in ("--m", "--n", "--k"):
-        option = name if ranges.get(name) else "--range"
-        found.append(parse_axis(ranges[option], option) if ranges.get(option) else None)
-    return found[0], found[1], found[2]
 
 
 def parse_axis(text: str, option: str) -> Axis:

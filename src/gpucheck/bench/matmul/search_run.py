@@ -8,7 +8,8 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.cases import Case, Options
+from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.search import Search
 from gpucheck.bench.matmul.search_device import Tries, allocate, fitting
 from gpucheck.bench.matmul.search_range import Axis, Grid, Shape
@@ -26,7 +27,7 @@ DEFAULT_AXES = {"accelerator": Axis(1024, 16384, 1024), "cpu": Axis(128, 2048, 1
 PROGRESS_EVERY_S = 2.0
 
 
-def grid_of(options: Options, accel: Accel) -> Grid:
+def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
     """The range that was asked for, else the default of the kind of device."""
     default = DEFAULT_AXES["cpu" if accel.is_cpu else "accelerator"]
     m, n, k = (axis or default for axis in options.axes)

@@ -1,4 +1,4 @@
-"""What `bench overlap` puts side by side: the options, the cases, and the memory that they may take."""
+"""What `bench overlap` puts side by side: the cases, and the memory that they may take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Literal
 
 from gpucheck import units
 from gpucheck.bench.matmul import cases as products
-from gpucheck.bench.transfer.cases import DIRECTIONS, Direction, HostMemory, Room
+from gpucheck.bench.matmul.options import Dtype
+from gpucheck.bench.overlap.options import SMALLEST_SIZE, OverlapOptions
+from gpucheck.bench.transfer.cases import Room
+from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine.accel import Accel
 from gpucheck.units import MIB
@@ -17,23 +20,8 @@ Streams = Literal[1, 2]
 # 1.2 ms on PCIe 5 and 5 on PCIe 3, from pageable memory often ten times that: long against a launch and a wait (some
 # 10 µs), and short enough for ten rounds of each case.
 DEFAULT_SIZE = 64 * MIB
-# Below this launching a copy takes about as long as copying (1 MiB is 19 µs on PCIe 5).
-SMALLEST_SIZE = MIB
-# What buffers may take of the host's memory that is left.
-HOST_SHARE = 0.25
 # Pageable and pinned.
 HOST_BUFFERS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for; `host_share` is what buffers may take of the host's memory that is left."""
-
-    size: int | None = None
-    directions: tuple[Direction, ...] = DIRECTIONS["both"]
-    time_budget_s: float | None = None
-    device: str = "auto"
-    host_share: float = HOST_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +40,7 @@ class Case:
         return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}, {streams}"
 
 
-def parse(
-    *, size: str = "", direction: str = "both", time_budget_s: float | None = None, device: str = "auto"
-) -> Options:
-    """Options from what was typed. Raises UsageError."""
-    if direction not in DIRECTIONS:
-        raise UsageError(f"--direction {direction!r} is not known", "", f"give {', '.join(DIRECTIONS)}")
-    wanted = units.parse_size(size, smallest=SMALLEST_SIZE) if size else None
-    return Options(wanted, DIRECTIONS[direction], time_budget_s, device)
-
-
-def size_for(options: Options, room: Room) -> int:
+def size_for(options: OverlapOptions, room: Room) -> int:
     """The size of a copy. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
     most = room.most(HOST_BUFFERS)
     if most < SMALLEST_SIZE:
@@ -84,7 +62,7 @@ def size_for(options: Options, room: Room) -> int:
     return options.size
 
 
-def cases(options: Options, accel: Accel, size: int, *, pinned: bool, two_streams: bool) -> list[Case]:
+def cases(options: OverlapOptions, accel: Accel, size: int, *, pinned: bool, two_streams: bool) -> list[Case]:
     """The cases in order, the most telling first: what a part of the time is left for is told at least of those."""
     memories: tuple[HostMemory, ...] = ("pinned", "pageable") if pinned else ("pageable",)
     streams: tuple[Streams, ...] = (2, 1) if two_streams else (1,)
@@ -96,7 +74,7 @@ def cases(options: Options, accel: Accel, size: int, *, pinned: bool, two_stream
     ]
 
 
-def fast_dtype(accel: Accel) -> products.Dtype:
+def fast_dtype(accel: Accel) -> Dtype:
     """What this device computes in fastest, of what it really has: bfloat16, else float16, else float32."""
-    wanted: tuple[products.Dtype, ...] = ("bfloat16", "float16")
+    wanted: tuple[Dtype, ...] = ("bfloat16", "float16")
     return next((dtype for dtype in wanted if products.support(dtype, accel).kind == "native"), "float32")

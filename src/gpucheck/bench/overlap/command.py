@@ -9,8 +9,9 @@ from typing import Any
 from gpucheck.bench import accelerated, devices
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.overlap import judge
-from gpucheck.bench.overlap.cases import HOST_BUFFERS, Options, cases, fast_dtype, size_for
+from gpucheck.bench.overlap.cases import HOST_BUFFERS, cases, fast_dtype, size_for
 from gpucheck.bench.overlap.measure import SLICES, Bench, Compute, compute, measure, warm_up
+from gpucheck.bench.overlap.options import OverlapOptions
 from gpucheck.bench.transfer.measure import Buffers, buffers, room_for, wake
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
@@ -26,7 +27,7 @@ DEFAULT_BUDGET_S = 10.0
 LONGEST_CASE_S = 2.0
 
 
-def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Measure what of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
     shared = accelerated.shared_with_facts(options.device, emit, shared, _on_a_cpu)
     answers: list[dict[str, Any]] = []
@@ -56,7 +57,7 @@ def _on_a_cpu() -> CannotLook:
     )
 
 
-def _rows(options: Options, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
+def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
     if accel.is_cpu:
         raise _on_a_cpu()
     room = room_for(accel, options.host_share)

@@ -10,10 +10,11 @@ from typing import Any
 from gpucheck import units
 from gpucheck.bench.transfer import both_ways_windows
 from gpucheck.bench.transfer.both_ways_windows import Lane
-from gpucheck.bench.transfer.cases import Direction, Room
+from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.copies import Copies
 from gpucheck.bench.transfer.measure import SAMPLING_SHARE, VERIFYING_SHARE, Buffers, buffers, wake
 from gpucheck.bench.transfer.setting import Setting
+from gpucheck.directions import Direction
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing

@@ -15,7 +15,7 @@ from typing import Any
 from gpucheck.bench.transfer import bound_talk
 from gpucheck.bench.transfer.bound_judge import REMOTE
 from gpucheck.bench.transfer.bound_talk import Lost, Start, Talk
-from gpucheck.bench.transfer.cases import Options
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import kernel_driver, numa
 from gpucheck.machine.accel import Accel
@@ -38,7 +38,7 @@ ANSWER_TIMEOUT_S = 60.0
 
 
 def rows(
-    options: Options, parts: Sequence[str], accel: Accel, emit: Emit, deadline: float, ran: set[str]
+    options: TransferOptions, parts: Sequence[str], accel: Accel, emit: Emit, deadline: float, ran: set[str]
 ) -> Iterator[Measurement]:
     """The rows of these parts from the device's own node; with `remote` the copies from the farthest node as well.
 
@@ -97,7 +97,7 @@ def _node_by_address(accel: Accel) -> int | None:
 
 
 def measured(
-    options: Options,
+    options: TransferOptions,
     parts: Sequence[str],
     accel: Accel,
     emit: Emit,

@@ -36,7 +36,7 @@ def _work(setup: dict[str, Any], say: Say) -> None:
     bound = numa.bind(setup["node"])
     # From here on torch may start its threads.
     from gpucheck.bench.transfer import command, parts
-    from gpucheck.bench.transfer.cases import Options
+    from gpucheck.bench.transfer.options import TransferOptions
     from gpucheck.machine import accel
 
     device = accel.open_device(setup["device"], name=setup["name"], uuid=setup["uuid"])
@@ -56,7 +56,9 @@ def _work(setup: dict[str, Any], say: Say) -> None:
     wanted = [part for part in parts.PARTS if part.id in setup["parts"]]
     ran: set[str] = set()
     deadline = time.monotonic() + for_s
-    for one in command.rows_on(from_json(Options, setup["options"]), wanted, device, emit, deadline, ran, bound):
+    for one in command.rows_on(
+        from_json(TransferOptions, setup["options"]), wanted, device, emit, deadline, ran, bound
+    ):
         say({"ran": sorted(ran)})
         say({"measurement": to_json(one)})
     say({"end": True})

@@ -1,4 +1,4 @@
-"""What `bench transfer` copies: the options, the rows that they mean, and the memory that these may take."""
+"""What `bench transfer` copies: the rows that the options mean, and the memory that these may take."""
 
 from __future__ import annotations
 
@@ -7,65 +7,26 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpucheck import units
+from gpucheck.bench.transfer.options import TransferOptions
+from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine.accel import Accel
 from gpucheck.units import GIB, KIB, MIB
 
-Direction = Literal["host_to_device", "device_to_host", "host_to_host"]
-HostMemory = Literal["pageable", "pinned"]
 # `link`: on the device's clock; `as_called`: on the host's, with the wait for its end.
 Timed = Literal["link", "as_called"]
-# From the device's own NUMA node, from the farthest one too, or from wherever the system runs us.
-Numa = Literal["none", "local", "remote"]
-NUMA: dict[str, Numa] = {"none": "none", "local": "local", "remote": "remote"}
-
-DIRECTIONS: dict[str, tuple[Direction, ...]] = {
-    "both": ("host_to_device", "device_to_host"),
-    "host_to_device": ("host_to_device",),
-    "h2d": ("host_to_device",),
-    "device_to_host": ("device_to_host",),
-    "d2h": ("device_to_host",),
-}
-MEMORIES: dict[str, tuple[HostMemory, ...]] = {
-    "both": ("pageable", "pinned"),
-    "pageable": ("pageable",),
-    "pinned": ("pinned",),
-}
 # A batch of token ids, of feature rows and of images; then what fills a link: 128 MiB, nvbandwidth's 512 MiB, and twice
 # that, where some machines fall off.
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
 SWEEP = tuple(2**power for power in range(12, 31))
-LARGEST_SIZE = 2**45
 
 # A cold copy's slices rotate over so many times the last-level cache.
 COLD_FACTOR = 2
 # A window's copies each have their own slice where these hold them: a few windows of a millisecond at 60 GB/s, or the
 # four untimed copies and the timed one. All is filled and compared, which takes a host as long as copying.
 ROTATED_BYTES, ROTATED_SLICES = 256 * MIB, 5
-# What buffers may take of the host's memory that is left, so that the machine keeps working.
-HOST_SHARE = 0.5
 # No more than this to rotate over; a row that then stays in the cache is labelled warm.
 MOST_BYTES = 2 * GIB
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for; no sizes means the six of the documentation, or the sweep.
-
-    `only` and `skip` are prefixes of the ids of parts, `host_share` is what all buffers together may take of the host's
-    memory that is left.
-    """
-
-    sizes: tuple[int, ...] = ()
-    sweep: bool = False
-    directions: tuple[Direction, ...] = DIRECTIONS["both"]
-    memories: tuple[HostMemory, ...] = MEMORIES["both"]
-    time_budget_s: float | None = None
-    device: str = "auto"
-    only: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    host_share: float = HOST_SHARE
-    numa: Numa = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,47 +86,7 @@ class Room:
         return on_host if self.device is None else min(on_host, self.device)
 
 
-# -- options ----------------------------------------------------------------------------------------------------------
-
-
-def parse(
-    *,
-    sizes: Sequence[str] = (),
-    sweep: bool = False,
-    direction: str = "both",
-    host_memory: str = "both",
-    time_budget_s: float | None = None,
-    device: str = "auto",
-    only: Sequence[str] = (),
-    skip: Sequence[str] = (),
-    numa: str = "none",
-) -> Options:
-    """Options from what was typed. Raises UsageError."""
-    if sizes and sweep:
-        raise UsageError("--size and --sweep exclude each other", "", "give one of them")
-    if direction not in DIRECTIONS:
-        raise UsageError(f"--direction {direction!r} is not known", "", f"give {', '.join(DIRECTIONS)}")
-    if host_memory not in MEMORIES:
-        raise UsageError(f"--host-memory {host_memory!r} is not known", "", f"give {', '.join(MEMORIES)}")
-    if numa not in NUMA:
-        raise UsageError(f"--numa {numa!r} is not known", "", f"give {', '.join(NUMA)}")
-    parsed = {units.parse_size(text) for text in sizes}
-    if parsed and max(parsed) > LARGEST_SIZE:
-        raise UsageError(f"--size {max(parsed)} is too large", "no machine holds two buffers of 32 TiB")
-    return Options(
-        sizes=tuple(sorted(parsed)),
-        sweep=sweep,
-        directions=DIRECTIONS[direction],
-        memories=MEMORIES[host_memory],
-        time_budget_s=time_budget_s,
-        device=device,
-        only=tuple(only),
-        skip=tuple(skip),
-        numa=NUMA[numa],
-    )
-
-
-def cases(options: Options, accel: Accel, sizes: Sequence[int]) -> list[Case]:
+def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
     """The rows to time, the small ones first: where time runs out, the largest are missing of every kind alike.
 
     Pinned copies are timed twice where the device has a clock.
@@ -192,7 +113,7 @@ def cases(options: Options, accel: Accel, sizes: Sequence[int]) -> list[Case]:
     return found
 
 
-def fitting(options: Options, room: Room, host_buffers: int) -> tuple[list[int], list[int]]:
+def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[list[int], list[int]]:
     """The sizes that fit, and those that do not. Raises UsageError for one that the user named."""
     wanted = options.sizes or (SWEEP if options.sweep else SIZES)
     most = room.most(host_buffers)

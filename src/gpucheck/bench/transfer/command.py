@@ -10,8 +10,8 @@ from typing import Any
 from gpucheck.bench import devices
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.transfer import bound, bound_place, parts
-from gpucheck.bench.transfer.cases import Options
 from gpucheck.bench.transfer.measure import room_for
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.parts import PARTS, TOGETHER, Part
 from gpucheck.bench.transfer.setting import Setting, Together
 from gpucheck.errors import CannotLook, Terminated
@@ -41,10 +41,10 @@ class _Seen:
     results: list[dict[str, Any]] = field(default_factory=list)
 
 
-def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time copies to and from every device asked for. Raises CannotLook and UsageError."""
     began = time.monotonic()
-    chosen = parts.select(options.only, options.skip)
+    chosen = options.parts
     alone = [part for part in PARTS if part.id in chosen]
     several = any(part.id in chosen for part in TOGETHER)
     budget_s = options.time_budget_s
@@ -90,7 +90,7 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
 
 
 def rows_on(
-    options: Options,
+    options: TransferOptions,
     wanted: Sequence[Part],
     accel: Accel,
     emit: Emit,
@@ -143,7 +143,7 @@ def _no_time(left: Sequence[Part]) -> Finding:
     )
 
 
-def _together(options: Options, chosen: frozenset[str], seen: _Seen, emit: Emit, deadline: float) -> None:
+def _together(options: TransferOptions, chosen: frozenset[str], seen: _Seen, emit: Emit, deadline: float) -> None:
     todo = [part for part in TOGETHER if part.id in chosen and part.applies(seen.ids)]
     ran: set[str] = set()
     try:

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import DataLoader
 
-from gpucheck.bench.transfer.cases import Direction, HostMemory
 from gpucheck.bench.transfer.copies import WORD
 from gpucheck.bench.transfer.measure import Buffers
+from gpucheck.directions import Direction, HostMemory
 from gpucheck.machine.accel import Accel
 
 # How many samples a DataLoader's batch has, whatever its size: each is fetched and stacked on its own.

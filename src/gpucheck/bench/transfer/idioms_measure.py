@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from gpucheck import units
-from gpucheck.bench.transfer.cases import HostMemory, Room
+from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.copies import WORD
 from gpucheck.bench.transfer.idioms import BATCH_SAMPLES, Call, Idiom, Stage, of_device
 from gpucheck.bench.transfer.measure import buffers
 from gpucheck.bench.transfer.setting import Setting
+from gpucheck.directions import HostMemory
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing

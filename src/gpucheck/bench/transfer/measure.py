@@ -10,9 +10,11 @@ import torch
 
 from gpucheck import units
 from gpucheck.bench.transfer import bound_place, link
-from gpucheck.bench.transfer.cases import HOST_SHARE, Case, HostMemory, Room, cases, fitting
+from gpucheck.bench.transfer.cases import Case, Room, cases, fitting
 from gpucheck.bench.transfer.copies import Buffer, Copies, Verified, allocate
+from gpucheck.bench.transfer.options import HOST_SHARE
 from gpucheck.bench.transfer.setting import Setting
+from gpucheck.directions import HostMemory
 from gpucheck.errors import CannotLook
 from gpucheck.machine import caches, host
 from gpucheck.machine.accel import Accel

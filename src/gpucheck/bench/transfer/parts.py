@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpucheck import naming
 from gpucheck.bench.transfer import (
     both_ways,
     both_ways_judge,
@@ -81,24 +80,6 @@ TOGETHER: tuple[TogetherPart, ...] = (
     TogetherPart("together", together.NAME, 2.0, together.rows, together_judge.judge),
     TogetherPart("peer", peer_judge.NAME, 3.0, peer.rows, peer_judge.judge, peer.applies),
 )
-
-
-def select(only: Sequence[str], skip: Sequence[str]) -> frozenset[str]:
-    """The ids of the parts that begin with one of `only` (all where it is empty) and with none of `skip`.
-
-    Raises UsageError for a prefix that fits none, and where nothing is left.
-    """
-    known = [*(part.id for part in PARTS), *(part.id for part in TOGETHER)]
-    chosen = naming.select(
-        known,
-        str,
-        only,
-        skip,
-        noun="part",
-        nothing="nothing would be measured",
-        meant=lambda _: f"the parts are {', '.join(known)}",
-    )
-    return frozenset(chosen)
 
 
 def judge_device(measurements: Sequence[Measurement], facts: Facts, ran: Iterable[str]) -> list[Finding]:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpucheck.bench.transfer.cases import Options, Room
+from gpucheck.bench.transfer.cases import Room
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.numa import Bound
 from gpucheck.measure.telemetry import Watch
@@ -21,7 +22,7 @@ class Setting:
     `bound` is the NUMA node that this process was bound to before it began.
     """
 
-    options: Options
+    options: TransferOptions
     accel: Accel
     room: Room
     watch: Watch
@@ -43,7 +44,7 @@ class Setting:
 class Together:
     """Several devices at once, by torch's names; each works in a child, this process opens none of them anew."""
 
-    options: Options
+    options: TransferOptions
     ids: Sequence[str]
     facts: Facts
     emit: Emit

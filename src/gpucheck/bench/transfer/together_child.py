@@ -22,9 +22,9 @@ from gpucheck.machine.speaking import claim_stdout
 from gpucheck.report.codec import to_json
 
 if TYPE_CHECKING:  # torch comes after binding
-    from gpucheck.bench.transfer.cases import Direction, HostMemory
     from gpucheck.bench.transfer.copies import Copies
     from gpucheck.bench.transfer.measure import Buffers
+    from gpucheck.directions import Direction, HostMemory
     from gpucheck.machine.accel import Accel
     from gpucheck.measure.telemetry import Watch
     from gpucheck.report.measurement import Measurement

@@ -1,0 +1,39 @@
+"""What `bench bandwidth` can be asked for. Pure: read before torch is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpucheck import units
+from gpucheck.options import option
+
+ITEM = 4  # float32
+# A row's sum is one block's work on a device, without the second pass and the temporaries of a reduction to one number;
+# what is written is 1/16384 of what is read. Arrays are whole rows.
+ROW = 16384
+GRAIN = ROW * ITEM
+# What the three arrays may take of the host's memory that is left, so that the machine keeps working.
+HOST_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthOptions:
+    """What the user asked for; no sizes means one, by the kind of device. Sizes are rounded down to whole rows.
+
+    `host_share` is what the three arrays may take of the host's memory that is left.
+    """
+
+    sizes: tuple[int, ...] = option(
+        "Of each of three arrays, in steps of 64 KiB; default 1GiB, on a CPU 256MiB, more where 4 × the cache is more. "
+        "Repeatable.",
+        name="--size",
+        metavar="SIZE",
+        parse=lambda text, name: units.parse_size(text, name, smallest=GRAIN) // GRAIN * GRAIN,
+        repeat=True,
+        fold=lambda sizes: tuple(sorted(set(sizes))),
+    )
+    time_budget_s: float | None = option(
+        "For all of it; default 10s.", name="--time-budget", metavar="TIME", parse=units.parse_duration
+    )
+    device: str = "auto"
+    host_share: float = HOST_SHARE

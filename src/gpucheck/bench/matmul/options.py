@@ -1,0 +1,101 @@
+"""What `bench matmul` can be asked for. Pure: read before torch is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from gpucheck import units
+from gpucheck.bench.matmul.search_range import LARGEST_SIDE, Axis, Shape, parse_axis
+from gpucheck.errors import UsageError
+from gpucheck.options import option
+
+Dtype = Literal["float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+
+def parse_side(text: str, name: str, whole: str = "") -> int:
+    """One side of a matrix; `whole` is the text that it is a part of. Raises UsageError."""
+    if not re.fullmatch(r"\d+", text, re.ASCII) or not 1 <= int(text) <= LARGEST_SIDE:
+        raise UsageError(
+            f"{name} {whole or text!r} is no size of a matrix", f"a side is a whole number from 1 to {LARGEST_SIDE}"
+        )
+    return int(text)
+
+
+def parse_square(text: str, name: str) -> Shape:
+    """The shape of a product of square matrices. Raises UsageError."""
+    side = parse_side(text, name)
+    return side, side, side
+
+
+def parse_shape(text: str, name: str) -> Shape:
+    """M, N and K in `4096x4096x1024`. Raises UsageError."""
+    parts = text.lower().split("x")
+    if len(parts) != 3:
+        raise UsageError(f"{name} {text!r} is not understood", "", "write it MxNxK, like 4096x4096x1024")
+    m, n, k = (parse_side(part, name, repr(text)) for part in parts)
+    return m, n, k
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulOptions:
+    """What the user asked for; empty means the documented default."""
+
+    dtypes: tuple[Dtype, ...] = option(
+        "float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fnuz or int8; default what the device "
+        "really has, on a CPU float32, float16 and bfloat16 of these. Repeatable.",
+        name="--dtype",
+        metavar="DTYPE",
+        choices=DTYPES,
+        repeat=True,
+        fold=lambda given: tuple(dtype for dtype in DTYPES if dtype in given),
+    )
+    squares: tuple[Shape, ...] = option(
+        "Square matrices of this side. Repeatable.", name="--size", metavar="N", parse=parse_square, repeat=True
+    )
+    shapes: tuple[Shape, ...] = option(
+        "(M×K)·(K×N). Repeatable.", name="--shape", metavar="MxNxK", parse=parse_shape, repeat=True
+    )
+    cold: bool = option("Rotate over more matrices than the last-level cache holds.", False)
+    search: bool = option("Find the fastest shape of each dtype, coarse to fine.", False)
+    span: Axis | None = option(
+        "Where --search looks, in M, N and K; default 1024:16384:1024, on a CPU 128:2048:128.",
+        name="--range",
+        metavar="LOW:HIGH:STEP",
+        parse=parse_axis,
+    )
+    m: Axis | None = option("The same for M alone, or one value.", metavar="RANGE", parse=parse_axis)
+    n: Axis | None = option("The same for N alone, or one value.", metavar="RANGE", parse=parse_axis)
+    k: Axis | None = option("The same for K alone, or one value.", metavar="RANGE", parse=parse_axis)
+    sustain_s: float | None = option(
+        "Then run the fastest product of each dtype for so long: burst against sustained.",
+        name="--sustain",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
+    time_budget_s: float | None = option(
+        "For all of it; default 30s, with --search 60s, and the time of --sustain.",
+        name="--time-budget",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
+    device: str = "auto"
+
+    @property
+    def wanted(self) -> tuple[Shape, ...]:
+        """The shapes asked for, each once."""
+        return tuple(dict.fromkeys((*self.squares, *self.shapes)))
+
+    @property
+    def axes(self) -> tuple[Axis | None, Axis | None, Axis | None]:
+        """Of M, N and K; None is the default of the device."""
+        return self.m or self.span, self.n or self.span, self.k or self.span
+
+    def check(self) -> None:
+        """Raises UsageError for what does not go together."""
+        if self.search and self.wanted:
+            raise UsageError("--search looks for the shape itself", "", "give --range instead of --size and --shape")
+        if any(self.axes) and not self.search:
+            raise UsageError("a range is something to search in", "", "give --search too")

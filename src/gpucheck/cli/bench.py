@@ -1,0 +1,120 @@
+"""`gpucheck bench …`: a command for each row of the table of benchmarks, alone or in fresh processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gpucheck import units
+from gpucheck.bench.benchmarks import BENCHMARKS, Benchmark
+from gpucheck.cli.common import Common, add, exit_codes_epilog
+from gpucheck.errors import UsageError
+from gpucheck.options import option
+
+if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.report.events import Emit
+
+# A thousand processes of seconds each are hours: more is a slip of the keyboard.
+MOST_RUNS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatOptions:
+    """In how many processes a benchmark runs, and what it is compared with."""
+
+    runs: int | None = option(
+        "Run it in so many fresh processes, each with its own time budget; default 1, with --baseline 7.",
+        metavar="N",
+        parse=lambda text, name: units.parse_whole(text, name, largest=MOST_RUNS),
+    )
+    baseline: str | None = option("Compare with this document of an earlier run.", metavar="FILE")
+
+    @property
+    def count(self) -> int:
+        """How many processes; 1 is this one."""
+        if self.runs is not None:
+            return self.runs
+        if not self.baseline:
+            return 1
+        from gpucheck.compare.comparison import USUAL_RUNS
+
+        return USUAL_RUNS
+
+
+app = typer.Typer(
+    help="How fast: copies between host and device, memory, matrix products.",
+    epilog=exit_codes_epilog(),
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def bench(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
+    def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
+        from gpucheck.cli import session
+
+        if common.given.get("fail_if_slower") and not repeat.baseline:
+            raise UsageError("--fail-if-slower needs something to compare with", "", "give --baseline FILE")
+        if repeat.baseline or repeat.count > 1:
+            return _again(common, options, repeat)
+
+        def measure(emit: Emit) -> None:
+            # torch comes with these: Ctrl-C ends in a report from here on
+            from gpucheck.bench.devices import Shared
+
+            limits = common.settings.thresholds if common.settings is not None else ()
+            one.command()(options, emit, Shared(limits=limits))
+
+        return session.run(common, measure)
+
+    return run
+
+
+for _row in BENCHMARKS:
+    add(app, _row.id, _command(_row), _row.options, group="bench", help=_row.help, beside=(RepeatOptions,))
+
+
+def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
+    """Run the command in fresh processes, each with the options as they were typed, and compare with the baseline."""
+    from gpucheck.bench import runs
+    from gpucheck.cli import compare, session
+
+    limit = compare.limit_of(common.given.get("fail_if_slower"))
+    before = compare.load(repeat.baseline) if repeat.baseline else None
+    arguments = arguments_of(common)
+
+    def work(emit: Emit) -> None:
+        after = runs.command(arguments, repeat.count, emit, budget_s=options.time_budget_s or 0.0)
+        if before is not None:
+            compare.conclude(before, after, limit, emit, common)
+
+    return session.run(common, work)
+
+
+# What a command takes for itself and does not hand on to its runs.
+_OWN = ("runs", "baseline", "fail_if_slower")
+
+
+def arguments_of(common: Common) -> list[str]:
+    """The command line of one run: the command's own options as they were given, and the device."""
+    arguments = [*common.command.split(), "--device", common.device]
+    if common.config:
+        arguments += ["--config", common.config]
+    for name, value in common.given.items():
+        option_name = f"--{name.replace('_', '-')}"
+        if name in _OWN or value is None or value is False:
+            continue
+        if value is True:
+            arguments.append(option_name)
+        else:
+            for text in value if isinstance(value, list) else [value]:
+                arguments += [option_name, str(text)]
+    return arguments

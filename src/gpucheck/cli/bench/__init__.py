@@ -1,1 +1,0 @@
-"""`gpucheck bench …`: a file for each benchmark."""

@@ -1,0 +1,108 @@
+"""One declaration of an option, and everything that is made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pytest
+
+from gpucheck import units
+from gpucheck.bench.benchmarks import ALL, BENCHMARKS
+from gpucheck.bench.crossover import options as crossover
+from gpucheck.bench.crossover.work import OPERATIONS
+from gpucheck.bench.matmul import options as matmul
+from gpucheck.bench.matmul.product import KINDS
+from gpucheck.bench.transfer import options as transfer
+from gpucheck.bench.transfer import parts
+from gpucheck.cli import app as app_module
+from gpucheck.cli.common import PARAMETERS
+from gpucheck.errors import UsageError
+from gpucheck.options import Option, declared, option, read
+
+EVERY = [(command, one) for command, rows in PARAMETERS.items() for one in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    sizes: tuple[int, ...] = option(
+        "Sizes.",
+        name="--size",
+        metavar="SIZE",
+        parse=units.parse_size,
+        repeat=True,
+        fold=lambda sizes: tuple(sorted(sizes)),
+    )
+    way: str = option("The way.", "both", choices=("both", "h2d"))
+    cold: bool = option("Cold.", False)
+    files: tuple[str, ...] = option("Files.", repeat=True, commas=False)
+    inside: int = 3
+
+    def check(self) -> None:
+        if self.cold and self.sizes:
+            raise UsageError("--cold and --size exclude each other")
+
+
+def test_what_is_declared_is_read_and_what_is_not_keeps_its_default() -> None:
+    assert read(Asked, {}) == Asked()
+    assert [one.name for one in declared(Asked)] == ["--size", "--way", "--cold", "--files"]
+    given: dict[str, Any] = {"size": ["1MiB,64KiB", "3"], "way": "h2d", "cold": False, "files": ["a,b"]}
+    assert read(Asked, given) == Asked((3, 64 * 2**10, 2**20), "h2d", files=("a,b",))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"size": ["1MiB,,2MiB"]}, "--size is empty; a variable that is not set reads so"),
+        ({"size": ["1MiB", " "]}, "--size is empty"),
+        ({"way": ""}, "--way is empty"),
+        ({"way": "h2dd"}, "--way 'h2dd' is not known; did you mean h2d?"),
+        ({"cold": True, "size": ["1"]}, "--cold and --size exclude each other"),
+    ],
+)
+def test_what_cannot_be_is_told_by_the_options_name(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read(Asked, given)
+    assert str(raised.value).startswith(words)
+
+
+@pytest.mark.parametrize(("command", "one"), EVERY, ids=[f"{command} {one.name}" for command, one in EVERY])
+def test_no_option_of_any_command_may_be_empty(command: str, one: Option, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--min-tflops "$LIMIT"` with LIMIT unset must not switch the gate off."""
+    if one.is_flag:
+        return
+    arguments = command.split()
+    if one.positional:
+        arguments += [""] * (2 if one.required else 1)
+    else:
+        arguments += [*(["old.json", "new.json"] if command == "compare" else []), one.name, ""]
+    assert app_module.main(arguments) == 2
+    captured = capsys.readouterr()
+    name = "OLD" if one.required else one.name
+    assert captured.out == "" and captured.err.startswith(f"gpucheck: {name} is empty; ")
+
+
+@pytest.mark.parametrize("variable", ["GPUCHECK_DEVICE", "GPUCHECK_STRICT", "GPUCHECK_TIME_BUDGET"])
+def test_an_empty_variable_is_not_set(
+    variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable, "")
+    assert app_module.main(["explain", "--list", "--json"]) == 0
+
+
+def test_names_are_unique_and_told_in_the_same_words() -> None:
+    for command, rows in PARAMETERS.items():
+        names = [one.name for one in rows]
+        assert len(names) == len(set(names)), command
+    helps = {(one.name, one.help) for _, one in EVERY if one.name in ("--json", "--output", "--runs", "--baseline")}
+    assert len(helps) == 4
+
+
+def test_what_is_known_before_torch_is_what_torch_then_brings() -> None:
+    assert set(transfer.PARTS) == {one.id for one in (*parts.PARTS, *parts.TOGETHER)}
+    assert tuple(one.id for one in OPERATIONS) == crossover.OPERATIONS
+    assert set(matmul.DTYPES) == set(KINDS)
+    for one in BENCHMARKS:
+        assert callable(one.command())
+        assert "device" in {field.name for field in fields(one.options)}
+    assert BENCHMARKS[-1].id == ALL
