@@ -38,9 +38,20 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and where it is.")] = False,
+    show_completion: Annotated[
+        str | None,
+        typer.Option("--show-completion", metavar="SHELL", help="Print the completion script of bash, zsh or fish."),
+    ] = None,
 ) -> int:
     if version:
         print(f"gpucheck {gpucheck.__version__} ({_folder()})")
+        raise typer.Exit
+    if show_completion is not None:
+        from gpucheck import naming
+        from gpucheck.cli import completion
+
+        naming.one_of("--show-completion", show_completion, tuple(completion.SHELLS))
+        print(completion.SHELLS[show_completion]({**PARAMETERS, "schema": ()}), end="")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())

@@ -5,16 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpucheck import naming, units
+from gpucheck import units
 from gpucheck.options import option
 
 KINDS = ("cuda", "rocm", "mps", "xpu")
 _REQUIRE = "Fail unless torch can use one: cuda, mps, xpu."
-
-
-def _kind(text: str, name: str) -> str:
-    naming.one_of(name, text, KINDS)
-    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +38,7 @@ class DoctorOptions:
     """
 
     python: str | None = option("Diagnose the torch of another interpreter.", metavar="PATH")
-    require: str | None = option(_REQUIRE, metavar="KIND", parse=_kind)
+    require: str | None = option(_REQUIRE, metavar="KIND", choices=KINDS)
     timeout_s: float | None = option(
         "How long torch may take to answer; default 2m.",
         name="--timeout",
@@ -60,7 +55,7 @@ class DoctorOptions:
 class SmokeOptions:
     """What was asked. `require` is one of KINDS; `only` and `skip` are prefixes of check ids."""
 
-    require: str | None = option(_REQUIRE, metavar="KIND", parse=_kind)
+    require: str | None = option(_REQUIRE, metavar="KIND", choices=KINDS)
     min_devices: int | None = option("Fail unless torch can use so many.", metavar="N", parse=units.parse_whole)
     only: tuple[str, ...] = option("Only ids that begin so. Repeatable.", metavar="PREFIX", repeat=True)
     skip: tuple[str, ...] = option("No ids that begin so. Repeatable.", metavar="PREFIX", repeat=True)

@@ -1,0 +1,118 @@
+"""`gpucheck --show-completion SHELL`: a script that completes commands, options and their values.
+
+It is made from the same declarations as the help pages and holds them all, so completing starts no Python.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+
+from gpucheck.options import Option
+
+# What `--device` mostly gets; an index or a UUID is typed.
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "all")
+# Values that are files.
+FILES = ("FILE", "PATH", "TARGET", "OLD", "NEW")
+# What every help page has beside the declared options.
+ALWAYS = ("--help",)
+
+Parameters = Mapping[str, Sequence[Option]]
+
+
+def values(one: Option) -> tuple[str, ...]:
+    """What may stand behind an option, as far as it is a few words."""
+    return DEVICES if one.name == "--device" else one.choices
+
+
+def words(command: str, parameters: Parameters) -> list[str]:
+    """What a command can be followed by."""
+    return [*(one.name for one in parameters[command] if not one.positional), *ALWAYS]
+
+
+def first(parameters: Parameters, group: str = "") -> list[str]:
+    """The names below a group; of the program itself without one."""
+    return list(dict.fromkeys(name.removeprefix(group).split()[0] for name in parameters if name.startswith(group)))
+
+
+def bash(parameters: Parameters) -> str:
+    """For bash 3.2 and later."""
+    after = [
+        f"        {shlex.quote(f'{command}:{one.name}')}) words={shlex.quote(' '.join(values(one)))} ;;"
+        for command, rows in parameters.items()
+        for one in rows
+        if values(one)
+    ]
+    takes = sorted({one.name for rows in parameters.values() for one in rows if not one.positional and not one.is_flag})
+    listed = {one.name for rows in parameters.values() for one in rows if values(one)}
+    free = [name for name in takes if name not in listed]
+    below = shlex.quote(" ".join([*first(parameters, "bench "), *ALWAYS]))
+    of_command = [
+        f"        {shlex.quote(command)}) words={shlex.quote(' '.join(words(command, parameters)))} ;;"
+        for command in parameters
+    ]
+    return "\n".join(
+        [
+            "_gpucheck() {",
+            '    local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"',
+            '    local command="${COMP_WORDS[1]}" depth=1 words=""',
+            '    if [ "$command" = bench ]; then command="bench ${COMP_WORDS[2]}"; depth=2; fi',
+            '    if [ "$COMP_CWORD" -le "$depth" ]; then',
+            f"        words={shlex.quote(' '.join([*first(parameters), '--version', '--show-completion', *ALWAYS]))}",
+            f'        if [ "$COMP_CWORD" = 2 ]; then words={below}; fi',
+            '        COMPREPLY=($(compgen -W "$words" -- "$word"))',
+            "        return",
+            "    fi",
+            '    case "$command:$before" in',
+            *after,
+            f'        {"|".join(f"*:{name}" for name in free)}) COMPREPLY=($(compgen -f -- "$word")); return ;;',
+            "    esac",
+            '    if [ -z "$words" ]; then case "$command" in',
+            *of_command,
+            "    esac; fi",
+            '    COMPREPLY=($(compgen -W "$words" -- "$word"))',
+            '    case "$word" in -*) ;; *) [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -f -- "$word")) ;; esac',
+            "}",
+            "complete -o filenames -F _gpucheck gpucheck",
+            "",
+        ]
+    )
+
+
+def zsh(parameters: Parameters) -> str:
+    """For zsh, by the same words: `eval "$(gpucheck --show-completion zsh)"`."""
+    return "\n".join(
+        [
+            "#compdef gpucheck",
+            "autoload -Uz bashcompinit && bashcompinit",
+            bash(parameters),
+        ]
+    )
+
+
+def fish(parameters: Parameters) -> str:
+    """For fish 3 and later."""
+    lines = ["complete -c gpucheck -f"]
+    below = " ".join(first(parameters, "bench "))
+    for name in first(parameters):
+        lines.append(f"complete -c gpucheck -n __fish_use_subcommand -a {name}")
+    for name in first(parameters, "bench "):
+        condition = f"'__fish_seen_subcommand_from bench; and not __fish_seen_subcommand_from {below}'"
+        lines.append(f"complete -c gpucheck -n {condition} -a {name}")
+    for command, rows in parameters.items():
+        seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in command.split())
+        for one in rows:
+            if one.positional:
+                lines += [f"complete -c gpucheck -n '{seen}' -F"] if one.metavar in FILES else []
+                continue
+            parts = [f"complete -c gpucheck -n '{seen}' -l {one.name.removeprefix('--')}"]
+            if not one.is_flag:
+                parts.append("-rF" if one.metavar in FILES else "-x")
+            if values(one):
+                parts.append(f"-a '{' '.join(values(one))}'")
+            parts.append(f"-d {shlex.quote(one.help)}")
+            lines.append(" ".join(parts))
+    return "\n".join([*lines, ""])
+
+
+SHELLS: dict[str, Callable[[Parameters], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
