@@ -34,7 +34,9 @@ def check() -> int:
 
 
 def _pytest(python: str, arguments: Sequence[str]) -> List[str]:
-    return [python, "-m", "pytest", "--durations=10", *(arguments or IN_PARALLEL)]
+    # A debugger, or a number of processes that was asked for, goes first.
+    alone = any(one in ("--pdb", "-s") or one.startswith(("-n", "--numprocesses")) for one in arguments)
+    return [python, "-m", "pytest", "--durations=10", *(() if alone else IN_PARALLEL), *arguments]
 
 
 def _check(python: str) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.bench.matmul import product
+from gpucheck.bench.matmul.options import Dtype
 from gpucheck.machine import accel
 
 
-def needs(dtype: product.Dtype) -> None:
+def needs(dtype: Dtype) -> None:
     """Skip the test where there is no product of this dtype here."""
     cpu, kind = accel.open_device("cpu"), product.KINDS[dtype]
     flat = product.allocate(kind, (256, 256, 256), cpu.device)

@@ -9,8 +9,8 @@ import torch
 from gpucheck.bench.bandwidth import cases, command, judge, measure
 from gpucheck.bench.bandwidth import work as memory_work
 from gpucheck.bench.bandwidth.cases import Room
-from gpucheck.bench.bandwidth.options import BandwidthOptions
-from gpucheck.bench.bandwidth.work import GRAIN, POISON, ROW, Operation, Repeated
+from gpucheck.bench.bandwidth.options import GRAIN, ROW, BandwidthOptions
+from gpucheck.bench.bandwidth.work import POISON, Operation, Repeated
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory

@@ -15,6 +15,7 @@ from products_here import needs
 from gpucheck.bench.matmul import corruption, corruption_judge, judge, measure, product
 from gpucheck.bench.matmul.cases import Case, Support
 from gpucheck.bench.matmul.corruption import Repeats
+from gpucheck.bench.matmul.options import Dtype
 from gpucheck.bench.matmul.product import KINDS, Matrices
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -29,7 +30,7 @@ NATIVE = Support("native")
 UNSAMPLED = next(row for row in range(96) if row not in reference.sampled_rows(96))
 
 
-def sets(dtype: product.Dtype = "float32", count: int = 1) -> list[Matrices]:
+def sets(dtype: Dtype = "float32", count: int = 1) -> list[Matrices]:
     """Equal sets with their first results."""
     needs(dtype)
     kind, made = KINDS[dtype], []
@@ -53,7 +54,7 @@ def told(repeats: Repeats) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8"])
-def test_what_comes_out_the_same_is_no_difference(dtype: product.Dtype) -> None:
+def test_what_comes_out_the_same_is_no_difference(dtype: Dtype) -> None:
     made = sets(dtype)
     repeats = Repeats(made, CPU)
     KINDS[dtype].bind(made[0].a, made[0].b, made[0].out)()
@@ -68,7 +69,7 @@ def test_what_comes_out_the_same_is_no_difference(dtype: product.Dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8"])
-def test_any_bit_of_a_later_result_is_seen(dtype: product.Dtype) -> None:
+def test_any_bit_of_a_later_result_is_seen(dtype: Dtype) -> None:
     made = sets(dtype)
     repeats = Repeats(made, CPU)
     flip(made[0].out, UNSAMPLED, 79, 0)

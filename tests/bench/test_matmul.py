@@ -10,7 +10,7 @@ from products_here import needs
 
 from gpucheck.bench.matmul import cases, command, judge, measure, product
 from gpucheck.bench.matmul.cases import Case, Support
-from gpucheck.bench.matmul.options import MatmulOptions
+from gpucheck.bench.matmul.options import DTYPES, Dtype, MatmulOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, caches, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
@@ -94,7 +94,7 @@ def test_what_a_gpu_multiplies_in_hardware(
     capability: tuple[int, int], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
-    assert " ".join(cases.support(dtype, gpu(*capability)).kind for dtype in cases.DTYPES) == expected
+    assert " ".join(cases.support(dtype, gpu(*capability)).kind for dtype in DTYPES) == expected
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_a_gpu_multiplies_in_hardware(
 )
 def test_what_a_cpu_multiplies_in_hardware(flags: set[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "cpu_flags", lambda: frozenset(flags))
-    assert " ".join(cases.support(dtype, CPU).kind for dtype in cases.DTYPES) == expected
+    assert " ".join(cases.support(dtype, CPU).kind for dtype in DTYPES) == expected
 
 
 def test_what_is_emulated_runs_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def test_other_accelerators_have_no_float64_or_are_not_known() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"])
-def test_each_kind_of_product_is_computed_as_asked_and_exact_where_it_can_be(dtype: product.Dtype) -> None:
+def test_each_kind_of_product_is_computed_as_asked_and_exact_where_it_can_be(dtype: Dtype) -> None:
     needs(dtype)
     case = Case(dtype, (96, 80, 64), NATIVE)
     one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None)).measurement

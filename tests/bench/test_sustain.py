@@ -9,9 +9,9 @@ import pytest
 from products_here import needs
 from test_search_device import SIMULATED
 
-from gpucheck.bench.matmul import command, product, sustain, sustain_judge
+from gpucheck.bench.matmul import command, sustain, sustain_judge
 from gpucheck.bench.matmul.cases import Case, Support
-from gpucheck.bench.matmul.options import MatmulOptions
+from gpucheck.bench.matmul.options import Dtype, MatmulOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
@@ -168,7 +168,7 @@ def test_a_long_run_keeps_every_window_with_its_time() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "unit"), [("float8_e4m3fn", "FLOP/s"), ("int8", "OP/s")])
-def test_whatever_is_multiplied_can_be_sustained(dtype: product.Dtype, unit: str) -> None:
+def test_whatever_is_multiplied_can_be_sustained(dtype: Dtype, unit: str) -> None:
     needs(dtype)
     found = sustain.sustain(replace(CASE, dtype=dtype), CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
     assert found is not None and found.measurement.rate is not None

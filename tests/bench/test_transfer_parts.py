@@ -77,12 +77,12 @@ def test_ids_and_names_are_unique() -> None:
 
 
 def test_parts_are_chosen_by_prefix() -> None:
-    assert parts.select(("cop",), ()) == {"copies"}
-    assert parts.select((), ()) == {one.id for one in (*parts.PARTS, *parts.TOGETHER)}
+    assert TransferOptions(only=("cop",)).select() == {"copies"}
+    assert TransferOptions().select() == {one.id for one in (*parts.PARTS, *parts.TOGETHER)}
     with pytest.raises(UsageError, match="--only 'x' fits no part; the parts are copies"):
-        parts.select(("x",), ())
+        TransferOptions(only=("x",)).check()
     with pytest.raises(UsageError, match="--skip leaves no part of --only"):
-        parts.select(("copies",), ("copies",))
+        TransferOptions(only=("copies",), skip=("copies",)).check()
 
 
 def test_a_part_that_is_left_out_neither_runs_nor_speaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,11 @@ import torch
 
 from gpucheck.bench import share
 from gpucheck.bench.matmul import cases, product
-from gpucheck.bench.matmul.cases import DTYPES, Case
+from gpucheck.bench.matmul.cases import Case
 from gpucheck.bench.matmul.corruption import Repeats, bits
 from gpucheck.bench.matmul.judge import judge
 from gpucheck.bench.matmul.measure import measure
-from gpucheck.bench.matmul.options import MatmulOptions
+from gpucheck.bench.matmul.options import DTYPES, Dtype, MatmulOptions
 from gpucheck.bench.matmul.product import KINDS
 from gpucheck.machine import accel, inventory
 from gpucheck.measure.telemetry import Watch
@@ -31,7 +31,7 @@ def device() -> accel.Accel:
     return accel.open_device("cuda:0")
 
 
-def case_of(device: accel.Accel, dtype: product.Dtype, *, cold: bool = False) -> Case:
+def case_of(device: accel.Accel, dtype: Dtype, *, cold: bool = False) -> Case:
     (case,) = cases.cases(MatmulOptions(dtypes=(dtype,), shapes=((SIDE, SIDE, SIDE),), cold=cold), device)
     if case.support.kind == "none":
         pytest.skip(f"{dtype}: {case.support.reason}")
@@ -48,7 +48,7 @@ def found(*rows: Measurement) -> dict[str, Finding]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_product_is_computed_as_asked_and_right(device: accel.Accel, dtype: product.Dtype) -> None:
+def test_a_product_is_computed_as_asked_and_right(device: accel.Accel, dtype: Dtype) -> None:
     one = measured(device, case_of(device, dtype))
     findings = found(one)
     assert findings["matmul.precision"].verdict == findings["matmul.result"].verdict == "pass"
@@ -76,7 +76,7 @@ def test_what_cublas_refuses_is_left_out_before_it_is_asked(device: accel.Accel)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int8"])
-def test_a_bit_that_is_planted_on_the_device_is_found(device: accel.Accel, dtype: product.Dtype) -> None:
+def test_a_bit_that_is_planted_on_the_device_is_found(device: accel.Accel, dtype: Dtype) -> None:
     case = case_of(device, dtype)
     flat = product.allocate(case.kind, case.elements, device.device)
     product.fill(case.kind, flat)
@@ -93,7 +93,7 @@ def test_a_bit_that_is_planted_on_the_device_is_found(device: accel.Accel, dtype
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn"])
-def test_a_wrong_element_in_any_row_is_found_by_sums(device: accel.Accel, dtype: product.Dtype) -> None:
+def test_a_wrong_element_in_any_row_is_found_by_sums(device: accel.Accel, dtype: Dtype) -> None:
     case = case_of(device, dtype)
     flat = product.allocate(case.kind, case.elements, device.device)
     product.fill(case.kind, flat)

@@ -44,7 +44,7 @@ class _Seen:
 def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time copies to and from every device asked for. Raises CannotLook and UsageError."""
     began = time.monotonic()
-    chosen = options.parts
+    chosen = options.select([*(one.id for one in parts.PARTS), *(one.id for one in parts.TOGETHER)])
     alone = [part for part in PARTS if part.id in chosen]
     several = any(part.id in chosen for part in TOGETHER)
     budget_s = options.time_budget_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,17 +78,16 @@ class TransferOptions:
     device: str = "auto"
     host_share: float = HOST_SHARE
 
-    @property
-    def parts(self) -> frozenset[str]:
+    def select(self, known: Sequence[str] = PARTS) -> frozenset[str]:
         """The ids of the parts that `only` and `skip` leave. Raises UsageError for a prefix that fits none."""
         chosen = naming.select(
-            PARTS,
+            known,
             str,
             self.only,
             self.skip,
             noun="part",
             nothing="nothing would be measured",
-            meant=lambda _: f"the parts are {', '.join(PARTS)}",
+            meant=lambda _: f"the parts are {', '.join(known)}",
         )
         return frozenset(chosen)
 
@@ -97,4 +97,4 @@ class TransferOptions:
             raise UsageError("--size and --sweep exclude each other", "", "give one of them")
         if self.sizes and max(self.sizes) > LARGEST_SIZE:
             raise UsageError(f"--size {max(self.sizes)} is too large", "no machine holds two buffers of 32 TiB")
-        self.parts  # noqa: B018 (a prefix that fits nothing is told here)
+        self.select()
