@@ -12,17 +12,19 @@ import pytest
 
 from gpucheck.compare import comparison as comparing
 from gpucheck.compare import judge, trimmed
-from gpucheck.compare.comparison import Comparison, compare
+from gpucheck.compare.comparison import compare
 from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results.compare import Comparison
 
 FACTS = Facts(
     torch=TorchBuild("2.13.0"),
     driver=Driver(version="580.1"),
     devices=(Device(kind="cuda", id="cuda:0"), Device(kind="cpu", id="cpu", name="EPYC", cores_allowed=16)),
 )
+
 H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
 EVENTS = Method("device events", "held", "warm", "float32", "float32")
 # Seven processes around 1 s, 1 % apart.

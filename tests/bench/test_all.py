@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -13,7 +13,6 @@ import pytest
 from gpucheck.bench import all as work
 from gpucheck.bench import all_headlines, limits, runs, share
 from gpucheck.bench.all import BENCHMARKS, Benchmark, Given
-from gpucheck.bench.all_headlines import Headline, Summary
 from gpucheck.bench.bandwidth import cases as bandwidth
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE, Shared
@@ -26,6 +25,7 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Collector
+from gpucheck.report.results.bench_all import BenchAll, BenchmarkSummary, Headline
 from gpucheck.thresholds import Limit
 
 H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
@@ -59,6 +59,7 @@ READ = row("bandwidth", {"operation": "read", "size_bytes": GIB}, 4e12, flags=("
 PRODUCT = row(
     "matmul", {"dtype": "float32", "m": 1, "n": 2, "k": 3, "support": "native"}, 5e13, "FLOP/s", precision="float32"
 )
+
 Steps = Callable[[Given, Emit, Shared], None]
 
 
@@ -103,8 +104,8 @@ def found(recorder: Recorder) -> list[tuple[str, str]]:
     return [(one.finding.id, one.finding.verdict) for one in recorder.events if isinstance(one, Judged)]
 
 
-def answer(recorder: Recorder) -> dict[str, Any]:
-    return [dict(one.value) for one in recorder.events if isinstance(one, Answered)][-1]
+def answer(recorder: Recorder) -> BenchAll:
+    return [cast(BenchAll, one.value) for one in recorder.events if isinstance(one, Answered)][-1]
 
 
 def test_the_machine_is_read_once_and_a_notice_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +119,7 @@ def test_the_machine_is_read_once_and_a_notice_is_told_once(monkeypatch: pytest.
         Progress("bandwidth 2/2: a row"),
         Progress("matmul 1/1: a row"),
     ]
-    assert [one["benchmark"] for one in answer(recorder)["headlines"]] == ["bandwidth", "matmul"]
+    assert [one.benchmark for one in answer(recorder).headlines] == ["bandwidth", "matmul"]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_one_that_fails_does_not_cost_the_others(
 ) -> None:
     recorder = ran(monkeypatch, benchmark("overlap", fails(error)), benchmark("matmul", passes(PRODUCT)))
     assert found(recorder) == [finding, ("matmul.result", "pass")]
-    assert [one["verdict"] for one in answer(recorder)["benchmarks"]] == [finding[1], "pass"]
+    assert [one.verdict for one in answer(recorder).benchmarks] == [finding[1], "pass"]
 
 
 @pytest.mark.parametrize("error", [UsageError("no"), ZeroDivisionError()])
@@ -149,8 +150,8 @@ def test_ctrl_c_leaves_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = ran(monkeypatch, benchmark("bandwidth", passes(READ)), benchmark("matmul", fails(KeyboardInterrupt())))
     assert recorder.events[-1] == Notice("interrupted")
     told = answer(recorder)
-    assert [one["case"] for one in told["headlines"]] == ["read, 1 GiB"]
-    assert [(one["benchmark"], one["verdict"]) for one in told["benchmarks"]] == [
+    assert [one.case for one in told.headlines] == ["read, 1 GiB"]
+    assert [(one.benchmark, one.verdict) for one in told.benchmarks] == [
         ("bandwidth", "pass"),
         ("matmul", "skip"),
     ]
@@ -293,8 +294,8 @@ def test_of_several_devices_each_has_its_own_share(monkeypatch: pytest.MonkeyPat
             evidence = {"peak_bytes_per_s": peak, "kind": "data sheet"}
             emit(Judged(Finding("bandwidth.share_of_peak", "info", "t", evidence=evidence)))
 
-    lines = answer(ran(monkeypatch, benchmark("bandwidth", steps)))["headlines"]
-    assert [(one["device"], one["share"]) for one in lines] == [("cuda:0", 0.5), ("cuda:1", 0.8)]
+    lines = answer(ran(monkeypatch, benchmark("bandwidth", steps))).headlines
+    assert [(one.device, one.share) for one in lines] == [("cuda:0", 0.5), ("cuda:1", 0.8)]
 
 
 def hidden(streams: int) -> list[Measurement]:
@@ -350,15 +351,17 @@ def test_a_row_without_a_rate_shows_none() -> None:
 @pytest.mark.parametrize(
     ("verdicts", "expected"),
     [
-        (("pass", "info", "skip"), Summary("matmul", "pass")),
-        (("pass", "warn"), Summary("matmul", "warn", "t1")),
-        (("warn", "inconclusive"), Summary("matmul", "inconclusive", "t1")),
-        (("inconclusive", "pass", "fail"), Summary("matmul", "fail", "t2")),
-        (("info", "skip"), Summary("matmul", "skip", "t1")),
-        ((), Summary("matmul", "skip", "nothing was judged")),
+        (("pass", "info", "skip"), BenchmarkSummary("matmul", "pass")),
+        (("pass", "warn"), BenchmarkSummary("matmul", "warn", "t1")),
+        (("warn", "inconclusive"), BenchmarkSummary("matmul", "inconclusive", "t1")),
+        (("inconclusive", "pass", "fail"), BenchmarkSummary("matmul", "fail", "t2")),
+        (("info", "skip"), BenchmarkSummary("matmul", "skip", "t1")),
+        ((), BenchmarkSummary("matmul", "skip", "nothing was judged")),
     ],
 )
-def test_a_benchmark_is_as_good_as_the_worst_of_its_findings(verdicts: tuple[Any, ...], expected: Summary) -> None:
+def test_a_benchmark_is_as_good_as_the_worst_of_its_findings(
+    verdicts: tuple[Any, ...], expected: BenchmarkSummary
+) -> None:
     findings = [Finding(f"matmul.{place}", verdict, f"t{place}") for place, verdict in enumerate(verdicts)]
     findings.append(Finding("transfer.x", "fail", "another's"))
     assert all_headlines.of((), findings, ("matmul",)).benchmarks == (expected,)
@@ -368,14 +371,14 @@ def test_of_several_runs_the_figures_are_derived_anew() -> None:
     def report(time_s: float) -> Any:
         right = replace(READ.method, details={"verified_slices": 2, "wrong_elements": 0})
         one = replace(READ, method=right, runs=(Run("", 1, (time_s,), (0.0,)),), time_s=TimeStats(time_s, 1))
-        told = {"headlines": [], "benchmarks": [{"benchmark": "bandwidth", "verdict": "pass", "why": ""}]}
+        told = BenchAll((), (BenchmarkSummary("bandwidth", "pass"),))
         finding = Finding("bandwidth.result", "pass", "right")
         return Collector(measurements=[one], findings=[finding], results={"bench_all": told}).report(
             version="0", command="bench all", argv=(), started="", elapsed_s=1.0
         )
 
     told = runs.merged([report(1.0), report(2.0), report(4.0)]).results["bench_all"]
-    assert (told["headlines"][0]["value"], told["benchmarks"][0]["verdict"]) == (2e12, "pass")
+    assert (told.headlines[0].value, told.benchmarks[0].verdict) == (2e12, "pass")
 
 
 def test_the_share_of_the_hosts_memory_reaches_the_buffers(monkeypatch: pytest.MonkeyPatch) -> None:

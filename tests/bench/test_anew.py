@@ -15,6 +15,7 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results.transfer import TransferResult
 
 GIB = 2**30
 H200 = Device(
@@ -25,6 +26,7 @@ H200 = Device(
     multiprocessors=132,
     memory_bus_width_bits=6144,
 )
+
 COPY = {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": GIB, "timed": "link"}
 X16 = {"pcie": {"generation": 5, "width": 16}}
 
@@ -150,9 +152,9 @@ def test_what_concerns_several_devices_is_judged_once_with_all_rows(monkeypatch:
 
 
 def test_links_gains_latencies_and_fits_are_derived_from_all_rows() -> None:
-    whole = report(copy(GIB / 55e9), results={"bench_transfer": [{"device": "cuda:0", "kept": 1}], "other": 2})
-    results = anew.again(whole).results
+    whole = report(copy(GIB / 55e9), results={"bench_transfer": (TransferResult("cuda:0"),), "other": 2})
+    results: dict[str, Any] = dict(anew.again(whole).results)
     (entry,) = results["bench_transfer"]
-    assert (entry["kept"], results["other"]) == (1, 2)
-    assert entry["link"]["limit_bytes_per_s"] == pytest.approx(63.0e9, rel=1e-3)
-    assert set(entry) >= {"gains", "latencies", "fits", "idioms"}
+    assert (entry.device, results["other"]) == ("cuda:0", 2)
+    assert entry.link.limit_bytes_per_s == pytest.approx(63.0e9, rel=1e-3)
+    assert [len(part) for part in (entry.gains, entry.latencies, entry.fits, entry.idioms)] == [0, 0, 1, 0]

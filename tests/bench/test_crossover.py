@@ -26,11 +26,13 @@ from gpucheck.measure.summary import time_stats
 from gpucheck.options import read
 from gpucheck.render.json import document
 from gpucheck.report import schema
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
 from gpucheck.report.report import Collector, Report, Summary
+from gpucheck.report.results import Results
 
 MIB, GIB = 2**20, 2**30
 CPU = accel.open_device("cpu")
@@ -94,7 +96,7 @@ def test_the_answer_has_both_crossings_and_the_speed_up_at_a_normal_batch() -> N
         ],
         {"training": "time"},
     )
-    assert found[0] == {
+    assert to_json(found[0]) == {
         "device": "cuda:0",
         "operation": "training",
         "transfers": False,
@@ -107,7 +109,11 @@ def test_the_answer_has_both_crossings_and_the_speed_up_at_a_normal_batch() -> N
         "ended_by": "time",
         "speedup": {"size": 32, "ratio": 15.0, "ci_low": 15.0, "ci_high": 15.0},
     }
-    assert (found[1]["transfers"], found[1]["cpu_faster_up_to"], found[1]["speedup"]["ratio"]) == (True, 2, 10.0)
+    assert (found[1].transfers, found[1].cpu_faster_up_to, found[1].speedup and found[1].speedup.ratio) == (
+        True,
+        2,
+        10.0,
+    )
 
 
 def judged(*measurements: Measurement, ended: dict[str, str] | None = None) -> dict[str, Finding]:
@@ -283,7 +289,9 @@ def run(
 
 def told(recorder: Recorder) -> list[dict[str, Any]]:
     found = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
-    return [{key: one[key] for key in ("operation", "transfers", "device_faster_from", "reason")} for one in found]
+    return [
+        {key: getattr(one, key) for key in ("operation", "transfers", "device_faster_from", "reason")} for one in found
+    ]
 
 
 def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,10 +354,10 @@ def test_the_search_finds_the_crossing_of_a_cost_model(monkeypatch: pytest.Monke
     )
     # 7 µs / 9.9 ns = 707 elements, below the smallest; with the copies 15 µs / 9.8 ns = 1531.
     without, with_copies = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
-    assert without["device_faster_from"] == 1024 and without["reason"] == crossing.FROM_THE_SMALLEST
-    assert with_copies["cpu_faster_up_to"] <= 1531 <= with_copies["device_faster_from"]
-    assert with_copies["device_faster_from"] / with_copies["cpu_faster_up_to"] < 1.11
-    assert with_copies["largest"] == 4096
+    assert without.device_faster_from == 1024 and without.reason == crossing.FROM_THE_SMALLEST
+    assert with_copies.cpu_faster_up_to <= 1531 <= with_copies.device_faster_from
+    assert with_copies.device_faster_from / with_copies.cpu_faster_up_to < 1.11
+    assert with_copies.largest == 4096
 
 
 def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +370,7 @@ def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytes
     )
     (without, _) = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
     # At 256 the three sides take 1.8 s a call: 512 has eight times the work, and would take 100 s with seven calls.
-    assert (without["largest"], without["ended_by"]) == (256, "time")
+    assert (without.largest, without.ended_by) == (256, "time")
 
 
 def test_memory_ends_the_doubling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +383,7 @@ def test_memory_ends_the_doubling(monkeypatch: pytest.MonkeyPatch) -> None:
     options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
     recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 8192})
     (without, _) = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
-    assert (without["largest"], without["ended_by"]) == (128, "memory")
+    assert (without.largest, without.ended_by) == (128, "memory")
     monkeypatch.setattr(cases, "room", lambda options, device: 100)
     monkeypatch.setattr(command, "room", lambda options, device: 100)
     with pytest.raises(CannotLook, match="no room for the smallest size of matmul"):
@@ -417,13 +425,13 @@ def test_several_runs_have_one_crossing() -> None:
         measured = [replace(one, runs=(replace(one.runs[0], started=str(number)),)) for one in measured]
         ended = {"matmul": "time"}
         parts = ("gpucheck.report/1", "0.1.0", "bench crossover", (), "", 1.0, Facts())
-        results = {"bench_crossover": judge.answer(measured, ended)}
+        results: Results = {"bench_crossover": tuple(judge.answer(measured, ended))}
         findings = tuple(judge.judge(measured, Facts(), ended))
         documents.append(Report(*parts, tuple(measured), findings, results, (), Summary("pass", 0, True)))
     whole = anew.again(merging.merge(documents))
     without, with_copies = whole.results["bench_crossover"]
-    assert (without["cpu_faster_up_to"], without["device_faster_from"], without["even"]) == (64, 128, [96])
-    assert with_copies["device_faster_from"] is None and with_copies["ended_by"] == "time"
+    assert (without.cpu_faster_up_to, without.device_faster_from, without.even) == (64, 128, (96,))
+    assert with_copies.device_faster_from is None and with_copies.ended_by == "time"
     titles = {one.id: one.title for one in whole.findings}
     assert titles["crossover.matmul"] == (
         "matmul: the device is never faster up to 128×128 (without the copies faster from 128×128 on)"

@@ -25,11 +25,13 @@ from gpucheck.measure import runs as merging
 from gpucheck.options import read
 from gpucheck.render.json import document
 from gpucheck.report import schema
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Collector, Report, Summary
+from gpucheck.report.results import Results
 
 MIB, GIB = 2**20, 2**30
 CPU = accel.open_device("cpu")
@@ -129,27 +131,27 @@ def test_every_copy_is_prepared_for_before_its_window() -> None:
 def test_what_truly_hides_is_recovered(device: Engines, streams: int, overlap: float) -> None:
     found = seen(device, streams)
     # Copy and compute are equal within 3 %.
-    assert found["overlap"] == pytest.approx(overlap, abs=0.02)
-    assert found["ci_low"] <= found["overlap"] <= found["ci_high"]
-    assert found["ci_high"] - found["ci_low"] < 0.01
-    assert found["rounds"] >= 10 and "unbalanced" not in found["flags"]
+    assert found.overlap == pytest.approx(overlap, abs=0.02)
+    assert found.ci_low <= found.overlap <= found.ci_high
+    assert found.ci_high - found.ci_low < 0.01
+    assert found.rounds >= 10 and "unbalanced" not in found.flags
 
 
 @pytest.mark.parametrize(("shared", "overlap"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)])
 def test_noise_widens_the_interval_and_moves_the_overlap_little(shared: float, overlap: float) -> None:
     found = seen(Engines(shared=shared, noise=0.05))
-    assert found["overlap"] == pytest.approx(overlap, abs=0.06)
-    assert 0.005 < found["ci_high"] - found["ci_low"] < 0.2
+    assert found.overlap == pytest.approx(overlap, abs=0.06)
+    assert 0.005 < found.ci_high - found.ci_low < 0.2
 
 
 def test_a_copy_that_makes_compute_slower_than_one_after_the_other_is_told_as_negative() -> None:
     (found,) = judge.answer(rows(-0.25))
-    assert (found["overlap"], found["ci_low"], found["ci_high"]) == pytest.approx((-0.25,) * 3)
+    assert (found.overlap, found.ci_low, found.ci_high) == pytest.approx((-0.25,) * 3)
 
 
 def test_an_overlap_is_of_the_shorter_and_too_few_rounds_have_no_interval() -> None:
     (found,) = judge.answer([row("copy", (2.0,) * 5), row("compute", (1.0,) * 5), row("both", (2.5,) * 5)])
-    assert found == {
+    assert to_json(found) == {
         "device": "cuda:0",
         "direction": "host_to_device",
         "host_memory": "pinned",
@@ -170,7 +172,7 @@ def test_a_window_of_several_calls_counts_whole_and_other_rows_do_not() -> None:
     copy, compute, both = rows(0.5)
     copies = replace(copy, runs=(replace(copy.runs[0], calls_per_sample=7),))
     (found,) = judge.answer([copies, compute, both, replace(copy, name="transfer")])
-    assert (found["overlap"], found["copy_s"]) == (0.5, 1.0)
+    assert (found.overlap, found.copy_s) == (0.5, 1.0)
     assert judge.answer([copy, both]) == []
 
 
@@ -215,7 +217,7 @@ def test_between_the_two_nothing_is_judged() -> None:
     assert judged(*rows(0.6))["overlap.pinned_two_streams"].verdict == "info"
     # The middle is below the half, the interval is not.
     noisy = [row(what, s) for what, s in (("copy", (1.0,) * 8), ("compute", (1.0,) * 8), ("both", (1.52, 1.3) * 4))]
-    assert judge.answer(noisy)[0]["ci_high"] > 0.5
+    assert judge.answer(noisy)[0].ci_high > 0.5
     assert judged(*noisy)["overlap.pinned_two_streams"].verdict == "info"
 
 
@@ -350,7 +352,7 @@ def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (compute.method.precision_requested, compute.method.precision_observed) == ("float32", "float32")
     assert len(copy.runs[0].samples_s) == len(both.runs[0].samples_s)
     answers = [event.value for event in recorder.events if isinstance(event, Answered)]
-    assert len(answers[-1]) == 8 and answers[-1] == judge.answer(made)
+    assert len(answers[-1]) == 8 and answers[-1] == tuple(judge.answer(made))
     verdicts = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
     assert verdicts["overlap.copies"] == "pass"
     collector = Collector()
@@ -408,7 +410,7 @@ def test_memory_that_runs_out_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
 
 def report(measured: list[Measurement]) -> Report:
     found = tuple(judge.judge(measured, Facts()))
-    results = {"bench_overlap": judge.answer(measured)}
+    results: Results = {"bench_overlap": tuple(judge.answer(measured))}
     parts = ("gpucheck.report/1", "0.1.0", "bench overlap", (), "", 1.0, Facts())
     return Report(*parts, tuple(measured), found, results, (), Summary("pass", 0, True))
 
@@ -425,10 +427,10 @@ def test_several_runs_have_one_overlap_also_where_they_calibrated_to_other_produ
     whole = anew.again(merging.merge(documents))
     assert [one.case["what"] for one in whole.measurements] == ["copy", "compute", "both", "compute"]
     (found,) = whole.results["bench_overlap"]
-    assert found["overlap"] == pytest.approx(0.93) and found["rounds"] == 32
+    assert found.overlap == pytest.approx(0.93) and found.rounds == 32
     # Between processes, not within one.
-    assert found["ci_low"] < 0.905 and found["ci_high"] > 0.955
-    assert found["flags"] == []
+    assert found.ci_low < 0.905 and found.ci_high > 0.955
+    assert found.flags == ()
     told = {one.id: one for one in whole.findings}
     assert told["overlap.pinned_two_streams"].message == "93 % to the device"
     assert told["overlap.copies"].evidence == {"copies": 16}

@@ -18,6 +18,8 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
+from gpucheck.report.results.transfer import TransferResult
 
 GOOD = Finding("copies", "pass", "every copy arrived")
 BAD = Finding("copies", "fail", "a copy is wrong")
@@ -35,7 +37,7 @@ def report(time_s: float, *, code: int = 0, finding: Finding = GOOD, **more: Any
         MemoryFigures(),
         Method("host", "host", "cold", details={"wrong_bytes": 0, "verified_slices": 4}),
     )
-    results: dict[str, Any] = {"bench_transfer": [{"device": "cpu", "link": None, "gains": [], "latencies": []}]}
+    results: Results = {"bench_transfer": (TransferResult("cpu"),)}
     summary = Summary(finding.verdict, code, True)
     parts = ("gpucheck.report/1", "0.1.0", "bench transfer", (), "", 1.0, Facts(), (one,), (finding,), results, ())
     return replace(Report(*parts, summary), **more)
@@ -84,9 +86,9 @@ def test_latencies_are_derived_from_all_runs() -> None:
     run_child, _ = playing(*(ended(report(time_s)) for time_s in (1.0, 2.0, 4.0)))
     whole = runs.command([], 3, Recorder(), run_child=run_child)
     (told_of,) = whole.results["bench_transfer"]
-    assert [latency["time_s"] for latency in told_of["latencies"]] == [2.0]
-    assert [fit["unknown_because"] for fit in told_of["fits"]] == ["a fit needs 3 sizes"]
-    assert told_of["link"]["unknown_because"] == "a CPU has none"
+    assert [latency.time_s for latency in told_of.latencies] == [2.0]
+    assert [fit.unknown_because for fit in told_of.fits] == ["a fit needs 3 sizes"]
+    assert told_of.link is not None and told_of.link.unknown_because == "a CPU has none"
 
 
 def test_a_run_that_fails_ends_it_with_its_finding() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Progress, Recorder, Trial
 from gpucheck.report.facts import Facts
+from gpucheck.report.results.matmul import SearchedShape, SearchResult
 
 CPU = accel.open_device("cpu")
 CASE = Case("float32", (1, 1, 1), Support("native"))
@@ -200,14 +202,14 @@ def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Recorder:
 def test_the_command_tells_the_shape_found_and_measures_it_beside_the_squares(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = searched(monkeypatch)
     entry = [event.value for event in recorder.events if isinstance(event, Answered)][-1][0]
-    assert (entry["device"], entry["dtype"], entry["shapes_in_range"], entry["complete"]) == (
+    assert (entry.device, entry.dtype, entry.shapes_in_range, entry.complete) == (
         "cpu",
         "float32",
         27,
         True,
     )
-    assert entry["range"] == {"m": "16:48:16", "n": "16:48:16", "k": "16:48:16"}
-    best = entry["best"]["m"], entry["best"]["n"], entry["best"]["k"]
+    assert entry.range == {"m": "16:48:16", "n": "16:48:16", "k": "16:48:16"}
+    best = entry.best.m, entry.best.n, entry.best.k
     rows = [event.measurement.case for event in recorder.events if isinstance(event, Measured)]
     assert {(row["m"], row["n"], row["k"]) for row in rows} == {(48, 48, 48), best}
     trials = [event for event in recorder.events if isinstance(event, Trial)]
@@ -233,7 +235,7 @@ def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         search_run.search(CASE, cube(16, 48, 16), 2**20, CPU, 5.0, search_run.Results(recorder))
     entry = [event.value for event in recorder.events if isinstance(event, Answered)][-1][0]
-    assert entry["best"] is not None and not entry["complete"] and entry["tries"] == 4
+    assert entry.best is not None and not entry.complete and entry.tries == 4
 
 
 def test_a_range_of_which_nothing_fits_is_wrong_usage() -> None:
@@ -251,23 +253,24 @@ def test_the_default_range_follows_the_kind_of_device() -> None:
 # judging
 
 
-def entry(**more: Any) -> dict[str, Any]:
-    def figures(m: int, rate: float) -> dict[str, Any]:
-        return {
-            "m": m, "n": 8, "k": 8, "flop_per_s": rate, "ci_low": rate - 1e12, "ci_high": rate + 1e12, "rounds": 8
-        }  # fmt: skip
+def entry(**more: Any) -> SearchResult:
+    def figures(m: int, rate: float) -> SearchedShape:
+        return SearchedShape(m, 8, 8, rate, rate - 1e12, rate + 1e12, 8)
 
-    return {
-        "device": "cuda:0",
-        "dtype": "bfloat16",
-        "unit": "FLOP/s",
-        "best": figures(24, 700e12),
-        "finalists": [figures(24, 700e12), figures(32, 699e12), figures(40, 690e12)],
-        "shapes_tried": 20,
-        "shapes_in_range": 27,
-        "complete": True,
-        **more,
-    }
+    found = SearchResult(
+        device="cuda:0",
+        dtype="bfloat16",
+        unit="FLOP/s",
+        best=figures(24, 700e12),
+        finalists=(figures(24, 700e12), figures(32, 699e12), figures(40, 690e12)),
+        range={},
+        shapes_in_range=27,
+        shapes_tried=20,
+        tries=40,
+        time_s=1.0,
+        complete=True,
+    )
+    return replace(found, **more)
 
 
 def test_a_search_says_what_it_gains_and_what_is_as_fast() -> None:
@@ -282,8 +285,8 @@ def test_a_search_says_what_it_gains_and_what_is_as_fast() -> None:
     assert (finding.id, finding.verdict, finding.title) == ("matmul.search", "info", "fastest shapes found")
     assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, 10 % above 8x8x8 (32x8x8 as fast)"
     assert finding.evidence["bfloat16"]["gain"] == pytest.approx(1.1)
-    finding = search_judge.judge([entry(complete=False, finalists=[])], [row(24, 600e12), row(8, 600e12)])[0]
+    finding = search_judge.judge([entry(complete=False, finalists=())], [row(24, 600e12), row(8, 600e12)])[0]
     assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, no faster than 8x8x8, of what was tried until then"
-    finding = search_judge.judge([entry(dtype="int8", unit="OP/s", finalists=[])], [])[0]
+    finding = search_judge.judge([entry(dtype="int8", unit="OP/s", finalists=())], [])[0]
     assert finding.message == "int8 24x8x8 700 TOP/s"
     assert search_judge.judge([], []) == search_judge.judge([entry(best=None)], []) == []

@@ -15,6 +15,7 @@ from gpucheck.bench.matmul.options import Dtype, MatmulOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Judged, Measured, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run
@@ -143,12 +144,12 @@ def test_readings_lie_in_the_run_half_a_second_apart_and_power_comes_from_energy
         {"at_s": 100.5, "sm_clock_hz": 1.7e9, "temperature_celsius": 45, "energy_j": 450.0},
         {"at_s": 103.0, "sm_clock_hz": 3e8, "energy_j": 500.0},
     ]
-    assert sustain.readings(samples, run_of(1.0, 1.0)) == [
+    assert to_json(sustain.readings(samples, run_of(1.0, 1.0))) == [
         {"at_s": 0.0, "sm_clock_hz": 1.98e9, "temperature_celsius": 40, "power_w": None},
         {"at_s": 0.5, "sm_clock_hz": 1.7e9, "temperature_celsius": 45, "power_w": 700.0},
     ]
     without = [{"at_s": 100.0}, {"at_s": 101.0}]
-    assert [one["power_w"] for one in sustain.readings(without, run_of(2.0))] == [None, None]
+    assert [one.power_w for one in sustain.readings(without, run_of(2.0))] == [None, None]
 
 
 # on a device
@@ -156,7 +157,7 @@ def test_readings_lie_in_the_run_half_a_second_apart_and_power_comes_from_energy
 
 def test_a_long_run_keeps_every_window_with_its_time() -> None:
     found = sustain.sustain(CASE, CPU, 0.4, Watch(None), Recorder(), idle_s=0.0)
-    assert found is not None and found.cut_off is None and found.readings == []
+    assert found is not None and found.cut_off is None and found.readings == ()
     one = found.measurement
     assert (one.name, one.case["m"], one.method.clock) == ("matmul.sustained", 64, "host")
     starts = one.runs[0].started_monotonic_s
@@ -261,7 +262,7 @@ def test_the_command_runs_the_fastest_product_of_each_dtype(monkeypatch: pytest.
     found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
     assert found["matmul.sustained"].verdict == "info"
     answers = [event for event in recorder.events if isinstance(event, Answered)]
-    assert answers[0].name == "bench_matmul_sustained" and answers[0].value[0]["readings"] == []
+    assert answers[0].name == "bench_matmul_sustained" and answers[0].value[0].readings == ()
 
 
 def test_a_budget_that_the_long_runs_use_up_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from gpucheck.bench.transfer.judge import answer, fits, judge, latencies, speedups
 from gpucheck.bench.transfer.link import Link
+from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.results.transfer import TransferResult
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 X16 = Link(5, 16, 16)
@@ -101,7 +103,7 @@ def test_small_copies_say_nothing_of_the_link() -> None:
 def test_gain_compares_as_called_with_as_called() -> None:
     """The link's own rate, four times better still, plays no part."""
     rows = [row(1.0), called(4.0, "pinned"), called(18.0, "pageable")]
-    assert speedups(rows) == [{"direction": "host_to_device", "size_bytes": GIB, "gain": 4.5}]
+    assert to_json(speedups(rows)) == [{"direction": "host_to_device", "size_bytes": GIB, "gain": 4.5}]
     found = by_id(rows)["transfer.pinned_speedup"]
     assert found.title == "pinned memory copies 4.5× faster to the device, as called"
     assert found.fix == "for buffers that are reused, or a DataLoader with pin_memory=True: copy with non_blocking=True"
@@ -117,8 +119,8 @@ def test_the_size_below_which_latency_rules() -> None:
     """10 µs to start and 50 GB/s: half the rate at 500 kB."""
     rows = [called(10e-6 + size / 50e9, "pinned", size) for size in (64 * KIB, MIB, GIB)]
     (found,) = latencies(rows)
-    assert found["time_s"] == pytest.approx(10e-6 + 64 * KIB / 50e9)
-    assert found["half_rate_bytes"] == pytest.approx(500e3)
+    assert found.time_s == pytest.approx(10e-6 + 64 * KIB / 50e9)
+    assert found.half_rate_bytes == pytest.approx(500e3)
     rows += [called(20e-6 + size / 10e9, "pageable", size) for size in (64 * KIB, MIB, GIB)]
     assert by_id(rows)["transfer.pinned_speedup"].message == "Below 488 KiB latency rules: batch small copies."
 
@@ -129,24 +131,26 @@ def test_a_line_for_each_way_memory_and_clock() -> None:
     rows += [row(5e-6 + size / 55e9, size) for size in sizes]
     rows += [called(1e-3, "pageable", MIB)]
     as_called, link, pageable = fits(rows)
-    assert (as_called["timed"], link["timed"], pageable["host_memory"]) == ("as_called", "link", "pageable")
-    assert (link["latency_s"], link["bytes_per_s"]) == (pytest.approx(5e-6), pytest.approx(55e9))
-    assert link["half_rate_bytes"] == pytest.approx(275e3)
-    assert (link["sizes"], link["sizes_off_bytes"], link["unknown_because"]) == (3, [], None)
-    assert (pageable["latency_s"], pageable["unknown_because"]) == (None, "a fit needs 3 sizes")
+    assert (as_called.timed, link.timed, pageable.host_memory) == ("as_called", "link", "pageable")
+    assert (link.latency_s, link.bytes_per_s) == (pytest.approx(5e-6), pytest.approx(55e9))
+    assert link.half_rate_bytes == pytest.approx(275e3)
+    assert (link.sizes, link.sizes_off_bytes, link.unknown_because) == (3, (), None)
+    assert (pageable.latency_s, pageable.unknown_because) == (None, "a fit needs 3 sizes")
 
 
 def test_what_launching_takes_is_not_the_links_time() -> None:
     rows = [row(5e-6 + size / 55e9, size) for size in (64 * KIB, MIB, GIB)]
     rows.append(replace(row(80e-6, 4 * KIB), flags=("launch-bound",)))
     (found,) = fits(rows)
-    assert (found["sizes"], found["latency_s"]) == (3, pytest.approx(5e-6))
+    assert (found.sizes, found.latency_s) == (3, pytest.approx(5e-6))
 
 
 def test_the_document_has_link_gains_latencies_and_fits() -> None:
-    told = answer([row(GIB / 55e9), replace(row(1.0), name="transfer.other", case={})], Facts())
-    assert set(told) == {"link", "gains", "latencies", "fits"}
-    assert told["link"]["unknown_because"] == "it was not read"
+    told = answer(
+        TransferResult("cuda:0"), [row(GIB / 55e9), replace(row(1.0), name="transfer.other", case={})], Facts()
+    )
+    assert told.link is not None and told.link.unknown_because == "it was not read"
+    assert [len(part) for part in (told.gains, told.latencies, told.fits)] == [0, 0, 1]
 
 
 def test_a_wrong_byte_fails() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from gpucheck.bench.transfer.judge import of_document
 from gpucheck.bench.transfer.link import Link, flags, judge, link_under_load, of_telemetry
+from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
@@ -148,8 +149,8 @@ def test_the_slow_end_of_the_interval_is_told_with_a_warning() -> None:
 
 
 def test_the_document_tells_what_was_read() -> None:
-    assert (Link(reason="a CPU has none").told()["kind"], C2C.told()["kind"]) == (None, "NVLink-C2C")
-    assert Link(4, 8, 16, max_generation=5).told() == {
+    assert (Link(reason="a CPU has none").told().kind, C2C.told().kind) == (None, "NVLink-C2C")
+    assert to_json(Link(4, 8, 16, max_generation=5).told()) == {
         "kind": "PCIe",
         "generation": 4,
         "width": 8,

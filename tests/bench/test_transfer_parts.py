@@ -18,6 +18,7 @@ from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
+from gpucheck.report.results.transfer import IdiomTime, TransferResult
 
 CPU = accel.open_device("cpu")
 FACTS = Facts()
@@ -39,7 +40,10 @@ def part(part_id: str, *, weight: float = 1.0, error: Exception | None = None, s
     def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
         return [Finding(part_id, "info", f"{len(measurements)} rows")]
 
-    return Part(part_id, part_id, weight, rows, judge, answer=lambda measured, facts: {part_id: len(measured)})
+    def answer(result: TransferResult, measurements: Sequence[Measurement], facts: Facts) -> TransferResult:
+        return replace(result, idioms=(*result.idioms, IdiomTime({}, part_id, float(len(measurements)))))
+
+    return Part(part_id, part_id, weight, rows, judge, answer=answer)
 
 
 def run(
@@ -94,7 +98,8 @@ def test_every_judge_sees_all_rows_of_the_device(monkeypatch: pytest.MonkeyPatch
     recorder = run(TransferOptions(), monkeypatch, [part("a"), part("b")])
     assert told(recorder) == ["a", "b", ("a", "2 rows"), ("b", "2 rows")]
     (answered,) = [event for event in recorder.events if isinstance(event, Answered)]
-    assert answered == Answered("bench_transfer", [{"device": "cpu", "a": 2, "b": 2}])
+    idioms = (IdiomTime({}, "a", 2.0), IdiomTime({}, "b", 2.0))
+    assert answered == Answered("bench_transfer", (TransferResult("cpu", idioms=idioms),))
 
 
 def test_time_is_split_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,15 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema.schema())
 
 
+@pytest.fixture(scope="module")
+def strict() -> jsonschema.Draft202012Validator:
+    """The schema of results that allows no key that it does not name, at any depth."""
+    whole = schema.schema()
+    for kind in whole["$defs"].values():
+        kind["additionalProperties"] = False
+    return jsonschema.Draft202012Validator({"$ref": "#/$defs/Results", "$defs": whole["$defs"]})
+
+
 def facts_of(document: Mapping[str, Any]) -> list[str]:
     return [device["kind"] for device in document["facts"]["devices"]]
 
@@ -59,6 +68,7 @@ def test_the_document_of_every_command_is_one_and_valid(
     command: str,
     earlier: Path,
     validator: jsonschema.Draft202012Validator,
+    strict: jsonschema.Draft202012Validator,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
@@ -68,6 +78,7 @@ def test_the_document_of_every_command_is_one_and_valid(
     assert app_module.main([*arguments, "--json", "--output", str(page)]) == 0
     document = json.loads(capsys.readouterr().out)
     validator.validate(document)
+    strict.validate(document["results"])
     assert document["command"] == command
     assert document["summary"]["exit"] == 0 and document["summary"]["complete"] is True
     # A comparison looks at documents, an explanation at a text, and neither at this machine.

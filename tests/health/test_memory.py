@@ -170,9 +170,9 @@ def test_what_must_come_out_of_each_step() -> None:
 
 def test_a_simulated_allocator_comes_to_exactly_that() -> None:
     steps, finding = stepped(Card())
-    assert [step["step"] for step in steps] == ["start", "allocate", "peak", "free", "empty_cache"]
-    assert {row["ok"] for step in steps for row in step["figures"]} == {True}
-    assert {row["relation"] for step in steps for row in step["figures"]} == {"="}
+    assert [step.step for step in steps] == ["start", "allocate", "peak", "free", "empty_cache"]
+    assert {row.ok for step in steps for row in step.figures} == {True}
+    assert {row.relation for step in steps for row in step.figures} == {"="}
     assert finding == Finding(
         "memory.accounting", "pass", "torch's memory figures", "every figure is what it must be, exactly"
     )
@@ -193,14 +193,14 @@ def test_memory_that_stays_allocated_is_named() -> None:
     assert finding.verdict == "fail"
     # The temporary leaves 512 B, the three tensors 1536 B more.
     assert "after free memory_allocated_bytes is 2048, must be = 0" in finding.message
-    assert [step["verdict"] for step in steps] == ["pass", "pass", "fail", "fail", "fail"]
+    assert [step.verdict for step in steps] == ["pass", "pass", "fail", "fail", "fail"]
 
 
 def test_another_allocator_is_judged_by_bounds() -> None:
     card = Card(Allocator("cudaMallocAsync", None))
     steps, finding = stepped(card)
     assert finding.message == "every figure is what it must be, within the bounds that any allocator keeps"
-    relations = {(step["step"], row["figure"]): row["relation"] for step in steps for row in step["figures"]}
+    relations = {(step.step, row.figure): row.relation for step in steps for row in step.figures}
     assert relations["allocate", "memory_allocated_bytes"] == "≥"
     assert relations["free", "memory_allocated_bytes"] == "="
     card.leaks = 512
@@ -209,15 +209,15 @@ def test_another_allocator_is_judged_by_bounds() -> None:
 
 def test_settings_of_the_user_leave_bounds_only() -> None:
     steps, _ = stepped(Card(Allocator("native", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")))
-    assert not steps[0]["exact"]
+    assert not steps[0].exact
 
 
 def test_a_cache_that_is_not_empty_at_the_start_leaves_bounds_only() -> None:
     card = Card()
     kept = card.allocate(4 * MIB)
     steps, finding = stepped(card)
-    assert (steps[0]["exact"], finding.verdict) == (False, "pass")
-    assert steps[-1]["figures"][0]["observed_bytes"] == kept.block.size
+    assert (steps[0].exact, finding.verdict) == (False, "pass")
+    assert steps[-1].figures[0].observed_bytes == kept.block.size
 
 
 def test_peaks_that_a_device_does_not_keep_are_not_judged() -> None:
@@ -225,7 +225,7 @@ def test_peaks_that_a_device_does_not_keep_are_not_judged() -> None:
     card.counts_peaks = False
     steps, finding = stepped(card)
     assert finding.verdict == "pass"
-    assert [row["ok"] for row in steps[1]["figures"]] == [True, None, True, None]
+    assert [row.ok for row in steps[1].figures] == [True, None, True, None]
 
 
 def test_without_a_caching_allocator_nothing_is_judged() -> None:
@@ -303,7 +303,7 @@ WELL: dict[StepName, MemoryFigures] = {
 
 def test_the_resident_set_is_judged_with_tolerance() -> None:
     steps = memory_resident.judge(WELL, keeps=None)
-    assert [step["verdict"] for step in steps] == ["info", "pass", "pass", "pass", "skip"]
+    assert [step.verdict for step in steps] == ["info", "pass", "pass", "pass", "skip"]
     assert memory.judge_resident(steps).message == (
         "within 8 MiB; empty_cache not judged: torch keeps no cache on the CPU"
     )
@@ -333,7 +333,7 @@ def test_what_cannot_be_known_is_a_skip_with_its_reason() -> None:
         "free": resident(BASE + 64 * MIB, None),
     }
     steps = memory_resident.judge(seen, keeps="LD_PRELOAD is set")
-    assert [step["verdict"] for step in steps] == ["info", "pass", "skip", "skip", "skip"]
+    assert [step.verdict for step in steps] == ["info", "pass", "skip", "skip", "skip"]
     assert memory.judge_resident(steps).message == (
         "within 8 MiB; peak not judged: this system does not tell the peak; free not judged: LD_PRELOAD is set; "
         "empty_cache not judged: torch keeps no cache on the CPU"

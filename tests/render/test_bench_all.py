@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from gpucheck.render import terminal, text
+from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
 
 H200, L4 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200"), DeviceRef("cuda:1", "GPU-2", "NVIDIA L4")
 
@@ -57,7 +59,19 @@ def shown(
         Measurement("x", device, {}, (), None, {}, None, MemoryFigures(), Method("host", "host", "warm"))
         for device in devices
     )
-    parts = ("gpucheck.report/1", "0.1.0", "bench all", (), "", 1.0, Facts(), rows, FINDINGS, results, ())
+    parts = (
+        "gpucheck.report/1",
+        "0.1.0",
+        "bench all",
+        (),
+        "",
+        1.0,
+        Facts(),
+        rows,
+        FINDINGS,
+        from_json(Results, results),
+        (),
+    )
     stream = io.StringIO()
     terminal.show(terminal.console(stream), text.blocks(Report(*parts, Summary("warn", 0, True))))
     return [line.rstrip() for line in re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines()]

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from gpucheck.compare.comparison import Change, Comparison, Row
 from gpucheck.render import terminal, text
-from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results.compare import Change, ComparedRow, Comparison
 
 
-def row(change: Change, **more: Any) -> Row:
+def row(change: Change, **more: Any) -> ComparedRow:
     fields: dict[str, Any] = {
         "name": "transfer",
         "case": {"direction": "host_to_device", "size_bytes": 2**20},
@@ -34,7 +33,7 @@ def row(change: Change, **more: Any) -> Row:
         "ci_high": 1.15234,
         "ci_level": 0.99,
     }
-    return Row(change=change, **{**fields, **more})
+    return ComparedRow(change=change, **{**fields, **more})
 
 
 def shown(command: str, comparison: Comparison, *findings: Finding) -> str:
@@ -48,7 +47,7 @@ def shown(command: str, comparison: Comparison, *findings: Finding) -> str:
         Facts(),
         (),
         findings,
-        {"compare": to_json(comparison)},
+        {"compare": comparison},
         (),
         Summary("pass", 0, True),
     )
@@ -81,7 +80,7 @@ def test_each_row_with_its_interval_and_verdict() -> None:
         ),
     )
     advice = Finding("compare.changes", "warn", "compared", "1 slower, 1 cannot tell", fix="use --runs 7")
-    out = shown("compare", Comparison(rows, (), (), (), ()), advice)
+    out = shown("compare", Comparison(rows, (), (), (), (), 0.01, 0.05), advice)
     print(out)
     assert [re.sub(" {2,}", " | ", line.strip()) for line in out.splitlines()] == [
         "time",
@@ -99,14 +98,19 @@ def test_each_row_with_its_interval_and_verdict() -> None:
 
 
 def test_why_it_cannot_be_told_stands_in_the_row() -> None:
-    out = shown("compare", Comparison((row("cannot tell", why="the runs differ too much"),), (), (), (), ()))
+    out = shown(
+        "compare", Comparison((row("cannot tell", why="the runs differ too much"),), (), (), (), (), 0.01, 0.05)
+    )
     assert "cannot tell   the runs differ too much" in out
 
 
 def test_a_benchmark_with_a_baseline_shows_what_changed_too() -> None:
-    assert "1.050 to 1.152" in shown("bench matmul", Comparison((row("slower"),), (), (), (), ()))
+    assert "1.050 to 1.152" in shown("bench matmul", Comparison((row("slower"),), (), (), (), (), 0.01, 0.05))
 
 
 def test_without_a_row_in_common_there_is_no_table() -> None:
     nothing = Finding("compare.changes", "inconclusive", "the two have no row in common")
-    assert shown("compare", Comparison((), ("a",), ("b",), (), ()), nothing) == "? the two have no row in common\n"
+    assert (
+        shown("compare", Comparison((), ("a",), ("b",), (), (), 0.01, 0.05), nothing)
+        == "? the two have no row in common\n"
+    )

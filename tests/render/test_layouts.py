@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from gpucheck.render import csv, terminal, text
+from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device, Driver, Facts, Link, Process, Python, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
@@ -126,7 +128,7 @@ def test_transfers_by_size_and_direction(monkeypatch: pytest.MonkeyPatch) -> Non
             {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": 64 * KIB, "time_s": 7e-6},
         ],
     }
-    made = report("bench transfer", measurements=copies(), results={"bench_transfer": [answer]})
+    made = report("bench transfer", measurements=copies(), results=from_json(Results, {"bench_transfer": [answer]}))
     lines = shown(made, monkeypatch).splitlines()
     assert lines[0] == "NVIDIA H200 (cuda:0) · PCIe 5 x16 under load · limit 63.0 GB/s per direction"
     assert lines[2:8] == [
@@ -210,6 +212,8 @@ def test_memory_shows_what_a_figure_must_be_where_it_is_not(monkeypatch: pytest.
         "step": "allocate",
         "does": "allocate three tensors",
         "explanation": "allocated counts tensors",
+        "exact": True,
+        "reason": None,
         "verdict": "fail",
         "figures": [
             row("memory_allocated_bytes", 68 * MIB + 1024, 68 * MIB + 1024, True),
@@ -218,7 +222,7 @@ def test_memory_shows_what_a_figure_must_be_where_it_is_not(monkeypatch: pytest.
     }
     made = report(
         "memory",
-        results={"memory": [step]},
+        results=from_json(Results, {"memory": [step]}),
         findings=(
             Finding("memory.device", "info", "device memory", "1 GiB of 141 GiB used"),
             Finding("memory.accounting", "fail", "torch's memory figures", "reserved is wrong"),

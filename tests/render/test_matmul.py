@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from gpucheck.render import live, terminal, text
+from gpucheck.report.codec import from_json
 from gpucheck.report.events import Trial
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
 
 H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
 
@@ -36,8 +38,8 @@ def row(
 
 def shown(rows: tuple[Measurement, ...], findings: tuple[Finding, ...] = (), **results: Any) -> list[str]:
     made = Report(
-        "gpucheck.report/1", "0.1.0", "bench matmul", (), "", 1.0, Facts(), rows, findings, results, (),
-        summary=Summary("pass", 0, True),
+        "gpucheck.report/1", "0.1.0", "bench matmul", (), "", 1.0, Facts(), rows, findings,
+        from_json(Results, results), (), summary=Summary("pass", 0, True),
     )  # fmt: skip
     stream = io.StringIO()
     terminal.show(terminal.console(stream), text.blocks(made))
@@ -102,6 +104,7 @@ def test_the_search_shows_its_final_and_what_was_tried() -> None:
         "range": {"m": "8:64:8", "n": "8:8:1", "k": "8:8:1"},
         "shapes_in_range": 8,
         "shapes_tried": 7,
+        "tries": 9,
         "time_s": 2.5,
         "complete": False,
     }
@@ -131,6 +134,7 @@ def test_a_search_that_was_cut_off_before_its_final_shows_the_best_so_far() -> N
         "range": {"m": "8:64:8", "n": "8:64:8", "k": "8:64:8"},
         "shapes_in_range": None,
         "shapes_tried": 7,
+        "tries": 9,
         "time_s": 2.5,
         "complete": False,
     }

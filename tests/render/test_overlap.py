@@ -6,10 +6,12 @@ import re
 import pytest
 
 from gpucheck.render import terminal, text
+from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
 
 MIB = 2**20
 
@@ -69,7 +71,7 @@ def test_the_answer_comes_first_then_a_row_for_each_case(monkeypatch: pytest.Mon
         Facts(),
         (row("copy"), row("compute"), row("both")),
         findings,
-        {"bench_overlap": found},
+        from_json(Results, {"bench_overlap": found}),
         (),
         summary=Summary("pass", 0, True),
     )

@@ -16,8 +16,11 @@ from gpucheck.render.blocks import Drawing, Line
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
+from gpucheck.report.results.transfer import CopyFit, TransferResult
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+NOTHING = TransferResult("cuda:0")
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
 H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
 # Start and rate of each kind: what an H200 might show.
@@ -73,13 +76,9 @@ IDIOMS = [
 
 
 def report(measurements: Sequence[Measurement], **link: Any) -> Report:
-    answer = {
-        "device": "cuda:0",
-        **judge.answer(measurements, Facts()),
-        **idioms_judge.answer(measurements, Facts()),
-    }
-    answer["link"] |= link
-    results = {"bench_transfer": [answer]}
+    answer = idioms_judge.answer(judge.answer(NOTHING, measurements, Facts()), measurements, Facts())
+    assert answer.link is not None
+    results: Results = {"bench_transfer": (replace(answer, link=replace(answer.link, **link)),)}
     parts = ("gpucheck.report/1", "0.1.0", "bench transfer", (), "", 1.0, Facts(), tuple(measurements), (), results, ())
     return Report(*parts, Summary("pass", 0, True))
 
@@ -96,7 +95,7 @@ def shown(made: Report, monkeypatch: pytest.MonkeyPatch, columns: int | None = N
 
 def test_one_sentence_tells_start_and_rate_of_each_direction() -> None:
     measurements = copies(ways=("host_to_device", "device_to_host"))
-    (line,) = transfer_fit.sentences(judge.answer(measurements, Facts()))
+    (line,) = transfer_fit.sentences(judge.answer(NOTHING, measurements, Facts()))
     assert line.text == (
         "fitted time: to device pinned (link) 2.00 µs + size / 55.0 GB/s, half that rate at 107 KiB; "
         "to host pinned (link) 2.00 µs + size / 55.0 GB/s, half that rate at 107 KiB"
@@ -104,18 +103,18 @@ def test_one_sentence_tells_start_and_rate_of_each_direction() -> None:
 
 
 def test_a_line_that_does_not_hold_says_why_and_two_sizes_need_no_excuse() -> None:
-    fit = {"direction": "host_to_host", "host_memory": "pageable", "timed": "as_called", "latency_s": None}
-    known = {"sizes": 19, "unknown_because": "the time does not grow with the size"}
-    (line,) = transfer_fit.sentences({"fits": [{**fit, **known}]})
+    unknown, why = (None,) * 5, "the time does not grow with the size"
+    fit = CopyFit("host_to_host", "pageable", "as_called", 19, *unknown, why)
+    (line,) = transfer_fit.sentences(replace(NOTHING, fits=(fit,)))
     assert line.text == "fitted time: host to host pageable has none: the time does not grow with the size"
-    assert transfer_fit.sentences({"fits": [{**fit, **known, "sizes": 2}]}) == []
-    assert transfer_fit.sentences({}) == []  # a document from before there were fits
+    assert transfer_fit.sentences(replace(NOTHING, fits=(replace(fit, sizes=2),))) == []
+    assert transfer_fit.sentences(NOTHING) == []  # a document from before there were fits
 
 
 def test_what_lies_off_the_line_is_told() -> None:
     measurements = [one for one in copies() if one.case["timed"] == "link"]
     off = row("transfer", measurements[2].case, 1.5 * (2e-6 + 16 * MIB / 55e9))
-    (line,) = transfer_fit.sentences(judge.answer([*measurements[:2], off, *measurements[3:]], Facts()))
+    (line,) = transfer_fit.sentences(judge.answer(NOTHING, [*measurements[:2], off, *measurements[3:]], Facts()))
     assert line.text.endswith("half that rate at 107 KiB, up to 33 % off")
 
 

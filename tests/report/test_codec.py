@@ -14,6 +14,7 @@ from gpucheck.report.facts import ClockReasons, Device, Facts, Host, Link, Proce
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Collector, Report
+from gpucheck.report.results.memory import FigureCheck, MemoryStep, ResidentSet
 
 FACTS = Facts(
     host=Host(system="Linux", nvidia_pci_addresses=("0000:17:00.0",)),
@@ -42,6 +43,16 @@ MEASUREMENT = Measurement(
     method=Method("device events", "held", "cold"),
     flags=("noisy",),
 )
+STEP = MemoryStep(
+    step="allocate",
+    does="allocate a tensor",
+    explanation="memory becomes resident when it is written to",
+    exact=False,
+    observed=ResidentSet(2**26, None),
+    figures=(FigureCheck("resident_bytes", "≥", 2**25, 2**26, True),),
+    verdict="pass",
+    reason=None,
+)
 
 
 def made(**changes: object) -> Report:
@@ -50,7 +61,7 @@ def made(**changes: object) -> Report:
         Started(FACTS),
         Measured(MEASUREMENT),
         Judged(Finding("transfer.gain", "pass", "pinned is faster", evidence={"gain": 4.5})),
-        Answered("memory", [{"step": "allocate"}]),
+        Answered("memory", (STEP,)),
         Notice("working on the CPU"),
     ):
         collector(event)
@@ -91,6 +102,50 @@ def test_readers_ignore_unknown_keys_and_miss_none() -> None:
         from_json(Finding, 3)
 
 
+def test_results_are_read_as_their_types_and_those_of_a_later_version_as_they_are() -> None:
+    data = to_json(made())
+    data["results"]["later"] = [{"x": 1}]
+    read = from_json(Report, data)
+    assert read.results["memory"] == (STEP,)
+    assert to_json(read) == data
+    with pytest.raises(KeyError, match="figures"):
+        from_json(Report, {**data, "results": {"memory": [{"step": "free"}]}})
+    with pytest.raises(TypeError, match="BenchAll needs an object"):
+        from_json(Report, {**data, "results": {"bench_all": []}})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("memory", STEP),
+        ("memory", [STEP]),
+        ("memory", (STEP, to_json(STEP))),
+        ("bench_all", {"headlines": [], "benchmarks": []}),
+        ("bench_overlap", (STEP,)),
+        ("compare", None),
+    ],
+)
+def test_a_result_of_another_type_is_not_kept(name: str, value: object) -> None:
+    collector = Collector()
+    with pytest.raises(TypeError, match=f"^{name} is "):
+        collector(Answered(name, value))
+    assert collector.results == {}
+    collector(Answered("later", value))
+    assert collector.results == {"later": value}
+
+
+def test_two_types_of_one_name_are_no_schema() -> None:
+    class Other:
+        @dataclass(frozen=True)
+        class Process:
+            """Another one."""
+
+    definitions: dict[str, object] = {}
+    schema._define(Process, definitions)
+    with pytest.raises(TypeError, match="two types of the document are named Process"):
+        schema._define(Other.Process, definitions)
+
+
 def test_the_shipped_schema_is_the_one_of_the_types_and_accepts_a_report() -> None:
     import jsonschema
 
@@ -101,4 +156,9 @@ def test_the_shipped_schema_is_the_one_of_the_types_and_accepts_a_report() -> No
     validator.validate(to_json(made()))
     broken = to_json(made())
     broken["measurements"][0]["rate"]["median"] = "fast"
+    assert not validator.is_valid(broken)
+    later, broken = to_json(made()), to_json(made())
+    later["results"]["later"] = 1
+    assert validator.is_valid(later)
+    broken["results"]["memory"][0]["figures"] = "none"
     assert not validator.is_valid(broken)

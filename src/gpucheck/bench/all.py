@@ -25,7 +25,6 @@ from gpucheck.bench.transfer.command import command as run_transfer
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.errors import GpucheckError, UsageError
 from gpucheck.machine import choose, host, inventory
-from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Emit, Event, Judged, Measured, Notice, Progress, Started
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
@@ -182,7 +181,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
                 told(Judged(finding))
         finally:
             ran = [other.name for other in todo[: place + 1]]
-            emit(Answered("bench_all", to_json(all_headlines.of(told.measured, told.findings, ran, told.by_device))))
+            emit(Answered("bench_all", all_headlines.of(told.measured, told.findings, ran, told.by_device)))
 
 
 def _unjudged(rows: Sequence[Measurement], asked: Sequence[Limit], found: Sequence[DeviceRef]) -> list[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpucheck import units
 from gpucheck.bench import chosen, limits
@@ -13,42 +12,10 @@ from gpucheck.bench.figures import Ceilings
 from gpucheck.bench.overlap import judge as overlap
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.bench_all import BenchAll, BenchmarkSummary, Headline
 
 # Remarks and skips say nothing of a benchmark.
 _SILENT: tuple[Verdict, ...] = ("skip", "info")
-
-
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """One figure. `value` is in `unit` (B/s, FLOP/s, s, 1); None is unknown. `share` is of what `of` names."""
-
-    benchmark: str
-    device: str
-    case: str
-    value: float | None
-    unit: str
-    low: float | None = None
-    high: float | None = None
-    share: float | None = None
-    of: str | None = None
-    flags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a benchmark's findings come to; `why` is the first that says so, where it is no pass."""
-
-    benchmark: str
-    verdict: Verdict
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class All:
-    """The answer of `bench all`."""
-
-    headlines: tuple[Headline, ...]
-    benchmarks: tuple[Summary, ...]
 
 
 def of(
@@ -56,7 +23,7 @@ def of(
     findings: Sequence[Finding],
     names: Iterable[str],
     by_device: Mapping[str, Sequence[Finding]] | None = None,
-) -> All:
+) -> BenchAll:
     """The headlines of the benchmarks with these names, device by device, and what each benchmark's findings say.
 
     `by_device` tells whose link and peak a finding is about. Findings name no device: without it, and with several
@@ -73,17 +40,17 @@ def of(
         if name in HEADLINES
         for line in HEADLINES[name]([one for one in measurements if one.device.id == device], known[device])
     ]
-    return All(tuple(lines), tuple(_summary(name, findings) for name in ran))
+    return BenchAll(tuple(lines), tuple(_summary(name, findings) for name in ran))
 
 
-def _summary(name: str, findings: Sequence[Finding]) -> Summary:
+def _summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
     mine = [finding for finding in findings if finding.id.startswith(f"{name}.")]
     told = [finding for finding in mine if finding.verdict not in _SILENT]
     if told:
         worst = min(told, key=lambda finding: WORST_FIRST.index(finding.verdict))
-        return Summary(name, worst.verdict, "" if worst.verdict == "pass" else worst.title)
+        return BenchmarkSummary(name, worst.verdict, "" if worst.verdict == "pass" else worst.title)
     skipped = [finding.title for finding in mine if finding.verdict == "skip"]
-    return Summary(name, "skip", skipped[0] if skipped else "nothing was judged")
+    return BenchmarkSummary(name, "skip", skipped[0] if skipped else "nothing was judged")
 
 
 def _headline(name: str, case: str, one: Measurement, known: Ceilings, ceiling: str, what: str) -> Headline:
@@ -134,13 +101,12 @@ def _matmul(measurements: Sequence[Measurement], known: Ceilings) -> list[Headli
 def _overlap(measurements: Sequence[Measurement], known: Ceilings) -> list[Headline]:
     """What hides of a pinned copy on a second stream; where there is neither, of what was copied."""
     rows = overlap.answer(measurements)
-    best = [one for one in rows if (one["host_memory"], one["streams"]) == ("pinned", 2)]
+    best = [one for one in rows if (one.host_memory, one.streams) == ("pinned", 2)]
     found = []
     for one in best or rows:
-        streams = "two streams" if one["streams"] == 2 else "one stream"
-        case = f"{chosen.WAYS[one['direction']]}, {one['host_memory']}, {streams}"
-        ends, flags = (one["ci_low"], one["ci_high"]), tuple(one["flags"])
-        found.append(Headline("overlap", one["device"], case, one["overlap"], "1", *ends, flags=flags))
+        streams = "two streams" if one.streams == 2 else "one stream"
+        case = f"{chosen.WAYS[one.direction]}, {one.host_memory}, {streams}"
+        found.append(Headline("overlap", one.device, case, one.overlap, "1", one.ci_low, one.ci_high, flags=one.flags))
     return found
 
 
@@ -149,18 +115,18 @@ def _crossover(measurements: Sequence[Measurement], known: Ceilings) -> list[Hea
     found = []
     races = crossover.races(measurements)
     for one in crossover.answer(measurements, {}):
-        operation, start = str(one["operation"]), one["device_faster_from"]
-        if not one["transfers"]:
+        operation, start = one.operation, one.device_faster_from
+        if not one.transfers:
             continue
-        speedup, tried = one["speedup"], races[operation, True]
-        size = speedup["size"] if speedup is not None else one["largest"]
+        tried = races[operation, True]
+        size = one.speedup.size if one.speedup is not None else one.largest
         race = tried[size]
         faster = f"faster from {size_text(operation, start)} on" if start is not None else "never faster"
         case = f"{operation}, {faster}; at {size_text(operation, size)}"
         rows = [row for row in measurements if (row.case.get("operation"), row.case.get("size")) == (operation, size)]
         flags = tuple(dict.fromkeys(flag for row in rows for flag in row.flags))
         ends = race.ci_low, race.ci_high
-        found.append(Headline("crossover", one["device"], case, race.ratio, "times", *ends, flags=flags))
+        found.append(Headline("crossover", one.device, case, race.ratio, "times", *ends, flags=flags))
     return found
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from gpucheck.bench import efficiency, limits, share
 from gpucheck.bench.bandwidth import judge as bandwidth
@@ -20,6 +19,7 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
+from gpucheck.report.results.crossover import CrossoverResult
 
 # What one run alone found stays found, whatever the median of all says.
 _KEPT: tuple[Verdict, ...] = ("fail", "inconclusive")
@@ -27,19 +27,27 @@ _KEPT: tuple[Verdict, ...] = ("fail", "inconclusive")
 
 def again(whole: Report) -> Report:
     """The document with its findings, and what benchmarks derive from their rows, told of all its runs."""
-    results: dict[str, Any] = dict(whole.results)
+    results = whole.results.copy()
     if "bench_transfer" in results:
-        results["bench_transfer"] = [
-            {**entry, **parts.answer(entry["device"], _of_device(whole, entry["device"]), whole.facts)}
+        results["bench_transfer"] = tuple(
+            parts.answer(entry.device, _of_device(whole, entry.device), whole.facts)
             for entry in results["bench_transfer"]
-        ]
-    for name, answer in _ANSWERS:
-        entries = results.get(name, [])
-        for device_id in dict.fromkeys(entry["device"] for entry in entries):
-            before = [entry for entry in entries if entry["device"] == device_id]
-            others = [entry for entry in results[name] if entry["device"] != device_id]
-            results[name] = [*others, *answer(_of_device(whole, device_id), before)]
+        )
+    if "bench_overlap" in results:
+        seen = dict.fromkeys(entry.device for entry in results["bench_overlap"])
+        results["bench_overlap"] = tuple(one for device in seen for one in overlap.answer(_of_device(whole, device)))
+    if "bench_crossover" in results:
+        results["bench_crossover"] = _crossovers(whole, results["bench_crossover"])
     return replace(whole, findings=tuple(combined(whole.findings, judged(whole))), results=results)
+
+
+def _crossovers(whole: Report, before: Sequence[CrossoverResult]) -> tuple[CrossoverResult, ...]:
+    """Of all runs' rows; why sizes stopped growing only the first run said."""
+    found: list[CrossoverResult] = []
+    for device in dict.fromkeys(entry.device for entry in before):
+        ended = crossover.ended_by([entry for entry in before if entry.device == device])
+        found += crossover.answer(_of_device(whole, device), ended)
+    return tuple(found)
 
 
 def judged(whole: Report) -> list[Finding]:
@@ -102,11 +110,4 @@ _JUDGES: tuple[tuple[Callable[[str], bool], _Judge], ...] = (
     (("matmul", efficiency.SUSTAINED).__contains__, lambda rows, facts: efficiency.judge(rows)),
     (overlap.NAME.__eq__, overlap.judge),
     (crossover.NAME.__eq__, crossover.judge),
-)
-
-# A benchmark's answer for one device, from its rows and from what its first run answered.
-_Answer = Callable[[Sequence[Measurement], Sequence[dict[str, Any]]], list[dict[str, Any]]]
-_ANSWERS: tuple[tuple[str, _Answer], ...] = (
-    ("bench_overlap", lambda rows, before: overlap.answer(rows)),
-    ("bench_crossover", lambda rows, before: crossover.answer(rows, crossover.ended_by(before))),
 )

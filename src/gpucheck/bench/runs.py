@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from gpucheck import exits
 from gpucheck.bench import all_headlines, limits
@@ -13,7 +12,7 @@ from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import child
 from gpucheck.machine.child import ChildResult
 from gpucheck.measure import runs
-from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Started
 from gpucheck.report.report import Report
 
@@ -66,10 +65,10 @@ def merged(reports: Sequence[Report]) -> Report:
 
     whole = anew.again(whole)
     whole = replace(whole, findings=tuple(limits.again(whole.findings, whole.measurements)))
-    results: dict[str, Any] = dict(whole.results)
+    results = whole.results.copy()
     if "bench_all" in results:
-        names = [one["benchmark"] for one in results["bench_all"]["benchmarks"]]
-        results["bench_all"] = to_json(all_headlines.of(whole.measurements, whole.findings, names))
+        names = [one.benchmark for one in results["bench_all"].benchmarks]
+        results["bench_all"] = all_headlines.of(whole.measurements, whole.findings, names)
     return replace(whole, results=results)
 
 

@@ -41,13 +41,12 @@ def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: 
     """Compare, saying first what differs between the machines and methods."""
     from gpucheck.compare import judge
     from gpucheck.compare.comparison import compare
-    from gpucheck.report.codec import to_json
     from gpucheck.report.events import Answered, Judged, Notice
 
     comparison = compare(old, new)
     for text in judge.warnings(comparison):
         emit(Notice(text, "warning"))
-    emit(Answered("compare", to_json(comparison)))
+    emit(Answered("compare", comparison))
     for finding in judge.judge(comparison, limit):
         emit(Judged(_with_origin(finding, common)))
 

@@ -7,8 +7,6 @@ machine only adds time. Ratios are of times, new over old: 1.10 is 10 % slower, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
 
 from gpucheck import stats
 from gpucheck.compare.matching import case_text, differences, facts_differ, matched, work_text
@@ -16,6 +14,7 @@ from gpucheck.compare.trimmed import ALPHA, Difference, difference, holm_levels
 from gpucheck.measure import runs
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
+from gpucheck.report.results.compare import Change, ComparedRow, Comparison
 
 # What is within ±5 % for certain is the same: clocks and neighbours move numbers by as much from day to day.
 SAME_WITHIN = 0.05
@@ -25,55 +24,8 @@ FEWEST_RUNS = 3
 # time (benchmarks/compare_power.py --simulate 2.5%).
 USUAL_RUNS = 7
 
-Change = Literal["slower", "faster", "same", "cannot tell"]
 # What makes a whole process slow and is not the code's doing: a slowdown seen beside it does not fail a gate.
 DISTURBING = ("cpu-busy", "throttled")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One measurement of both reports. Times are seconds per call, medians over the runs' medians.
-
-    `ratio` is new time over old by the runs' lower quartiles, `ci_low` to `ci_high` its interval at `ci_level`; None
-    with fewer than 3 runs a side. `differences` names what differs in method, `why` why it cannot be told. `disturbed`
-    is what disturbed most of the new side's runs: others on the CPU, a throttled clock; `old_disturbed` the same of
-    the old side.
-    """
-
-    name: str
-    case: dict[str, Any]
-    old_device: str
-    new_device: str
-    old_runs: int
-    new_runs: int
-    old_s: float
-    new_s: float
-    old_rate: float | None
-    new_rate: float | None
-    rate_unit: str | None
-    ratio: float
-    ci_low: float | None
-    ci_high: float | None
-    ci_level: float | None
-    change: Change
-    why: str | None = None
-    differences: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-    disturbed: tuple[str, ...] = ()
-    old_disturbed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Everything that the two reports say of each other. What differs between them stands as `old → new`."""
-
-    rows: tuple[Row, ...]
-    only_old: tuple[str, ...]
-    only_new: tuple[str, ...]
-    machine: tuple[str, ...]
-    software: tuple[str, ...]
-    alpha: float = ALPHA
-    same_within: float = SAME_WITHIN
 
 
 def change(low: float, high: float) -> Change:
@@ -101,6 +53,8 @@ def compare(old: Report, new: Report) -> Comparison:
         only_new=tuple(only_new),
         machine=machine,
         software=software,
+        alpha=ALPHA,
+        same_within=SAME_WITHIN,
     )
 
 
@@ -114,7 +68,7 @@ def _untold(old: Measurement, new: Measurement) -> str | None:
     return None
 
 
-def _row(old: Measurement, new: Measurement, test: Difference | None, level: float | None) -> Row:
+def _row(old: Measurement, new: Measurement, test: Difference | None, level: float | None) -> ComparedRow:
     before, after = runs.medians(old), runs.medians(new)
     interval = test.interval(level) if test and level else None
     # The middle of the interval: the ratio of the trimmed geometric means. Without one the medians must do.
@@ -123,7 +77,7 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
     both = old.rate is not None and new.rate is not None
     why = _untold(old, new) or ("the runs differ too much" if told == "cannot tell" else None)
     amount = next(iter(new.work.values()), None) if both else None
-    return Row(
+    return ComparedRow(
         name=new.name,
         case=new.case,
         old_device=old.device.id,
@@ -153,6 +107,6 @@ def disturbed(one: Measurement) -> tuple[str, ...]:
     return runs.flagged(one, DISTURBING)
 
 
-def row_label(row: Row) -> str:
+def row_label(row: ComparedRow) -> str:
     """A row in words."""
     return f"{row.name} {case_text(row.case)}"

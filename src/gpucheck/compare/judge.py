@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gpucheck import units
-from gpucheck.compare.comparison import FEWEST_RUNS, USUAL_RUNS, Change, Comparison, Row, row_label
+from gpucheck.compare.comparison import FEWEST_RUNS, USUAL_RUNS, row_label
 from gpucheck.report.finding import Finding
+from gpucheck.report.results.compare import Change, ComparedRow, Comparison
 
 
 def warnings(comparison: Comparison) -> list[str]:
@@ -94,7 +95,7 @@ def _gate(comparison: Comparison, most: float) -> Finding:
     return Finding("compare.slower", "pass", f"no row is slower by more than {limit}", evidence=evidence)
 
 
-def _unclear(row: Row, above: Sequence[Row]) -> str:
+def _unclear(row: ComparedRow, above: Sequence[ComparedRow]) -> str:
     if row in above:
         return f"{row.ratio:.3f}× the time, but the new side was {' and '.join(row.disturbed)} in most runs"
     if _hides(row):
@@ -102,6 +103,6 @@ def _unclear(row: Row, above: Sequence[Row]) -> str:
     return row.why or "the interval straddles the limit"
 
 
-def _hides(row: Row) -> bool:
+def _hides(row: ComparedRow) -> bool:
     """Whether only the old side was disturbed: it was measured too slow, and what became slower since does not show."""
     return bool(row.old_disturbed and not row.disturbed)

@@ -7,8 +7,8 @@ cache) whose every figure is compared with what must come out.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.health import memory_resident, memory_steps
@@ -17,6 +17,7 @@ from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Sta
 from gpucheck.report.facts import Device, Facts, Process
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import MemoryFigures
+from gpucheck.report.results.memory import MemoryStep
 from gpucheck.units import capacity
 
 if TYPE_CHECKING:  # importing accel imports torch
@@ -144,7 +145,7 @@ def judge_allocator(allocator: Allocator, kind: str) -> Finding:
 
 def judge_steps(
     seen: list[tuple[memory_steps.Step, MemoryFigures]], allocator: Allocator, kind: str
-) -> tuple[list[dict[str, Any]], Finding]:
+) -> tuple[tuple[MemoryStep, ...], Finding]:
     """The steps with what must come out of each, and the finding over all of them."""
     title = "torch's memory figures"
     # What stays reserved in an empty cache has free room that a request may use: no exact figure then.
@@ -152,24 +153,23 @@ def judge_steps(
     steps = memory_steps.judge(seen, exact=allocator.is_default and clean)
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or ""):
         reason = "without a caching allocator torch keeps no figures"
-        steps = [{**step, "verdict": "skip", "reason": reason} for step in steps]
+        steps = tuple(replace(step, verdict="skip", reason=reason) for step in steps)
         return steps, Finding("memory.accounting", "skip", title, reason)
     wrong = _wrong_figures(steps)
     if wrong:
         return steps, Finding("memory.accounting", "fail", title, "; ".join(wrong), {"wrong": wrong})
-    if all(step["verdict"] == "skip" for step in steps):
+    if all(step.verdict == "skip" for step in steps):
         return steps, Finding("memory.accounting", "skip", title, f"torch keeps none on {kind}")
-    how = "exactly" if steps[0]["exact"] else "within the bounds that any allocator keeps"
+    how = "exactly" if steps[0].exact else "within the bounds that any allocator keeps"
     return steps, Finding("memory.accounting", "pass", title, f"every figure is what it must be, {how}")
 
 
-def _wrong_figures(steps: list[dict[str, Any]]) -> list[str]:
+def _wrong_figures(steps: Sequence[MemoryStep]) -> list[str]:
     return [
-        f"after {step['step']} {row['figure']} is {row['observed_bytes']}, "
-        f"must be {row['relation']} {row['expected_bytes']}"
+        f"after {step.step} {row.figure} is {row.observed_bytes}, must be {row.relation} {row.expected_bytes}"
         for step in steps
-        for row in step["figures"]
-        if row["ok"] is False
+        for row in step.figures
+        if row.ok is False
     ]
 
 
@@ -217,12 +217,12 @@ def judge_host(now: host.HostMemory, process: MemoryFigures) -> list[Finding]:
     ]
 
 
-def judge_resident(steps: list[dict[str, Any]]) -> Finding:
+def judge_resident(steps: Sequence[MemoryStep]) -> Finding:
     """The finding over all steps: torch keeps no figures on the CPU, so the resident set is judged, with tolerance."""
     title = "the resident set follows what is allocated"
     wrong = _wrong_figures(steps)
     verdict: Verdict = "fail" if wrong else "pass"
-    unjudged = [f"{step['step']} not judged: {step['reason']}" for step in steps if step["reason"]]
+    unjudged = [f"{step.step} not judged: {step.reason}" for step in steps if step.reason]
     tolerance = f"within {capacity(memory_resident.TOLERANCE)}"
     message = "; ".join(wrong) if wrong else "; ".join([tolerance, *unjudged])
     return Finding("memory.accounting", verdict, title, message, {"tolerance_bytes": memory_resident.TOLERANCE})

@@ -7,11 +7,10 @@ import gc
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from typing import Any
 
-from gpucheck.health.memory_steps import Comparison, Relation, StepName, verdict
+from gpucheck.health.memory_steps import verdict
 from gpucheck.report.measurement import MemoryFigures
+from gpucheck.report.results.memory import FigureCheck, MemoryStep, Relation, ResidentSet, StepName
 from gpucheck.units import MIB, capacity
 
 # Twice the largest threshold (32 MiB, mallopt(3), M_MMAP_THRESHOLD) above which glibc maps each block on its own and
@@ -73,7 +72,7 @@ def walk(
     return seen
 
 
-def compare(step: StepName, start: int, figures: MemoryFigures, *, returns: bool) -> tuple[Comparison, ...]:
+def compare(step: StepName, start: int, figures: MemoryFigures, *, returns: bool) -> tuple[FigureCheck, ...]:
     """What must hold after `step` of a sequence that began with `start` bytes resident."""
     wanted: dict[StepName, tuple[tuple[str, Relation, int], ...]] = {
         "start": (),
@@ -86,12 +85,12 @@ def compare(step: StepName, start: int, figures: MemoryFigures, *, returns: bool
     for figure, relation, bound in wanted[step]:
         seen = getattr(figures, figure)
         ok = None if seen is None else (seen >= bound if relation == "≥" else seen <= bound)
-        rows.append(Comparison(figure, relation, bound, seen, ok))
+        rows.append(FigureCheck(figure, relation, bound, seen, ok))
     return tuple(rows)
 
 
-def judge(seen: Mapping[StepName, MemoryFigures], *, keeps: str | None) -> list[dict[str, Any]]:
-    """The steps as plain data. `keeps` is why freed memory need not leave the resident set, if so."""
+def judge(seen: Mapping[StepName, MemoryFigures], *, keeps: str | None) -> tuple[MemoryStep, ...]:
+    """The steps, each judged. `keeps` is why freed memory need not leave the resident set, if so."""
     start = seen["start"].resident_bytes or 0
     reasons: dict[StepName, str | None] = {
         "start": None,
@@ -103,20 +102,19 @@ def judge(seen: Mapping[StepName, MemoryFigures], *, keeps: str | None) -> list[
     for step, (does, shows) in _DOES.items():
         figures = seen.get(step, MemoryFigures())
         comparisons = compare(step, start, figures, returns=keeps is None)
-        observed = {"resident_bytes": figures.resident_bytes, "max_resident_bytes": figures.max_resident_bytes}
         rows.append(
-            {
-                "step": step,
-                "does": does,
-                "explanation": shows,
-                "exact": False,
-                "observed": observed,
-                "figures": [asdict(row) for row in comparisons],
-                "verdict": "info" if step == "start" else verdict(comparisons),
-                "reason": reasons.get(step),
-            }
+            MemoryStep(
+                step=step,
+                does=does,
+                explanation=shows,
+                exact=False,
+                observed=ResidentSet(figures.resident_bytes, figures.max_resident_bytes),
+                figures=comparisons,
+                verdict="info" if step == "start" else verdict(comparisons),
+                reason=reasons.get(step),
+            )
         )
-    return rows
+    return tuple(rows)
 
 
 def why_not(usable_bytes: int, environment: Mapping[str, str] | None = None) -> tuple[str | None, str | None]:

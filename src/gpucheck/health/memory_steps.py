@@ -6,11 +6,12 @@ The exact figures hold for torch's own caching allocator with default settings, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from gpucheck.report.finding import Verdict
 from gpucheck.report.measurement import MemoryFigures
+from gpucheck.report.results.memory import FigureCheck, MemoryStep, Relation, StepName
 from gpucheck.units import MIB, capacity
 
 # torch's c10/core/AllocatorConfig.h (until 2.8 in c10/cuda/CUDACachingAllocator.cpp), the same since torch 1.0.
@@ -60,7 +61,6 @@ class Level:
 
 
 FIGURES = tuple(Level.__dataclass_fields__)
-StepName = Literal["start", "allocate", "peak", "free", "empty_cache"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,6 @@ def bounds(start: Level) -> dict[StepName, Level]:
     }
 
 
-Relation = Literal["=", "≥", "≤"]
 # Where the allocator is not the one we know: what is freed is exactly gone, everything else is at least so much.
 _EXACT_ANYWHERE: dict[StepName, tuple[str, ...]] = {
     "start": ("memory_allocated_bytes", "memory_reserved_bytes"),
@@ -131,18 +130,7 @@ _EXACT_ANYWHERE: dict[StepName, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One figure beside what must come out. `ok` is None where the device does not tell the figure."""
-
-    figure: str
-    relation: Relation
-    expected_bytes: int
-    observed_bytes: int | None
-    ok: bool | None
-
-
-def compare(step: StepName, start: Level, observed: MemoryFigures, *, exact: bool) -> tuple[Comparison, ...]:
+def compare(step: StepName, start: Level, observed: MemoryFigures, *, exact: bool) -> tuple[FigureCheck, ...]:
     """Each of the four figures after `step` beside what must come out of a sequence that began at `start`."""
     wanted = expected(start)[step] if exact else bounds(start)[step]
     rows = []
@@ -150,11 +138,11 @@ def compare(step: StepName, start: Level, observed: MemoryFigures, *, exact: boo
         relation: Relation = "=" if exact or figure in _EXACT_ANYWHERE.get(step, ()) else "≥"
         want, seen = int(getattr(wanted, figure)), getattr(observed, figure)
         ok = None if seen is None else (seen == want if relation == "=" else seen >= want)
-        rows.append(Comparison(figure, relation, want, seen, ok))
+        rows.append(FigureCheck(figure, relation, want, seen, ok))
     return tuple(rows)
 
 
-def verdict(comparisons: Sequence[Comparison]) -> Verdict:
+def verdict(comparisons: Sequence[FigureCheck]) -> Verdict:
     """`fail` where a figure is not what it must be, `skip` where the device tells none."""
     known = [row.ok for row in comparisons if row.ok is not None]
     if not known:
@@ -215,21 +203,21 @@ def walk(gauge: Gauge, allocate: Callable[[int], object]) -> list[tuple[Step, Me
     return seen
 
 
-def judge(seen: Sequence[tuple[Step, MemoryFigures]], *, exact: bool) -> list[dict[str, Any]]:
-    """The steps as plain data: what was done, what it shows, and each figure beside what must come out."""
+def judge(seen: Sequence[tuple[Step, MemoryFigures]], *, exact: bool) -> tuple[MemoryStep, ...]:
+    """The steps: what was done, what it shows, and each figure beside what must come out."""
     start = level(seen[0][1])
     rows = []
     for step, figures in seen:
         comparisons = compare(step.name, start, figures, exact=exact)
         rows.append(
-            {
-                "step": step.name,
-                "does": step.does,
-                "explanation": step.shows,
-                "exact": exact,
-                "figures": [asdict(row) for row in comparisons],
-                "verdict": verdict(comparisons),
-                "reason": None,
-            }
+            MemoryStep(
+                step=step.name,
+                does=step.does,
+                explanation=step.shows,
+                exact=exact,
+                figures=comparisons,
+                verdict=verdict(comparisons),
+                reason=None,
+            )
         )
-    return rows
+    return tuple(rows)

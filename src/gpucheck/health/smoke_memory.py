@@ -13,6 +13,7 @@ from torch.nn import functional
 from gpucheck.health import memory_resident, memory_steps
 from gpucheck.health.smoke_setting import Seen, Setting, Unavailable, Wrong, expect, first_line
 from gpucheck.machine.accel import Accel
+from gpucheck.report.codec import to_json
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.units import MIB, PIB, capacity
 
@@ -108,8 +109,8 @@ def _resident(setting: Setting) -> Seen:
     seen = memory_resident.walk(setting.accel.memory, setting.accel.reset_peak, memory_resident.written_tensor)
     rows = memory_resident.judge(seen, keeps=None)
     for row in rows:
-        expect(row["verdict"] != "fail", f"the resident set after '{row['does']}' is not what it must be", **row)
-    return Seen("judged by the resident set: torch keeps no figures on the CPU", {"steps": rows})
+        expect(row.verdict != "fail", f"the resident set after '{row.does}' is not what it must be", **to_json(row))
+    return Seen("judged by the resident set: torch keeps no figures on the CPU", {"steps": to_json(rows)})
 
 
 # -- running out ------------------------------------------------------------------------------------------------------

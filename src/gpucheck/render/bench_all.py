@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from gpucheck import units
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
+    Cell,
     Column,
     Line,
     advice_line,
@@ -19,6 +19,7 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.report.finding import WORST_FIRST, Finding
 from gpucheck.report.report import Report
+from gpucheck.report.results.bench_all import BenchAll, Headline
 
 _COLUMNS = (
     Column("benchmark", "left"),
@@ -44,52 +45,52 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 
 def blocks(report: Report) -> list[Block]:
     """One table of the figures that stand for each benchmark, then what was found, what asks for something first."""
-    answer = report.results.get("bench_all") or {"headlines": [], "benchmarks": []}
+    answer = report.results.get("bench_all") or BenchAll((), ())
     names = {one.device.id: one.device.name for one in report.measurements}
     laid_out: list[Block] = []
     for device, name in names.items():
         laid_out.append(Line(f"{name} ({device})" if name else device))
     if names:
         laid_out.append(Line())
-    if answer["benchmarks"]:
-        laid_out += [_table(answer, several=len(names) > 1), Line(), *_flagged(answer["headlines"])]
+    if answer.benchmarks:
+        laid_out += [_table(answer, several=len(names) > 1), Line(), *_flagged(answer.headlines)]
     findings = sorted(report.findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
     laid_out += [finding_line(_of_benchmark(finding)) for finding in findings]
     laid_out += [advice_line(fix) for fix in _advice(findings)]
     return laid_out
 
 
-def _table(answer: dict[str, Any], *, several: bool) -> Block:
-    rows = []
-    for one in answer["benchmarks"]:
-        lines = [line for line in answer["headlines"] if line["benchmark"] == one["benchmark"]]
-        verdict = verdict_cell(one["verdict"])
+def _table(answer: BenchAll, *, several: bool) -> Block:
+    rows: list[list[str | Cell]] = []
+    for one in answer.benchmarks:
+        lines = [line for line in answer.headlines if line.benchmark == one.benchmark]
+        verdict = verdict_cell(one.verdict)
         if not lines:
-            rows.append([one["benchmark"], UNKNOWN, one["why"], UNKNOWN, UNKNOWN, UNKNOWN, "", verdict, ""])
+            rows.append([one.benchmark, UNKNOWN, one.why, UNKNOWN, UNKNOWN, UNKNOWN, "", verdict, ""])
         for place, line in enumerate(lines):
             # The verdict is the benchmark's, not the row's.
             first = place == 0
             rows.append(
                 [
-                    one["benchmark"] if first else "",
-                    line["device"],
-                    line["case"],
-                    *(_figure(line[end], line["unit"]) for end in ("value", "low", "high")),
-                    f"{units.percent(line['share'])} of {line['of']}" if line["share"] is not None else "",
+                    one.benchmark if first else "",
+                    line.device,
+                    line.case,
+                    *(_figure(value, line.unit) for value in (line.value, line.low, line.high)),
+                    f"{units.percent(line.share)} of {line.of}" if line.share is not None else "",
                     verdict if first else "",
-                    ", ".join(line["flags"]),
+                    ", ".join(line.flags),
                 ]
             )
     columns = [place for place, column in enumerate(_COLUMNS) if several or column.head != "device"]
     return table([_COLUMNS[place] for place in columns], [[row[place] for place in columns] for row in rows])
 
 
-def _flagged(headlines: list[dict[str, Any]]) -> list[Block]:
+def _flagged(headlines: Sequence[Headline]) -> list[Block]:
     """Which figures are in doubt, in one line: the notes are the first to go where the screen is narrow."""
     cases: dict[str, list[str]] = {}
     for one in headlines:
-        for flag in one["flags"]:
-            cases.setdefault(flag, []).append(f"{one['benchmark']} {one['case']}")
+        for flag in one.flags:
+            cases.setdefault(flag, []).append(f"{one.benchmark} {one.case}")
     told = [f"{flag} ({found[0] if len(found) == 1 else f'{len(found)} figures'})" for flag, found in cases.items()]
     return [Line(f"flagged: {'; '.join(told)}"), Line()] if told else []
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.compare.comparison import FEWEST_RUNS, Change, Comparison, Row
+from gpucheck.compare.comparison import FEWEST_RUNS
 from gpucheck.compare.matching import case_text
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, advice_line, finding_line, table
-from gpucheck.report.codec import from_json
 from gpucheck.report.report import Report
+from gpucheck.report.results.compare import Change, ComparedRow, Comparison
 
 _COLUMNS = (
     Column("row", "left"),
@@ -35,16 +35,14 @@ def blocks(report: Report) -> list[Block]:
 
 def comparison(report: Report) -> list[Block]:
     """The table of `results.compare` and how it came about; nothing where nothing was compared."""
-    if "compare" not in report.results:
-        return []
-    compared = from_json(Comparison, report.results["compare"])
-    if not compared.rows:
+    compared = report.results.get("compare")
+    if compared is None or not compared.rows:
         return []
     rows = [_cells(row) for row in compared.rows]
     return [table(_COLUMNS, rows), Line(), Line(_method(compared)), Line()]
 
 
-def _cells(row: Row) -> Sequence[str | Cell]:
+def _cells(row: ComparedRow) -> Sequence[str | Cell]:
     interval = UNKNOWN if row.ci_low is None or row.ci_high is None else f"{row.ci_low:.3f} to {row.ci_high:.3f}"
     notes = [*row.differences, *row.flags]
     # That there are too few runs stands below, once.
@@ -62,7 +60,7 @@ def _cells(row: Row) -> Sequence[str | Cell]:
     ]
 
 
-def _label(row: Row) -> str:
+def _label(row: ComparedRow) -> str:
     return f"{row.name} {case_text(row.case, ' ')} ({row.new_device})"
 
 

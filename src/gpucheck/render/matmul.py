@@ -25,17 +25,17 @@ from gpucheck.report.report import Report
 def blocks(report: Report) -> list[Block]:
     """For each device a table, its search and its long runs; then what was found."""
     laid_out: list[Block] = []
-    searched = report.results.get("bench_matmul_search") or []
-    long_runs = report.results.get("bench_matmul_sustained") or []
+    searched = report.results.get("bench_matmul_search", ())
+    long_runs = report.results.get("bench_matmul_sustained", ())
     devices = {measurement.device.id: measurement.device for measurement in report.measurements}
-    for device_id in dict.fromkeys([*devices, *(entry["device"] for entry in searched)]):
+    for device_id in dict.fromkeys([*devices, *(entry.device for entry in searched)]):
         name = devices[device_id].name if device_id in devices else None
         mine = [one for one in report.measurements if one.device.id == device_id]
         usual = [one for one in mine if one.name == "matmul"]
         laid_out += [Line(f"{name or device_id} ({device_id}) · dense products, preallocated output"), Line()]
         if usual:
             laid_out += [_table(usual, _peaks(report)), Line(), Line(_method(usual)), Line()]
-        laid_out += matmul_search.blocks([entry for entry in searched if entry["device"] == device_id])
+        laid_out += matmul_search.blocks([entry for entry in searched if entry.device == device_id])
         for one in mine:
             if one.name == "matmul.sustained":
                 laid_out += matmul_sustain.blocks(one, long_runs)

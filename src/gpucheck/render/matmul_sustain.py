@@ -10,12 +10,13 @@ from gpucheck import units
 from gpucheck.render.blocks import Block, Line
 from gpucheck.render.curve import Series, curve
 from gpucheck.report.measurement import Measurement, Run
+from gpucheck.report.results.matmul import LoadReading, SustainedResult
 
 # More points than a drawing has columns fall onto each other.
 POINTS = 60
 
 
-def blocks(one: Measurement, runs: Sequence[Mapping[str, Any]]) -> list[Block]:
+def blocks(one: Measurement, runs: Sequence[SustainedResult]) -> list[Block]:
     """Burst and sustained rate, the rate over time, and what the device said of itself."""
     details, case = one.method.details, one.case
     burst, sustained = details["burst"], details["sustained"]
@@ -29,15 +30,17 @@ def blocks(one: Measurement, runs: Sequence[Mapping[str, Any]]) -> list[Block]:
     laid_out: list[Block] = [Line(head), Line(text)]
     if one.flags:
         laid_out.append(Line(f"notes: {', '.join(one.flags)}"))
-    readings = next((run["readings"] for run in runs if _is_of(run, one)), ())
+    readings = next((run.readings for run in runs if _is_of(run, one)), ())
     if told := _device(readings):
         laid_out.append(Line(told))
     drawn = _curve(one)
     return [*laid_out, *([Line(), drawn] if drawn else []), Line()]
 
 
-def _is_of(run: Mapping[str, Any], one: Measurement) -> bool:
-    return run["device"] == one.device.id and all(run[name] == one.case[name] for name in ("dtype", "m", "n", "k"))
+def _is_of(run: SustainedResult, one: Measurement) -> bool:
+    case = one.case
+    told = (case["dtype"], case["m"], case["n"], case["k"])
+    return run.device == one.device.id and (run.dtype, run.m, run.n, run.k) == told
 
 
 def _rate(part: Mapping[str, Any], one: Measurement) -> str:
@@ -71,7 +74,7 @@ def _points(run: Run, work: float) -> list[tuple[float, float]]:
     return found
 
 
-def _device(readings: Sequence[Mapping[str, Any]]) -> str:
+def _device(readings: Sequence[LoadReading]) -> str:
     """Clock, power and heat from the beginning to the end, as far as they are known."""
     parts = []
     for name, key, scale, unit in (
@@ -79,7 +82,7 @@ def _device(readings: Sequence[Mapping[str, Any]]) -> str:
         ("power", "power_w", 1.0, "W"),
         ("", "temperature_celsius", 1.0, "°C"),
     ):
-        known = [one[key] / scale for one in readings if one.get(key) is not None]
+        known = [value / scale for one in readings if (value := getattr(one, key)) is not None]
         if known:
             parts.append(f"{name} {known[0]:.0f} → {known[-1]:.0f} {unit}".strip())
     return ", ".join(parts)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from gpucheck import units
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, advice_line, finding_line, table, verdict_cell
 from gpucheck.report.report import Report
+from gpucheck.report.results.memory import FigureCheck, MemoryStep
 
 # What stands above the table: whose memory it is. The rest is what the sequence came to.
 _ABOVE = ("memory.device", "memory.host", "memory.process", "memory.container", "memory.processes", "memory.allocator")
@@ -20,25 +21,25 @@ def blocks(report: Report) -> list[Block]:
     steps = report.results.get("memory")
     if steps:
         laid_out += [Line(), _steps(steps), Line()]
-        laid_out += [Line(f"{step['step']}: {step['explanation']}") for step in steps]
+        laid_out += [Line(f"{step.step}: {step.explanation}") for step in steps]
         laid_out.append(Line())
     laid_out += [finding_line(finding) for finding in below]
     laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
     return laid_out
 
 
-def _steps(steps: list[dict[str, Any]]) -> Block:
+def _steps(steps: Sequence[MemoryStep]) -> Block:
     """A row for each step: each figure as it was, and what it must be where that differs."""
-    names = list(dict.fromkeys(row["figure"] for step in steps for row in step["figures"]))
+    names = list(dict.fromkeys(row.figure for step in steps for row in step.figures))
     columns = [Column("step", "left"), Column("what it does", "left", keep=1)]
     columns += [Column(f"{_title(name)}, MiB", keep=5) for name in names]
     columns += [Column("verdict", "left", wraps=True)]
     rows: list[list[str | Cell]] = []
     for step in steps:
-        figures = {row["figure"]: row for row in step["figures"]}
-        observed = step.get("observed", {})
-        cells: list[str | Cell] = [_figure(figures.get(name), observed.get(name)) for name in names]
-        rows.append([step["step"], step["does"], *cells, _verdict(step)])
+        figures = {row.figure: row for row in step.figures}
+        # What has no bound in this step is shown as it was.
+        cells: list[str | Cell] = [_figure(figures.get(name), getattr(step.observed, name, None)) for name in names]
+        rows.append([step.step, step.does, *cells, _verdict(step)])
     return table(columns, rows)
 
 
@@ -46,14 +47,14 @@ def _title(figure: str) -> str:
     return figure.removesuffix("_bytes").replace("_", " ").replace("memory ", "")
 
 
-def _figure(row: dict[str, Any] | None, observed: int | None) -> Cell:
-    seen = row["observed_bytes"] if row else observed
+def _figure(row: FigureCheck | None, observed: int | None) -> Cell:
+    seen = row.observed_bytes if row else observed
     if seen is None:
         return Cell(UNKNOWN)
     text = _mebibytes(seen)
-    if row is None or row["ok"]:
+    if row is None or row.ok:
         return Cell(text)
-    return Cell(f"{text} (must be {row['relation']} {_mebibytes(row['expected_bytes'])})", "red")
+    return Cell(f"{text} (must be {row.relation} {_mebibytes(row.expected_bytes)})", "red")
 
 
 def _mebibytes(size: int) -> str:
@@ -62,6 +63,5 @@ def _mebibytes(size: int) -> str:
     return str(whole) if not rest else f"{size / units.MIB:.3f}"
 
 
-def _verdict(step: dict[str, Any]) -> Cell:
-    reason = step.get("reason")
-    return verdict_cell(step["verdict"], f"{step['verdict']}: {reason}" if reason else None)
+def _verdict(step: MemoryStep) -> Cell:
+    return verdict_cell(step.verdict, f"{step.verdict}: {step.reason}" if step.reason else None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from gpucheck import units
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, advice_line, finding_line, table
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
+from gpucheck.report.results.overlap import OverlapResult
 
 _WAYS = {"host_to_device": "to device", "device_to_host": "to host"}
 _COLUMNS = (
@@ -28,10 +28,10 @@ _COLUMNS = (
 def blocks(report: Report) -> list[Block]:
     """For each device what hides in one line, then a row for each case; then what was found."""
     laid_out: list[Block] = []
-    answers: Sequence[Mapping[str, Any]] = report.results.get("bench_overlap", ())
+    answers = report.results.get("bench_overlap", ())
     for device in dict.fromkeys(measurement.device for measurement in report.measurements):
         mine = [measurement for measurement in report.measurements if measurement.device == device]
-        found = [answer for answer in answers if answer["device"] == device.id]
+        found = [answer for answer in answers if answer.device == device.id]
         laid_out += [Line(f"{device.name or device.id} ({device.id}) · {_answer(found)}"), Line()]
         laid_out += [_table(found), Line(), Line(_method(mine)), Line()]
     laid_out += [finding_line(finding) for finding in report.findings]
@@ -39,30 +39,30 @@ def blocks(report: Report) -> list[Block]:
     return laid_out
 
 
-def _answer(found: Sequence[Mapping[str, Any]]) -> str:
+def _answer(found: Sequence[OverlapResult]) -> str:
     """What hides at best: of pinned copies on a second stream."""
-    best = [one for one in found if (one["host_memory"], one["streams"]) == ("pinned", 2)]
+    best = [one for one in found if (one.host_memory, one.streams) == ("pinned", 2)]
     if not best:
         return "copies beside compute"
-    told = ", ".join(f"{units.percent(one['overlap'])} {_WAYS[one['direction']]}" for one in best)
+    told = ", ".join(f"{units.percent(one.overlap)} {_WAYS[one.direction]}" for one in best)
     return f"of a pinned copy on a second stream hides {told}"
 
 
-def _table(found: Sequence[Mapping[str, Any]]) -> Block:
+def _table(found: Sequence[OverlapResult]) -> Block:
     rows = [
         [
-            str(one["host_memory"]),
-            str(one["streams"]),
-            _WAYS[one["direction"]],
-            units.percent(one["overlap"]),
+            one.host_memory,
+            str(one.streams),
+            _WAYS[one.direction],
+            units.percent(one.overlap),
             UNKNOWN
-            if one["ci_low"] is None or one["ci_high"] is None
-            else f"{units.percent(one['ci_low']).removesuffix(' %')} to {units.percent(one['ci_high'])}",
-            units.duration(one["copy_s"]),
-            units.duration(one["compute_s"]),
-            units.duration(one["both_s"]),
-            str(one["rounds"]),
-            ", ".join(one["flags"]),
+            if one.ci_low is None or one.ci_high is None
+            else f"{units.percent(one.ci_low).removesuffix(' %')} to {units.percent(one.ci_high)}",
+            units.duration(one.copy_s),
+            units.duration(one.compute_s),
+            units.duration(one.both_s),
+            str(one.rounds),
+            ", ".join(one.flags),
         ]
         for one in found
     ]

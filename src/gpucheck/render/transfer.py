@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from gpucheck import units
 from gpucheck.render import (
@@ -26,6 +25,7 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
+from gpucheck.report.results.transfer import LinkUnderLoad, TransferResult
 
 _WAYS = transfer_fit.WAYS
 # Rows that a flag names one by one; the JSON has all.
@@ -45,12 +45,12 @@ _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link")
 def blocks(report: Report) -> list[Block]:
     """For each device a table of rates by size and direction, then what its other parts measured; then the findings."""
     laid_out: list[Block] = []
-    answers = {entry["device"]: entry for entry in report.results.get("bench_transfer", ())}
+    answers = {entry.device: entry for entry in report.results.get("bench_transfer", ())}
     by_device = [one for one in report.measurements if one.name in _BY_DEVICE]
     for device in dict.fromkeys(measurement.device for measurement in by_device):
         mine = [measurement for measurement in by_device if measurement.device == device]
-        answer = answers.get(device.id, {})
-        laid_out += [Line(_head(device.name or device.id, device.id, answer.get("link"))), Line()]
+        answer = answers.get(device.id, TransferResult(device.id))
+        laid_out += [Line(_head(device.name or device.id, device.id, answer.link)), Line()]
         laid_out += _copies([one for one in mine if one.name == "transfer"], answer)
         laid_out += transfer_lines.blocks(mine, answer)
     for part in BELOW:
@@ -60,7 +60,7 @@ def blocks(report: Report) -> list[Block]:
     return laid_out
 
 
-def _copies(measurements: Sequence[Measurement], answer: dict[str, Any]) -> list[Block]:
+def _copies(measurements: Sequence[Measurement], answer: TransferResult) -> list[Block]:
     """The table of copies by size, the line through them and how they were taken; the curve where there is one."""
     if not measurements:
         return []
@@ -69,25 +69,25 @@ def _copies(measurements: Sequence[Measurement], answer: dict[str, Any]) -> list
     return [*told, *transfer_fit.drawing(measurements)]
 
 
-def _head(name: str, device_id: str, link: dict[str, Any] | None) -> str:
+def _head(name: str, device_id: str, link: LinkUnderLoad | None) -> str:
     if link is None or device_id == "cpu":
         return f"{name} ({device_id})"
-    if link["limit_bytes_per_s"] is None:
-        return f"{name} ({device_id}) · link unknown: {link['unknown_because'] or 'it was not read under load'}"
-    limit = units.byte_rate(link["limit_bytes_per_s"])
+    if link.limit_bytes_per_s is None:
+        return f"{name} ({device_id}) · link unknown: {link.unknown_because or 'it was not read under load'}"
+    limit = units.byte_rate(link.limit_bytes_per_s)
     # Documents from before the kind was told are of PCIe.
-    told = f"PCIe {link['generation']} x{link['width']}" if link.get("kind", "PCIe") == "PCIe" else link["kind"]
+    told = f"PCIe {link.generation} x{link.width}" if link.kind in ("PCIe", None) else link.kind
     return f"{name} ({device_id}) · {told} under load · limit {limit} per direction"
 
 
-def _table(measurements: Sequence[Measurement], answer: dict[str, Any]) -> Block:
+def _table(measurements: Sequence[Measurement], answer: TransferResult) -> Block:
     """Sizes down; for each direction pageable and pinned as called, the gain, and the link by the device's clock."""
     sizes = sorted({one.case["size_bytes"] for one in measurements})
     rows = {
         (one.case["direction"], one.case["host_memory"], one.case["timed"], one.case["size_bytes"]): one
         for one in measurements
     }
-    gains = {(gain["direction"], gain["size_bytes"]): gain["gain"] for gain in answer.get("gains", ())}
+    gains = {(gain.direction, gain.size_bytes): gain.gain for gain in answer.gains}
     columns, cells = [Column("size", "left")], [[units.capacity(size) for size in sizes] + ["latency"]]
     for way in dict.fromkeys(one.case["direction"] for one in measurements):
         head = f"{_WAYS[way]}, GB/s"
@@ -117,10 +117,10 @@ def _gain(gain: float | None) -> str:
     return UNKNOWN if gain is None else f"{units.significant(gain, 2)}×"
 
 
-def _latency(answer: dict[str, Any], way: str, memory: str) -> str:
-    for entry in answer.get("latencies", ()):
-        if (entry["direction"], entry["host_memory"]) == (way, memory):
-            return units.duration(entry["time_s"])
+def _latency(answer: TransferResult, way: str, memory: str) -> str:
+    for entry in answer.latencies:
+        if (entry.direction, entry.host_memory) == (way, memory):
+            return units.duration(entry.time_s)
     return UNKNOWN
 
 

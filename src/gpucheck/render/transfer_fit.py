@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gpucheck import units
 from gpucheck.render.blocks import Block, Line
 from gpucheck.render.curve import Series, curve
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.transfer import TransferResult
 
 # Fewer sizes make no curve: the table shows as much.
 LEAST_SIZES = 6
@@ -25,24 +25,24 @@ _SERIES = (
 )
 
 
-def sentences(answer: dict[str, Any]) -> list[Line]:
+def sentences(answer: TransferResult) -> list[Line]:
     """One line for all directions: the start, the rate and the size at which they cost the same."""
     told = []
-    fits = {(one["direction"], one["host_memory"], one["timed"]): one for one in answer.get("fits", ())}
+    fits = {(one.direction, one.host_memory, one.timed): one for one in answer.fits}
     for way in dict.fromkeys(way for way, _, _ in fits):
         memory, timed = next(kind for kind in _PREFERRED if (way, *kind) in fits)
         one = fits[way, memory, timed]
         name = f"{WAYS[way]} {memory}{' (link)' if timed == 'link' else ''}"
-        if one["latency_s"] is None:
+        if one.latency_s is None or one.bytes_per_s is None or one.half_rate_bytes is None:
             # Two sizes that were asked for are no reason to excuse anything.
-            told += [] if one["sizes"] < LEAST_SIZES else [f"{name} has none: {one['unknown_because']}"]
+            told += [] if one.sizes < LEAST_SIZES else [f"{name} has none: {one.unknown_because}"]
             continue
         text = (
-            f"{name} {units.duration(one['latency_s'])} + size / {units.byte_rate(one['bytes_per_s'])}, "
-            f"half that rate at {units.capacity(round(one['half_rate_bytes']))}"
+            f"{name} {units.duration(one.latency_s)} + size / {units.byte_rate(one.bytes_per_s)}, "
+            f"half that rate at {units.capacity(round(one.half_rate_bytes))}"
         )
-        if one["worst_residual"] > 0.1:
-            text += f", up to {units.percent(one['worst_residual'])} off"
+        if one.worst_residual is not None and one.worst_residual > 0.1:
+            text += f", up to {units.percent(one.worst_residual)} off"
         told.append(text)
     return [Line(f"fitted time: {'; '.join(told)}")] if told else []
 

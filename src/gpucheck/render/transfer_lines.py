@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gpucheck import units
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, column_of_numbers, table
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.transfer import TransferResult
 
 NAME = "transfer.idiom"
 _WAYS = {"host_to_device": "to device", "device_to_host": "to host", "host_to_host": "on the host"}
@@ -22,12 +22,12 @@ _COLUMNS = (
 )
 
 
-def blocks(measurements: Sequence[Measurement], answer: dict[str, Any]) -> list[Block]:
+def blocks(measurements: Sequence[Measurement], answer: TransferResult) -> list[Block]:
     """One device's lines, each with its time and how many times the raw copy's that is; nothing where there is none."""
     mine = [one for one in measurements if one.name == NAME]
     if not mine:
         return []
-    ratios = {tuple(entry["case"].items()): entry["times_raw"] for entry in answer.get("idioms", ())}
+    ratios = {tuple(entry.case.items()): entry.times_raw for entry in answer.idioms}
     rates = column_of_numbers([one.rate.median if one.rate else None for one in mine], 1e9)
     rows, before = [], ""
     for one, rate in zip(mine, rates, strict=True):

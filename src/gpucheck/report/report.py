@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from gpucheck import exits
 from gpucheck.config import Settings
+from gpucheck.report.codec import check_kind
 from gpucheck.report.events import Answered, Event, Judged, Measured, Notice, Started
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results import Results
 
 SCHEMA = "gpucheck.report/1"
 
@@ -37,7 +39,7 @@ class Report:
     facts: Facts
     measurements: tuple[Measurement, ...]
     findings: tuple[Finding, ...]
-    results: dict[str, Any]
+    results: Results
     notices: tuple[str, ...]
     summary: Summary
     settings: Settings = field(default_factory=Settings)
@@ -96,6 +98,7 @@ class Collector:
             case Judged(finding):
                 self.findings.append(finding)
             case Answered(name, value):
+                check_kind(Results, name, value)
                 self.results[name] = value
             case Notice(text):
                 self.notices.append(text)
@@ -127,7 +130,7 @@ class Collector:
             facts=self.facts,
             measurements=tuple(self.measurements),
             findings=findings,
-            results=dict(self.results),
+            results=cast(Results, dict(self.results)),
             notices=tuple(self.notices),
             summary=Summary(verdict(findings, settled), settled, complete),
             settings=settings or Settings(),

@@ -11,6 +11,7 @@ import typing
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
+from gpucheck.report.codec import hints
 from gpucheck.report.report import SCHEMA, Report
 
 _UNITS = {
@@ -47,22 +48,32 @@ def schema() -> dict[str, Any]:
 
 def _define(kind: type, definitions: dict[str, Any]) -> None:
     if kind.__name__ in definitions:
+        if definitions[kind.__name__].get("description") != _text(kind):
+            raise TypeError(f"two types of the document are named {kind.__name__}")
         return
-    definitions[kind.__name__] = {}  # before its fields: a type may hold itself
-    hints = typing.get_type_hints(kind)
+    definitions[kind.__name__] = {"description": _text(kind)}  # before its fields: a type may hold itself
     properties = {}
-    for field in fields(kind):
-        described = _described(hints[field.name], definitions)
-        unit = next((text for ending, text in _UNITS.items() if field.name.endswith(ending)), None)
-        properties[field.name] = {**described, "description": f"in {unit}"} if unit else described
-    definitions[kind.__name__] = {
-        "description": " ".join((inspect.getdoc(kind) or "").split()),
-        "type": "object",
-        "properties": properties,
-        "required": [
-            field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
-        ],
-    }
+    for name, hint in _in_order(kind):
+        described = _described(hint, definitions)
+        unit = next((text for ending, text in _UNITS.items() if name.endswith(ending)), None)
+        properties[name] = {**described, "description": f"in {unit}"} if unit else described
+    definitions[kind.__name__] |= {"type": "object", "properties": properties, "required": _required(kind)}
+
+
+def _text(kind: type) -> str:
+    return " ".join((inspect.getdoc(kind) or "").split())
+
+
+def _in_order(kind: type) -> list[tuple[str, Any]]:
+    """The names and types of what a dataclass or a TypedDict holds, in the document's order."""
+    of = hints(kind)
+    return [(field.name, of[field.name]) for field in fields(kind)] if is_dataclass(kind) else list(of.items())
+
+
+def _required(kind: type) -> list[str]:
+    if not is_dataclass(kind):
+        return sorted(kind.__required_keys__)  # type: ignore[attr-defined]
+    return [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
 
 
 def _described(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +93,7 @@ def _described(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "items": _described(arguments[0], definitions)}
     if origin is dict:
         return {"type": "object", "additionalProperties": _described(arguments[1], definitions)}
-    if is_dataclass(hint) and isinstance(hint, type):
+    if isinstance(hint, type) and (is_dataclass(hint) or typing.is_typeddict(hint)):
         _define(hint, definitions)
         return {"$ref": f"#/$defs/{hint.__name__}"}
     raise TypeError(f"no JSON Schema for {hint!r}")

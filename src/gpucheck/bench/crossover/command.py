@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpucheck.bench import accelerated, devices
 from gpucheck.bench.crossover import crossing, judge
@@ -22,6 +21,7 @@ from gpucheck.report.events import Answered, Emit, Progress
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.crossover import CrossoverResult
 from gpucheck.work import precision
 
 DEFAULT_BUDGET_S = 30.0
@@ -38,7 +38,7 @@ CALLS_A_POINT = 7
 def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Find from what size on every device asked for is faster than this CPU. Raises CannotLook and UsageError."""
     shared = accelerated.shared_with_facts(options.device, emit, shared, _on_a_cpu)
-    answers: list[dict[str, Any]] = []
+    answers: list[CrossoverResult] = []
     ended: dict[str, str] = {}
 
     def rows(accel: Accel, deadline: float) -> Iterator[Measurement]:
@@ -47,7 +47,7 @@ def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> No
 
     def conclude(accel: Accel, facts: Facts, measured: Sequence[Measurement]) -> list[Finding]:
         answers.extend(judge.answer(measured, ended))
-        emit(Answered("bench_crossover", list(answers)))
+        emit(Answered("bench_crossover", tuple(answers)))
         return judge.judge(measured, facts, ended)
 
     devices.each(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpucheck import units
 from gpucheck.bench import busy, clocks, rounds
 from gpucheck.bench.crossover import crossing
 from gpucheck.bench.crossover.crossing import Winner, size_text
 from gpucheck.measure import runs
+from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.crossover import CrossoverResult, Speedup
 
 NAME = "crossover"
 # Below six rounds there is no interval of a median: their extremes, widened by what copies differ by from one process
@@ -66,7 +67,7 @@ def _race(cpu: Measurement, device: Measurement) -> Race | None:
     return Race(ratio.median, None, None, decided)
 
 
-def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> list[dict[str, Any]]:
+def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> list[CrossoverResult]:
     """For each operation, with and without the copies: the crossing, and the speed-up at a normal size.
 
     `ended` says of an operation why sizes stopped growing: `time`, `memory`.
@@ -75,32 +76,32 @@ def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> lis
     for (operation, transfers), tried in races(measurements).items():
         known = crossing.crossing({size: race.winner for size, race in tried.items()})
         told.append(
-            {
-                "device": measurements[0].device.id,
-                "operation": operation,
-                "transfers": transfers,
-                "cpu_faster_up_to": known.cpu_faster_up_to,
-                "device_faster_from": known.device_faster_from,
-                "even": list(known.even),
-                "reason": known.reason,
-                "smallest": min(tried),
-                "largest": max(tried),
-                "ended_by": ended.get(operation),
-                "speedup": _speedup(tried.get(NORMAL.get(operation, 0)), NORMAL.get(operation, 0)),
-            }
+            CrossoverResult(
+                device=measurements[0].device.id,
+                operation=operation,
+                transfers=transfers,
+                cpu_faster_up_to=known.cpu_faster_up_to,
+                device_faster_from=known.device_faster_from,
+                even=known.even,
+                reason=known.reason,
+                smallest=min(tried),
+                largest=max(tried),
+                ended_by=ended.get(operation),
+                speedup=_speedup(tried.get(NORMAL.get(operation, 0)), NORMAL.get(operation, 0)),
+            )
         )
     return told
 
 
-def ended_by(answers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def ended_by(answers: Sequence[CrossoverResult]) -> dict[str, str]:
     """What an earlier answer says of why sizes stopped growing, by operation."""
-    return {one["operation"]: one["ended_by"] for one in answers if one["ended_by"]}
+    return {one.operation: one.ended_by for one in answers if one.ended_by}
 
 
-def _speedup(race: Race | None, size: int) -> dict[str, Any] | None:
+def _speedup(race: Race | None, size: int) -> Speedup | None:
     if race is None:
         return None
-    return {"size": size, "ratio": race.ratio, "ci_low": race.ci_low, "ci_high": race.ci_high}
+    return Speedup(size, race.ratio, race.ci_low, race.ci_high)
 
 
 def judge(measurements: Sequence[Measurement], facts: Facts, ended: Mapping[str, str] | None = None) -> list[Finding]:
@@ -110,70 +111,74 @@ def judge(measurements: Sequence[Measurement], facts: Facts, ended: Mapping[str,
     if not told:
         return [Finding("crossover.result", "skip", "nothing was timed", "no size was finished")]
     found = []
-    for operation in dict.fromkeys(str(one["operation"]) for one in told):
-        found.append(_crossing([one for one in told if one["operation"] == operation], operation))
-        found += _speedups([one for one in told if one["operation"] == operation], operation)
+    for operation in dict.fromkeys(one.operation for one in told):
+        found.append(_crossing([one for one in told if one.operation == operation], operation))
+        found += _speedups([one for one in told if one.operation == operation], operation)
     found += [_precision(mine), _result(mine)]
     return [*found, *clocks.judge("crossover.clock", mine), *busy.judge("crossover.cpu_busy", mine)]
 
 
-def _crossing(told: Sequence[Mapping[str, Any]], operation: str) -> Finding:
+def _crossing(told: Sequence[CrossoverResult], operation: str) -> Finding:
     """`matmul: the device is faster from 512×512 on (without the copies faster from 128×128 on)`."""
-    words = {one["transfers"]: _from(one, operation) for one in told}
+    words = {one.transfers: _from(one, operation) for one in told}
     title = f"{NAMES[operation]}: the device is {words.get(True) or words[False]}"
     if len(words) == 2:
         same = words[True] == words[False]
         title += ", with the copies and without" if same else f" (without the copies {words[False]})"
-    beside = {one["transfers"]: text for one in told if (text := _bracket(one, operation))}
+    beside = {one.transfers: text for one in told if (text := _bracket(one, operation))}
     if len(beside) == 2 and beside[True] == beside[False]:
         message = beside[True]
     else:
         message = "; ".join(f"{'with' if copies else 'without'} the copies {text}" for copies, text in beside.items())
-    if all(one["device_faster_from"] is not None for one in told):
-        tried = f"tried up to {size_text(operation, told[0]['largest'])}"
+    if all(one.device_faster_from is not None for one in told):
+        tried = f"tried up to {size_text(operation, told[0].largest)}"
         message = f"{message}; {tried}" if message else tried
-    evidence = {"device": told[0]["device"], "crossings": [dict(one) for one in told]}
+    evidence = {"device": told[0].device, "crossings": to_json(told)}
     return Finding(f"crossover.{operation}", "info", title, message, evidence)
 
 
-def _from(one: Mapping[str, Any], operation: str) -> str:
-    start = one["device_faster_from"]
+def _from(one: CrossoverResult, operation: str) -> str:
+    start = one.device_faster_from
     if start is None:
-        return f"never faster up to {size_text(operation, one['largest'])}"
-    if start == one["smallest"]:
+        return f"never faster up to {size_text(operation, one.largest)}"
+    if start == one.smallest:
         return f"faster at every size, from {size_text(operation, start)} on"
     return f"faster from {size_text(operation, start)} on"
 
 
-def _bracket(one: Mapping[str, Any], operation: str) -> str:
+def _bracket(one: CrossoverResult, operation: str) -> str:
     """What is on the other side of the crossing, and what ended the search early."""
     parts = []
-    if one["device_faster_from"] is not None and one["cpu_faster_up_to"] is not None:
-        parts.append(f"the CPU up to {size_text(operation, one['cpu_faster_up_to'])}")
-    if one["even"] and one["reason"] != crossing.NEVER:
-        first, last = (size_text(operation, one["even"][place]) for place in (0, -1))
+    if one.device_faster_from is not None and one.cpu_faster_up_to is not None:
+        parts.append(f"the CPU up to {size_text(operation, one.cpu_faster_up_to)}")
+    if one.even and one.reason != crossing.NEVER:
+        first, last = (size_text(operation, one.even[place]) for place in (0, -1))
         parts.append(f"even at {first}" if first == last else f"even from {first} to {last}")
-    if one["ended_by"] and one["device_faster_from"] is None:
-        parts.append(f"larger ones were left out for {one['ended_by']}")
+    if one.ended_by and one.device_faster_from is None:
+        parts.append(f"larger ones were left out for {one.ended_by}")
     return ", ".join(parts)
 
 
-def _speedups(told: Sequence[Mapping[str, Any]], operation: str) -> list[Finding]:
-    by = {one["transfers"]: one["speedup"] for one in told if one["speedup"] is not None}
+def _speedups(told: Sequence[CrossoverResult], operation: str) -> list[Finding]:
+    by = {one.transfers: one.speedup for one in told if one.speedup is not None}
     if not by:
         return []
     first = by.get(True) or by[False]
-    title = f"{NAMES[operation]} at {size_text(operation, first['size'])} {_times(first)} on the device"
+    title = f"{NAMES[operation]} at {size_text(operation, first.size)} {_times(first)} on the device"
     message = _interval(first)
     if True in by and False in by:
         message += f", the batch copied in and the loss back; without these it {_times(by[False])}"
-    evidence = {"device": told[0]["device"], "with_copies": by.get(True), "without_copies": by.get(False)}
+    evidence = {
+        "device": told[0].device,
+        "with_copies": to_json(by.get(True)),
+        "without_copies": to_json(by.get(False)),
+    }
     return [Finding(f"crossover.{operation}_speedup", "info", title, message, evidence)]
 
 
-def _times(speedup: Mapping[str, Any]) -> str:
-    ratio = speedup["ratio"]
-    low, high = speedup["ci_low"] or ratio, speedup["ci_high"] or ratio
+def _times(speedup: Speedup) -> str:
+    ratio = speedup.ratio
+    low, high = speedup.ci_low or ratio, speedup.ci_high or ratio
     if abs(ratio - 1) < EVEN or low <= 1 <= high:
         return "is as fast"
     if ratio < 1:
@@ -181,10 +186,10 @@ def _times(speedup: Mapping[str, Any]) -> str:
     return f"is {units.significant(ratio, 2)}× as fast"
 
 
-def _interval(speedup: Mapping[str, Any]) -> str:
-    if speedup["ci_low"] is None or speedup["ci_high"] is None:
+def _interval(speedup: Speedup) -> str:
+    if speedup.ci_low is None or speedup.ci_high is None:
         return "too few rounds for an interval"
-    return f"{units.significant(speedup['ci_low'])} to {units.significant(speedup['ci_high'])} times as fast"
+    return f"{units.significant(speedup.ci_low)} to {units.significant(speedup.ci_high)} times as fast"
 
 
 def _precision(measurements: Sequence[Measurement]) -> Finding:

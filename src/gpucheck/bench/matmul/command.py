@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpucheck import units
 from gpucheck.bench import chosen, devices, efficiency, share
@@ -24,6 +24,7 @@ from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.matmul import SustainedResult
 
 DEFAULT_BUDGET_S = 30.0
 # Beyond this a row only grows more certain about this one process.
@@ -45,13 +46,13 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
             "--search is warm", "shapes share their matrices", "give --cold with the --shape that it finds"
         )
     searched = search_run.Results(emit)
-    long_runs: list[dict[str, Any]] = []
+    long_runs: list[SustainedResult] = []
 
     def rows(accel: Accel, deadline: float) -> Iterator[Measurement]:
         return _Rows(options, accel, emit, deadline, searched, long_runs).all()
 
     def conclude(accel: Accel, facts: Facts, measured: Sequence[Measurement]) -> list[Finding]:
-        entries = [one for one in searched.entries if one["device"] == accel.id]
+        entries = [one for one in searched.entries if one.device == accel.id]
         usual = [one for one in measured if one.name == "matmul"]
         return [
             *judge(usual, share.part_of(accel, facts)),
@@ -91,7 +92,7 @@ class _Rows:
     emit: Emit
     deadline: float
     searched: search_run.Results
-    long_runs: list[dict[str, Any]]
+    long_runs: list[SustainedResult]
     measured: list[Measurement] = field(default_factory=list)
 
     def all(self) -> Iterator[Measurement]:
@@ -172,8 +173,8 @@ class _Rows:
             if result is None:
                 continue
             yield result.measurement
-            self.long_runs.append({"device": self.accel.id, **result.measurement.case, "readings": result.readings})
-            self.emit(Answered(sustain.RESULT, list(self.long_runs)))
+            self.long_runs.append(SustainedResult(self.accel.id, **result.measurement.case, readings=result.readings))
+            self.emit(Answered(sustain.RESULT, tuple(self.long_runs)))
             if result.cut_off is not None:
                 raise result.cut_off
 

@@ -8,21 +8,20 @@ from typing import Any
 from gpucheck import units
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.matmul import SearchedShape, SearchResult
 
-Entry = Mapping[str, Any]
 
-
-def judge(entries: Sequence[Entry], measurements: Sequence[Measurement]) -> list[Finding]:
+def judge(entries: Sequence[SearchResult], measurements: Sequence[Measurement]) -> list[Finding]:
     """One finding for the searches of a device, with what was measured of it in the same run; none without a search.
 
     The gain sets the row of the fastest shape against the fastest of the default squares.
     """
-    found = [one for one in entries if one["best"] is not None]
+    found = [one for one in entries if one.best is not None]
     if not found:
         return []
     rates = {_key(one): one.rate.median for one in measurements if one.name == "matmul" and one.rate is not None}
-    evidence = {str(one["dtype"]): _evidence(one, rates) for one in found}
-    told = "; ".join(_sentence(one, evidence[str(one["dtype"])]) for one in found)
+    evidence = {one.dtype: _evidence(one, one.best, rates) for one in found if one.best is not None}
+    told = "; ".join(_sentence(one, evidence[one.dtype]) for one in found)
     return [Finding("matmul.search", "info", "fastest shapes found", told, evidence)]
 
 
@@ -31,40 +30,40 @@ def _key(one: Measurement) -> tuple[str, tuple[int, int, int]]:
     return str(case["dtype"]), (int(case["m"]), int(case["n"]), int(case["k"]))
 
 
-def _evidence(entry: Entry, rates: Mapping[tuple[str, tuple[int, int, int]], float]) -> dict[str, Any]:
-    best, dtype = entry["best"], str(entry["dtype"])
-    shape = best["m"], best["n"], best["k"]
-    squares = {key[1]: rate for key, rate in rates.items() if key[0] == dtype and key[1] != shape}
+def _evidence(
+    entry: SearchResult, best: SearchedShape, rates: Mapping[tuple[str, tuple[int, int, int]], float]
+) -> dict[str, Any]:
+    shape = best.m, best.n, best.k
+    squares = {key[1]: rate for key, rate in rates.items() if key[0] == entry.dtype and key[1] != shape}
     square = max(squares, key=squares.__getitem__, default=None)
-    mine = rates.get((dtype, shape))
+    mine = rates.get((entry.dtype, shape))
     return {
         "shape": _text(shape),
-        "flop_per_s": best["flop_per_s"],
+        "flop_per_s": best.flop_per_s,
         "square": None if square is None else _text(square),
         "gain": None if square is None or mine is None else mine / squares[square],
-        "shapes_tried": entry["shapes_tried"],
-        "shapes_in_range": entry["shapes_in_range"],
-        "as_fast": _as_fast(entry),
+        "shapes_tried": entry.shapes_tried,
+        "shapes_in_range": entry.shapes_in_range,
+        "as_fast": _as_fast(entry, best),
     }
 
 
-def _as_fast(entry: Entry) -> list[str]:
+def _as_fast(entry: SearchResult, best: SearchedShape) -> list[str]:
     """Other finalists whose interval reaches the fastest's: between these the final cannot tell."""
-    best = entry["best"]
-    if best["ci_low"] is None:
+    if best.ci_low is None:
         return []
     return [
-        _text((one["m"], one["n"], one["k"]))
-        for one in entry["finalists"][1:]
-        if one["ci_high"] is not None and one["ci_high"] >= best["ci_low"]
+        _text((one.m, one.n, one.k))
+        for one in entry.finalists[1:]
+        if one.ci_high is not None and one.ci_high >= best.ci_low
     ]
 
 
-def _sentence(entry: Entry, seen: Mapping[str, Any]) -> str:
+def _sentence(entry: SearchResult, seen: Mapping[str, Any]) -> str:
     rate = units.flop_rate(seen["flop_per_s"])
-    if entry["unit"] == "OP/s":
+    if entry.unit == "OP/s":
         rate = rate.replace("FLOP/s", "OP/s")
-    text = f"{entry['dtype']} {seen['shape']} {rate}"
+    text = f"{entry.dtype} {seen['shape']} {rate}"
     if seen["gain"] is not None:
         # A gain within a percent is within what two rows of one product differ by.
         gained = seen["gain"] - 1
@@ -73,7 +72,7 @@ def _sentence(entry: Entry, seen: Mapping[str, Any]) -> str:
     if seen["as_fast"]:
         others = len(seen["as_fast"]) - 1
         text += f" ({seen['as_fast'][0]}{f' and {others} others' if others else ''} as fast)"
-    return text if entry["complete"] else f"{text}, of what was tried until then"
+    return text if entry.complete else f"{text}, of what was tried until then"
 
 
 def _text(shape: tuple[int, int, int]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpucheck import units
 from gpucheck.bench.matmul import product
@@ -17,6 +16,7 @@ from gpucheck.bench.matmul.search_try import Ask, Found, Reading
 from gpucheck.errors import UsageError
 from gpucheck.machine.accel import Accel
 from gpucheck.report.events import Answered, Emit, Progress, Trial
+from gpucheck.report.results.matmul import SearchedShape, SearchResult
 from gpucheck.work import precision
 
 RESULT = "bench_matmul_search"
@@ -45,16 +45,15 @@ def why_none(case: Case, grid: Grid, accel: Accel) -> str:
 
 @dataclass(slots=True)
 class Results:
-    """What was found for each dtype so far; every change is told."""
+    """What was found for each dtype so far; each is told."""
 
     emit: Emit
-    entries: list[dict[str, Any]] = field(default_factory=list)
+    entries: list[SearchResult] = field(default_factory=list)
 
-    def tell(self, entry: dict[str, Any]) -> None:
-        """An entry is new, or has changed."""
-        if not any(one is entry for one in self.entries):
-            self.entries.append(entry)
-        self.emit(Answered(RESULT, [dict(one) for one in self.entries]))
+    def tell(self, entry: SearchResult) -> None:
+        """One more search has ended."""
+        self.entries.append(entry)
+        self.emit(Answered(RESULT, tuple(self.entries)))
 
 
 def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, results: Results) -> Found | None:
@@ -131,31 +130,22 @@ class _Told:
         self._emit(Trial(self._number, result))
 
 
-def _entry(case: Case, accel: Accel, searcher: Search, took_s: float) -> dict[str, Any]:
+def _entry(case: Case, accel: Accel, searcher: Search, took_s: float) -> SearchResult:
     """What the search of one dtype came to."""
-    return {
-        "device": accel.id,
-        "dtype": case.dtype,
-        "unit": case.kind.unit,
-        "best": None if searcher.best is None else _figures(searcher.best),
-        "finalists": [_figures(one) for one in searcher.finalists],
-        "range": {name: axis.text for name, axis in zip("mnk", searcher.grid.axes, strict=True)},
-        "shapes_in_range": searcher.shapes_in_range,
-        "shapes_tried": searcher.shapes_tried,
-        "tries": searcher.tries,
-        "time_s": took_s,
-        "complete": searcher.complete,
-    }
+    return SearchResult(
+        device=accel.id,
+        dtype=case.dtype,
+        unit=case.kind.unit,
+        best=None if searcher.best is None else _figures(searcher.best),
+        finalists=tuple(_figures(one) for one in searcher.finalists),
+        range={name: axis.text for name, axis in zip("mnk", searcher.grid.axes, strict=True)},
+        shapes_in_range=searcher.shapes_in_range,
+        shapes_tried=searcher.shapes_tried,
+        tries=searcher.tries,
+        time_s=took_s,
+        complete=searcher.complete,
+    )
 
 
-def _figures(found: Found) -> dict[str, Any]:
-    m, n, k = found.shape
-    return {
-        "m": m,
-        "n": n,
-        "k": k,
-        "flop_per_s": found.rate,
-        "ci_low": found.low,
-        "ci_high": found.high,
-        "rounds": found.rounds,
-    }
+def _figures(found: Found) -> SearchedShape:
+    return SearchedShape(*found.shape, found.rate, found.low, found.high, found.rounds)

@@ -27,6 +27,7 @@ from gpucheck.measure.telemetry import Sample, Watch
 from gpucheck.measure.timing import MOST_HOST_CALLS, Timed
 from gpucheck.report.events import Emit, Progress
 from gpucheck.report.measurement import Measurement, Run
+from gpucheck.report.results.matmul import LoadReading
 from gpucheck.work import precision
 from gpucheck.work.reference import check_product
 
@@ -73,7 +74,7 @@ class Sustained:
     """The long run as a measurement, telemetry over time, and the signal that cut it off, if any."""
 
     measurement: Measurement
-    readings: list[dict[str, Any]]
+    readings: tuple[LoadReading, ...]
     cut_off: BaseException | None
 
 
@@ -217,26 +218,26 @@ def _beside(timed: Timed, used: float | None, samples: Sequence[Sample], watch: 
     return row.Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
 
 
-def readings(samples: Sequence[Sample], run: Run) -> list[dict[str, Any]]:
+def readings(samples: Sequence[Sample], run: Run) -> tuple[LoadReading, ...]:
     """Clock, power and heat over the run, some twice a second; seconds since it began. Power is the mean since the
     reading before, None for the first and where the energy is not counted."""
     began_s = run.started_monotonic_s[0]
     ended_s = run.started_monotonic_s[-1] + run.samples_s[-1]
-    told: list[dict[str, Any]] = []
+    told: list[LoadReading] = []
     last: Sample | None = None
     for one in samples:
         if not began_s <= one["at_s"] <= ended_s or (last and one["at_s"] - last["at_s"] < READING_EVERY_S):
             continue
         told.append(
-            {
-                "at_s": one["at_s"] - began_s,
-                "sm_clock_hz": one.get("sm_clock_hz"),
-                "temperature_celsius": one.get("temperature_celsius"),
-                "power_w": None if last is None else _mean_power(last, one),
-            }
+            LoadReading(
+                at_s=one["at_s"] - began_s,
+                sm_clock_hz=one.get("sm_clock_hz"),
+                temperature_celsius=one.get("temperature_celsius"),
+                power_w=None if last is None else _mean_power(last, one),
+            )
         )
         last = one
-    return told
+    return tuple(told)
 
 
 def _mean_power(first: Sample, last: Sample) -> float | None:

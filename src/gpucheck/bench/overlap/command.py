@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from gpucheck.bench import accelerated, devices
 from gpucheck.bench.devices import ALONE, Shared
@@ -20,6 +19,7 @@ from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.overlap import OverlapResult
 from gpucheck.work import precision
 
 DEFAULT_BUDGET_S = 10.0
@@ -30,11 +30,11 @@ LONGEST_CASE_S = 2.0
 def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Measure what of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
     shared = accelerated.shared_with_facts(options.device, emit, shared, _on_a_cpu)
-    answers: list[dict[str, Any]] = []
+    answers: list[OverlapResult] = []
 
     def conclude(accel: Accel, facts: Facts, measured: Sequence[Measurement]) -> list[Finding]:
         answers.extend(judge.answer(measured))
-        emit(Answered("bench_overlap", list(answers)))
+        emit(Answered("bench_overlap", tuple(answers)))
         return judge.judge(measured, facts)
 
     devices.each(

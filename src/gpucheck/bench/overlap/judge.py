@@ -12,6 +12,7 @@ from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, TimeStats
+from gpucheck.report.results.overlap import OverlapResult
 
 NAME = "overlap"
 CASE = ("direction", "host_memory", "streams", "size_bytes")
@@ -29,7 +30,7 @@ ADVICE = (
 )
 
 
-def answer(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
     """The overlap of every case of which all three parts were timed, with its interval; times are of the whole group.
 
     The interval comes from the rounds: both over the sum of the two alone, pair by pair. None below six rounds.
@@ -49,18 +50,18 @@ def answer(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
             rounds.ratio(rounds.windows(both), rounds.windows(copy, compute)),
         )
         found.append(
-            {
-                "device": key[0].id,
+            OverlapResult(
+                device=key[0].id,
                 **dict(zip(CASE, key[1:], strict=True)),
-                "overlap": overlap,
-                "ci_low": low,
-                "ci_high": high,
-                "copy_s": copy_s,
-                "compute_s": compute_s,
-                "both_s": both_s,
-                "rounds": sum(len(run.samples_s) for run in both),
-                "flags": _flags(parts, copy_s, compute_s),
-            }
+                overlap=overlap,
+                ci_low=low,
+                ci_high=high,
+                copy_s=copy_s,
+                compute_s=compute_s,
+                both_s=both_s,
+                rounds=sum(len(run.samples_s) for run in both),
+                flags=_flags(parts, copy_s, compute_s),
+            )
         )
     return found
 
@@ -82,13 +83,13 @@ def _interval(overlap: float, scale: float, share: TimeStats | None) -> tuple[fl
     return min((1 - share.ci_high) * scale, overlap), max((1 - share.ci_low) * scale, overlap)
 
 
-def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s: float) -> list[str]:
+def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s: float) -> tuple[str, ...]:
     """What most of a part's runs were flagged for, and that the two are not equally long."""
     flags = []
     for one in (row for rows in parts.values() for row in rows):
         told = [run["flags"] for run in runs.each(one)]
         flags += [flag for flag in one.flags if sum(flag in run for run in told) > len(told) / 2]
-    return list(dict.fromkeys(flags + ["unbalanced"] * unbalanced(copy_s, compute_s)))
+    return tuple(dict.fromkeys(flags + ["unbalanced"] * unbalanced(copy_s, compute_s)))
 
 
 def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
@@ -105,34 +106,34 @@ def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     ]
 
 
-def _of(found: Sequence[Mapping[str, Any]], memory: str, streams: int) -> list[Mapping[str, Any]]:
-    return [one for one in found if (one["host_memory"], one["streams"]) == (memory, streams)]
+def _of(found: Sequence[OverlapResult], memory: str, streams: int) -> list[OverlapResult]:
+    return [one for one in found if (one.host_memory, one.streams) == (memory, streams)]
 
 
-def _told(found: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{units.percent(one['overlap'])} {WAYS[one['direction']]}" for one in found)
+def _told(found: Sequence[OverlapResult]) -> str:
+    return ", ".join(f"{units.percent(one.overlap)} {WAYS[one.direction]}" for one in found)
 
 
-def _evidence(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {"overlap": {str(one["direction"]): one["overlap"] for one in found}}
+def _evidence(found: Sequence[OverlapResult]) -> dict[str, Any]:
+    return {"overlap": {one.direction: one.overlap for one in found}}
 
 
-def _pinned(found: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> list[Finding]:
+def _pinned(found: Sequence[OverlapResult], environment: Mapping[str, str]) -> list[Finding]:
     two, one_stream = _of(found, "pinned", 2), _of(found, "pinned", 1)
     if not two:
         return []
     name, told, evidence = "overlap.pinned_two_streams", _told(two), _evidence(two)
     if one_stream:
         told += f"; in one stream {_told(one_stream)}"
-    doubts = sorted({flag for one in two for flag in one["flags"] if flag in DOUBTFUL})
+    doubts = sorted({flag for one in two for flag in one.flags if flag in DOUBTFUL})
     if doubts:
         title = "what of pinned copies hides on a second stream cannot be told for sure"
         return [Finding(name, "info", title, f"{told}; rounds are {' and '.join(doubts)}", evidence, fix=AGAIN)]
     # Certainly less than the half, as far as there is an interval.
-    if any((one["overlap"] if one["ci_high"] is None else one["ci_high"]) < HALF for one in two):
+    if any((one.overlap if one.ci_high is None else one.ci_high) < HALF for one in two):
         title = "pinned copies do not hide behind compute, not even on a second stream"
         return [Finding(name, "warn", title, told, evidence, fix=_cause(environment))]
-    if all(one["overlap"] >= HIDDEN for one in two):
+    if all(one.overlap >= HIDDEN for one in two):
         return [Finding(name, "pass", "pinned copies hide behind compute on a second stream", told, evidence)]
     return [Finding(name, "info", "pinned copies hide in part behind compute on a second stream", told, evidence)]
 
@@ -146,15 +147,15 @@ def _cause(environment: Mapping[str, str]) -> str:
     )
 
 
-def _pageable(found: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def _pageable(found: Sequence[OverlapResult]) -> list[Finding]:
     """What pageable memory costs, and what to do: advice only where pinned memory is seen to do better."""
     two = _of(found, "pageable", 2) or _of(found, "pageable", 1)
     if not two:
         return []
-    pinned = {one["direction"]: one["overlap"] for one in _of(found, "pinned", 2)}
-    exposed = [one for one in two if one["overlap"] < HALF]
-    sure = [one for one in exposed if not set(one["flags"]) & set(DOUBTFUL)]
-    gains = [one for one in sure if pinned.get(one["direction"], 0.0) >= HALF]
+    pinned = {one.direction: one.overlap for one in _of(found, "pinned", 2)}
+    exposed = [one for one in two if one.overlap < HALF]
+    sure = [one for one in exposed if not set(one.flags) & set(DOUBTFUL)]
+    gains = [one for one in sure if pinned.get(one.direction, 0.0) >= HALF]
     title = (
         "copies of pageable memory keep the host, and hide nothing or little"
         if exposed

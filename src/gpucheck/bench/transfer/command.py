@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpucheck.bench import devices
 from gpucheck.bench.devices import ALONE, Shared
@@ -22,6 +21,7 @@ from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.transfer import TransferResult
 
 # The command ends within 20 s on a device and 30 s on a CPU, starting torch included.
 DEFAULT_BUDGET_S = {"device": 14.0, "cpu": 18.0, "sweep": 60.0}
@@ -38,7 +38,7 @@ class _Seen:
     facts: Facts = field(default_factory=Facts)
     ids: list[str] = field(default_factory=list)
     measured: list[Measurement] = field(default_factory=list)
-    results: list[dict[str, Any]] = field(default_factory=list)
+    results: list[TransferResult] = field(default_factory=list)
 
 
 def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> None:
@@ -62,7 +62,7 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
         seen.ids.append(accel.id)
         seen.measured += measured
         seen.results.append(parts.answer(accel.id, measured, facts))
-        emit(Answered("bench_transfer", list(seen.results)))
+        emit(Answered("bench_transfer", tuple(seen.results)))
         return parts.judge_device(measured, facts, ran)
 
     devices.each(

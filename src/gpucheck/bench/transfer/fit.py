@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 from gpucheck import stats, units
 
@@ -79,21 +78,6 @@ def fit(points: Points) -> Fit | NoFit:
     if start_s <= 0:
         return NoFit("no start is to be seen: small copies are not slower than their size tells")
     return Fit(start_s, 1 / per_byte, max(off), tuple(far))
-
-
-def told(line: Fit | NoFit) -> dict[str, Any]:
-    """As it stands in the document."""
-    if isinstance(line, NoFit):
-        names = ("latency_s", "bytes_per_s", "half_rate_bytes", "worst_residual", "sizes_off_bytes")
-        return {**dict.fromkeys(names), "unknown_because": line.reason}
-    return {
-        "latency_s": line.latency_s,
-        "bytes_per_s": line.bytes_per_s,
-        "half_rate_bytes": line.half_rate_bytes,
-        "worst_residual": line.worst,
-        "sizes_off_bytes": list(line.off),
-        "unknown_because": None,
-    }
 
 
 def _residuals(points: Points, line: tuple[float, float]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
@@ -11,6 +12,7 @@ from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.transfer import IdiomTime, TransferResult
 
 # Below this a ratio is within what differs from run to run.
 WORTH_TELLING = 1.2
@@ -26,15 +28,12 @@ def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     return [*_corrupt(rows), *_ratios(rows)]
 
 
-def answer(measurements: Sequence[Measurement], facts: Facts) -> dict[str, Any]:
-    """Each line's time over the raw copy's, by its case."""
+def answer(result: TransferResult, measurements: Sequence[Measurement], facts: Facts) -> TransferResult:
+    """`result` with each line's time over the raw copy's, by its case."""
     rows = [one for one in measurements if one.name == NAME]
     ratios = times_raw(rows)
-    return {
-        "idioms": [
-            {"case": one.case, "call": _call(one), "times_raw": ratios.get(place)} for place, one in enumerate(rows)
-        ]
-    }
+    idioms = [IdiomTime(one.case, _call(one), ratios.get(place)) for place, one in enumerate(rows)]
+    return replace(result, idioms=tuple(idioms))
 
 
 def _corrupt(rows: Sequence[Measurement]) -> list[Finding]:

@@ -6,7 +6,7 @@ Pure functions on measurements. Gains and latencies compare as called with as ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.bench import busy, clocks
@@ -14,9 +14,11 @@ from gpucheck.bench.transfer import fit
 from gpucheck.bench.transfer import link as of_link
 from gpucheck.bench.transfer.link import LARGE_BYTES, Link, link_under_load
 from gpucheck.measure import runs
+from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.transfer import CopyFit, CopyLatency, PinnedGain, TransferResult
 
 # Below this a gain is within what differs from run to run.
 WORTHWHILE_GAIN = 1.2
@@ -35,15 +37,16 @@ def of_document(measurements: Sequence[Measurement], facts: Facts) -> list[Findi
     return judge(copies, link_under_load(copies), address)
 
 
-def answer(measurements: Sequence[Measurement], facts: Facts) -> dict[str, Any]:
-    """What the copies of one device come to: gains and latencies as called, fits, and the link."""
+def answer(result: TransferResult, measurements: Sequence[Measurement], facts: Facts) -> TransferResult:
+    """`result` with what the copies of one device come to: gains and latencies as called, fits, and the link."""
     copies = [one for one in measurements if one.name == NAME]
-    return {
-        "link": link_under_load(copies).told(),
-        "gains": speedups(copies),
-        "latencies": latencies(copies),
-        "fits": fits(copies),
-    }
+    return replace(
+        result,
+        link=link_under_load(copies).told(),
+        gains=speedups(copies),
+        latencies=latencies(copies),
+        fits=fits(copies),
+    )
 
 
 def judge(measurements: Sequence[Measurement], link: Link, pci_address: str | None = None) -> list[Finding]:
@@ -110,56 +113,64 @@ def best(measurements: Sequence[Measurement], direction: str, timed: str) -> Mea
     return max(found, key=lambda one: one.rate.median if one.rate else 0.0, default=None)
 
 
-def speedups(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
     """For each direction and size that was copied both ways: time from pageable memory over time from pinned."""
     times: dict[tuple[str, int], dict[str, float]] = {}
     for one in measurements:
         if one.case["timed"] == "as_called" and one.time_s is not None:
             key = one.case["direction"], one.case["size_bytes"]
             times.setdefault(key, {})[one.case["host_memory"]] = one.time_s.median
-    return [
-        {"direction": direction, "size_bytes": size, "gain": both["pageable"] / both["pinned"]}
+    return tuple(
+        PinnedGain(direction, size, both["pageable"] / both["pinned"])
         for (direction, size), both in times.items()
         if both.keys() >= {"pageable", "pinned"}
-    ]
+    )
 
 
-def latencies(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+def latencies(measurements: Sequence[Measurement]) -> tuple[CopyLatency, ...]:
     """For each direction and kind of memory, as called: the smallest copy's time, and the size where it is the half.
 
     Below `half_rate_bytes` a copy takes longer to start than to run; None where there is no fit to tell it.
     """
-    halves = {
-        (one["direction"], one["host_memory"], one["timed"]): one["half_rate_bytes"] for one in fits(measurements)
-    }
+    halves = {(one.direction, one.host_memory, one.timed): one.half_rate_bytes for one in fits(measurements)}
     found = []
     for (direction, memory, timed), rows in _kinds(measurements).items():
         if timed != "as_called":
             continue
         small = min(rows, key=lambda one: int(one.case["size_bytes"]))
         assert small.time_s is not None
-        found.append(
-            {
-                "direction": direction,
-                "host_memory": memory,
-                "size_bytes": small.case["size_bytes"],
-                "time_s": small.time_s.median,
-                "half_rate_bytes": halves[direction, memory, timed],
-            }
-        )
-    return found
+        size, half = small.case["size_bytes"], halves[direction, memory, timed]
+        found.append(CopyLatency(direction, memory, size, small.time_s.median, half))
+    return tuple(found)
 
 
-def fits(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+def fits(measurements: Sequence[Measurement]) -> tuple[CopyFit, ...]:
     """For each direction, kind of memory and clock the line t = t0 + n/B through its sizes, or why there is none."""
     found = []
     for (direction, memory, timed), rows in _kinds(measurements).items():
         # What launching takes is not in the link's time; where it is, the row tells the launch.
         usable = [one for one in rows if "launch-bound" not in one.flags]
         line = fit.fit([(one.case["size_bytes"], one.time_s.median) for one in usable if one.time_s])
-        kind = {"direction": direction, "host_memory": memory, "timed": timed}
-        found.append({**kind, "sizes": len(usable), **fit.told(line)})
-    return found
+        found.append(_fitted(line, direction, memory, timed, len(usable)))
+    return tuple(found)
+
+
+def _fitted(line: fit.Fit | fit.NoFit, direction: str, memory: str, timed: str, sizes: int) -> CopyFit:
+    """As it stands in the document."""
+    if isinstance(line, fit.NoFit):
+        return CopyFit(direction, memory, timed, sizes, None, None, None, None, None, line.reason)
+    return CopyFit(
+        direction,
+        memory,
+        timed,
+        sizes,
+        latency_s=line.latency_s,
+        bytes_per_s=line.bytes_per_s,
+        half_rate_bytes=line.half_rate_bytes,
+        worst_residual=line.worst,
+        sizes_off_bytes=line.off,
+        unknown_because=None,
+    )
 
 
 def _kinds(measurements: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Measurement]]:
@@ -173,21 +184,21 @@ def _kinds(measurements: Sequence[Measurement]) -> dict[tuple[str, str, str], li
 
 def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     gains = speedups(measurements)
-    large = [gain for gain in gains if gain["size_bytes"] >= LARGE_BYTES] or gains
+    large = [gain for gain in gains if gain.size_bytes >= LARGE_BYTES] or gains
     if not large:
         return []
     # The direction that training waits for, at the largest size.
-    first = max(large, key=lambda gain: (gain["direction"] == "host_to_device", gain["size_bytes"]))
-    gain, way = first["gain"], WAYS[first["direction"]]
+    first = max(large, key=lambda gain: (gain.direction == "host_to_device", gain.size_bytes))
+    gain, way = first.gain, WAYS[first.direction]
     half = next(
         (
-            row["half_rate_bytes"]
+            row.half_rate_bytes
             for row in latencies(measurements)
-            if (row["direction"], row["host_memory"]) == (first["direction"], "pinned")
+            if (row.direction, row.host_memory) == (first.direction, "pinned")
         ),
         None,
     )
-    evidence = {"gains": gains, "half_rate_bytes": half, "fits": fits(measurements)}
+    evidence = {"gains": to_json(gains), "half_rate_bytes": half, "fits": to_json(fits(measurements))}
     small = f"Below {units.capacity(half)} latency rules: batch small copies." if half else ""
     if gain < WORTHWHILE_GAIN:
         title = f"pinned memory gains nothing here: {units.significant(gain, 2)}× {way}, as called"
@@ -215,6 +226,6 @@ def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
             "info",
             f"host memory copies at {units.byte_rate(row.rate.median)} ({size} at a time)",
             "bytes copied; each is read once and written once",
-            {"bytes_per_s": row.rate.median, "size_bytes": row.case["size_bytes"], "fits": fits(measurements)},
+            {"bytes_per_s": row.rate.median, "size_bytes": row.case["size_bytes"], "fits": to_json(fits(measurements))},
         )
     ]

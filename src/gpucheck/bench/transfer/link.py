@@ -10,6 +10,7 @@ from gpucheck import links, units
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.transfer import LinkUnderLoad
 
 # Sound PCIe links reach 77 to 88 % of the raw rate (P100, A100, H100, H200 by nvbandwidth's and others' published
 # runs); gates of cloud operators lie at 57 to 76 %. A Grace Hopper reaches 77 % of NVLink-C2C to the device
@@ -82,20 +83,20 @@ class Link:
         pairs = {"generation": (self.generation, self.max_generation), "width": (self.width, self.max_width)}
         return {name: (now, most) for name, (now, most) in pairs.items() if now and most and now < most}
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> LinkUnderLoad:
         """As it stands in the document."""
-        return {
-            "kind": self.kind,
-            "generation": self.generation,
-            "width": self.width,
-            "max_generation": self.max_generation,
-            "max_width": self.max_width,
-            "device_max_generation": self.device_max_generation,
-            "device_max_width": self.device_max_width,
-            "c2c_bytes_per_s": self.c2c_bytes_per_s,
-            "limit_bytes_per_s": self.rate,
-            "unknown_because": self.unknown_because or None,
-        }
+        return LinkUnderLoad(
+            kind=self.kind,
+            generation=self.generation,
+            width=self.width,
+            max_generation=self.max_generation,
+            max_width=self.max_width,
+            device_max_generation=self.device_max_generation,
+            device_max_width=self.device_max_width,
+            c2c_bytes_per_s=self.c2c_bytes_per_s,
+            limit_bytes_per_s=self.rate,
+            unknown_because=self.unknown_because or None,
+        )
 
 
 def of_telemetry(telemetry: Mapping[str, Any] | None) -> Link | None:

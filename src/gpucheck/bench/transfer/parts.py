@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpucheck.bench.transfer import (
     both_ways,
@@ -28,12 +27,13 @@ from gpucheck.machine.accel import Accel
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.transfer import TransferResult
 
 # Pure: the measurements of one device (of the parts that concern several, all there are) and the facts. A judge is also
 # asked about the rows of several processes put together.
 Judge = Callable[[Sequence[Measurement], Facts], Iterable[Finding]]
-# Keys for the device's entry in `results.bench_transfer`, from the same.
-Answer = Callable[[Sequence[Measurement], Facts], dict[str, Any]]
+# The device's entry in `results.bench_transfer` with what the part derives from the same.
+Answer = Callable[[TransferResult, Sequence[Measurement], Facts], TransferResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Part:
     rows: Callable[[Setting], Iterator[Measurement]]
     judge: Judge
     applies: Callable[[Accel], bool] = lambda accel: True
-    answer: Answer = lambda measurements, facts: {}
+    answer: Answer = lambda result, measurements, facts: result
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ def judge_together(measurements: Sequence[Measurement], facts: Facts, ran: Itera
     return [finding for part in TOGETHER if part.id in ids for finding in part.judge(measurements, facts)]
 
 
-def answer(device_id: str, measurements: Sequence[Measurement], facts: Facts) -> dict[str, Any]:
+def answer(device_id: str, measurements: Sequence[Measurement], facts: Facts) -> TransferResult:
     """The device's entry in `results.bench_transfer`: what all parts derive from its rows."""
-    told: dict[str, Any] = {"device": device_id}
+    result = TransferResult(device_id)
     for part in PARTS:
-        told |= part.answer(measurements, facts)
-    return told
+        result = part.answer(result, measurements, facts)
+    return result

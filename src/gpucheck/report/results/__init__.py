@@ -1,0 +1,45 @@
+"""What commands answer beyond their measurements and findings: the type of each entry of a report's `results`.
+
+The types lie in a file for each command and are loaded where an answer is made or read: most commands have one or none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from gpucheck.report.results.bench_all import BenchAll
+    from gpucheck.report.results.compare import Comparison
+    from gpucheck.report.results.crossover import CrossoverResult
+    from gpucheck.report.results.matmul import SearchResult, SustainedResult
+    from gpucheck.report.results.memory import MemoryStep
+    from gpucheck.report.results.overlap import OverlapResult
+    from gpucheck.report.results.transfer import TransferResult
+
+
+class Results(TypedDict, total=False):
+    """The answers of a command by their names, each there only where it was given. Other names are of later versions:
+    readers keep them as they are."""
+
+    memory: tuple[MemoryStep, ...]
+    bench_transfer: tuple[TransferResult, ...]
+    bench_overlap: tuple[OverlapResult, ...]
+    bench_crossover: tuple[CrossoverResult, ...]
+    bench_matmul_search: tuple[SearchResult, ...]
+    bench_matmul_sustained: tuple[SustainedResult, ...]
+    bench_all: BenchAll
+    compare: Comparison
+    doctor: dict[str, Any]
+    explain: dict[str, Any]
+    find_batch_size: dict[str, Any]
+    find_batch_size_devices: dict[str, Any]
+    find_batch_size_estimate: dict[str, Any]
+
+
+def late_types() -> dict[str, Any]:
+    """The types that `Results` names, by their names; loads their modules."""
+    from gpucheck.report.results import bench_all, compare, crossover, matmul, memory, overlap, transfer
+
+    modules = (bench_all, compare, crossover, matmul, memory, overlap, transfer)
+    return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
