@@ -10,9 +10,11 @@ import pytest
 
 from gpucheck.render import terminal, text
 from gpucheck.render.blocks import Line
+from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Driver, Facts, Python, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
 
 FACTS = Facts(
     python=Python("3.12.3", "CPython", "python3", "/x"),
@@ -43,7 +45,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, *findings: Finding, columns: int | No
         monkeypatch.delenv("COLUMNS", raising=False)
     else:
         monkeypatch.setenv("COLUMNS", str(columns))
-    results = {"doctor": {"first": None, "rungs": RUNGS, **answer}}
+    known = {"first": None, "broken": None, "consequences": [], "asked": 9, "torch_works": False, "load": None}
+    results = from_json(Results, {"doctor": {**known, "rungs": RUNGS, **answer}})
     summary = Summary("fail", 1, True)
     made = Report("gpucheck.report/1", "0.1.0", "doctor", (), "", 1.0, FACTS, (), findings, results, (), summary)
     stream = io.StringIO()
@@ -118,11 +121,10 @@ def test_what_was_seen_under_load_is_a_line(monkeypatch: pytest.MonkeyPatch) -> 
     seen = {"sm_clock_hz": {"median": 1.755e9}, "max_sm_clock_hz": 1.98e9, "temperature_celsius": 41.0, "pcie": link}
     blind = {**dict.fromkeys(seen), "pcie": {"generation": None, "width": None}}
     cards = [
-        {"device": "cuda:0", "telemetry": seen},
-        {"device": "cuda:1", "telemetry": None},
-        {"device": "cuda:2", "telemetry": blind},
-        {"device": "cuda:3", "telemetry": {**blind, "sm_clock_hz": {"median": 345e6}}},
+        {"device": f"cuda:{place}", "telemetry": telemetry, "reason": None, "held_by": {}}
+        for place, telemetry in enumerate((seen, None, blind, {**blind, "sm_clock_hz": {"median": 345e6}}))
     ]
-    lines = shown(monkeypatch, load={"load_s": 1.0, "cards": cards})
+    ran = {"outcome": "ran", "reason": None, "left_out": {}}
+    lines = shown(monkeypatch, load={**ran, "load_s": 1.0, "cards": cards})
     assert "under 1.00 s of load: cuda:0 1755 of 1980 MHz, 41 °C, PCIe 5 x16; cuda:3 345 MHz" in lines
     assert not [line for line in shown(monkeypatch, load=None) if "load" in line]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gpucheck import units
@@ -9,6 +10,7 @@ from gpucheck.render.blocks import Block, Cell, Column, Line, advice_line, findi
 from gpucheck.render.devices import versions
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
+from gpucheck.report.results.doctor import LoadResult, RungStanding
 
 _COLUMNS = (
     Column("rung", "left"),
@@ -26,21 +28,21 @@ _STATES: dict[str, tuple[Verdict, str]] = {
 
 def blocks(report: Report) -> list[Block]:
     """The diagnosis first, then the ladder that led to it, what follows from it, and what stands on its own."""
-    told = report.results.get("doctor") or {}
-    first = next((one for one in report.findings if one.id == told.get("first")), None)
+    told = report.results.get("doctor")
+    first = next((one for one in report.findings if told is not None and one.id == told.first), None)
     whole = [one for one in report.findings if one.id.startswith("doctor.")]
     because = [one for one in report.findings if "because_of" in one.evidence]
     aside = [one for one in report.findings if one is not first and one not in (*because, *whole)]
     laid_out: list[Block] = [] if first is None else [*_diagnosis(first), Line()]
     for one in whole:
         laid_out += [finding_line(one), *([advice_line(one.fix)] if one.fix else []), Line()]
-    laid_out += _ladder(told.get("rungs") or [])
+    laid_out += _ladder(told.rungs if told is not None else ())
     if because:
         laid_out.append(Line("only because of it: " + ", ".join(f"{one.title} ({one.id})" for one in because)))
     for one in sorted(aside, key=lambda one: WORST_FIRST.index(one.verdict)):
         laid_out.append(finding_line(one))
         laid_out += [advice_line(one.fix)] if one.fix else []
-    laid_out += _load(told.get("load") or {})
+    laid_out += _load(told.load if told is not None else None)
     # Cut off before anything was read, there is nothing to say of versions.
     return laid_out + ([Line(versions(report.facts))] if report.facts.python is not None else [])
 
@@ -54,25 +56,27 @@ def _diagnosis(first: Finding) -> list[Block]:
     return laid_out + ([advice_line(first.fix)] if first.fix else [])
 
 
-def _ladder(rungs: list[dict[str, Any]]) -> list[Block]:
+def _ladder(rungs: Sequence[RungStanding]) -> list[Block]:
     """The rungs that there are here, and in a line those that do not apply."""
-    here = [rung for rung in rungs if rung["state"] != "absent"]
+    here = [rung for rung in rungs if rung.state != "absent"]
     laid_out: list[Block] = [table(_COLUMNS, [_row(rung) for rung in here]), Line()] if here else []
     absent: dict[str, list[str]] = {}
     for rung in rungs:
-        if rung["state"] == "absent":
-            absent.setdefault(rung["shown_by"], []).append(rung["rung"])
+        if rung.state == "absent":
+            absent.setdefault(rung.shown_by, []).append(rung.rung)
     return laid_out + [Line(f"– does not apply: {', '.join(names)} ({why})") for why, names in absent.items()]
 
 
-def _load(load: dict[str, Any]) -> list[Block]:
+def _load(load: LoadResult | None) -> list[Block]:
     """What each card was seen to do under load, in a line."""
+    if load is None or load.load_s is None:
+        return []
     seen = [
-        f"{card['device']} {', '.join(said)}"
-        for card in load.get("cards", ())
-        if card["telemetry"] is not None and (said := _seen(card["telemetry"]))
+        f"{card.device} {', '.join(said)}"
+        for card in load.cards
+        if card.telemetry is not None and (said := _seen(card.telemetry))
     ]
-    return [Line(f"under {units.duration(load['load_s'])} of load: {'; '.join(seen)}")] if seen else []
+    return [Line(f"under {units.duration(load.load_s)} of load: {'; '.join(seen)}")] if seen else []
 
 
 def _seen(telemetry: dict[str, Any]) -> list[str]:
@@ -88,6 +92,6 @@ def _seen(telemetry: dict[str, Any]) -> list[str]:
     return parts
 
 
-def _row(rung: dict[str, Any]) -> list[str | Cell]:
-    verdict, word = _STATES[rung["state"]]
-    return [rung["rung"], verdict_cell(verdict, word), rung["shown_by"]]
+def _row(rung: RungStanding) -> list[str | Cell]:
+    verdict, word = _STATES[rung.state]
+    return [rung.rung, verdict_cell(verdict, word), rung.shown_by]

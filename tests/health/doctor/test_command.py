@@ -21,6 +21,7 @@ from gpucheck.health.doctor.command import Options
 from gpucheck.health.required import Usable
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.events import Judged, Progress, Recorder, Started
+from gpucheck.report.results.doctor import RungStanding
 
 __all__ = ["root"]
 Fake = Callable[..., Path]
@@ -36,12 +37,8 @@ def test_a_healthy_machine(fake_driver: Fake, tmp_path: Path) -> None:
     assert ("doctor.healthy", "pass") in told(report)
     assert report.summary.exit == 0 and report.summary.verdict == "pass"
     answer = report.results["doctor"]
-    assert (answer["first"], answer["broken"], answer["torch_works"]) == (None, None, True)
-    assert answer["rungs"][-1] == {
-        "rung": "run",
-        "state": "held",
-        "shown_by": "a kernel and a product are right on cuda:0, cuda:1",
-    }
+    assert (answer.first, answer.broken, answer.torch_works) == (None, None, True)
+    assert answer.rungs[-1] == RungStanding("run", "held", "a kernel and a product are right on cuda:0, cuda:1")
 
 
 def test_a_machine_without_a_gpu_is_no_fault_unless_one_is_required(fake_driver: Fake, tmp_path: Path) -> None:
@@ -82,9 +79,9 @@ def test_a_fault_of_torchs_is_the_first_broken_rung_alone(
 ) -> None:
     fake_driver(TWO_GPUS)
     report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, **torch))))  # type: ignore[arg-type]
-    assert report.results["doctor"]["first"] == first
+    assert report.results["doctor"].first == first
     assert worst(report) == [(first, "fail")]
-    assert report.results["doctor"]["consequences"] == []
+    assert report.results["doctor"].consequences == ()
     assert report.summary.exit == 1
 
 
@@ -151,14 +148,14 @@ def test_a_mask(
     shown = 1 if found[1] == "warn" else 0
     report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, count=shown))))
     assert worst(report) == [found]
-    assert report.results["doctor"]["first"] == (found[0] if found[1] == "fail" else None)
+    assert report.results["doctor"].first == (found[0] if found[1] == "fail" else None)
 
 
 def test_a_lower_rung_is_named_and_torch_is_its_consequence(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver(TWO_GPUS + "cuda.init=!34\n")
     report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))))
     assert worst(report) == [("library.stub", "fail")]
-    assert report.results["doctor"]["consequences"] == ["torch.cpu_build"]
+    assert report.results["doctor"].consequences == ("torch.cpu_build",)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +198,9 @@ def test_a_torch_that_asks_nvml_is_contradicted_by_a_cuda_that_does_not_start(
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     site = torch_of(tmp_path, kernel="exec('raise RuntimeError(3)')")
     report = diagnosed(Options(python=interpreter(tmp_path, site)))
-    assert report.results["doctor"]["broken"] == "cuinit"
+    assert report.results["doctor"].broken == "cuinit"
     assert worst(report)[1:] == [("devices.nvml_check", "warn")]
-    assert report.results["doctor"]["consequences"] == ["run.kernel_failed"]
+    assert report.results["doctor"].consequences == ("run.kernel_failed",)
 
 
 def test_a_torch_that_counts_more_than_cuda_shows(fake_driver: Fake, tmp_path: Path) -> None:
@@ -238,7 +235,7 @@ def test_conditions_are_chosen_by_prefix(fake_driver: Fake, tmp_path: Path) -> N
     assert worst(report) == [("doctor.unknown", "inconclusive")]
     assert "that were asked" in report.findings[-1].message
     only = diagnosed(Options(python=python, only=("torch.cpu",)))
-    assert worst(only) == [("torch.cpu_build", "fail")] and only.results["doctor"]["asked"] == 1
+    assert worst(only) == [("torch.cpu_build", "fail")] and only.results["doctor"].asked == 1
 
 
 @pytest.mark.parametrize(

@@ -314,11 +314,12 @@ def test_a_load_is_in_the_document(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver("slowdown=93\nfabric=3\nnvlinks=2\n" + TWO_GPUS)
     report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path))))
     assert worst(report) == []
-    ran = report.results["doctor"]["load"]
-    assert (ran["outcome"], ran["left_out"]) == ("ran", {})
-    assert [one["device"] for one in ran["cards"]] == ["cuda:0", "cuda:1"]
-    assert all(one["telemetry"]["readings"] >= 1 for one in ran["cards"])
-    assert ran["cards"][0]["telemetry"]["pcie"]["width"] == 16
+    ran = report.results["doctor"].load
+    assert ran is not None
+    assert (ran.outcome, ran.left_out) == ("ran", {})
+    assert [one.device for one in ran.cards] == ["cuda:0", "cuda:1"]
+    assert all(one.telemetry is not None and one.telemetry["readings"] >= 1 for one in ran.cards)
+    assert (ran.cards[0].telemetry or {})["pcie"]["width"] == 16
 
 
 @pytest.mark.parametrize(
@@ -351,9 +352,10 @@ def test_a_fault_under_load_or_of_a_link(
 def test_a_card_that_others_use_is_left_alone(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver("0.processes=77:5\n" + TWO_GPUS)
     report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path))))
-    ran = report.results["doctor"]["load"]
-    assert [one["device"] for one in ran["cards"]] == ["cuda:1"]
-    assert list(ran["left_out"]) == ["cuda:0"] and ran["left_out"]["cuda:0"].startswith("in use by others: ")
+    ran = report.results["doctor"].load
+    assert ran is not None
+    assert [one.device for one in ran.cards] == ["cuda:1"]
+    assert list(ran.left_out) == ["cuda:0"] and ran.left_out["cuda:0"].startswith("in use by others: ")
     assert ("load.not_run", "skip") in told(report) and worst(report) == []
 
 
@@ -369,7 +371,8 @@ def test_a_load_that_fails_or_hangs(fake_driver: Fake, tmp_path: Path, monkeypat
     report = diagnosed(Options(python=hangs, timeout_s=10.0))
     assert worst(report) == [("load.failed", "fail")]
     # A torch that was given longer to be imported is given as long again.
-    assert report.results["doctor"]["load"]["reason"].startswith("it did not end within 10 s")
+    ran = report.results["doctor"].load
+    assert ran is not None and (ran.reason or "").startswith("it did not end within 10 s")
 
 
 def test_no_load_is_run_that_nobody_asked_for(fake_driver: Fake, tmp_path: Path) -> None:
@@ -377,7 +380,7 @@ def test_no_load_is_run_that_nobody_asked_for(fake_driver: Fake, tmp_path: Path)
     left_out = diagnosed(
         Options(python=interpreter(tmp_path, torch_of(tmp_path, load="raise SystemExit")), skip=("load",))
     )
-    assert left_out.results["doctor"]["load"] is None and worst(left_out) == []
+    assert left_out.results["doctor"].load is None and worst(left_out) == []
 
 
 def test_nothing_is_loaded_where_torch_does_not_work() -> None:

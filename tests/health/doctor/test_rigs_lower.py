@@ -22,6 +22,7 @@ from gpucheck.machine import inventory, stack
 from gpucheck.machine.readings import CudaDoor, NvmlDoor
 from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.finding import Finding
+from gpucheck.report.results.doctor import DoctorResult
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the driver is faked as Linux has it")
 
@@ -302,10 +303,10 @@ RIGS = (
 @pytest.fixture
 def diagnosed(
     tmp_path: Path, fake_driver: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Rig], tuple[dict[str, Any], list[Finding]]]:
+) -> Callable[[Rig], tuple[DoctorResult, list[Finding]]]:
     """What the command answers on a rig, and its findings."""
 
-    def run(rig: Rig) -> tuple[dict[str, Any], list[Finding]]:
+    def run(rig: Rig) -> tuple[DoctorResult, list[Finding]]:
         machine = FakeMachine(tmp_path / "root")
         rig.build(machine)
         fake_driver(rig.script, **rig.libraries)
@@ -330,11 +331,11 @@ def diagnosed(
 
 @pytest.mark.parametrize("rig", RIGS, ids=str)
 def test_each_fault_is_the_first_broken_rung_and_alone_on_it(
-    rig: Rig, diagnosed: Callable[[Rig], tuple[dict[str, Any], list[Finding]]]
+    rig: Rig, diagnosed: Callable[[Rig], tuple[DoctorResult, list[Finding]]]
 ) -> None:
     answer, findings = diagnosed(rig)
-    beside = [name for name in answer["consequences"] if BY_ID[name].rung == answer["broken"]]
-    assert (answer["first"], answer["broken"], beside) == (rig.id, BY_ID[rig.id].rung, [])
+    beside = [name for name in answer.consequences if BY_ID[name].rung == answer.broken]
+    assert (answer.first, answer.broken, beside) == (rig.id, BY_ID[rig.id].rung, [])
     first = findings[0]
     assert (first.id, first.verdict) == (rig.id, "fail")
     assert first.fix and first.message
@@ -363,12 +364,12 @@ PAIRS = (
 
 @pytest.mark.parametrize("rig", PAIRS, ids=str)
 def test_of_two_faults_the_lower_rung_is_named(
-    rig: Rig, diagnosed: Callable[[Rig], tuple[dict[str, Any], list[Finding]]]
+    rig: Rig, diagnosed: Callable[[Rig], tuple[DoctorResult, list[Finding]]]
 ) -> None:
     answer, findings = diagnosed(rig)
-    assert answer["first"] == rig.id
+    assert answer.first == rig.id
     # What follows from it is a remark without a fix of its own.
-    follows = [one for one in findings if one.id in answer["consequences"]]
+    follows = [one for one in findings if one.id in answer.consequences]
     assert follows and all(one.verdict == "info" and one.fix is None for one in follows)
 
 
@@ -385,10 +386,10 @@ HEALTHY = (
 
 @pytest.mark.parametrize("rig", HEALTHY, ids=str)
 def test_a_healthy_machine_breaks_no_rung(
-    rig: Rig, diagnosed: Callable[[Rig], tuple[dict[str, Any], list[Finding]]]
+    rig: Rig, diagnosed: Callable[[Rig], tuple[DoctorResult, list[Finding]]]
 ) -> None:
     answer, findings = diagnosed(rig)
-    assert (answer["first"], answer["consequences"], answer["torch_works"]) == (None, [], True)
+    assert (answer.first, answer.consequences, answer.torch_works) == (None, (), True)
     # The environment that runs the tests is not the fakes': what stands there is not looked at here.
     lower = [
         one for one in findings if one.id.startswith(("driver.", "library.", "gpu.", "container.", "wsl.", "mps."))
@@ -417,24 +418,24 @@ BESIDE = (
 
 @pytest.mark.parametrize("rig", BESIDE, ids=str)
 def test_what_torch_works_without_is_a_warning(
-    rig: Rig, diagnosed: Callable[[Rig], tuple[dict[str, Any], list[Finding]]]
+    rig: Rig, diagnosed: Callable[[Rig], tuple[DoctorResult, list[Finding]]]
 ) -> None:
     answer, findings = diagnosed(rig)
-    assert (answer["first"], answer["torch_works"]) == (None, True)
+    assert (answer.first, answer.torch_works) == (None, True)
     assert [one.verdict for one in findings if one.id == rig.id] == ["warn"]
 
 
 def test_a_wsl_with_anothers_gpu_is_no_fault(
-    diagnosed: Callable[[Rig], tuple[dict[str, Any], list[Finding]]],
+    diagnosed: Callable[[Rig], tuple[DoctorResult, list[Finding]]],
 ) -> None:
     answer, findings = diagnosed(Rig("", wsl_without_driver, "", libraries={"nvml": False, "cuda": False}))
-    assert answer["first"] is None
+    assert answer.first is None
     assert [one.verdict for one in findings if one.id == "wsl.no_driver"] == ["info"]
 
 
 def test_cards_of_another_maker_and_none_at_all_are_no_fault(
-    diagnosed: Callable[[Rig], tuple[dict[str, Any], list[Finding]]],
+    diagnosed: Callable[[Rig], tuple[DoctorResult, list[Finding]]],
 ) -> None:
     answer, findings = diagnosed(Rig("", lambda m: m, "", libraries={"nvml": False, "cuda": False}))
-    assert answer["first"] is None
+    assert answer.first is None
     assert findings[-1].id == "doctor.no_gpu"

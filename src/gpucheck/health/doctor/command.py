@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpucheck import naming
@@ -23,6 +23,7 @@ from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
 from gpucheck.report.facts import Facts, TorchBuild
 from gpucheck.report.finding import Finding
+from gpucheck.report.results.doctor import DoctorResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +54,15 @@ def command(options: Options, emit: Emit) -> Evidence:
     emit(
         Answered(
             "doctor",
-            {
-                "first": diagnosis.first.condition.id if diagnosis.first else None,
-                "broken": diagnosis.broken,
-                "rungs": [asdict(one) for one in rungs.standings(evidence, diagnosis)],
-                "consequences": [one.condition.id for one in diagnosis.consequences],
-                "asked": len(conditions),
-                "torch_works": evidence.torch_works,
-                "load": None if evidence.load is None else evidence.load.told(),
-            },
+            DoctorResult(
+                first=diagnosis.first.condition.id if diagnosis.first else None,
+                broken=diagnosis.broken,
+                rungs=rungs.standings(evidence, diagnosis),
+                consequences=tuple(one.condition.id for one in diagnosis.consequences),
+                asked=len(conditions),
+                torch_works=evidence.torch_works,
+                load=None if evidence.load is None else evidence.load.told(),
+            ),
         )
     )
     asked = required.judge_seen(options.require, None, usable(evidence.torch), evidence.facts)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from gpucheck import units
 from gpucheck.machine.in_use import held_bytes
 from gpucheck.measure.telemetry import Sample, summarise
 from gpucheck.report.facts import Device
 from gpucheck.report.measurement import Run
+from gpucheck.report.results.doctor import CardUnderLoad, LoadOutcome, LoadResult
 
-# `ran` to its end; `failed` with an error, a crash or a hang; `none` where it was not started, or had no memory.
-Outcome = Literal["ran", "failed", "none"]
 # torch's words where there is no memory, cuBLAS's for the same, and the driver's for a card that one process may use.
 TAKEN = ("OutOfMemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "busy or unavailable")
 UNTOLD = "NVML does not tell of it, so that nothing would be seen"
@@ -35,24 +34,24 @@ class CardLoad:
 class Load:
     """The load: what became of it, and why where it did not run; `left_out` are cards it was kept from, with why."""
 
-    outcome: Outcome
+    outcome: LoadOutcome
     reason: str = ""
     load_s: float | None = None
     cards: tuple[CardLoad, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> LoadResult:
         """As it stands in the document."""
-        return {
-            "outcome": self.outcome,
-            "reason": self.reason or None,
-            "load_s": self.load_s,
-            "cards": [
-                {"device": one.device, "telemetry": one.telemetry, "reason": one.reason or None, "held_by": one.held_by}
-                for one in self.cards
-            ],
-            "left_out": self.left_out,
-        }
+        cards = tuple(
+            CardUnderLoad(
+                device=one.device,
+                telemetry=None if one.telemetry is None else dict(one.telemetry),
+                reason=one.reason or None,
+                held_by=dict(one.held_by),
+            )
+            for one in self.cards
+        )
+        return LoadResult(self.outcome, self.reason or None, self.load_s, cards, dict(self.left_out))
 
 
 def why_not(card: Device) -> str:
@@ -85,7 +84,7 @@ def gathered(
     if failed:
         # A card that is full or was taken meanwhile is no fault of its, nor is what happens before torch goes there.
         reached = said.get("stage") in ("prepare", "load")
-        outcome: Outcome = "failed" if reached and not any(word in failed for word in TAKEN) else "none"
+        outcome: LoadOutcome = "failed" if reached and not any(word in failed for word in TAKEN) else "none"
         return Load(outcome, f"{failed} ({_where(said.get('stage'))})", left_out=left_out)
     run = Run("", 1, (float(said["took_s"]),), (float(said["began_s"]),))
     cards = tuple(_card(device, read, run, unseen.get(device, "")) for device, read in samples.items())

@@ -3,55 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 from gpucheck.health.doctor import wheels
 from gpucheck.health.doctor.condition import RUNGS, Rung
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.doctor.ladder import Diagnosis
-
-# `held` was seen to hold, `broken` is where the diagnosis stands, `unreached` lies above it; `unknown` is not told and
-# `absent` does not apply here.
-State = Literal["held", "broken", "unreached", "unknown", "absent"]
+from gpucheck.report.results.doctor import RungStanding
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """One rung: how it stands, and by what that shows."""
-
-    rung: Rung
-    state: State
-    shown_by: str = ""
-
-
-def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[Standing, ...]:
+def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, ...]:
     """Every rung from the ground up."""
-    found: list[Standing] = []
+    found: list[RungStanding] = []
     above = False
     for rung in RUNGS:
         if rung == diagnosis.broken:
             assert diagnosis.first is not None
             title = diagnosis.first.seen.title or diagnosis.first.condition.title
-            found.append(Standing(rung, "broken", title))
+            found.append(RungStanding(rung, "broken", title))
             above = True
         elif above:
-            found.append(Standing(rung, "unreached"))
+            found.append(RungStanding(rung, "unreached"))
         else:
             found.append(_standing(rung, evidence))
     return tuple(found)
 
 
-def _standing(rung: Rung, evidence: Evidence) -> Standing:
+def _standing(rung: Rung, evidence: Evidence) -> RungStanding:
     shown_by = _SHOWN[rung](evidence)
     if shown_by is not None:
-        return Standing(rung, "held", shown_by)
+        return RungStanding(rung, "held", shown_by)
     looked = rung != "hardware" or evidence.stack.devices is not None
     if not evidence.is_nvidia_here and rung != "torch" and looked:
-        return Standing(rung, "absent", "no NVIDIA GPU is here")
+        return RungStanding(rung, "absent", "no NVIDIA GPU is here")
     if rung in _BELOW_WINDOWS and (evidence.host.wsl or evidence.host.system == "Windows"):
-        return Standing(rung, "absent", "Windows has the driver")
-    return Standing(rung, "unknown", "not told here")
+        return RungStanding(rung, "absent", "Windows has the driver")
+    return RungStanding(rung, "unknown", "not told here")
 
 
 # Windows' driver stands where these do on Linux.

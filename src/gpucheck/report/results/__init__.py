@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.bench_all import BenchAll
     from gpucheck.report.results.compare import Comparison
     from gpucheck.report.results.crossover import CrossoverResult
+    from gpucheck.report.results.doctor import DoctorResult
     from gpucheck.report.results.matmul import SearchResult, SustainedResult
     from gpucheck.report.results.memory import MemoryStep
     from gpucheck.report.results.overlap import OverlapResult
@@ -30,7 +31,7 @@ class Results(TypedDict, total=False):
     bench_matmul_sustained: tuple[SustainedResult, ...]
     bench_all: BenchAll
     compare: Comparison
-    doctor: dict[str, Any]
+    doctor: DoctorResult
     explain: dict[str, Any]
     find_batch_size: dict[str, Any]
     find_batch_size_devices: dict[str, Any]
@@ -39,7 +40,7 @@ class Results(TypedDict, total=False):
 
 def late_types() -> dict[str, Any]:
     """The types that `Results` names, by their names; loads their modules."""
-    from gpucheck.report.results import bench_all, compare, crossover, matmul, memory, overlap, transfer
+    from gpucheck.report.results import bench_all, compare, crossover, doctor, matmul, memory, overlap, transfer
 
-    modules = (bench_all, compare, crossover, matmul, memory, overlap, transfer)
+    modules = (bench_all, compare, crossover, doctor, matmul, memory, overlap, transfer)
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
