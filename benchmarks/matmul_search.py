@@ -123,7 +123,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
             tries = Tries(opened, allocate(case, grid, room, opened))
             best, scan_s = scan(tries, shapes)
             figures = in_turns(tries, found.shape, best)
-    tried = results.entries[0]["shapes_tried"]
+    tried = results.entries[0].shapes_tried
     return Outcome(found.shape, best, *figures, len(shapes), tried, search_s, scan_s)
 
 

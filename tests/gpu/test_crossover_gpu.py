@@ -19,16 +19,16 @@ def test_large_products_are_faster_on_the_device_and_every_result_is_right() -> 
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     answers = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
     assert found["crossover.result"].verdict == "pass" and found["crossover.precision"].verdict == "pass"
-    assert [(one["operation"], one["transfers"]) for one in answers] == [
+    assert [(one.operation, one.transfers) for one in answers] == [
         (operation, transfers) for operation in ("matmul", "elementwise", "training") for transfers in (False, True)
     ]
     without, with_copies = answers[:2]
     # No CPU multiplies 2048×2048 in float32 as fast as a device that is worth its slot.
-    assert without["device_faster_from"] is not None and without["device_faster_from"] <= 2048
-    if with_copies["device_faster_from"] is not None:
-        assert with_copies["device_faster_from"] >= without["device_faster_from"]
+    assert without.device_faster_from is not None and without.device_faster_from <= 2048
+    if with_copies.device_faster_from is not None:
+        assert with_copies.device_faster_from >= without.device_faster_from
     for one in answers[4:]:
-        assert one["speedup"]["size"] == 32 and one["speedup"]["ratio"] > 0
+        assert one.speedup.size == 32 and one.speedup.ratio > 0
     by = {
         (row.case["operation"], row.case["size"], row.case["side"], row.case["transfers"]): row.time_s for row in rows
     }

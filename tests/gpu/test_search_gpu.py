@@ -24,12 +24,12 @@ def test_a_tiny_range_is_searched_and_its_winner_measured() -> None:
     options = MatmulOptions(("float32",), search=True, span=Axis(512, 1024, 256), device="cuda:0", time_budget_s=10.0)
     command.command(options, recorder)
     entry = next(event.value[0] for event in recorder.events if isinstance(event, Answered))
-    assert entry["complete"] and entry["shapes_in_range"] == 27 and entry["best"]["rounds"] >= 3
-    assert entry["best"]["flop_per_s"] > 1e11
+    assert entry.complete and entry.shapes_in_range == 27 and entry.best.rounds >= 3
+    assert entry.best.flop_per_s > 1e11
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
-    best = next(one for one in rows if [one.case[side] for side in "mnk"] == [entry["best"][side] for side in "mnk"])
+    best = next(one for one in rows if [one.case[side] for side in "mnk"] == [entry.best.m, entry.best.n, entry.best.k])
     # What the final says and what the measuring loop says of one product are one thing.
-    assert best.rate is not None and 0.8 < best.rate.median / entry["best"]["flop_per_s"] < 1.25
+    assert best.rate is not None and 0.8 < best.rate.median / entry.best.flop_per_s < 1.25
     found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
     assert found["matmul.search"] == "info" and found["matmul.result"] == "pass"
 
