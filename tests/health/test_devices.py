@@ -48,7 +48,7 @@ def with_driver(**changes: object) -> Facts:
 
 
 def not_passed(facts: Facts) -> list[Finding]:
-    return [finding for finding in judge(facts) if finding.verdict != "pass"]
+    return [finding for finding in judge(facts) if finding.verdict not in ("pass", "skip")]
 
 
 def words(facts: Facts) -> list[tuple[str, str, str, str, str | None]]:
@@ -65,6 +65,7 @@ def test_a_healthy_card_passes_what_it_tells() -> None:
         ("devices.recovery_action", "pass"),
         ("devices.remapped_rows", "pass"),
         ("devices.ecc", "pass"),
+        ("devices.not_judged", "skip"),
     ]
     assert findings[1].evidence == {
         "uuid": "GPU-a",
@@ -77,7 +78,7 @@ def test_a_healthy_card_passes_what_it_tells() -> None:
 
 def test_what_a_card_does_not_tell_is_no_finding() -> None:
     findings = judge(with_card(ecc=None, remapped_rows=None, recovery_action=None))
-    assert [one.id for one in findings] == ["devices.answers"]
+    assert [one.id for one in findings] == ["devices.answers", "devices.not_judged"]
 
 
 def test_a_link_and_a_clock_are_no_verdict_at_rest() -> None:
@@ -105,7 +106,8 @@ def test_a_failed_remap_fails_and_a_pending_one_is_told() -> None:
     assert (failed.id, failed.verdict, failed.title) == ("devices.remapped_rows", "fail", "row remap failed")
     assert failed.evidence["uncorrectable"] == 3
     (pending,) = not_passed(with_card(remapped_rows=RemappedRows(0, 1, True, False)))
-    assert (pending.verdict, pending.title) == ("info", "row remap pending")
+    assert (pending.verdict, pending.title) == ("warn", "row remap pending")
+    assert exit_code((pending,)) == 0
 
 
 @pytest.mark.parametrize(("count", "title"), [(1, "1 uncorrected memory error"), (2, "2 uncorrected memory errors")])

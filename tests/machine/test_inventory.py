@@ -472,7 +472,16 @@ def test_how_torch_answers_from_its_child(
 # --- the reasons as a whole -------------------------------------------------------------------------------------------
 
 # What a GPU need not have: not unknown, just not so.
-NOT_OF_A_GPU = {"state", "parent_uuid", "memory_source", "cores_physical", "cores_allowed", "load_1min", "id"}
+NOT_OF_A_GPU = {
+    "state",
+    "state_since",
+    "parent_uuid",
+    "memory_source",
+    "cores_physical",
+    "cores_allowed",
+    "load_1min",
+    "id",
+}
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,26 @@ HEALTHY = Device(
     temperature_celsius=34.0,
     power_w=76.5,
     power_limit_w=700.0,
+    power_limit_default_w=700.0,
+    power_limit_min_w=200.0,
+    power_limit_max_w=700.0,
+    performance_state=0,
+    vbios_version="96.00.74.00.01",
     sm_clock_hz=345e6,
     memory_clock_hz=2619e6,
     max_sm_clock_hz=1980e6,
     max_memory_clock_hz=2619e6,
     clock_reasons=ClockReasons(1, ("gpu_idle",)),
-    pcie=Link(generation=1, width=8, max_generation=4, max_width=16, device_max_generation=5),
-    ecc=Ecc(True, 0, 0, 0, 0),
+    violations_s={
+        "power": 0.0,
+        "thermal": 0.0,
+        "sync_boost": 0.0,
+        "board_limit": None,
+        "low_utilization": 0.0,
+        "reliability": 0.0,
+    },
+    pcie=Link(generation=1, width=8, max_generation=4, max_width=16, device_max_generation=5, replays=0),
+    ecc=Ecc(True, 0, 0, 0, 0, True, True),
     remapped_rows=RemappedRows(0, 0, False, False),
     recovery_action="none",
     persistence_mode=True,
@@ -65,7 +78,27 @@ NOT_SUPPORTED = "not supported by this device or driver"
 # What the fake refuses unless its script says otherwise.
 USUAL = dict.fromkeys(
     (
+        "memory_temperature_celsius",
+        "temperature_margin_celsius",
         "slowdown_celsius",
+        "gpu_max_celsius",
+        "memory_max_celsius",
+        "shutdown_celsius",
+        "fan_percent",
+        "application_sm_clock_hz",
+        "application_memory_clock_hz",
+        "default_application_sm_clock_hz",
+        "default_application_memory_clock_hz",
+        "pcie/sent_bytes",
+        "pcie/received_bytes",
+        "sram_ecc",
+        "remap_banks",
+        "bar1_total_bytes",
+        "bar1_used_bytes",
+        "serial",
+        "part_number",
+        "gsp_firmware_version",
+        "minor_number",
         "retired_pages/corrected",
         "retired_pages/uncorrected",
         "retired_pages/pending",
@@ -79,7 +112,13 @@ USUAL = dict.fromkeys(
 def read(*, processes: bool = False, links: bool = False, timeout_s: float = 30.0) -> NvmlReading:
     with NvmlDoor(timeout_s) as door:
         door.ask(processes=processes, links=links)
-        return door.reading()
+        return timeless(door.reading())
+
+
+def timeless(reading: NvmlReading) -> NvmlReading:
+    """Without when each card was read."""
+    rows = [dataclasses.replace(row, device=dataclasses.replace(row.device, read_at_s=None)) for row in reading.devices]
+    return dataclasses.replace(reading, devices=tuple(rows))
 
 
 def test_every_field_of_the_table_is_a_field_of_the_facts() -> None:
@@ -290,8 +329,8 @@ def test_a_field_that_is_refused_costs_nothing_else(fake_driver: Fake, code: int
 def test_members_of_a_group_are_refused_one_by_one(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\necc.aggregate_corrected=!3\necc.volatile_uncorrected=2\npcie.width=!4\n")
     (row,) = read().devices
-    assert row.device.ecc == Ecc(True, 0, 2, None, 0)
-    assert row.device.pcie == Link(1, None, 4, 16, 5)
+    assert row.device.ecc == Ecc(True, 0, 2, None, 0, True, True)
+    assert row.device.pcie == Link(1, None, 4, 16, 5, 0)
     assert row.unknown == {**USUAL, "ecc/aggregate_corrected": NOT_SUPPORTED, "pcie/width": "no permission"}
 
 
@@ -299,7 +338,7 @@ def test_members_of_a_group_are_refused_one_by_one(fake_driver: Fake) -> None:
 def test_the_port_of_a_virtual_machine_has_no_width(fake_driver: Fake, lanes: int) -> None:
     fake_driver(f"nvml.count=1\npcie.width={lanes}\npcie.max_width={lanes}\n")
     (row,) = read().devices
-    assert row.device.pcie == Link(1, None, 4, None, 5)
+    assert row.device.pcie == Link(1, None, 4, None, 5, 0)
     assert row.unknown == {**USUAL, "pcie/width": NOT_SUPPORTED, "pcie/max_width": NOT_SUPPORTED}
 
 
@@ -360,8 +399,14 @@ def test_an_older_driver_is_asked_by_the_older_names(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\n", without=("NEW_NAMES",))
     (row,) = read().devices
     assert row.device == dataclasses.replace(
-        HEALTHY, temperature_celsius=35.0, clock_reasons=ClockReasons(4, ("sw_power_cap",))
+        HEALTHY,
+        temperature_celsius=35.0,
+        clock_reasons=ClockReasons(4, ("sw_power_cap",)),
+        ecc=Ecc(True, 0, 0, 0, 0, True),
     )
+    missing = "the driver's NVML has no such function"
+    names = ("sram_ecc", "temperature_margin_celsius", "gsp_firmware_version", "ecc/enabled_by_default")
+    assert [row.unknown[name] for name in names] == [missing] * 4
 
 
 def test_clock_reasons_are_named_and_unknown_bits_left_as_they_are(fake_driver: Fake) -> None:
@@ -385,7 +430,10 @@ def test_recovery_actions(fake_driver: Fake, value: str, told: str) -> None:
 def test_a_driver_that_knows_no_recovery_action(fake_driver: Fake, refusal: str) -> None:
     fake_driver(f"nvml.count=1\n{refusal}\n")
     (row,) = read().devices
-    assert row.device == dataclasses.replace(HEALTHY, recovery_action=None)
+    assert dataclasses.replace(row.device, violations_s=HEALTHY.violations_s) == dataclasses.replace(
+        HEALTHY, recovery_action=None
+    )
+    assert (row.device.violations_s is None) is refusal.startswith("fields")
     assert row.unknown["recovery_action"] == NOT_SUPPORTED
 
 
@@ -545,7 +593,7 @@ def test_a_child_that_hung_is_replaced_at_the_next_question(fake_driver: Fake) -
         assert door.restarts == 1
         script.write_text("nvml.count=1\npower=100000\n")
         door.ask()
-        (row,) = door.reading().devices
+        (row,) = timeless(door.reading()).devices
     assert row.device == dataclasses.replace(HEALTHY, power_w=100.0)
 
 
@@ -556,7 +604,7 @@ def test_one_child_answers_again_and_starts_nvml_anew_after_a_failed_start(fake_
         assert door.reading().code == 9
         script.write_text("nvml.count=1\n")
         door.ask()
-        assert [row.device for row in door.reading().devices] == [HEALTHY]
+        assert [row.device for row in timeless(door.reading()).devices] == [HEALTHY]
         script.write_text("nvml.count=1\ntemperature=50\n")
         door.ask()
         assert door.reading().devices[0].device.temperature_celsius == 50.0
@@ -591,7 +639,7 @@ def test_an_older_nvidia_ml_py_lacks_a_function_and_no_more() -> None:
 
     old = types.SimpleNamespace(NVMLError=NVMLError, nvmlDeviceGetPowerUsage=lambda handle: 1500)
     row = Row()
-    power, limit = (field for field in nvml_fields.DETAILS if field.name.startswith("power"))
+    power, limit = (field for field in nvml_fields.DETAILS if field.name in ("power_w", "power_limit_w"))
     row.read(old, object(), (power, limit))
     assert row.device == {"kind": "cuda", "power_w": 1.5}
     assert row.unknown == {"power_limit_w": "this nvidia-ml-py has no nvmlDeviceGetEnforcedPowerLimit"}

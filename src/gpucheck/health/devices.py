@@ -1,4 +1,4 @@
-"""`gpucheck devices`: what is there, and what is proven wrong at rest."""
+"""`gpucheck devices`: what is there, what is proven wrong of it, and how the cards at work run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpucheck.health.devices_at_rest import at_rest
+from gpucheck.health.devices_checks import findings
 from gpucheck.health.devices_driver import driver_findings
 from gpucheck.machine import choose
 from gpucheck.machine.inventory import Inventory, only
@@ -29,7 +29,7 @@ def command(options: Options, emit: Emit, *, sleep: Callable[[float], object] = 
 
     Raises UsageError for a `device` that is no device's name and CannotLook for one that is not there.
     """
-    with Inventory(with_processes=options.processes) as inventory:
+    with Inventory(with_processes=options.processes, with_links=True) as inventory:
         restarts = 0
         while True:
             begun = time.monotonic()
@@ -65,5 +65,5 @@ def _is_named(device: Device, requested: str) -> bool:
 
 
 def judge(facts: Facts) -> list[Finding]:
-    """What is proven at rest: the driver's doors first, then each device. A link and a clock are judged under load."""
-    return [*driver_findings(facts), *(finding for device in facts.devices for finding in at_rest(device, facts))]
+    """What is seen: the driver's doors first, then each device. A link and a clock are judged where the card works."""
+    return [*driver_findings(facts), *(finding for device in facts.devices for finding in findings(device, facts))]
