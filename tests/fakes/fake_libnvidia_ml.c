@@ -233,13 +233,17 @@ Code nvmlDeviceGetTotalEnergyConsumption(Handle handle, unsigned long long *mill
     return number(DEVICE(handle), "energy", "!3", millijoules);
 }
 
-/* One link's value is the key with its number: `nvlink.3.state`, `nvlink.3.replay`; else that of all links. */
+/* One link's value is the key with its number: `nvlink.3.state`, `nvlink.3.replay`, of one device `2.nvlink.3.state`;
+ * else that of all links. */
 static Code of_link(Handle handle, unsigned link, const char *what, const char *fallback, unsigned long long *value) {
     char own[64], all[64], text[64];
     snprintf(own, sizeof own, "nvlink.%u.%s", link, what);
     snprintf(all, sizeof all, "nvlink.%s", what);
     Code code = say(DEVICE(handle), all, fallback, text, sizeof text);
-    if (look_up(own, text, sizeof text)) code = say(-1, own, "", text, sizeof text);
+    char of_device[80];
+    snprintf(of_device, sizeof of_device, "%d.%s", DEVICE(handle), own);
+    if (look_up(of_device, text, sizeof text) || look_up(own, text, sizeof text))
+        code = say(DEVICE(handle), own, "", text, sizeof text);
     *value = code ? 0 : strtoull(text, NULL, 0);
     return code;
 }

@@ -26,4 +26,4 @@ def devices(
     options = health.Options(processes=processes, watch_s=interval, device=common.device)
     if interval is None:
         return session.run(common, lambda emit: health.command(options, emit))
-    return session.watch(common, lambda emit: health.command(options, emit))
+    return session.watch(common, lambda emit: health.command(options, emit), interval)

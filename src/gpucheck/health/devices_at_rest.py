@@ -76,9 +76,9 @@ def _answers(device: Device, facts: Facts) -> Said | None:
         return Said(
             "fail",
             "lost",
-            f"the driver lost the card: it fell off the bus or stopped answering{where}",
+            f"the driver lost the card: it fell off the bus or stopped answering{where}{_who(device)}",
             "look for Xid 79 in `sudo dmesg`, then power the machine off and on; if it returns, reseat or replace it",
-            {"pci_addresses_not_listed": elsewhere},
+            {"pci_addresses_not_listed": elsewhere, "since": device.state_since},
         )
     if device.state == "reset required":
         return Said(
@@ -105,6 +105,13 @@ def _answers(device: Device, facts: Facts) -> Said | None:
     if device.nvml_index is None or device.uuid is None or device.state == "not read: NVML stopped at another device":
         return None
     return Said("pass", "answers NVML")
+
+
+def _who(device: Device) -> str:
+    """Which card it was, as far as that is remembered: what tells it from the others at the rack."""
+    told = {"PCI address": device.pci_address, "serial number": device.serial, "UUID": device.uuid}
+    known = ", ".join(f"{what} {value}" for what, value in told.items() if value is not None)
+    return f" ({known})" if known else ""
 
 
 def _recovery(device: Device, facts: Facts) -> Said | None:

@@ -31,7 +31,7 @@ PROTECTS = {
     "hw_thermal_slowdown": ("heat", "the hardware lowers the clock because it is too hot"),
     "hw_power_brake_slowdown": ("power brake", "the power supply makes the hardware lower the clock (power brake)"),
     "sw_thermal_slowdown": ("heat", "the driver lowers the clock because of heat"),
-    "hw_slowdown": ("hardware", "the hardware lowers the clock because of heat or for want of power"),
+    "hw_slowdown": ("heat or power", "the hardware lowers the clock because of heat or for want of power"),
 }
 # The hardware's own, which cuts the clock to half or less.
 HARDWARE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -50,6 +50,8 @@ LOW_CLOCK = 0.5
 # A card that draws this little is not held by its power limit, whatever it says.
 FAR_BELOW_LIMIT = 0.5
 AT_LIMIT = 0.98
+# The limit holds over a second; what is read for a shorter time may lie above it by a few percent.
+OVER_LIMIT = 1.1
 # Shorter than this a counter's growth says more of the counter than of the card.
 LEAST_SPAN_S = 0.5
 # A clock that was held for less than this share of the time cannot move a figure by more than that.
@@ -248,9 +250,12 @@ def power_limited(device: Device, facts: Facts) -> Said | None:
     at_limit = power is not None and limit is not None and power >= AT_LIMIT * limit
     # Where NVML gives no reasons, the power itself shows it.
     inferred = device.clock_reasons is None and at_limit and low is not None and low < AT_HIGHEST
-    if work(device) != "at work" or not (POWER_CAP in _reasons(device) or inferred):
+    over = power is not None and limit is not None and power > OVER_LIMIT * limit
+    if work(device) != "at work" or not (POWER_CAP in _reasons(device) or inferred or over):
         return None
     message = _joined(_power(device), _busy(device), _cost(device))
+    if over:
+        return Said("info", "draws more than its power limit", message, None, _live(device))
     starved = power is not None and limit is not None and power < FAR_BELOW_LIMIT * limit
     if starved and low is not None and low < LOW_CLOCK:
         fix = "nvidia-smi -q -d POWER,PERFORMANCE; look at power cables and supply, and reset the card when it is free"

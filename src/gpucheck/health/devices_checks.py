@@ -56,9 +56,13 @@ def one(check: str, look: Callable[[Device, Facts], Said | None], device: Device
     return Finding(check, said.verdict, said.title, message, evidence, fix)
 
 
+# Two names are as short as a range of them.
+SHORTENED_FROM = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Findings of one check with one verdict and title: `devices` are their cards, `message` names them once."""
+    """Findings of one check with one verdict and title; `devices` are their cards in short, as in `message`."""
 
     verdict: Verdict
     title: str
@@ -88,11 +92,28 @@ def name_in(finding: Finding) -> str:
 
 def _group(members: list[Finding]) -> Group:
     first = members[0]
-    names = tuple(name for one in members if (name := name_in(one)))
+    names = in_short([name for one in members if (name := name_in(one))])
     by_words: dict[str, list[str]] = {}
     for one in members:
         name = name_in(one)
         by_words.setdefault(one.message.removeprefix(f"{name}: ") if name else one.message, []).append(name)
-    said = [f"{', '.join(who)}: {words}" if who[0] else words for words, who in by_words.items()]
+    said = [f"{', '.join(in_short(who))}: {words}" if who[0] else words for words, who in by_words.items()]
     fixes = tuple(dict.fromkeys(one.fix for one in members if one.fix))
     return Group(first.verdict, first.title, names, "; ".join(said), fixes)
+
+
+def in_short(names: Sequence[str]) -> tuple[str, ...]:
+    """The names with runs of three and more shortened: `cuda:0 to cuda:7`."""
+    runs: list[list[str]] = []
+    for name in names:
+        follows = bool(runs) and name == _following(runs[-1][-1])
+        if follows:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return tuple(part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) >= SHORTENED_FROM else run))
+
+
+def _following(name: str) -> str:
+    stem = name.rstrip("0123456789")
+    return f"{stem}{int(name[len(stem) :]) + 1}" if len(stem) < len(name) else ""

@@ -307,7 +307,7 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="the card is as hot as it may be",
-        meaning="Read under a second of load, beside the temperature from which on driver or hardware lowers the clock. "
+        meaning="Read under a second of load, beside the temperature from which driver or hardware lower the clock. "
         "Within 5 °C of it is a remark.",
         fix="look at fans, air flow and the temperature of the room",
         judge=_hot,
