@@ -13,13 +13,11 @@ from typing import Any, Literal
 
 from gpucheck import links, units
 from gpucheck.health.devices_at_rest import Said
+from gpucheck.machine.in_use import AT_WORK_PERCENT
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
 
 Work = Literal["at work", "lightly used", "at rest", "unknown"]
-# NVML's utilisation is the share of the last second or less in which a kernel ran. From half on the card had no time to
-# rest, so that its clocks and its link are awake.
-AT_WORK_PERCENT = 50.0
 # Below this it is a display or a monitor that asks.
 AT_REST_PERCENT = 5.0
 # Where NVML tells no utilisation: at rest a T4 or an L4 that is kept awake takes up to 0.42 of its limit, and others
@@ -83,7 +81,9 @@ def _reasons(device: Device) -> tuple[str, ...]:
 
 
 def _lasting(device: Device) -> tuple[str, ...]:
-    return device.changes.lasting_clock_reasons if device.changes is not None else ()
+    """What two readings name that lie far enough apart: what flashes is then gone."""
+    grown = device.changes
+    return grown.lasting_clock_reasons if grown is not None and grown.span_s >= LEAST_SPAN_S else ()
 
 
 def _busy(device: Device) -> str:

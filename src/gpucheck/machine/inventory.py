@@ -11,12 +11,14 @@ import datetime
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpucheck.machine import host, kernel_driver, processes, torch_build, torch_devices
 from gpucheck.machine.earlier import Memory, added, of
+from gpucheck.machine.in_use import AT_WORK_PERCENT
 from gpucheck.machine.kernel_driver import KernelDriver
 from gpucheck.machine.nvml_fields import LINKS, MEMORY, NVML_ONLY
 from gpucheck.machine.nvml_row import applies
@@ -51,6 +53,8 @@ VARIABLES = (
 HONEST = (0, 100)
 # Fields that NVML is not alone to tell.
 TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node")
+# NVML's own figures are renewed several times a second, and a job changes what it does within one.
+BETWEEN_READINGS_S = 1.0
 NOT_ASKED = "not asked for"
 ONE_READING = "the card was read once"
 NOT_COUNTED = "this device or driver does not count it"
@@ -424,12 +428,15 @@ def again(facts: Facts) -> Facts:
     """The facts with their NVIDIA cards read a second time, with processes and links, and how their counters grew.
 
     What does not change meanwhile (the machine, libcuda's answer, torch) is taken over. Where NVML has no card to tell
-    of, or did not answer the first time, the facts are returned as they are: it would be waited for again.
+    of, or did not answer the first time, the facts are returned as they are: it would be waited for again. Where a card
+    is at work a second lies between the readings.
     """
     driver = facts.driver
     if driver is None or driver.nvml_error or not any(device.nvml_index is not None for device in facts.devices):
         return facts
+    busy = [one.read_at_s for one in facts.devices if (one.utilization_percent or 0) >= AT_WORK_PERCENT]
     with NvmlDoor() as door:
+        time.sleep(max([at_s + BETWEEN_READINGS_S - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
         door.ask(processes=True, links=True)
         read, _ = added(of(facts.devices), door.reading(), now_text())
     named = replace(read, devices=tuple(_with_names(row, processes.name_of) for row in read.devices))
