@@ -93,13 +93,18 @@ def name_in(finding: Finding) -> str:
 def _group(members: list[Finding]) -> Group:
     first = members[0]
     names = in_short([name for one in members if (name := name_in(one))])
-    by_words: dict[str, list[str]] = {}
-    for one in members:
-        name = name_in(one)
-        by_words.setdefault(one.message.removeprefix(f"{name}: ") if name else one.message, []).append(name)
-    said = [f"{', '.join(in_short(who))}: {words}" if who[0] else words for words, who in by_words.items()]
+    pairs = [(name_in(one), one.message) for one in members]
+    said = told_once([(name, message.removeprefix(f"{name}: ") if name else message) for name, message in pairs])
     fixes = tuple(dict.fromkeys(one.fix for one in members if one.fix))
-    return Group(first.verdict, first.title, names, "; ".join(said), fixes)
+    return Group(first.verdict, first.title, names, said, fixes)
+
+
+def told_once(pairs: Sequence[tuple[str, str]]) -> str:
+    """What is said of each name, once for all of whom it is said: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
+    by_words: dict[str, list[str]] = {}
+    for name, words in pairs:
+        by_words.setdefault(words, []).append(name)
+    return "; ".join(f"{', '.join(in_short(who))}: {words}" if who[0] else words for words, who in by_words.items())
 
 
 def in_short(names: Sequence[str]) -> tuple[str, ...]:

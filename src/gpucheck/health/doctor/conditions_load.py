@@ -10,6 +10,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.health.devices_at_work import work
+from gpucheck.health.devices_checks import told_once
 from gpucheck.health.devices_links import name_of
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
@@ -221,19 +222,36 @@ def _not_run(evidence: Evidence) -> Seen | None:
         listed = any(card.nvml_index is not None for card in evidence.cards)
         if evidence.torch_works or not listed:
             return None
-        load = Load("none", "torch did not run on a GPU here, so that none could be loaded")
-    if load.outcome == "failed" or (load.outcome == "ran" and not load.left_out):
+        load = Load("none", "torch did not run on a GPU, so that none was loaded")
+    if load.outcome == "failed":
         return None
-    kept = [f"{card}: {why}{_instead(_device(evidence, card))}" for card, why in load.left_out.items()]
-    instead = [f"{name_of(card)}{_instead(card)}" for card in evidence.cards if not kept and work(card) == "at work"]
-    said = "; ".join(kept or [load.reason, *instead])
+    loaded = {card.device for card in load.cards}
+    kept = [(card, f"{why}{_instead(_device(evidence, card))}") for card, why in load.left_out.items()]
+    # What torch did not run on: hidden from it, lost, or divided.
+    others = [
+        (name_of(card), f"{_why_not_used(card, load.reason)}{_instead(card)}")
+        for card in evidence.cards
+        if card.nvml_index is not None and card.id not in (*loaded, *load.left_out)
+    ]
+    if not (kept or others or load.outcome != "ran"):
+        return None
+    said = told_once([*kept, *others]) or load.reason
     return Seen(said, {"left_out": dict(load.left_out), "reason": load.reason or None})
+
+
+def _why_not_used(card: Device, reason: str) -> str:
+    """Why torch did not run on a card, in few words."""
+    state = card.state or ""
+    if state.startswith("hidden by"):
+        return "hidden by CUDA_VISIBLE_DEVICES"
+    return state or reason or "torch did not run on it"
 
 
 def _instead(card: Device | None) -> str:
     """Whether a card that was not loaded was judged all the same: by what others do on it."""
-    if card is None:
-        return ""
+    hidden = card is not None and (card.state or "").startswith("hidden by")
+    if card is None or (card.state is not None and not hidden):
+        return ""  # its state says it all
     return {
         "at work": ", judged as it works",
         "at rest": ", at rest: its clock and PCIe link are not judged",
