@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpucheck.health import devices_checks
-from gpucheck.health.devices import judge
+from gpucheck.health.devices import judge, selected
 from gpucheck.health.devices_at_work import work
 from gpucheck.report.facts import (
     Changes,
@@ -522,6 +522,15 @@ def test_errors_of_links_say_what_is_new() -> None:
 def test_one_card_of_eight(changes: dict[str, Any], found: tuple[str, str, str] | None) -> None:
     seen = [one for one in said(card(3, **changes)) if one[1] != "skip"]
     assert seen == ([] if found is None else [found])
+
+
+def test_a_card_that_is_chosen_is_judged_beside_the_others() -> None:
+    machine = node(card(3, nvlinks=DOWN))
+    machine = replace(
+        machine, host=Host(nvidia_pci_addresses=tuple(one.pci_address or "" for one in machine.devices[:8]))
+    )
+    found = judge(selected("cuda:3", machine), machine)
+    assert [(one.id, one.verdict) for one in found if one.verdict != "pass"] == [("links.inactive", "fail")]
 
 
 def test_instances_that_could_not_be_asked_for_are_not_missing() -> None:

@@ -33,9 +33,10 @@ def command(options: Options, emit: Emit, *, sleep: Callable[[float], object] = 
         restarts = 0
         while True:
             begun = time.monotonic()
-            facts = selected(options.device, inventory.read())
+            machine = inventory.read()
+            facts = selected(options.device, machine)
             emit(Started(facts))
-            for finding in judge(facts):
+            for finding in judge(facts, machine):
                 emit(Judged(finding))
             if options.watch_s is None:
                 return
@@ -64,6 +65,10 @@ def _is_named(device: Device, requested: str) -> bool:
     return prefix.startswith(("gpu-", "mig-")) and (device.uuid or "").lower().startswith(prefix)
 
 
-def judge(facts: Facts) -> list[Finding]:
-    """What is seen: the driver's doors first, then each device. A link and a clock are judged where the card works."""
-    return [*driver_findings(facts), *(finding for device in facts.devices for finding in findings(device, facts))]
+def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
+    """What is seen: the driver's doors first, then each device. A link and a clock are judged where the card works.
+
+    `machine` is the whole machine, where `facts` have some of its devices: a card is judged beside all others.
+    """
+    whole = facts if machine is None else machine
+    return [*driver_findings(whole), *(found for device in facts.devices for found in findings(device, whole))]
