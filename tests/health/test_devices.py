@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -435,6 +436,29 @@ def test_watching_reads_again_and_says_when_a_wedged_child_was_replaced(
     notices = [event.text for event in events.events if isinstance(event, Notice)]
     assert notices == ["NVML's process was ended and is started anew for the next reading"]
     assert [event.step for event in events.events if isinstance(event, Progress)] == ["next reading in 5 s"] * 3
+
+
+def test_what_grows_during_a_watch_is_judged(fake_driver: Fake) -> None:
+    awake = "utilization=100\nclock_reasons=0\nsm_clock=1980\npcie.width=16\npcie.generation=4\n"
+    busy = f"nvml.count=1\ncuda.order=0\n{awake}"
+    script = fake_driver(busy + "violation.thermal=1000000\n")
+    scripts = iter([busy + "pcie.replays=500\nviolation.thermal=501000000\n"])
+
+    def sleep(seconds: float) -> None:
+        following = next(scripts, None)
+        if following is None:
+            raise Enough
+        script.write_text(following)
+        time.sleep(0.6)  # a counter over no time says nothing
+
+    events = Recorder()
+    with pytest.raises(Enough):
+        command(Options(watch_s=1.0), events, sleep=sleep)
+    severe = [event.finding for event in events.events if isinstance(event, Judged) and event.finding.verdict == "warn"]
+    assert [(one.id, one.title) for one in severe] == [
+        ("devices.violations", "clock held: thermal"),
+        ("devices.pcie_replays", "500 new PCIe replays"),
+    ]
 
 
 def test_a_watch_waits_only_what_is_left_of_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,9 @@ DOWN = tuple(NvLink(number, False) for number in range(18))
 CPU = Device(kind="cpu", id="cpu", name="a CPU")
 
 
+NO_LIMITS: dict[str, Any] = dict.fromkeys(("gpu_max_celsius", "slowdown_celsius", "shutdown_celsius"))
+
+
 def card(index: int = 0, *reasons: str, **changes: Any) -> Device:
     """One of eight cards that work as they should."""
     made = Device(
@@ -257,7 +260,15 @@ def test_what_held_the_clock_since_the_driver_was_loaded_is_a_remark() -> None:
         ({"temperature_celsius": 91.0, "power_w": 690.0}, "warn", "91 °C, limit 87 °C"),
         ({"temperature_celsius": 91.0, "gpu_max_celsius": None}, "warn", "91 °C, limit 90 °C"),
         ({"temperature_celsius": 95.0}, "fail", "95 °C, limit 87 °C"),
-        (dict.fromkeys(("gpu_max_celsius", "slowdown_celsius", "shutdown_celsius")), None, None),
+        ({**NO_LIMITS}, "skip", "not all of it could be judged"),
+        # Where NVML tells what is left to the limit and not the limit; a cool card's zero is a mistake of the driver's.
+        ({**NO_LIMITS, "temperature_margin_celsius": 20.0}, None, None),
+        ({**NO_LIMITS, "temperature_margin_celsius": 0.0}, None, None),
+        (
+            {**NO_LIMITS, "temperature_margin_celsius": -1.0, "temperature_celsius": 88.0},
+            "warn",
+            "88 °C, no margin left",
+        ),
         ({"temperature_celsius": None}, "skip", "not all of it could be judged"),
         ({"memory_temperature_celsius": 97.0}, "warn", "memory 97 °C, limit 95 °C"),
         ({"memory_temperature_celsius": 97.0, "memory_max_celsius": None}, None, None),

@@ -328,6 +328,18 @@ def test_what_is_no_value_says_why(fake_driver: Fake, script: str, name: str, re
     assert getattr(row.device, name) is None and row.unknown[name].startswith(reason)
 
 
+def test_an_older_driver_counts_what_held_the_clock_by_an_older_call(fake_driver: Fake) -> None:
+    names = ("power", "thermal", "sync_boost", "low_utilization", "reliability")
+    refused = "".join(f"violation.{name}=!3\n" for name in names)
+    fake_driver(f"nvml.count=1\n{refused}violation.old.1=2500000000\nviolation.old.0=0\n")
+    (row,) = read().devices
+    assert row.device.violations_s == {**dict.fromkeys((*names, "board_limit")), "power": 0.0, "thermal": 2.5}
+    assert "violations_s" not in row.unknown
+    fake_driver(f"nvml.count=1\n{refused}")
+    (row,) = read().devices
+    assert (row.device.violations_s, row.unknown["violations_s"]) == (None, NOT_SUPPORTED)
+
+
 def test_each_reading_has_its_time(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\n")
     with NvmlDoor(30.0) as door:

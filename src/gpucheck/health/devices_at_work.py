@@ -41,6 +41,8 @@ SETTINGS = {
     "sync_boost": "sync boost (a group of cards keeps the clock of its slowest)",
 }
 POWER_CAP = "sw_power_cap"
+# A choice: H100s that are cool have been seen to tell a margin of zero, which nobody can mean at less than this.
+PLAUSIBLY_HOT = 80.0
 # A clock this close to the highest is the highest: NVML's steps are 15 MHz.
 AT_HIGHEST = 0.98
 # A choice: a T4's base clock is 0.37 of its highest, which its power limit explains; this is for what nothing explains.
@@ -214,30 +216,43 @@ def violations(device: Device, facts: Facts) -> Said | None:
 
 def hot(device: Device, facts: Facts) -> Said | None:
     """The GPU or its memory is at one of the card's own limits, whatever it does."""
-    now, memory = device.temperature_celsius, device.memory_temperature_celsius
-    steps = [
+    return _hot_gpu(device) or _hot_memory(device)
+
+
+COOLING = "look at fans, air flow and the temperature of the room"
+
+
+def _hot_gpu(device: Device) -> Said | None:
+    now, left = device.temperature_celsius, device.temperature_margin_celsius
+    steps = (
         (device.gpu_max_celsius, "the driver lowers the clock"),
         (device.slowdown_celsius, "the hardware lowers the clock"),
         (device.shutdown_celsius, "the card switches itself off"),
-    ]
-    known = [(limit, what) for limit, what in steps if limit is not None]
-    evidence = {**_live(device), "limits_celsius": [limit for limit, _ in known]}
-    evidence |= {"memory_temperature_celsius": memory, "memory_max_celsius": device.memory_max_celsius}
-    fix = "look at fans, air flow and the temperature of the room"
+    )
+    limits = sorted((limit, what) for limit, what in steps if limit is not None)
     doing = _joined(_busy(device), _power(device))
-    if now is not None and known and now >= min(limit for limit, _ in known):
-        off = device.shutdown_celsius is not None and now >= device.shutdown_celsius
-        told = ", ".join(f"from {limit:.0f} °C on {what}" for limit, what in sorted(known))
-        least = min(limit for limit, _ in known)
-        title = f"{now:.0f} °C, limit {least:.0f} °C"
-        return Said("fail" if off else "warn", title, _joined(f"{now:.0f} °C: {told}", doing), fix, evidence)
-    if memory is not None and device.memory_max_celsius is not None and memory >= device.memory_max_celsius:
-        title = f"memory {memory:.0f} °C, limit {device.memory_max_celsius:.0f} °C"
-        message = _joined(f"the memory is at {memory:.0f} °C: from {device.memory_max_celsius:.0f} °C on", "") + (
-            " the driver lowers the clock" + (f"; {doing}" if doing else "")
-        )
-        return Said("warn", title, message, fix, evidence)
-    return None
+    evidence = {**_live(device), "limits_celsius": [limit for limit, _ in limits], "margin_celsius": left}
+    if now is None:
+        return None
+    if not limits and left is not None and left <= 0 and now >= PLAUSIBLY_HOT:
+        message = _joined(f"{now:.0f} °C, and {left:.0f} °C are left until it slows down, as NVML tells", doing)
+        return Said("warn", f"{now:.0f} °C, no margin left", message, COOLING, evidence)
+    if not limits or now < limits[0][0]:
+        return None
+    off = device.shutdown_celsius is not None and now >= device.shutdown_celsius
+    told = ", ".join(f"from {limit:.0f} °C on {what}" for limit, what in limits)
+    message = _joined(f"{now:.0f} °C: {told}", doing)
+    return Said("fail" if off else "warn", f"{now:.0f} °C, limit {limits[0][0]:.0f} °C", message, COOLING, evidence)
+
+
+def _hot_memory(device: Device) -> Said | None:
+    now, limit = device.memory_temperature_celsius, device.memory_max_celsius
+    if now is None or limit is None or now < limit:
+        return None
+    told = f"the memory is at {now:.0f} °C: from {limit:.0f} °C on the driver lowers the clock"
+    evidence = {**_live(device), "memory_temperature_celsius": now, "memory_max_celsius": limit}
+    title = f"memory {now:.0f} °C, limit {limit:.0f} °C"
+    return Said("warn", title, _joined(told, _busy(device), _power(device)), COOLING, evidence)
 
 
 # --- how fast it may go -----------------------------------------------------------------------------------------------
@@ -380,6 +395,7 @@ def pcie_replays(device: Device, facts: Facts) -> Said | None:
 # --- what was not judged ----------------------------------------------------------------------------------------------
 
 # What the checks of a working card need, by how a reader calls it.
+UNTOLD = "NVML does not tell it"
 NEEDED = {
     "sm_clock_hz": "clock",
     "clock_reasons": "reasons for a lower clock",
@@ -413,6 +429,9 @@ def not_judged(device: Device, facts: Facts) -> Said | None:
 def _untold(device: Device, facts: Facts) -> Said | None:
     place = next(place for place, one in enumerate(facts.devices) if one is device)
     missing = {}
+    limits = ("gpu_max_celsius", "slowdown_celsius", "shutdown_celsius", "temperature_margin_celsius")
+    if all(getattr(device, name) is None for name in limits):
+        missing["temperature limits"] = facts.unknown.get(f"/devices/{place}/slowdown_celsius", UNTOLD)
     for name, word in NEEDED.items():
         group = name.partition("/")[0]
         value: Any = device
@@ -420,9 +439,7 @@ def _untold(device: Device, facts: Facts) -> Said | None:
             value = getattr(value, step, None)
         if value is None:
             pointer = f"/devices/{place}/{name}"
-            reason = (
-                facts.unknown.get(pointer) or facts.unknown.get(f"/devices/{place}/{group}") or "NVML does not tell it"
-            )
+            reason = facts.unknown.get(pointer) or facts.unknown.get(f"/devices/{place}/{group}") or UNTOLD
             missing[word] = reason
     if not missing:
         return None

@@ -23,6 +23,8 @@ from gpucheck.machine.nvml_row import (
     MISSHAPEN,
     NO_PERMISSION,
     NOT_ACCESSIBLE,
+    NOT_SUPPORTED,
+    REASONS,
     SENSELESS,
     Refused,
     Row,
@@ -199,9 +201,29 @@ def without_ecc(row: Row) -> None:
         row.unknown[fields.SRAM] = ECC_OFF
 
 
+def read_violations(pynvml: Any, handle: Any, row: Row) -> None:
+    """The older call for how long what held the clock, where the driver knows no numbered values of it."""
+    seconds: dict[str, float | None] = {}
+    for policy, name in enumerate(fields.VIOLATION_FIELDS.values()):
+        try:
+            seconds[name] = call(pynvml, "nvmlDeviceGetViolationStatus", handle, policy).violationTime / 1e9
+        except Refused:
+            seconds[name] = None
+        except MISSHAPEN:
+            return
+    try:
+        if any(value is not None for value in seconds.values()):
+            row.put(fields.VIOLATIONS.name, checked(fields.VIOLATIONS.name, seconds))
+            del row.unknown[fields.VIOLATIONS.name]
+    except Refused as refused:
+        row.refuse(fields.VIOLATIONS.name, refused)
+
+
 def read_details(pynvml: Any, handle: Any, row: Row) -> None:
     """All that is asked of one device by itself."""
     row.read(pynvml, handle, fields.DETAILS)
+    if row.unknown.get(fields.VIOLATIONS.name) == REASONS[NOT_SUPPORTED]:
+        read_violations(pynvml, handle, row)
     # Of all children on the machine one clock: differences of counters are held against it.
     row.put("read_at_s", time.monotonic())
     read_sram(pynvml, handle, row)

@@ -42,8 +42,8 @@ FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 # one link, whose number is the scope. A Grace Hopper has 10 of 44712 MB/s: NVIDIA gives 450 GB/s for each direction.
 FIELD_C2C_COUNT, FIELD_C2C_STATUS, FIELD_C2C_SPEED = 170, 171, 172
 # NVML_FI_DEV_PERF_POLICY_… of nvml.h: nanoseconds since the driver was loaded in which this held the clock below what
-# was asked for. (nvmlDeviceGetViolationStatus tells the same and goes with CUDA 14; the newer fields
-# NVML_FI_DEV_CLOCKS_EVENT_REASON_… beside these have other numbers from driver to driver.)
+# was asked for. (nvmlDeviceGetViolationStatus tells the same of policies 0 to 5, in this order, and goes with CUDA 14;
+# the newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… beside these have other numbers from driver to driver.)
 VIOLATION_FIELDS = {
     74: "power",
     75: "thermal",
