@@ -24,8 +24,10 @@ from gpucheck.machine.nvml_row import (
     NO_PERMISSION,
     NOT_ACCESSIBLE,
     NOT_SUPPORTED,
+    OTHER_STRUCT,
     REASONS,
     SENSELESS,
+    VERSION_MISMATCH,
     Refused,
     Row,
     call,
@@ -186,6 +188,8 @@ def read_sram(pynvml: Any, handle: Any, row: Row) -> None:
         row.unknown[fields.SRAM] = SENSELESS
     except Refused as refused:
         row.refuse(fields.SRAM, refused)
+        if refused.code == VERSION_MISMATCH:
+            row.unknown[fields.SRAM] = OTHER_STRUCT
 
 
 def without_ecc(row: Row) -> None:

@@ -85,9 +85,14 @@ class NotTold(Exception):
 
 
 class CodeAnswered(Exception):
-    """One of several values asked for in one call was refused with this NVML return code."""
+    """One of several values asked for in one call was refused with this NVML return code.
+
+    Raises ValueError for what is no code.
+    """
 
     def __init__(self, code: int) -> None:
+        if not isinstance(code, int):
+            raise ValueError(code)
         super().__init__(code)
         self.code = code
 

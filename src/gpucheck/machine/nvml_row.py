@@ -19,7 +19,6 @@ REASONS = {
     13: "the driver's NVML has no such function",
     15: "the device is lost",
     16: "the device needs a reset",
-    25: "the driver's NVML has another version of this structure",
     999: "NVML answers: unknown error",
 }
 STATES = {15: "lost", 16: "reset required"}
@@ -32,12 +31,14 @@ MISSHAPEN = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError
 NO_SUCH_CALL = "this nvidia-ml-py has no "
 SENSELESS = "NVML's answer makes no sense"
 ECC_OFF = "ECC is off: nothing is counted"
+OTHER_STRUCT = "the driver's NVML has another version of this structure"
 
 
 def applies(reason: str) -> bool:
     """Whether a question that was refused for this reason has an answer on this device: it is then not known."""
-    codes = (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH)
-    return reason not in (*(REASONS[code] for code in codes), ECC_OFF) and not reason.startswith(NO_SUCH_CALL)
+    codes = (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
+    told = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
+    return reason not in told and not reason.startswith(NO_SUCH_CALL)
 
 
 class Refused(Exception):

@@ -48,6 +48,7 @@ BATCH = 50
 DOCUMENTED = {exits.OK, exits.FAILED, exits.UNDECIDED, exits.COULD_NOT_LOOK}
 # "Not supported", "invalid argument" and "no such function": what is asked does not apply, and health stays healthy.
 DOES_NOT_APPLY = (2, 3, 13)
+OTHER_STRUCT = 25  # NVML_ERROR_ARGUMENT_VERSION_MISMATCH
 # A failure of these leaves nothing to go by, whatever the code.
 WHOLE = ("nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
 # What verdicts depend on at rest. Others have a second source: a UUID is CUDA's too, memory and processes are asked for
@@ -173,6 +174,8 @@ def is_failure(fault: Fault, name: str) -> bool:
     filled = ("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetSramEccErrorStatus")
     if fault.kind == "nothing" and name in ("nvmlInit", *filled):
         return False  # that is how the one succeeds, and the other belongs to no fabric
+    if name == "nvmlDeviceGetSramEccErrorStatus" and fault.code == OTHER_STRUCT and fault.kind == "code":
+        return False  # this driver is older than the struct
     return fault.kind != "code" or name in WHOLE or fault.code not in DOES_NOT_APPLY
 
 
