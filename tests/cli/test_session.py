@@ -225,7 +225,7 @@ def test_watching_shows_one_reading_after_another_in_a_pipe(capsys: pytest.Captu
             emit(Progress("next reading"))
         raise KeyboardInterrupt
 
-    assert session.watch(Common("devices"), work) == 130
+    assert session.watch(Common("devices"), work, 2.0) == 130
     out = capsys.readouterr().out
     assert out.index("first") < out.index("second")
 

@@ -167,12 +167,12 @@ def _live_view(common: Common) -> LiveView:
     return LiveView(sys.stderr, quiet=common.quiet)
 
 
-def watch(common: Common, work: Callable[[Emit], None]) -> int:
+def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> int:
     """Show what the work reads again and again: each `Started` ends one reading and begins the next.
 
     It refreshes in place on a terminal and prints one reading after another elsewhere, until a signal ends it.
     """
-    from gpucheck.render import screen, text
+    from gpucheck.render import devices, screen
     from gpucheck.render.blocks import Line
 
     _tell_settings(common, _live_view(common))
@@ -187,7 +187,9 @@ def watch(common: Common, work: Callable[[Emit], None]) -> int:
             if isinstance(event, Progress):
                 # The reading is judged; what follows is the wait for the next.
                 notices = [Line(f"! {notice}", "yellow") for notice in collector.notices]
-                shown.show([*text.blocks(_report(collector, common, clock, None)), *notices])
+                report = _report(collector, common, clock, None)
+                # A watch that hangs must not look live: each reading has its time, and that of the next.
+                shown.show([*devices.watched(report, clock.started, interval_s), *notices])
 
         try:
             work(emit)

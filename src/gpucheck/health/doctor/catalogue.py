@@ -18,6 +18,7 @@ from gpucheck.health.doctor import (
     conditions_packages,
     conditions_refusals,
     conditions_torch,
+    conditions_work,
 )
 from gpucheck.health.doctor.condition import Condition
 
@@ -34,6 +35,7 @@ CONDITIONS: tuple[Condition, ...] = (
     *conditions_packages.CONDITIONS,
     *conditions_architecture.CONDITIONS,
     *conditions_environment.CONDITIONS,
+    *conditions_work.CONDITIONS,
     *conditions_links.CONDITIONS,
     *conditions_load.CONDITIONS,
     *conditions_log.CONDITIONS,

@@ -45,6 +45,8 @@ def command(options: Options, emit: Emit) -> Evidence:
     conditions = select(options.only, options.skip)
     required.validate(options.require, None)
     evidence = read(options, emit)
+    # A second time, now that torch is no longer at work in a child of ours: what others do now, and what grew.
+    evidence = replace(evidence, facts=inventory.again(evidence.facts))
     if any(one.id.startswith("load.") for one in conditions) and load_run.is_possible(evidence):
         emit(Progress("loading the GPUs for a second"))
         evidence = replace(evidence, load=load_run.run(evidence, options.python))

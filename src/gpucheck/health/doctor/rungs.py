@@ -101,7 +101,9 @@ def _cuinit(evidence: Evidence) -> str | None:
 
 def _devices(evidence: Evidence) -> str | None:
     shown = [card for card in evidence.cards if card.cuda_index is not None]
-    return f"CUDA shows {len(shown)}" if shown else None
+    empty = [card for card in evidence.cards if card.mig is not None and card.mig.enabled and not card.mig.instances]
+    without = f"; {len(empty)} in MIG mode without an instance" if empty else ""
+    return f"CUDA shows {len(shown)}{without}" if shown else None
 
 
 def _torch(evidence: Evidence) -> str | None:
