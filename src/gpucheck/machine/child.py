@@ -45,6 +45,24 @@ class ChildResult:
     elapsed_s: float
 
 
+class Cut:
+    """An earlier end for a child that is waited for, set by another thread once waiting has become pointless."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._at = float("inf")
+
+    def after(self, seconds: float, reason: str) -> None:
+        """Give it `seconds` more from now on, for this reason; the first call counts."""
+        if self.reason is None:
+            self._at = time.monotonic() + seconds
+            self.reason = reason
+
+    def before(self, deadline: float) -> float:
+        """The earlier of the two ends, on the monotonic clock."""
+        return min(deadline, self._at)
+
+
 class ChildEnded(Exception):
     """A long-lived child is gone: `returncode` as in ChildResult, `stderr` its last words."""
 
@@ -70,15 +88,19 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
     stdin: str | None = None,
+    cut: Cut | None = None,
 ) -> ChildResult:
-    """Run `argv` to its end, but no longer than `timeout_s` seconds. Raises OSError when it cannot be started."""
+    """Run `argv` to its end, but no longer than `timeout_s` seconds, or until `cut`.
+
+    Raises OSError when it cannot be started.
+    """
     started = time.monotonic()
     with _started(argv, env, cwd, wants_stdin=stdin is not None) as process:
         out, err = _Reader(process.stdout, OUTPUT_LIMIT_BYTES), _Reader(process.stderr, OUTPUT_LIMIT_BYTES)
         try:
             if stdin is not None:
                 _feed(process, stdin)
-            timed_out = not _wait(process, (out, err), started + timeout_s)
+            timed_out = not _wait(process, (out, err), started + timeout_s, cut)
         finally:
             gone = _end(process, (out, err))
         return ChildResult(
@@ -284,18 +306,20 @@ def _feed(process: subprocess.Popen[bytes], text: str) -> None:
     threading.Thread(target=write, daemon=True).start()
 
 
-def _wait(process: subprocess.Popen[bytes], readers: Sequence[_Reader], deadline: float) -> bool:
-    """Wait for the child's end; False when the deadline came first.
+def _wait(
+    process: subprocess.Popen[bytes], readers: Sequence[_Reader], deadline: float, cut: Cut | None = None
+) -> bool:
+    """Wait for the child's end; False when the deadline, or the cut, came first.
 
     The end of its output is its end, as a rule, and costs no polling; a grandchild may keep the pipe open, though.
     """
-    while (left := deadline - time.monotonic()) > 0:
+    while (left := (deadline if cut is None else cut.before(deadline)) - time.monotonic()) > 0:
         reader = next((reader for reader in readers if reader.alive), None)
         if reader is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(left)
+                process.wait(left if cut is None else min(left, POLL_S))
                 return True
-            return False
+            continue
         reader.thread.join(min(left, POLL_S))
         if process.poll() is not None:
             return True

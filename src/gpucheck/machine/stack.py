@@ -39,7 +39,8 @@ MODULE_PLACES = (
 FABRIC_MANAGER = "nv-fabricmanage"
 # These open at once: a card's own node may first have to wake the card, and NVML has opened it already.
 OPENED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
-OPEN_TIMEOUT_S = 5.0
+# Opening takes microseconds, and a Python for it starts within a second on a busy machine.
+OPEN_TIMEOUT_S = 3.0
 # In a child: a wedged driver may let an open wait for ever.
 OPEN_PROGRAM = """
 import os, sys

@@ -37,7 +37,8 @@ class TorchProbe:
     """What the diagnosed interpreter and its torch say. None is not known, mostly because an earlier step failed.
 
     `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early,
-    or `timed_out`, after `limit_s` seconds for all steps together.
+    or `timed_out`, after `limit_s` seconds for all steps together. `not_awaited` is why it was given up before that:
+    what had become known made its answer pointless, and says nothing of torch.
     `active_elsewhere` is the variable that names another active environment than this interpreter's.
     `versions` are those of installed distributions by name, several for one that is installed twice. `shadowed_by` are
     files in the current folder that hide torch or a module of the standard library. `other` is an accelerator that is
@@ -49,6 +50,7 @@ class TorchProbe:
     stage: str = "start"
     error: str | None = None
     timed_out: bool = False
+    not_awaited: str | None = None
     limit_s: float | None = None
     executable: str | None = None
     python: str | None = None
@@ -78,13 +80,23 @@ class TorchProbe:
 
 
 def probe(
-    python: str | None = None, *, env: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+    python: str | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+    cut: child.Cut | None = None,
 ) -> TorchProbe:
-    """Ask the torch of `python` (this interpreter without it). Raises OSError where that cannot be started."""
+    """Ask the torch of `python` (this interpreter without it), until `cut` if another thread sets it.
+
+    Raises OSError where it cannot be started.
+    """
     # As a user's own process starts it: with the current folder on the path, where a stray file may shadow torch.
     argv = [python or sys.executable, "-c", PROGRAM.read_text(encoding="utf-8")]
-    ended = child.run(argv, timeout_s, env=env)
-    return replace(heard(ended), limit_s=timeout_s)
+    ended = child.run(argv, timeout_s, env=env, cut=cut)
+    found = replace(heard(ended), limit_s=timeout_s)
+    if found.timed_out and cut is not None and cut.reason is not None:
+        return replace(found, timed_out=False, not_awaited=cut.reason)
+    return found
 
 
 def said(stdout: str) -> dict[str, Any]:

@@ -17,8 +17,10 @@ from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
 from gpucheck.cli.app import main
 from gpucheck.errors import UsageError
 from gpucheck.health.doctor import command as doctor
+from gpucheck.health.doctor.catalogue import CONDITIONS
 from gpucheck.health.doctor.command import Options
 from gpucheck.health.required import Usable
+from gpucheck.machine import readings
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.events import Judged, Progress, Recorder, Started
 
@@ -54,6 +56,22 @@ def test_a_machine_without_a_gpu_is_no_fault_unless_one_is_required(fake_driver:
     required = diagnosed(Options(python=python, require="cuda", root=bare))
     assert told(required)[0] == ("device.required", "fail")
     assert required.summary.exit == 1
+    assert required.findings[0].fix is None  # nothing is broken that could be mended
+
+
+def test_what_is_required_and_missing_is_sent_to_what_is_broken_here(
+    fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_driver(TWO_GPUS)
+    python = interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))
+    assert main(["doctor", "--python", python, "--require", "cuda"]) == 1
+    printed = capsys.readouterr().out
+    assert "→ mend torch.cpu_build first" in printed and "gpucheck doctor" not in printed
+
+
+def test_no_sentence_of_the_doctor_sends_its_reader_to_the_doctor() -> None:
+    told = {one.id: f"{one.title} {one.meaning} {one.settle} {one.fix}" for one in CONDITIONS}
+    assert [name for name, text in told.items() if "gpucheck doctor" in text] == []
 
 
 def test_what_is_required_is_judged_by_the_torch_that_was_asked(fake_driver: Fake, tmp_path: Path) -> None:
@@ -116,6 +134,46 @@ def test_a_torch_that_hangs_as_it_is_imported(fake_driver: Fake, tmp_path: Path)
     assert worst(report) == [("torch.hung", "fail")]
     assert report.findings[0].message == "importing torch did not end within 5.00 s (--timeout gives it longer)"
     assert report.findings[0].evidence["limit_s"] == 5.0
+
+
+STARTS_CUDA = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
+
+
+@pytest.mark.parametrize("where", ["cuda.init", "libcuda"], ids=["as CUDA starts", "before that"])
+def test_a_driver_that_hangs_is_told_without_waiting_for_torch(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """torch starts the same driver: its own two minutes are not awaited, and what is known says so."""
+    fake_driver(f"{TWO_GPUS}{where}=hang\n")
+    monkeypatch.setattr(readings, "ANSWER_S", 1.0)
+    monkeypatch.setattr(doctor, "TORCH_GRACE_S", 0.5)
+    call = STARTS_CUDA if where == "cuda.init" else STARTS_CUDA.replace("cuInit(0)", "cuDriverGetVersion(b'1234')")
+    report = diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, top=call)), require="cuda"))
+    answer = report.results["doctor"]
+    assert (answer["first"], answer["consequences"]) == ("driver.hung", [])
+    said = {one.id: one for one in report.findings}
+    why = said["driver.hung"].evidence["torch_not_awaited"]
+    assert why.startswith("libcuda did not answer within ") and why.endswith(" s, and torch waits for it too")
+    states = {one["rung"]: (one["state"], one["shown_by"]) for one in answer["rungs"]}
+    assert states["torch"] == ("unreached", f"not looked at: {why}")
+    assert states["run"] == ("unreached", "not looked at: cuinit is broken")
+    assert said["device.required"].verdict == "fail" and "torch.hung" not in said
+
+
+def test_a_driver_that_hangs_at_one_card_may_let_torch_use_another(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver(f"{TWO_GPUS}1.cuda.get=hang\n")
+    monkeypatch.setattr(readings, "ANSWER_S", 1.0)
+    monkeypatch.setattr(doctor, "TORCH_GRACE_S", 0.0)
+    site = torch_of(tmp_path, count=1, top="import time; time.sleep(3)")
+    report = diagnosed(Options(python=interpreter(tmp_path, site), skip=("load.",)))
+    assert report.results["doctor"]["torch_works"] is True
+    # Where torch cannot, it is the driver.
+    broken = torch_of(tmp_path / "broken", count=0)
+    report = diagnosed(Options(python=interpreter(tmp_path, broken), skip=("load.",)))
+    assert worst(report)[0] == ("driver.hung", "fail")
+    assert report.findings[0].message.startswith("cuInit answered; then libcuda did not answer within ")
 
 
 def test_a_time_limit_of_the_command_line(

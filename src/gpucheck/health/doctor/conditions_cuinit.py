@@ -6,6 +6,7 @@ from gpucheck.health.doctor import mask
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.cuinit import answered
 from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.report.facts import Driver
 from gpucheck.units import GIB
 
 MANY = 64  # more cards than a machine has
@@ -13,26 +14,29 @@ MANY = 64  # more cards than a machine has
 NO_ROOM_FOR_PAGES = r"request_free_mem_region\(\) err -34"
 
 
-def _silent(evidence: Evidence) -> str | None:
-    """Why there is no answer of cuInit's though the library was loaded; None where there is one."""
-    driver = evidence.driver
-    if driver.cuinit_code is not None or driver.libcuda_path is None:
-        return None
-    return driver.cuinit_error
+def is_hung(driver: Driver) -> bool:
+    """Whether libcuda did not answer within its time, as it was loaded, as it started, or at a device."""
+    return "did not answer within" in (driver.cuinit_error or "")
 
 
 def _hung(evidence: Evidence) -> Seen | None:
-    error = _silent(evidence)
-    if error is None or "did not answer within" not in error:
+    driver = evidence.driver
+    if not is_hung(driver):
         return None
-    return Seen(error, {"libcuda": evidence.driver.libcuda_path, "nvml_error": evidence.driver.nvml_error})
+    told = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error}
+    if evidence.torch is not None and evidence.torch.not_awaited is not None:
+        told["torch_not_awaited"] = evidence.torch.not_awaited
+    return Seen(_after_start(driver) + (driver.cuinit_error or ""), told)
 
 
 def _crashed(evidence: Evidence) -> Seen | None:
-    error = _silent(evidence)
-    if error is None or "ended early" not in error:
+    driver = evidence.driver
+    error = driver.cuinit_error or ""
+    if "ended early" not in error:
         return None
-    return Seen(error, {"libcuda": evidence.driver.libcuda_path})
+    return Seen(
+        f"{'cuInit answered; then ' if driver.cuinit_code == 0 else ''}{error}", {"libcuda": driver.libcuda_path}
+    )
 
 
 def _out_of_memory(evidence: Evidence) -> Seen | None:
@@ -134,8 +138,8 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="CUDA's driver does not answer",
-        meaning="cuInit did not return within its time. Whatever calls it hangs with it: torch, and every diagnosis "
-        "that has no time limit.",
+        meaning="libcuda was called and did not return within its time. Whatever calls it hangs with it: torch, and "
+        "every diagnosis that has no time limit. torch is then not awaited.",
         settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then end what uses the GPU, and reboot",
         judge=_hung,
@@ -147,7 +151,7 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="CUDA's driver ends the process that starts it",
-        meaning="The process that called cuInit ended before it returned. torch ends in the same way. libcuda is "
+        meaning="The process that called libcuda ended before it returned. torch ends in the same way. libcuda is "
         "damaged, or goes with neither the kernel module nor the C library.",
         fix="install the driver's libraries anew, of the kernel module's version (cat /proc/driver/nvidia/version)",
         judge=_crashed,

@@ -322,7 +322,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="a Linux driver's libcuda stands in front of Windows'",
         meaning="Under WSL the driver is Windows' and its libcuda lies in /usr/lib/wsl/lib. A driver that was "
         "installed inside Linux brings another, which looks for device nodes that WSL does not have.",
-        settle="LD_LIBRARY_PATH=/usr/lib/wsl/lib gpucheck doctor",
+        settle="`LD_LIBRARY_PATH=/usr/lib/wsl/lib python -c 'import torch; torch.cuda.init()'` raises nothing",
         fix="sudo apt purge 'libnvidia-*' 'nvidia-driver-*' && sudo ldconfig",
         judge=_wsl_shadowed,
         source="NVIDIA CUDA on WSL User Guide: install no Linux driver within WSL",

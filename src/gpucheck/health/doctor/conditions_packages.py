@@ -170,7 +170,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="another environment is active than the one that was looked at",
         meaning="gpucheck looks at the torch of the interpreter that runs it. Installed by pipx or in another "
         "environment, that is not the one that your programs use.",
-        fix='gpucheck doctor --python "$(command -v python)"',
+        fix='run this with --python "$(command -v python)"',
         judge=_mixed,
     ),
     Condition(

@@ -280,7 +280,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="cuInit answers a code that is none of those whose causes are known. Libraries of several drivers "
         "mixed, and a driver that was updated while it ran, are worth a look.",
         settle="the same answer after a reboot, with LD_LIBRARY_PATH unset, is the installation's",
-        fix="env -u LD_LIBRARY_PATH gpucheck doctor; sudo dmesg | grep -i nvrm; reboot",
+        fix="unset LD_LIBRARY_PATH and try again; sudo dmesg | grep -i nvrm; reboot",
         judge=_other,
     ),
 )
