@@ -294,3 +294,26 @@ def test_what_is_no_interpreter_cannot_be_started() -> None:
     with pytest.raises(OSError):
         torch_probe.probe("/no/such/python")
     assert torch_probe.probe("/bin/false").stage == "start"
+
+
+# --- a child that somebody else ends ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "often"),
+    [("SIGTERM", ""), ("SIGINT", ""), ("SIGHUP", ""), ("SIGKILL", ", often by the kernel for want of memory")],
+)
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_a_signal_from_outside_says_nothing_of_torch(tmp_path: Path, empty: Path, name: str, often: str) -> None:
+    site = torch_of(tmp_path, top=f"import os, signal; os.kill(os.getpid(), signal.{name})")
+    found = asked(site, empty)
+    assert (found.error, found.timed_out, found.stage) == (None, False, "import")
+    assert found.not_awaited == f"the process that asks torch was ended from outside ({name}{often})"
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"])
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_a_signal_of_its_own_is_a_crash(tmp_path: Path, empty: Path, name: str) -> None:
+    site = torch_of(tmp_path, top=f"import os, signal; os.kill(os.getpid(), signal.{name})")
+    found = asked(site, empty)
+    assert (found.not_awaited, (found.error or "").partition(":")[0]) == (None, name)

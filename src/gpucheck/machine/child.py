@@ -45,6 +45,17 @@ class ChildResult:
     elapsed_s: float
 
 
+# Signals that a process is sent; those that it raises itself by a fault (SIGSEGV, SIGABRT) are not among them.
+_SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
+
+
+def sent_signal(returncode: int | None) -> str | None:
+    """The name of the signal by which somebody else ended a child; None where it ended in another way."""
+    if returncode is None or returncode >= 0:
+        return None
+    return next((name for name in _SENT if getattr(signal, name, None) == -returncode), None)
+
+
 class Cut:
     """An earlier end for a child that is waited for, set by another thread once waiting has become pointless."""
 
@@ -230,7 +241,7 @@ def _popen(
     """Start a process. What Ctrl-C or SIGTERM raises meanwhile is raised once it is known, and ended."""
     process = None
     try:
-        with _signals_held():
+        with signals_held():
             process = subprocess.Popen(
                 list(argv),
                 stdin=subprocess.PIPE if wants_stdin else subprocess.DEVNULL,
@@ -249,10 +260,12 @@ def _popen(
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
+def signals_held(*, second_ends: bool = False) -> Iterator[None]:
     """Let the handlers of SIGINT and SIGTERM wait until the end of the block.
 
-    One that raises while a process is being started would lose its id, and leave it to itself.
+    One that raises while a process is being started would lose its id, and leave it to itself. With `second_ends` a
+    second signal ends this process at once, with the exit status that its number asks for: who repeats Ctrl-C does not
+    want to wait for a block that takes long.
     """
     if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread alone
         yield
@@ -263,6 +276,8 @@ def _signals_held() -> Iterator[None]:
 
     def hold(number: int, frame: FrameType | None) -> None:
         if holding:
+            if came and second_ends:
+                os._exit(128 + number)
             came.append((number, frame))
         else:  # a handler before it raised, and kept this one from being taken off
             handlers[number](number, frame)
@@ -278,8 +293,8 @@ def _signals_held() -> Iterator[None]:
         holding = False
         for taken, handler in handlers.items():
             signal.signal(taken, handler)
-    for taken, frame in came:
-        handlers[taken](taken, frame)
+        for taken, frame in came:
+            handlers[taken](taken, frame)
 
 
 @contextlib.contextmanager

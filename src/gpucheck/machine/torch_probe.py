@@ -37,8 +37,8 @@ class TorchProbe:
     """What the diagnosed interpreter and its torch say. None is not known, mostly because an earlier step failed.
 
     `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early,
-    or `timed_out`, after `limit_s` seconds for all steps together. `not_awaited` is why it was given up before that:
-    what had become known made its answer pointless, and says nothing of torch.
+    or `timed_out`, after `limit_s` seconds for all steps together. `not_awaited` is why it was given up before that,
+    which says nothing of torch: its answer had become pointless, or its process was ended from outside.
     `active_elsewhere` is the variable that names another active environment than this interpreter's.
     `versions` are those of installed distributions by name, several for one that is installed twice. `shadowed_by` are
     files in the current folder that hide torch or a module of the standard library. `other` is an accelerator that is
@@ -119,6 +119,9 @@ def heard(ended: child.ChildResult) -> TorchProbe:
         return found
     if ended.timed_out:
         return replace(found, timed_out=True)
+    if (sent := child.sent_signal(ended.returncode)) is not None and found.error is None:
+        often = ", often by the kernel for want of memory" if sent == "SIGKILL" else ""
+        return replace(found, not_awaited=f"the process that asks torch was ended from outside ({sent}{often})")
     return replace(found, error=found.error or how_it_ended(ended))
 
 

@@ -215,6 +215,8 @@ if __name__ == "__main__":
     os.dup2(2, 1)  # what an import prints belongs to stderr
     try:
         main()
+    except KeyboardInterrupt:  # a signal from outside is no word of torch's
+        raise
     except BaseException as error:  # the last words of a patient, SystemExit too
         say(error=told(error))
         raise SystemExit(1) from error

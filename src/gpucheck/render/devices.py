@@ -33,7 +33,7 @@ def blocks(report: Report) -> list[Block]:
         laid_out.append(Line())
     if any(device.processes for device in facts.devices):
         laid_out += [_processes(facts), Line()]
-    laid_out.append(Line(versions(facts)))
+    laid_out += versions_line(facts)
     laid_out += [finding_line(finding) for finding in report.findings if finding.verdict != "pass"]
     laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix and finding.verdict != "pass"]
     return laid_out
@@ -151,6 +151,11 @@ def _process_memory(process: Process) -> str:
 
 def _process_name(process: Process) -> str:
     return process.name or "not visible here (another container?)"
+
+
+def versions_line(facts: Facts) -> list[Block]:
+    """The versions, where they were read: of a command that was cut off before, nothing is said."""
+    return [Line(versions(facts))] if facts.python is not None else []
 
 
 def versions(facts: Facts) -> str:

@@ -34,9 +34,11 @@ def _crashed(evidence: Evidence) -> Seen | None:
     error = driver.cuinit_error or ""
     if "ended early" not in error:
         return None
-    return Seen(
-        f"{'cuInit answered; then ' if driver.cuinit_code == 0 else ''}{error}", {"libcuda": driver.libcuda_path}
-    )
+    return Seen(_after_start(driver) + error, {"libcuda": driver.libcuda_path})
+
+
+def _after_start(driver: Driver) -> str:
+    return "cuInit answered; then " if driver.cuinit_code == 0 else ""
 
 
 def _out_of_memory(evidence: Evidence) -> Seen | None:
