@@ -43,7 +43,13 @@ class TorchProbe:
     `versions` are those of installed distributions by name, several for one that is installed twice. `shadowed_by` are
     files in the current folder that hide torch or a module of the standard library. `other` is an accelerator that is
     none of CUDA's, `xpu` or `mps`. `warnings` are what torch printed while it was asked. `foreign_libraries` are CUDA's
-    libraries that were loaded from elsewhere although the environment has its own. `has_compiler` and
+    libraries that were loaded from elsewhere although the environment has its own, or should have, `foreign_folders`
+    the entries of LD_LIBRARY_PATH by which they were found. `runtime` is the version of the libcudart that is loaded,
+    `cudnn_missing` are parts of the loaded cuDNN that the loader will not find. `missing_files` are libraries that
+    installed packages (`NAME==VERSION`) recorded and that are gone, `unmet` the packages that torch asks for in exactly
+    one version, with the one that is there; None for none. `externally_managed` is whether the interpreter is the
+    system's own, which pip may not change; `torch_folders` are all torches on its path, the one that is imported first,
+    `pythonpath_torch` the entries of PYTHONPATH by which any is found. `has_compiler` and
     `cache_has_libcuda` are what triton looks for.
     """
 
@@ -72,8 +78,17 @@ class TorchProbe:
     capabilities: Mapping[str, str] | None = None
     names: Mapping[str, str] | None = None
     foreign_libraries: tuple[str, ...] = ()
+    foreign_folders: tuple[str, ...] = ()
+    runtime: str | None = None
+    cudnn_missing: tuple[str, ...] = ()
+    missing_files: Mapping[str, tuple[str, ...]] | None = None
+    unmet: Mapping[str, str | None] | None = None
     libcuda: str | None = None
     kernels: tuple[KernelRun, ...] = ()
+    externally_managed: bool | None = None
+    has_pip: bool | None = None
+    torch_folders: tuple[str, ...] = ()
+    pythonpath_torch: tuple[str, ...] = ()
     has_compiler: bool | None = None
     cache_has_libcuda: bool | None = None
     import_s: float | None = None

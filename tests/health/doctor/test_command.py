@@ -369,7 +369,9 @@ def test_through_the_command_line(fake_driver: Fake, tmp_path: Path, capsys: pyt
     assert main(["doctor", "--python", python, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["findings"][0]["id"] == "torch.cpu_build"
-    assert document["findings"][0]["fix"].startswith(f"{sys.executable} -m pip install --force-reinstall torch ")
+    assert document["findings"][0]["fix"].startswith(
+        f"{sys.executable} -m pip install --force-reinstall torch==2.11.0 --index-url "
+    )
     assert document["results"]["doctor"]["broken"] == "torch"
     assert main(["doctor", "--python", python, "--skip", "torch."]) == 4
     assert "? no rung is seen to be broken" in capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.health.doctor import mask
+from gpucheck.health.doctor import fixes, mask
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.cuinit import answered
 from gpucheck.health.doctor.evidence import Evidence
@@ -129,7 +129,16 @@ def _empty_mig(evidence: Evidence) -> Seen | None:
     return answered(
         evidence,
         f"MIG mode is on and has no instance on {', '.join(card.uuid or 'a card' for card in empty)}",
+        fix=_mig_fix(",".join(card.uuid for card in empty if card.uuid) or "INDEX"),
         uuids=[card.uuid for card in empty],
+    )
+
+
+def _mig_fix(cards: str) -> str:
+    """On these cards alone: without -i, each of them changes all."""
+    return (
+        f"sudo nvidia-smi mig -i {cards} -lgip to list profiles, sudo nvidia-smi mig -i {cards} -cgi 0 -C to make an "
+        f"instance; or {fixes.smi(cards, '-mig 0')} to use the whole card"
     )
 
 
@@ -143,7 +152,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="libcuda was called and did not return within its time. Whatever calls it hangs with it: torch, and "
         "every diagnosis that has no time limit. torch is then not awaited.",
         settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
-        fix="sudo dmesg | grep -i -e nvrm -e xid; then end what uses the GPU, and reboot",
+        fix="sudo dmesg | grep -i -e nvrm -e xid; then drain the node, end what uses the GPU, and reboot",
         judge=_hung,
         source="rwth-i6/returnn issue 1756",
     ),
@@ -166,8 +175,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="MIG mode is on and no instance was made",
         meaning="In MIG mode a card is not a device of its own: its instances are, and there are none. CUDA then "
         "answers as on a machine without a GPU, and torch gives no reason.",
-        fix="sudo nvidia-smi mig -lgip to list profiles, sudo nvidia-smi mig -cgi 0 -C to make an instance; or "
-        "sudo nvidia-smi -mig 0 to use the whole card",
+        fix=_mig_fix("INDEX"),
         judge=_empty_mig,
         cuinit=(100,),
         source="NVIDIA Multi-Instance GPU User Guide; wilicc/gpu-burn issue 36",
