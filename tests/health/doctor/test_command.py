@@ -136,6 +136,21 @@ def test_a_torch_that_hangs_as_it_is_imported(fake_driver: Fake, tmp_path: Path)
     assert report.findings[0].evidence["limit_s"] == 5.0
 
 
+def test_a_missing_part_of_cudnn_is_told_of_a_torch_that_works(fake_driver: Fake, tmp_path: Path) -> None:
+    """No kernel of the doctor's convolves: what a training's first convolution would meet is read from the files."""
+    fake_driver(TWO_GPUS)
+    site = torch_of(tmp_path)
+    record = site / "nvidia_cudnn_cu12-9.10.2.21.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cudnn-cu12\nVersion: 9.10.2.21\n")
+    (record / "RECORD").write_text("nvidia/cudnn/lib/libcudnn_cnn.so.9,sha256=x,1\n")
+    report = diagnosed(Options(python=interpreter(tmp_path, site), skip=("load.",)))
+    assert worst(report) == [("torch.missing_libraries", "fail")] and report.summary.exit == 1
+    (found,) = [one for one in report.findings if one.id == "torch.missing_libraries"]
+    assert found.message == "gone: libcudnn_cnn.so.9, of nvidia-cudnn-cu12==9.10.2.21"
+    assert (found.fix or "").endswith(" --no-deps nvidia-cudnn-cu12==9.10.2.21")
+
+
 STARTS_CUDA = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
 
 
@@ -370,7 +385,8 @@ def test_through_the_command_line(fake_driver: Fake, tmp_path: Path, capsys: pyt
     document = json.loads(capsys.readouterr().out)
     assert document["findings"][0]["id"] == "torch.cpu_build"
     assert document["findings"][0]["fix"].startswith(
-        f"{sys.executable} -m pip install --force-reinstall torch==2.11.0 --index-url "
+        # The interpreter of the tests has no site-packages, and so no pip.
+        f"uv pip install --python {sys.executable} --reinstall torch==2.11.0 --index-url "
     )
     assert document["results"]["doctor"]["broken"] == "torch"
     assert main(["doctor", "--python", python, "--skip", "torch."]) == 4

@@ -578,6 +578,23 @@ def test_an_nvml_through_the_variable_is_no_update_either() -> None:
     assert aged is not None and (aged.fix or "").startswith("start the container anew")
 
 
+def test_a_folder_that_the_loader_searches_anyway_is_no_cause() -> None:
+    own = HEALTHY.stack.libraries[0]
+    evidence = given(with_driver(cuinit(803, CONTAINER), libcuda_path=own.real_path), own.path)
+    evidence = with_stack(evidence, path_folders={"/lib": "/lib"})
+    assert seen("library.other_version", evidence) is None
+    aged = seen("driver.mismatch", evidence)
+    assert aged is not None and (aged.fix or "").startswith("start the container anew")
+
+
+def test_a_library_through_the_variable_is_known_by_its_folder_alone() -> None:
+    """As the child that loaded it tells, wherever this process looks for files."""
+    loaded = with_driver(cuinit(803), libcuda_path="/data/old/libcuda.so.1")
+    other = seen("library.other_version", with_stack(loaded, path_folders={"/data/old": "/opt/x/"}))
+    assert other is not None and "LD_LIBRARY_PATH brought /opt/x/libcuda.so.1" in other.message
+    assert other.fix == "take /opt/x out of LD_LIBRARY_PATH"
+
+
 def test_a_stub_and_a_compat_package_through_the_variable_stay_what_they_are() -> None:
     stub = given(with_driver(cuinit(803), libcuda_path="/x/stubs/libcuda.so.1"), "/x/stubs/libcuda.so.1")
     assert seen("library.other_version", stub) is None and seen("library.stub", stub) is not None

@@ -211,8 +211,8 @@ CASES: list[tuple[str, Evidence, str]] = [
     ),
     (
         "torch.runtime_version",
-        with_torch(runtime="12.4", foreign_libraries=("/opt/libcudart.so.12",)),
-        "libcudart is of CUDA 12.4, and torch is built for CUDA 13.0: /opt/libcudart.so.12",
+        with_torch(runtime="12.4"),
+        "libcudart is of CUDA 12.4, and torch is built for CUDA 13.0",
     ),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}), "installed as 2.11.0 and 2.9.1"),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}), "as 2.9.1, and its files say 2.11.0+cu130"),
@@ -549,6 +549,25 @@ def test_libraries_that_are_gone(
 )
 def test_a_newer_minor_of_the_runtime_is_no_matter(runtime: str | None, is_told: bool) -> None:
     assert (judged("torch.runtime_version", with_torch(runtime=runtime)) is not None) is is_told
+
+
+def test_a_foreign_runtime_of_another_version_is_told_once() -> None:
+    evidence = with_torch(runtime="12.4", foreign_libraries=("/opt/libcudart.so.12",), foreign_folders=("/opt",))
+    seen = judged("torch.foreign_libraries", evidence)
+    assert seen is not None and seen.message.endswith(
+        ", through LD_LIBRARY_PATH (/opt); libcudart is of CUDA 12.4, and torch is built for CUDA 13.0"
+    )
+    assert judged("torch.runtime_version", evidence) is None
+
+
+def test_a_cudnn_without_its_parts_gives_way_or_gets_its_own() -> None:
+    parts = ("libcudnn_cnn.so.9",)
+    foreign = with_torch(cudnn_missing=parts, foreign_libraries=("/opt/libcudnn.so.9",), foreign_folders=("/opt",))
+    seen = judged("torch.missing_libraries", foreign)
+    assert seen is not None and seen.fix == "take /opt out of LD_LIBRARY_PATH"
+    unmet = {CUDNN: None, "nvidia-x==1": None}
+    absent = judged("torch.missing_libraries", with_torch(cudnn_missing=parts, unmet=unmet))
+    assert absent is not None and absent.fix == f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}"
 
 
 def test_an_undefined_symbol_names_the_library_that_was_met() -> None:

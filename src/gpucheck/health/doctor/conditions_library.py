@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from gpucheck.health.doctor import fixes
@@ -136,9 +137,16 @@ def _compat(evidence: Evidence) -> Seen | None:
 
 
 def from_variable(evidence: Evidence, path: str | None, name: str = LIBCUDA) -> Library | None:
-    """The library that is in use at `path`, where the loader took it from LD_LIBRARY_PATH."""
+    """The library that is in use at `path`, where the loader found it by LD_LIBRARY_PATH alone."""
+    if any(path in (one.path, one.real_path) for one in evidence.stack.libraries):
+        return None
     found = (one for one in evidence.stack.path_libraries if one.name == name)
-    return next((one for one in found if path in (one.path, one.real_path)), None)
+    for one in found:
+        if path in (one.path, one.real_path):
+            return one
+    folder, _, file = (path or "").rpartition("/")
+    written = evidence.stack.path_folders.get(folder)
+    return Library(name, f"{written.rstrip('/')}/{file}", path or "", version_of(path)) if written else None
 
 
 def _folder(library: Library) -> str:
@@ -168,13 +176,15 @@ def _other_version(evidence: Evidence) -> Seen | None:
     said = [f"libcuda is {versions[0]} and the kernel module {versions[1]}"] if versions is not None else []
     if given is not None:
         said.append(f"LD_LIBRARY_PATH brought {given.path}{_in_place_of(evidence, given)}")
-    return answered(
+    told = answered(
         evidence,
         "; ".join(said),
         fix=_without(evidence, given) if given is not None else None,
         certainty="proof" if versions is not None and code == 803 else None,
         LD_LIBRARY_PATH=_folder(given) if given is not None else None,
     )
+    # Its version is not in its name: that it is not the driver's is what is known.
+    return told if versions is not None else replace(told, title="another libcuda than the driver's own is loaded")
 
 
 def _in_place_of(evidence: Evidence, given: Library) -> str:

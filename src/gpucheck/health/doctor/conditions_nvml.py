@@ -72,6 +72,12 @@ def _name(card: Device) -> str:
     return card.pci_address or card.uuid or f"device {card.nvml_index}"
 
 
+def _smi_name(card: Device) -> str | None:
+    """What nvidia-smi takes for the card; its own number is NVML's."""
+    index = None if card.nvml_index is None else str(card.nvml_index)
+    return card.uuid or card.pci_address or index
+
+
 def _in_state(state: str, code: int) -> Callable[[Evidence], Seen | None]:
     """A judge for cards that are in this state, or an nvmlInit that answers so; not where the log tells more."""
 
@@ -87,7 +93,7 @@ def _in_state(state: str, code: int) -> Callable[[Evidence], Seen | None]:
         return Seen(
             f"{', '.join(map(_name, cards))}: {state}{asked}",
             {"cards": [_name(card) for card in cards], "recovery_actions": actions},
-            fix=fixes.reset(*(card.uuid or card.pci_address for card in cards)) if code == RESET_REQUIRED else None,
+            fix=fixes.reset(*map(_smi_name, cards)) if code == RESET_REQUIRED else None,
         )
 
     return judge

@@ -6,11 +6,13 @@ No rung breaks of it: torch starts, and what fails is told where it fails.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from gpucheck.health.doctor import fixes, wheels
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.conditions_torch import torch_version
 from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.machine.torch_probe import TorchProbe
 
 _UNDEFINED = re.compile(r"undefined symbol: ")
 # More names than these tell nobody more.
@@ -26,13 +28,16 @@ def _foreign(evidence: Evidence) -> Seen | None:
         return None
     paths, folders = probe.foreign_libraries, probe.foreign_folders
     by = f", through LD_LIBRARY_PATH ({', '.join(folders)})" if folders else ""
-    told = {"paths": list(paths), "LD_LIBRARY_PATH": list(folders)}
+    told: dict[str, Any] = {"paths": list(paths), "LD_LIBRARY_PATH": list(folders)}
     if folders:
         fix = fixes.out_of_library_path(folders)
     elif "LD_PRELOAD" in evidence.variables:
         fix = "unset LD_PRELOAD"
     else:
         fix = f"LD_DEBUG=libs {_interpreter(evidence)} -c 'import torch' shows what asks for them"
+    runtime = _runtime_differs(probe)
+    if runtime is not None and any("libcudart" in path for path in paths):
+        by, told["runtime"] = f"{by}; {runtime}", probe.runtime
     return Seen(f"loaded from elsewhere: {', '.join(paths)}{by}", told, fix)
 
 
@@ -50,14 +55,23 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
     missing = [*names, *parts]
     said = f"gone: {', '.join(missing[:SHOWN])}{f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''}"
     packages = f", of {', '.join(gone)}" if gone else ""
-    fix = fixes.packages_again(evidence, gone) if gone else fixes.cudnn_first(probe.executable)
     needed = parts or [name for name in names if name.startswith(NEEDED)]
     return Seen(
         f"{said}{packages}",
         {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)},
-        fix,
+        _missing_fix(evidence, probe, gone),
         verdict="fail" if needed else None,
     )
+
+
+def _missing_fix(evidence: Evidence, probe: TorchProbe, gone: dict[str, list[str]]) -> str:
+    """What was recorded is put back; a foreign cuDNN without its parts gives way; else torch's own is put first."""
+    if gone:
+        return fixes.packages_again(evidence, gone)
+    if probe.foreign_folders and any("libcudnn" in path for path in probe.foreign_libraries):
+        return fixes.out_of_library_path(probe.foreign_folders)
+    absent = [wanted for wanted in probe.unmet or {} if wanted.startswith("nvidia-cudnn")]
+    return fixes.packages_again(evidence, absent) if absent else fixes.cudnn_first(probe.executable)
 
 
 def _unmet(evidence: Evidence) -> Seen | None:
@@ -73,22 +87,23 @@ def _unmet(evidence: Evidence) -> Seen | None:
     )
 
 
-def _runtime(evidence: Evidence) -> Seen | None:
-    """A libcudart that is older than the one that torch was built with, or of another major version."""
-    probe = evidence.torch
-    if probe is None or probe.runtime is None or probe.cuda is None:
+def _runtime_differs(probe: TorchProbe) -> str | None:
+    """That libcudart is older than the one that torch was built with, or of another major version."""
+    if probe.runtime is None or probe.cuda is None:
         return None
     has, built = _parts(probe.runtime), _parts(probe.cuda)
     if has[:1] == built[:1] and has >= built:
         return None
-    paths = [path for path in probe.foreign_libraries if "libcudart" in path]
-    folders = probe.foreign_folders if paths else ()
-    return Seen(
-        f"libcudart is of CUDA {probe.runtime}, and torch is built for CUDA {probe.cuda}"
-        f"{': ' + ', '.join(paths) if paths else ''}",
-        {"runtime": probe.runtime, "torch_cuda": probe.cuda, "paths": paths},
-        fixes.out_of_library_path(folders) if folders else None,
-    )
+    return f"libcudart is of CUDA {probe.runtime}, and torch is built for CUDA {probe.cuda}"
+
+
+def _runtime(evidence: Evidence) -> Seen | None:
+    """The same of a libcudart that is not foreign; of one that is, it is told there."""
+    probe = evidence.torch
+    differs = None if probe is None else _runtime_differs(probe)
+    if probe is None or differs is None or any("libcudart" in path for path in probe.foreign_libraries):
+        return None
+    return Seen(differs, {"runtime": probe.runtime, "torch_cuda": probe.cuda})
 
 
 def _parts(version: str) -> tuple[int, ...]:
@@ -144,9 +159,10 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="the CUDA runtime that is loaded is not the one that torch was built with",
-        meaning="Within a major version a newer libcudart serves an older torch, never the other way round. An older "
-        "one is mostly found through LD_LIBRARY_PATH.",
-        fix="take the folder of the other CUDA out of LD_LIBRARY_PATH",
+        meaning="Within a major version a newer libcudart serves an older torch, never the other way round. Another "
+        "one comes of another package's requirement, or of a search path.",
+        fix="install the nvidia-cuda-runtime of torch's CUDA, which `python -c 'import torch; "
+        "print(torch.version.cuda)'` tells",
         judge=_runtime,
         source="CUDA toolkit's release notes, CUDA minor version compatibility; cudaRuntimeGetVersion",
     ),
