@@ -55,6 +55,8 @@ def test_the_first_cut_counts_and_one_after_the_end_is_none() -> None:
     earlier = cut.before(float("inf"))
     cut.after(60.0, "second")
     assert (cut.reason, cut.before(float("inf"))) == ("first", earlier)
+    cut.after(-60.0, "third")
+    assert cut.reason == "first" and cut.before(float("inf")) < earlier
 
 
 @pytest.mark.skipif(os.name != "posix", reason="process groups are POSIX's")

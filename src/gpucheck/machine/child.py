@@ -64,9 +64,9 @@ class Cut:
         self._at = float("inf")
 
     def after(self, seconds: float, reason: str) -> None:
-        """Give it `seconds` more from now on, for this reason; the first call counts."""
+        """Give it at most `seconds` more from now on. The first reason counts, and the earliest end."""
+        self._at = min(self._at, time.monotonic() + seconds)
         if self.reason is None:
-            self._at = time.monotonic() + seconds
             self.reason = reason
 
     def before(self, deadline: float) -> float:

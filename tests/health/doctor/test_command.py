@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from fake_machine import FakeMachine
 
@@ -173,6 +176,20 @@ def test_a_driver_that_hangs_is_told_without_waiting_for_torch(
     assert states["torch"] == ("unreached", f"not looked at: {why}")
     assert states["run"] == ("unreached", "not looked at: cuinit is broken")
     assert said["device.required"].verdict == "fail" and "torch.hung" not in said
+
+
+def test_an_interrupt_reaches_a_doctor_whose_driver_hangs(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither libcuda's time nor torch's is awaited then, and no child stays."""
+    fake_driver(f"{TWO_GPUS}cuda.init=hang\n")
+    monkeypatch.setattr(readings, "ANSWER_S", 60.0)
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    threading.Timer(2.0, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        diagnosed(Options(python=interpreter(tmp_path, torch_of(tmp_path, top=STARTS_CUDA))))
+    assert [one.cmdline() for one in psutil.Process().children(recursive=True)] == []
 
 
 def test_a_driver_that_hangs_at_one_card_may_let_torch_use_another(

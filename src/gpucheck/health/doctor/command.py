@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -95,19 +95,15 @@ def usable(probe: TorchProbe | None) -> Usable:
 def read(options: Options, emit: Emit) -> Evidence:
     """Everything there is to see, the slow parts side by side. Raises UsageError for a --python that cannot start."""
     emit(Progress("asking the driver and torch"))
-    # torch in this thread, which an interrupt reaches; the rest has short limits of its own.
+    # The driver in this thread, which an interrupt reaches; torch is cut off by it.
     cut = child.Cut()
     with ThreadPoolExecutor(max_workers=1) as beside:
-        around = beside.submit(_around, options.root, cut)
+        asked = beside.submit(torch_probe.probe, options.python, timeout_s=options.timeout_s, cut=cut)
         try:
-            probe = torch_probe.probe(options.python, timeout_s=options.timeout_s, cut=cut)
-        except OSError as error:
-            raise UsageError(
-                f"--python {options.python} cannot be started",
-                os.strerror(error.errno or 0),
-                "give the path of a Python interpreter",
-            ) from error
-        facts, seen = around.result()
+            facts, seen = _around(options.root, cut)
+            probe = _answer(asked, options.python)
+        finally:
+            cut.after(0.0, "interrupted")
     if options.python is not None:
         if probe.stage == "start" and not probe.timed_out and probe.not_awaited is None:
             raise UsageError(
@@ -119,6 +115,17 @@ def read(options: Options, emit: Emit) -> Evidence:
         # Another environment than the active one was asked for.
         probe = replace(probe, active_elsewhere=None)
     return Evidence(facts, seen, probe, frozenset(os.environ))
+
+
+def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
+    try:
+        return asked.result()
+    except OSError as error:
+        raise UsageError(
+            f"--python {python} cannot be started",
+            os.strerror(error.errno or 0),
+            "give the path of a Python interpreter",
+        ) from error
 
 
 def _around(root: Path, cut: child.Cut) -> tuple[Facts, Stack]:

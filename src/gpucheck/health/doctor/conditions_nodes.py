@@ -221,7 +221,10 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="the same image started with --gpus all finds it",
         fix=fixes.START_WITH_GPUS,
         judge=_no_gpu_given,
-        texts=(r"WARNING: The NVIDIA Driver was not detected",),
+        texts=(
+            r"WARNING: The NVIDIA Driver was not detected",
+            r"CUDA driver version is insufficient for CUDA runtime version",
+        ),
     ),
     Condition(
         id="driver.nodes_missing",

@@ -305,7 +305,8 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="the driver is too old for this torch",
         meaning="A torch for CUDA 13 needs a driver that serves CUDA 13: within a major version a newer torch runs "
-        "under an older driver, from one to the next it does not.",
+        "under an older driver, from one to the next it does not. `driver version is insufficient` alone proves no old "
+        "driver: CUDA says it as well where there is no driver to see, as in a container that was given no GPU.",
         fix="update the driver, or install a torch for an older CUDA",
         judge=_driver_too_old,
         texts=(
