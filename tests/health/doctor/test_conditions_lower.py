@@ -575,7 +575,19 @@ def test_an_nvml_through_the_variable_is_no_update_either() -> None:
     assert mismatch is not None and f"LD_LIBRARY_PATH brought {path}" in mismatch.message
     assert (mismatch.fix or "").startswith("take /opt/old out of LD_LIBRARY_PATH")
     aged = seen("driver.mismatch", evidence)
-    assert aged is not None and (aged.fix or "").startswith("start the container anew")
+    assert aged is not None and (aged.fix or "").startswith("recreate the container")
+
+
+def test_versions_that_do_not_differ_are_not_said_to() -> None:
+    evidence = with_driver(cuinit(803), nvml_code=18, nvml_error="words")
+    alike = seen("driver.mismatch", evidence)
+    assert alike is not None and alike.message == (
+        "NVML answers 18: its library and the kernel module are of different versions"
+    )
+    other = seen("driver.mismatch", with_driver(evidence, kernel_module_version="570.1"))
+    assert other is not None and other.message == (
+        "NVML answers 18; the libraries are 580.95.05, the loaded module is 570.1"
+    )
 
 
 def test_a_folder_that_the_loader_searches_anyway_is_no_cause() -> None:
@@ -584,7 +596,7 @@ def test_a_folder_that_the_loader_searches_anyway_is_no_cause() -> None:
     evidence = with_stack(evidence, path_folders={"/lib": "/lib"})
     assert seen("library.other_version", evidence) is None
     aged = seen("driver.mismatch", evidence)
-    assert aged is not None and (aged.fix or "").startswith("start the container anew")
+    assert aged is not None and (aged.fix or "").startswith("recreate the container")
 
 
 def test_a_library_through_the_variable_is_known_by_its_folder_alone() -> None:

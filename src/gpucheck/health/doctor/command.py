@@ -157,13 +157,13 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
         )
     if not evidence.is_nvidia_here:
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", _where_looked(evidence.facts))
-    asked = "are known" if everything else "were asked"
+    asked = "known" if everything else "selected"
     python = wheels.interpreter(probe.executable if probe is not None else None)
     return Finding(
         "doctor.unknown",
         "inconclusive",
-        "no rung is seen to be broken, and torch was not seen to work",
-        f"what is wrong is none of the conditions that {asked}, or could not be read",
+        "no cause found, and torch was not seen to use the GPU",
+        f"no {asked} condition matches, or evidence was unreadable",
         # torch's own words, in full.
         fix=f"""{python} -c 'import torch; print(torch.ones(1, device="cuda"))'""",
     )

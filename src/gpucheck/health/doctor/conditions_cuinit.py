@@ -68,7 +68,7 @@ def _no_memory_node(evidence: Evidence) -> Seen | None:
     more = "/dev/nvidiactl is there and /dev/nvidia-uvm is not"
     fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -c 0 -u" if loaded is False else None
     if evidence.in_container:
-        fix = "on the host: sudo nvidia-modprobe -c 0 -u; then start the container anew with --gpus all"
+        fix = "on the host: sudo nvidia-modprobe -c 0 -u; then recreate the container with --gpus all"
     return answered(
         evidence,
         f"{more}, nor is the module nvidia_uvm loaded" if loaded is False else more,
@@ -164,7 +164,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="CUDA's driver ends the process that starts it",
         meaning="The process that called libcuda ended before it returned. torch ends in the same way. libcuda is "
         "damaged, or goes with neither the kernel module nor the C library.",
-        fix="install the driver's libraries anew, of the kernel module's version (cat /proc/driver/nvidia/version)",
+        fix="reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)",
         judge=_crashed,
     ),
     Condition(
@@ -173,7 +173,7 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="MIG mode is on and no instance was made",
-        meaning="In MIG mode a card is not a device of its own: its instances are, and there are none. CUDA then "
+        meaning="In MIG mode a card is not a device itself: its instances are, and none exists. CUDA then "
         "answers as on a machine without a GPU, and torch gives no reason.",
         fix=_mig_fix("INDEX"),
         judge=_empty_mig,

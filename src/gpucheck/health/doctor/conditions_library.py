@@ -69,7 +69,7 @@ def _broken(evidence: Evidence) -> Seen:
     error = evidence.driver.cuinit_error or ""
     found = [one.path for one in (*evidence.stack.path_libraries, *evidence.stack.libraries) if one.name == LIBCUDA]
     told = {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found}
-    mend = "remove it if it is empty or foreign, else install the driver's libraries anew; then sudo ldconfig"
+    mend = "remove it if it is empty or foreign, else reinstall the driver's libraries; then sudo ldconfig"
     return Seen(error, told, f"ls -l {found[0]}; {mend}" if found else None)
 
 
@@ -212,8 +212,9 @@ def _mismatch(evidence: Evidence) -> Seen | None:
         return None
     library = version_of(driver.nvml_path) or version_of(driver.libcuda_path) or _version_on_disk(evidence)
     module = driver.kernel_module_version
-    known = f"the libraries are {library}, the loaded module is {module}" if library and module else ""
-    given = from_variable(evidence, driver.nvml_path, NVML)
+    differ = library is not None and module is not None and library != module
+    known = f"the libraries are {library}, the loaded module is {module}" if differ else ""
+    given = _given(evidence)
     if given is not None:
         known = f"{known}{'; ' if known else ''}LD_LIBRARY_PATH brought {given.path}"
     who = f"NVML answers {VERSION_MISMATCH}" if driver.nvml_code == VERSION_MISMATCH else "cuInit answers 803"
@@ -231,13 +232,19 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     )
 
 
+def _given(evidence: Evidence) -> Library | None:
+    """NVML's library or libcuda, where LD_LIBRARY_PATH brought it."""
+    driver = evidence.driver
+    return from_variable(evidence, driver.nvml_path, NVML) or from_variable(evidence, driver.libcuda_path)
+
+
 def _mismatch_fix(evidence: Evidence) -> str | None:
     """None for the condition's own: load the new module."""
-    for path, name in ((evidence.driver.nvml_path, NVML), (evidence.driver.libcuda_path, LIBCUDA)):
-        if (given := from_variable(evidence, path, name)) is not None:
-            return _without(evidence, given)
+    given = _given(evidence)
+    if given is not None:
+        return _without(evidence, given)
     if evidence.in_container:
-        return "start the container anew: it holds the host's libraries of before an update"
+        return "recreate the container: it holds the host's libraries of before an update"
     return None
 
 
@@ -265,7 +272,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="The loader finds a file of this name and refuses it: it is empty, damaged, built for another "
         "processor, or needs a library that is missing. A container that was built while the driver was mounted keeps "
         "empty files of its names.",
-        fix="ls -l the file that is named; remove it, or install the driver's libraries anew, then sudo ldconfig",
+        fix="ls -l the file that is named; remove it, or reinstall the driver's libraries, then sudo ldconfig",
         judge=_unloaded("broken"),
         texts=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
     ),

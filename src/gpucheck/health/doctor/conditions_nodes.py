@@ -256,9 +256,9 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="strong",
         title="a control group refuses the driver's device nodes",
         meaning="A container that was started with the GPU lost it: `systemctl daemon-reload` on the host, or anything "
-        "else that writes the container's control group anew, drops the devices that the runtime had added.",
+        "else that rewrites the container's control group, drops the devices that the runtime had added.",
         settle="a new container of the same image works",
-        fix="start the container anew; to keep it from happening, hand the GPUs in by CDI (on the host, once: "
+        fix="recreate the container; to keep it from happening, hand the GPUs in by CDI (on the host, once: "
         f"{fixes.CDI}; then --device nvidia.com/gpu=all), or make the links of /dev/char with "
         "`nvidia-ctk system create-dev-char-symlinks`",
         judge=_refused,
@@ -275,7 +275,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="CUDA and NVML need to read and write /dev/nvidiactl, /dev/nvidia-uvm and a card's node. Their owner, "
         "group or mode keep this user out.",
         fix="ls -l /dev/nvidia* /dev/dxg; join the group that they belong to (often video or render): "
-        "sudo usermod -aG video $USER, then log in anew",
+        "sudo usermod -aG video $USER, then log in again",
         judge=_denied,
         nvml=(4,),
         texts=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
@@ -289,7 +289,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="The number of a node belongs to no driver now. /dev/nvidia-uvm gets another one each time the module "
         "is loaded, and a container keeps the one from its start.",
         settle="`grep nvidia /proc/devices` lists the numbers of now, `ls -l /dev/nvidia*` the nodes'",
-        fix="in a container, start it anew; outside, sudo rm /dev/nvidia-uvm && sudo nvidia-modprobe -c 0 -u",
+        fix="in a container, recreate it; outside, sudo rm /dev/nvidia-uvm && sudo nvidia-modprobe -c 0 -u",
         judge=_stale,
     ),
     Condition(

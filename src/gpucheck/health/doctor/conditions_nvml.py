@@ -239,7 +239,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="NVML ends the process that asks it",
         meaning="The process that asked NVML ended before the answer. Its library is damaged, or is not the driver's "
         "own.",
-        fix="install the driver's libraries anew, of the kernel module's version (cat /proc/driver/nvidia/version)",
+        fix="reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)",
         judge=_crashed,
     ),
     Condition(
@@ -332,7 +332,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="nvmlInit answers 999. In a container it is mostly lost access to the nodes, elsewhere a card that "
         "failed.",
         settle="a new container that works, or `sudo dmesg`, tells which",
-        fix="start the container anew; outside one, sudo dmesg | grep -i -e nvrm -e xid",
+        fix="recreate the container; outside one, sudo dmesg | grep -i -e nvrm -e xid",
         judge=_unknown,
         nvml=(999,),
     ),

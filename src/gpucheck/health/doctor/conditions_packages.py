@@ -35,7 +35,7 @@ def _two_versions(evidence: Evidence) -> Seen | None:
     if probe is None or not told:
         return None
     how = fixes.installer(evidence)
-    fix = f"{how.uninstall('torch')}, until it says that there is none; then {how.install(wheels.pinned(told[0]))}"
+    fix = f"{how.uninstall('torch')}, until it finds none; then {how.install(wheels.pinned(told[0]))}"
     if probe.pythonpath_torch:
         # No installer sees what lies there, and none can remove it.
         fix = f"take {', '.join(probe.pythonpath_torch)} out of PYTHONPATH (unset PYTHONPATH)"
@@ -151,7 +151,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="two versions of torch are mixed in this environment",
         meaning="What is recorded as installed and what is loaded are not one version: an installation was cut off, "
         "or two tools installed into one folder.",
-        fix="python -m pip uninstall -y torch, until it says that there is none; then install one version once. One "
+        fix="python -m pip uninstall -y torch, until it finds none; then install one version once. One "
         "that is found through PYTHONPATH: unset PYTHONPATH",
         judge=_two_versions,
     ),

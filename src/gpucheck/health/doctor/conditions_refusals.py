@@ -119,7 +119,7 @@ def _not_supported(evidence: Evidence) -> Seen | None:
         return None
     if evidence.stack.jetson is None:
         return answered(evidence)
-    fix = "sudo usermod -aG video,render $USER, then log in anew; a container: --group-add video --group-add render"
+    fix = "sudo usermod -aG video,render $USER, then log in again; a container: --group-add video --group-add render"
     return answered(evidence, "this is a Jetson", fix=fix, jetson=evidence.stack.jetson)
 
 
@@ -243,7 +243,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="the MPS server is not ready for new clients",
         meaning="The server starts, or is getting over a client's fault.",
         settle="its log, server.log in CUDA_MPS_LOG_DIRECTORY, says what it waits for",
-        fix="try again in a few seconds; else echo quit | nvidia-cuda-mps-control, and start it anew",
+        fix="try again in a few seconds; else echo quit | nvidia-cuda-mps-control, and restart it",
         judge=_mps(807),
         cuinit=(807,),
         texts=(r"MPS server is not ready to accept new MPS client", r"CUDA_ERROR_MPS_SERVER_NOT_READY"),

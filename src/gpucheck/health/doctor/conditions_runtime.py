@@ -136,7 +136,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="An installed package recorded files that are gone (a full disk, an image made smaller, an "
         "installation that was cut off), or cuDNN is found without its parts. torch starts, and fails at the first "
         "operation that needs one: libcudnn_cnn at a convolution.",
-        fix="install the package anew in the version that is there; for cuDNN, put its folder into LD_LIBRARY_PATH",
+        fix="reinstall the package in its version; for cuDNN, put its folder into LD_LIBRARY_PATH",
         judge=_missing_libraries,
         source="OpenNMT/CTranslate2 issue 1826; SYSTRAN/faster-whisper issue 1182; cuDNN documentation, API overview",
     ),

@@ -250,7 +250,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="torch ends its process",
         meaning="Importing torch, or asking it for its devices, ends the process by a signal: its libraries are "
         "damaged, are for another processor (SIGILL), or do not go together.",
-        fix="reinstall torch in an environment of its own",
+        fix="reinstall torch in a fresh environment",
         judge=_crashed,
     ),
     Condition(
@@ -272,7 +272,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="torch cannot be imported",
         meaning="The import raises: parts of torch are missing, damaged or of another version than the rest.",
-        fix="reinstall torch in an environment of its own",
+        fix="reinstall torch in a fresh environment",
         judge=_import_broken,
         texts=(r"ImportError: lib\w+\.so[\d.]*: cannot open shared object file",),
     ),
