@@ -25,6 +25,7 @@ FLOORS = {
     "thresholds": 0,
     "links": 0,
     "messages": 0,
+    "advice": 0,
     "naming": 0,
     "peaks": 0,
     "report": 1,

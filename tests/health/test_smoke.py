@@ -17,7 +17,15 @@ from torch import nn
 from torch.nn import functional
 
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.health import required, smoke, smoke_data, smoke_memory, smoke_numerics, smoke_tensors
+from gpucheck.health import (
+    required,
+    smoke,
+    smoke_data,
+    smoke_memory,
+    smoke_numerics,
+    smoke_required,
+    smoke_tensors,
+)
 from gpucheck.health.memory_steps import Level
 from gpucheck.health.required import Usable
 from gpucheck.health.smoke import Check
@@ -26,7 +34,7 @@ from gpucheck.machine import accel as devices
 from gpucheck.machine import inventory
 from gpucheck.machine.accel import Accel, Allocator
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
-from gpucheck.report.facts import Device, Facts, Host, TorchBuild
+from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.units import GIB, MIB
@@ -795,3 +803,15 @@ def test_streams_are_used_and_left() -> None:
     stuck = Setting(Busy(Streams(restores=False)))  # type: ignore[arg-type]
     with pytest.raises(Wrong, match="the stream context did not end"):
         smoke_data.streams(stuck)
+
+
+def test_a_driver_that_hangs_is_not_asked_again_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch of this process would wait for it for ever: --require is judged by what is known."""
+
+    def waits() -> str | None:
+        raise AssertionError("torch was asked")
+
+    monkeypatch.setattr(devices, "default_accelerator", waits)
+    hung = Driver(cuinit_error="libcuda did not answer within 5 s", libcuda_path="/lib/libcuda.so.1")
+    (found,) = smoke_required.judge("cuda", None, dataclasses.replace(FACTS, driver=hung))
+    assert (found.id, found.verdict) == ("device.required", "fail")

@@ -36,6 +36,29 @@ def test_a_child_that_does_not_end_is_killed() -> None:
     assert result.elapsed_s < 30
 
 
+@pytest.mark.parametrize("closed", [False, True], ids=["its output open", "its output closed"])
+def test_another_thread_may_cut_the_wait_for_a_child(closed: bool) -> None:
+    """By what was learned meanwhile: the limit of a minute is not awaited."""
+    cut = child.Cut()
+    closing = "os.close(1); os.close(2);" if closed else ""
+    program = f"import os, time; print('begun', flush=True); {closing} time.sleep(600)"
+    threading.Timer(1.0, cut.after, (0.2, "pointless")).start()
+    result = child.run([PYTHON, "-c", program], 600.0, cut=cut)
+    assert (result.timed_out, result.stdout, cut.reason) == (True, "begun\n", "pointless")
+
+
+def test_the_first_cut_counts_and_one_after_the_end_is_none() -> None:
+    cut = child.Cut()
+    result = child.run([PYTHON, "-c", "print(1)"], 60.0, cut=cut)
+    assert (result.timed_out, result.stdout, cut.before(5.0)) == (False, "1\n", 5.0)
+    cut.after(0.0, "first")
+    earlier = cut.before(float("inf"))
+    cut.after(60.0, "second")
+    assert (cut.reason, cut.before(float("inf"))) == ("first", earlier)
+    cut.after(-60.0, "third")
+    assert cut.reason == "first" and cut.before(float("inf")) < earlier
+
+
 @pytest.mark.skipif(os.name != "posix", reason="process groups are POSIX's")
 def test_a_grandchild_that_holds_the_pipe_neither_delays_nor_survives() -> None:
     code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"

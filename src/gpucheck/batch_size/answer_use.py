@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpucheck import advice
 from gpucheck.batch_size import knee, recommend, split
 from gpucheck.batch_size.accumulate import accumulate
 from gpucheck.batch_size.after import After
@@ -92,7 +93,7 @@ def findings(search: Search, results: Sequence[Result], context: Context, after:
                 f"{capacity(gap.gap_bytes)} of what the allocator holds is in no tensor",
                 f"{gap.gap_bytes / gap.reserved_bytes * 100:.0f} % of what it reserved at the peak",
                 asdict(gap),
-                fix="run with PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF in older torch)",
+                fix=f"run with {advice.allocator('expandable_segments:True')}",
             )
         )
     return found

@@ -32,7 +32,10 @@ def smoke(
     from gpucheck.cli import session
 
     def check(emit: Emit) -> None:
-        from gpucheck.health import smoke as health  # torch comes with it: Ctrl-C ends in a report from here on
+        from gpucheck.machine import torch_import
+
+        torch_import.load()  # Ctrl-C ends in a report from here on
+        from gpucheck.health import smoke as health
 
         options = health.Options(
             device=common.device,

@@ -45,6 +45,35 @@ class ChildResult:
     elapsed_s: float
 
 
+# Signals that a process is sent; those that it raises itself by a fault (SIGSEGV, SIGABRT) are not among them.
+_SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
+
+
+def sent_signal(returncode: int | None) -> str | None:
+    """The name of the signal by which somebody else ended a child; None where it ended in another way."""
+    if returncode is None or returncode >= 0:
+        return None
+    return next((name for name in _SENT if getattr(signal, name, None) == -returncode), None)
+
+
+class Cut:
+    """An earlier end for a child that is waited for, set by another thread once waiting has become pointless."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._at = float("inf")
+
+    def after(self, seconds: float, reason: str) -> None:
+        """Give it at most `seconds` more from now on. The first reason counts, and the earliest end."""
+        self._at = min(self._at, time.monotonic() + seconds)
+        if self.reason is None:
+            self.reason = reason
+
+    def before(self, deadline: float) -> float:
+        """The earlier of the two ends, on the monotonic clock."""
+        return min(deadline, self._at)
+
+
 class ChildEnded(Exception):
     """A long-lived child is gone: `returncode` as in ChildResult, `stderr` its last words."""
 
@@ -70,15 +99,19 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
     stdin: str | None = None,
+    cut: Cut | None = None,
 ) -> ChildResult:
-    """Run `argv` to its end, but no longer than `timeout_s` seconds. Raises OSError when it cannot be started."""
+    """Run `argv` to its end, but no longer than `timeout_s` seconds, or until `cut`.
+
+    Raises OSError when it cannot be started.
+    """
     started = time.monotonic()
     with _started(argv, env, cwd, wants_stdin=stdin is not None) as process:
         out, err = _Reader(process.stdout, OUTPUT_LIMIT_BYTES), _Reader(process.stderr, OUTPUT_LIMIT_BYTES)
         try:
             if stdin is not None:
                 _feed(process, stdin)
-            timed_out = not _wait(process, (out, err), started + timeout_s)
+            timed_out = not _wait(process, (out, err), started + timeout_s, cut)
         finally:
             gone = _end(process, (out, err))
         return ChildResult(
@@ -208,7 +241,7 @@ def _popen(
     """Start a process. What Ctrl-C or SIGTERM raises meanwhile is raised once it is known, and ended."""
     process = None
     try:
-        with _signals_held():
+        with signals_held():
             process = subprocess.Popen(
                 list(argv),
                 stdin=subprocess.PIPE if wants_stdin else subprocess.DEVNULL,
@@ -227,10 +260,12 @@ def _popen(
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
+def signals_held(*, second_ends: bool = False) -> Iterator[None]:
     """Let the handlers of SIGINT and SIGTERM wait until the end of the block.
 
-    One that raises while a process is being started would lose its id, and leave it to itself.
+    One that raises while a process is being started would lose its id, and leave it to itself. With `second_ends` a
+    second signal ends this process at once, with the exit status that its number asks for: who repeats Ctrl-C does not
+    want to wait for a block that takes long.
     """
     if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread alone
         yield
@@ -241,6 +276,8 @@ def _signals_held() -> Iterator[None]:
 
     def hold(number: int, frame: FrameType | None) -> None:
         if holding:
+            if came and second_ends:
+                os._exit(128 + number)
             came.append((number, frame))
         else:  # a handler before it raised, and kept this one from being taken off
             handlers[number](number, frame)
@@ -256,8 +293,8 @@ def _signals_held() -> Iterator[None]:
         holding = False
         for taken, handler in handlers.items():
             signal.signal(taken, handler)
-    for taken, frame in came:
-        handlers[taken](taken, frame)
+        for taken, frame in came:
+            handlers[taken](taken, frame)
 
 
 @contextlib.contextmanager
@@ -284,18 +321,20 @@ def _feed(process: subprocess.Popen[bytes], text: str) -> None:
     threading.Thread(target=write, daemon=True).start()
 
 
-def _wait(process: subprocess.Popen[bytes], readers: Sequence[_Reader], deadline: float) -> bool:
-    """Wait for the child's end; False when the deadline came first.
+def _wait(
+    process: subprocess.Popen[bytes], readers: Sequence[_Reader], deadline: float, cut: Cut | None = None
+) -> bool:
+    """Wait for the child's end; False when the deadline, or the cut, came first.
 
     The end of its output is its end, as a rule, and costs no polling; a grandchild may keep the pipe open, though.
     """
-    while (left := deadline - time.monotonic()) > 0:
+    while (left := (deadline if cut is None else cut.before(deadline)) - time.monotonic()) > 0:
         reader = next((reader for reader in readers if reader.alive), None)
         if reader is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(left)
+                process.wait(left if cut is None else min(left, POLL_S))
                 return True
-            return False
+            continue
         reader.thread.join(min(left, POLL_S))
         if process.poll() is not None:
             return True

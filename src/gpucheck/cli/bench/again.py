@@ -43,7 +43,14 @@ def run(common: Common, given: Mapping[str, Any], measure: Callable[[Emit, float
     budget_s = units.parse_duration(given["time_budget"]) if given["time_budget"] else None
     if wants_runs(given["runs"], given["baseline"], given["fail_if_slower"]):
         return run_again(common, given, budget_s)
-    return session.run(common, lambda emit: measure(emit, budget_s))
+
+    def once(emit: Emit) -> None:
+        from gpucheck.machine import torch_import
+
+        torch_import.load()  # it comes with every benchmark: a signal on the way must not break it half-way
+        measure(emit, budget_s)
+
+    return session.run(common, once)
 
 
 def shared(common: Common) -> Shared:
