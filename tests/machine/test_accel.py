@@ -73,6 +73,26 @@ def test_a_device_without_kernels_for_it_cannot_be_used(monkeypatch: pytest.Monk
         accel.open_device("cuda:0")
 
 
+@pytest.mark.parametrize("left", ["zeros", "what it held"])
+def test_a_device_whose_kernels_do_nothing_cannot_be_used(left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that no kernel writes reads as zeros, or as the last answer that stood there."""
+    memory, works = torch.zeros(1), True
+
+    class Stale(torch.Tensor):
+        def mul_(self, number: float) -> torch.Tensor:  # type: ignore[override]
+            return memory.fill_(number) if works else memory
+
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: memory.as_subclass(Stale))
+    if left == "what it held":
+        monkeypatch.setattr(torch, "get_device_module", lambda kind: FakeModule())
+        assert accel.open_device("cuda:0").id == "cuda:0"
+    works = False
+    with pytest.raises(CannotLook) as raised:
+        accel.open_device("cuda:0")
+    assert raised.value.finding == "device.usable"
+    assert "torch cannot use cuda:0; its kernels compute nothing, or wrongly: 1 times " in str(raised.value)
+
+
 @pytest.mark.parametrize("kind", [AssertionError, torch.cuda.DeferredCudaCallError])
 def test_what_fails_while_cuda_starts_is_a_device_that_cannot_be_used(
     kind: type[Exception], monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,10 @@ FALLBACK_CLOCK_HZ = 3e9
 # What torch raises for a device that it cannot use: AssertionError where it was built without the backend
 # ("Torch not compiled with CUDA enabled"), its own class for what fails while CUDA is started.
 UNUSABLE: tuple[type[Exception], ...] = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
+
+
+# What a kernel is asked for to prove that it works: whole numbers that float32 holds exactly.
+_ANSWERS = itertools.cycle(range(2, 2**20))
 
 
 def feature(path: str) -> Any:
@@ -377,11 +382,17 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
         chosen = torch.device(chosen.type, 0)
     try:
         module = torch.get_device_module(chosen.type)
-        # Memory alone can be had from a device for which this torch has no kernels.
-        torch.ones(1, device=chosen).item()
+        # Memory alone can be had from a device for which this torch has no kernels, and kernels may run and do nothing.
+        # Each answer is another: the memory may still hold the last one.
+        wanted = float(next(_ANSWERS))
+        answer = torch.ones(1, device=chosen).mul_(wanted).item()
     except UNUSABLE as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CannotLook(f"torch cannot use {chosen}", reason, "try --device cpu", finding="device.usable") from error
+    if answer != wanted:
+        reason = f"its kernels compute nothing, or wrongly: 1 times {wanted:g} is {answer:g}"
+        fix = "see `gpucheck doctor`, or try --device cpu"
+        raise CannotLook(f"torch cannot use {chosen}", reason, fix, finding="device.usable")
     properties = module.get_device_properties(chosen) if hasattr(module, "get_device_properties") else None
     return _described(chosen, module, properties, name, uuid)
 
