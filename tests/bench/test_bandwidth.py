@@ -265,6 +265,22 @@ def test_every_operation_is_measured_for_every_size(monkeypatch: pytest.MonkeyPa
     assert verdicts["bandwidth.result"] == "pass"
 
 
+def test_an_operation_without_a_kernel_costs_that_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = measure.measure
+
+    def fail(operation: Operation, *rest: Any) -> Measurement:
+        if operation == "write":
+            raise RuntimeError("miopenStatusNotImplemented: no such fill")
+        return real(operation, *rest)
+
+    monkeypatch.setattr(command, "measure", fail)
+    recorder = run(Options(sizes=(GRAIN,), time_budget_s=0.2), monkeypatch)
+    measured = [event.measurement.case["operation"] for event in recorder.events if isinstance(event, Measured)]
+    assert measured == ["read", "copy", "triad"]
+    skip = next(event.finding for event in recorder.events if isinstance(event, Judged))
+    assert (skip.id, skip.verdict, skip.evidence) == ("bandwidth.operation", "skip", {"operation": "write"})
+
+
 def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
