@@ -14,6 +14,12 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
+# What lies between a part and a share of its peak, and is not the part's doing. torch's int8_gemm takes cuBLASLt's
+# first choice without a workspace: on GB300 that was 6 to 13 times slower than TF32 (pytorch issue 187094).
+REMARKS = {"int8": "torch._int_mm may choose a slow kernel, which says nothing of the card (pytorch issue 187094)"}
+# On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
+FAR_BELOW = 0.5
+
 
 def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
     """The part that this device is, as torch and NVML describe it; None for a CPU, which has no data sheet here."""
@@ -80,9 +86,12 @@ def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None
         "clock_seen_hz": clocks,
         "peaks": {dtype: _peak(peak) for dtype, peak in known.items()},
         "without_peak": [dtype for dtype in best if dtype not in known],
+        "remarks": {dtype: REMARKS[dtype] for dtype in known if dtype in REMARKS},
         **_provenance(part),
     }
     message = f"{told} ({_accumulators(known)}; {part.label})"
+    slow = [dtype for dtype in known if dtype in REMARKS and shares[dtype] < FAR_BELOW]
+    message += "".join(f"; {dtype}: {REMARKS[dtype]}" for dtype in slow)
     return [Finding("matmul.share_of_peak", "info", f"share of the {_kind(part)} dense peak", message, evidence)]
 
 
