@@ -23,7 +23,8 @@ LASTING = {
 class Figure:
     """What is held against a threshold, in its unit, with the interval; None is unknown, `why` says why.
 
-    `doubt` is why a known figure still decides nothing, `causes` what may have made it as low as it is.
+    `doubt` is why a known figure still decides nothing, `causes` what may have made it as low as it is. `best` is what
+    the fastest window alone gives, None where no window is known.
     """
 
     label: str
@@ -34,6 +35,7 @@ class Figure:
     why: str = ""
     doubt: str = ""
     causes: tuple[str, ...] = ()
+    best: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figur
         runs.flagged(one, DISTURBING),
         doubt=ceiling.doubt if ceiling else "",
         causes=tuple(LASTING[flag] for flag in runs.flagged(one, LASTING)),
+        best=value * time_s.median / fastest if (fastest := runs.fastest(one)) else None,
     )
 
 
