@@ -48,11 +48,11 @@ def root(
 add(app, "devices", devices.devices, device="all")
 add(app, "memory", memory.memory)
 add(app, "doctor", doctor.doctor, device=None)
-add(app, "explain", explain.explain)
+add(app, "explain", explain.explain, device=None)
 add(app, "smoke", smoke.smoke)
 app.add_typer(bench_app, name="bench")
 add(app, "find-batch-size", find_batch_size.find_batch_size)
-add(app, "compare", compare.compare)
+add(app, "compare", compare.compare, device=None)
 app.command("schema", epilog=exit_codes_epilog())(schema.schema)
 
 
