@@ -149,6 +149,25 @@ def test_a_slow_int8_product_may_be_torchs_own_choice() -> None:
     assert only(share.of_products([row("bfloat16", 98.94e12)], H200)).evidence["remarks"] == {}
 
 
+def test_what_is_not_estimated_says_why() -> None:
+    l20 = lookup("NVIDIA L20", (8, 9), 92, 384, clock_hz=2.5e9)
+    assert isinstance(l20, Part)
+    unknown = only(share.of_products([row("bfloat16", 100e12)], l20))
+    assert (unknown.title, unknown.message) == ("the part's peak is unknown", l20.missing)
+    both = only(share.of_products([row("bfloat16", 100e12), row("float32", 30e12)], l20))
+    assert both.title == "share of the estimated dense peak" and both.message.startswith("float32 51 % of 58.9 TFLOP/s")
+    assert both.message.endswith(f"; no peak of bfloat16: {l20.missing}")
+    assert both.evidence["without_peak_because"] == l20.missing
+
+
+def test_a_peak_without_a_clock_has_a_share_at_none() -> None:
+    h20 = lookup("NVIDIA H20", (9, 0), 78, 6144)
+    seen = telemetry(1.8e9)
+    finding = only(share.of_products([row("float64", 0.5e12, seen)], h20))
+    assert finding.message.startswith("float64 50 % of 1.00 TFLOP/s (float64 accumulator; NVIDIA H20 data sheet")
+    assert finding.evidence["share_at_clock_seen"] == {"float64": None}
+
+
 # operations per joule
 
 
