@@ -27,6 +27,7 @@ FLOORS = {
     "messages": 0,
     "naming": 0,
     "peaks": 0,
+    "warned": 0,
     "report": 1,
     "machine": 2,
     "measure": 3,

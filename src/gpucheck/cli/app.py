@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import gpucheck
-from gpucheck import exits
+from gpucheck import exits, warned
 from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, memory, schema, smoke, streams
 from gpucheck.cli.bench.app import app as bench_app
 from gpucheck.cli.common import add, exit_codes_epilog, tell
@@ -71,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     """Run a command line. Every error ends here, as one sentence on stderr."""
     debug = "--debug" in given
+    warned.settle()
     try:
         check_where_loaded()
         code = app(given, prog_name="gpucheck", standalone_mode=False)
