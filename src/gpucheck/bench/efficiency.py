@@ -80,9 +80,5 @@ def _power(one: Measurement) -> float | None:
 
 def _why(one: Measurement) -> str:
     reasons = [(run["telemetry"] or {}).get("unknown", {}).get("power_w") for run in runs.each(one)]
-    if told := next((reason for reason in reasons if reason), None):
-        return told
-    return next(
-        (because for run in runs.each(one) if (because := run["details"].get("no_telemetry_because"))),
-        "the energy counter was not read",
-    )
+    because = [run["details"].get("no_telemetry_because") for run in runs.each(one)]
+    return next((str(reason) for reason in (*reasons, *because) if reason), "the energy counter was not read")

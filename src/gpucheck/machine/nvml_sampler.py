@@ -16,7 +16,7 @@ from typing import Any
 
 from gpucheck import links
 from gpucheck.machine import kernel_driver, nvml, nvml_fields
-from gpucheck.machine.nvml_row import Refused, Row
+from gpucheck.machine.nvml_row import Refused, Row, call
 from gpucheck.machine.speaking import claim_stdout
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.
@@ -136,7 +136,7 @@ def _instances(pynvml: Any, handle: Any) -> list[str]:
     found = []
     try:
         for instance in nvml.instances(pynvml, handle):
-            found.append(nvml.call(pynvml, "nvmlDeviceGetUUID", instance))
+            found.append(call(pynvml, "nvmlDeviceGetUUID", instance))
     except Refused:  # a card that has no such mode
         return found
     return found
