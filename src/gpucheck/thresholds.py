@@ -113,6 +113,8 @@ BRIDGES = {
     # a figure of so few samples that there is no interval.
     "noisy": 4.0,
     "no interval": 4.0,
+    # What fits into a cache is read faster than memory, but small calls lose up to half of their time to the launch.
+    "warm": 4.0,
     # A fair scheduler gives every runnable thread its turn: 31 others would have to want each core all the time.
     "cpu-busy": 32.0,
     # From a part's highest clock to its lowest: 2 to 3 GHz over 135 to 210 MHz (nvidia-smi -q -d SUPPORTED_CLOCKS).

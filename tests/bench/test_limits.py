@@ -174,6 +174,18 @@ def test_an_estimated_peak_may_be_wrong_by_so_much_and_no_more() -> None:
     assert "more than an estimated peak can explain" in finding.message
 
 
+@pytest.mark.parametrize(("gate", "verdict"), [(1e9, "inconclusive"), (20e9, "inconclusive"), (100e9, "fail")])
+def test_a_rate_from_the_cache_meets_nothing_and_can_miss_by_far(gate: float, verdict: str) -> None:
+    """A memory is no faster than the cache before it."""
+    warm = [row("bandwidth", {"operation": "copy", "size_bytes": 2**20}, 10e9, cache="warm")]
+    finding = judged(warm, set_to("bandwidth.min_gbps", gate))["bandwidth.min_gbps"]
+    assert finding.verdict == verdict
+    if verdict == "fail":
+        assert "copy 10.0 GB/s, 1/9.9 of the threshold, more than a cache can explain" in finding.message
+    else:
+        assert "copy: what it moves fits into the cache" in finding.message
+
+
 def test_what_is_not_known_is_never_too_far() -> None:
     for one in (copy("host_to_device", None), copy("host_to_device", None, flags=("noisy",))):
         assert judged([one], set_to("transfer.min_gbps", 9e20))["transfer.min_gbps"].verdict == "inconclusive"

@@ -148,6 +148,8 @@ def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
     text = f"{figure.label} {thresholds.amount(kind, figure.value)}"
     if too_far := _too_far(figure, limit):
         return "fail", "; ".join((f"{text}, {too_far}", *figure.causes))
+    if figure.why:
+        return "inconclusive", f"{figure.label}: {figure.why}"
     if figure.low is None or figure.high is None:
         return "inconclusive", f"{text}, and no interval: too few samples"
     text += f" ({thresholds.amount(kind, figure.low)} to {thresholds.amount(kind, figure.high)})"
@@ -169,11 +171,13 @@ def _too_far(figure: Figure, limit: Limit) -> str:
         beside.append("no interval")
     if figure.doubt:
         beside.append("estimate")
+    if figure.why:
+        beside.append("warm")
     best = max(one for one in (figure.value, figure.high, figure.best) if one is not None)
     if not beside or best * thresholds.bridge(beside) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "nothing"
-    return f"{times} of the threshold, more than {' and '.join(_EXPLAINED[one] for one in beside)} can explain"
+    return f"{times} of the threshold, more than {', '.join(_EXPLAINED[one] for one in beside)} can explain"
 
 
 _EXPLAINED = {
@@ -182,4 +186,5 @@ _EXPLAINED = {
     "throttled": "a throttled clock",
     "no interval": "so few samples",
     "estimate": "an estimated peak",
+    "warm": "a cache",
 }
