@@ -28,6 +28,7 @@ FLOORS = {
     "advice": 0,
     "naming": 0,
     "peaks": 0,
+    "warned": 0,
     "report": 1,
     "machine": 2,
     "measure": 3,

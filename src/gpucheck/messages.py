@@ -30,6 +30,17 @@ NO_ENGINE = (
     r"GET was unable to find an engine",
     r"No (valid|suitable) execution plans? (found|built)",
 )
+# A library that has no kernel for one shape or dtype; another may have one, and nothing is broken. torch says
+# NOT_SUPPORTED also where cuBLASLt's heuristic returned no algorithm (ATen/cuda/CUDABlas.cpp; pytorch PR 106840, issue
+# 169956), and hipBLAS says it of single shapes too (rocm-libraries issue 3550).
+NO_KERNEL = (
+    r"(CU|HIP)(BLAS|BLASLT|DNN|SPARSE)_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)",
+    r"rocblas_status_not_implemented|miopenStatus(NotImplemented|UnsupportedOp)",
+    r"\bno (suitable |valid |cuBLASLt |hipBLASLt |matching )*(algorithm|kernel|engine|heuristic)s?\b(?! image)",
+    r"(unable|failed) to find an? (suitable |valid )*(algorithm|engine|kernel)",
+    *NO_ENGINE,
+)
+
 NVML_ASSERT = r"NVML_SUCCESS == r"
 HANDLES = r"handles_\.at\(i\)"
 NOT_READY = r"CUDA driver error: device not ready"

@@ -128,6 +128,19 @@ def test_outputs_by_their_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (paths[0].stat().st_mode & 0o777) == 0o666 & ~outputs._umask()
 
 
+def test_an_output_takes_the_place_of_the_old_file_and_never_writes_into_it(tmp_path: Path) -> None:
+    """Whoever reads the old document goes on reading it whole; another name of it keeps it."""
+    target, other = tmp_path / "x.json", tmp_path / "kept.json"
+    target.write_text("the old document")
+    os.link(target, other)
+    before = target.stat().st_ino
+    with target.open(encoding="utf-8") as reader:
+        assert session.run(smoke(output=(str(target),)), passes) == 0
+        assert reader.read() == "the old document"
+    assert other.read_text() == "the old document" and target.stat().st_ino != before
+    assert json.loads(target.read_text())["command"] == "smoke"
+
+
 def test_a_bad_path_fails_before_anything_is_done(tmp_path: Path) -> None:
     def work(emit: Emit) -> None:
         raise AssertionError("measured before the path was tried")

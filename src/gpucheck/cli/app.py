@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import gpucheck
-from gpucheck import exits
+from gpucheck import exits, warned
 from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, memory, schema, smoke, streams
 from gpucheck.cli.bench.app import app as bench_app
 from gpucheck.cli.common import add, exit_codes_epilog, tell
@@ -48,11 +48,11 @@ def root(
 add(app, "devices", devices.devices, device="all")
 add(app, "memory", memory.memory)
 add(app, "doctor", doctor.doctor, device=None)
-add(app, "explain", explain.explain)
+add(app, "explain", explain.explain, device=None)
 add(app, "smoke", smoke.smoke)
 app.add_typer(bench_app, name="bench")
 add(app, "find-batch-size", find_batch_size.find_batch_size)
-add(app, "compare", compare.compare)
+add(app, "compare", compare.compare, device=None)
 app.command("schema", epilog=exit_codes_epilog())(schema.schema)
 
 
@@ -71,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     """Run a command line. Every error ends here, as one sentence on stderr."""
     debug = "--debug" in given
+    warned.settle()
     try:
         check_where_loaded()
         code = app(given, prog_name="gpucheck", standalone_mode=False)

@@ -30,7 +30,10 @@ OUTPUT_LIMIT_BYTES = 16 * 2**20
 STDERR_TAIL_BYTES = 64 * 2**10
 
 # What `python -m` does, less the current folder on the path: a stray json.py there must not break a child.
-_BOOT = "import sys; sys.path[:] = [{root!r}] + [p for p in sys.path if p]; import {module}; sys.exit({module}.main())"
+_BOOT = (
+    "import sys; sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import warned; warned.settle(); "
+    "import {module}; sys.exit({module}.main())"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ class LineChild:
         try:
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
-        except (BrokenPipeError, OSError):
+        except (OSError, ValueError):  # gone, or ended by us and its pipe closed
             raise self._ended() from None
 
     def receive(self, timeout_s: float) -> str | None:
@@ -181,7 +184,7 @@ class LineChild:
 
     def _ended(self) -> ChildEnded:
         # The pipe is closed: the process is gone or about to be.
-        gone = _end(self._process, (self._err,), grace_s=KILL_WAIT_S)
+        gone = self._end(KILL_WAIT_S)
         return ChildEnded(self._process.returncode if gone else None, self._err.text())
 
     def stderr(self) -> str:
@@ -190,14 +193,22 @@ class LineChild:
 
     def kill(self) -> bool:
         """End the child and its group now. False when it could not be ended and was abandoned."""
-        return _end(self._process, (self._err,))
+        return self._end()
 
     def close(self, timeout_s: float = KILL_WAIT_S) -> bool:
         """Let the child end by itself (its stdin is closed), or end it. False when it had to be abandoned."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
-        return _end(self._process, (self._err,), grace_s=timeout_s)
+        return self._end(timeout_s)
+
+    def _end(self, grace_s: float = 0.0) -> bool:
+        gone = _end(self._process, (self._err,), grace_s=grace_s)
+        if gone:
+            self._out.join(KILL_WAIT_S)
+            _close(self._process.stdout, self._out)
+            _close(self._process.stdin)
+        return gone
 
     def __enter__(self) -> LineChild:
         return self
@@ -230,6 +241,10 @@ class _Reader:
     @property
     def alive(self) -> bool:
         return self.thread.is_alive()
+
+    def close(self) -> None:
+        """Close the pipe, unless somebody who outlived the child still holds its other end."""
+        _close(self._pipe, self.thread)
 
     def text(self) -> str:
         return bytes(self._data).decode("utf-8", "replace")
@@ -316,7 +331,7 @@ def _feed(process: subprocess.Popen[bytes], text: str) -> None:
     def write() -> None:
         with contextlib.suppress(OSError, ValueError):
             pipe.write(text.encode())
-            pipe.close()
+        _close(pipe)
 
     threading.Thread(target=write, daemon=True).start()
 
@@ -367,4 +382,12 @@ def _end(process: subprocess.Popen[bytes], readers: Sequence[_Reader], grace_s: 
         return False
     for reader in readers:
         reader.thread.join(KILL_WAIT_S)
+        reader.close()
     return True
+
+
+def _close(pipe: IO[bytes] | None, reader: threading.Thread | None = None) -> None:
+    """Close a pipe that `reader` has read to its end; while it still reads, closing would wait for it."""
+    if pipe is not None and (reader is None or not reader.is_alive()):
+        with contextlib.suppress(OSError):  # what was not written yet has no reader any more
+            pipe.close()

@@ -90,6 +90,11 @@ def lower_quartiles(one: Measurement) -> list[float]:
     return [stats.quantile(run.samples_s, 0.25) / run.calls_per_sample for run in one.runs if run.samples_s]
 
 
+def fastest(one: Measurement) -> float | None:
+    """The shortest time per call of all windows, seconds; None without one."""
+    return min((sample / run.calls_per_sample for run in one.runs for sample in run.samples_s), default=None)
+
+
 def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:
     """The largest of each figure over the runs; None where no run knows it."""
     found = {}

@@ -214,6 +214,12 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         ("transfer.part", "a part can be measured here", "The device has no such thing.", "leave it out with --skip"),
     ),
     "bench bandwidth": (
+        (
+            "bandwidth.operation",
+            "the device has every operation",
+            "It has no kernel for the one named; the others were measured.",
+            "",
+        ),
         ("bandwidth.result", "every operation left what it must", _CHANGED, "gpucheck smoke; sudo dmesg | grep -i xid"),
         ("bandwidth.speed", "how fast memory is read and written", "The best cold rate of the largest arrays.", ""),
         (
@@ -248,6 +254,12 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "the device multiplies in this data type",
             "It has no code for it.",
             "leave it out of --dtype",
+        ),
+        (
+            "matmul.shape",
+            "the library has a kernel for every shape",
+            "It has none for the shapes named; the others were measured.",
+            "leave the shape out; another size, or another version of torch, has one",
         ),
         ("matmul.efficiency", "how much is computed per watt", "The rate divided by the power that NVML shows.", ""),
         ("matmul.speed", "how fast the fastest product is", "The best rate over shapes and data types.", ""),
@@ -294,6 +306,12 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "torch.cuda.Stream for the copies, wait_stream before the use",
         ),
         ("overlap.streams", "the device has streams", "Without a second stream nothing can overlap.", ""),
+        (
+            "overlap.compute",
+            "the device multiplies in its fastest data type",
+            "The library has no kernel for it; copies were hidden behind float32 products.",
+            "",
+        ),
         ("overlap.device", "the device can be measured", "Overlap needs an accelerator.", "--device cuda"),
         ("overlap.memory", "there was memory to measure", _MEMORY, "gpucheck memory"),
     ),
@@ -309,6 +327,12 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "both sides multiply in float32",
             "TF32 on one side makes the comparison unfair.",
             'torch.set_float32_matmul_precision("highest")',
+        ),
+        (
+            "crossover.size",
+            "the library has a kernel for every size",
+            "It has none for the size named; the others were measured.",
+            "",
         ),
         ("crossover.device", "the device can be compared", "It needs an accelerator beside the CPU.", "--device cuda"),
         ("crossover.memory", "there was memory to measure", _MEMORY, "gpucheck memory"),
