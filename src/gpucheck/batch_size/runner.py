@@ -15,12 +15,13 @@ from typing import Any, Literal
 
 from gpucheck import errors
 from gpucheck.batch_size.exchange import IN_TRIAL, Refused, Result, Setup
-from gpucheck.batch_size.outcome import End, Raised, classify
+from gpucheck.batch_size.outcome import End, classify
 from gpucheck.batch_size.search import Attempt
 from gpucheck.batch_size.watch import ASSUMED_BASELINE_BYTES, Watch
 from gpucheck.errors import CannotLook, GpucheckError, TargetError
 from gpucheck.machine import host
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.messages import Raised
 from gpucheck.units import capacity, duration
 
 # With these the resident set follows the tensors to a few MiB; glibc's defaults keep freed memory for later.
