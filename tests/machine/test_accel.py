@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpucheck.errors import CannotLook
-from gpucheck.machine import accel
+from gpucheck.machine import accel, pulse
 from gpucheck.machine.accel import Accel
 
 
@@ -324,3 +324,13 @@ def test_peers_are_told_by_the_backend_from_source_to_destination() -> None:
     assert asked == [(torch.device("cuda:0"), torch.device("cuda:1"))]
     assert device(FakeModule()).peer_access(second) is None
     assert first.peer_access(accel.open_device("cpu")) is None
+
+
+def test_a_device_that_was_waited_for_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[object] = []
+    module = types.SimpleNamespace(synchronize=waits.append)
+    monkeypatch.setattr(pulse.PULSE, "waited", False)
+    accel.open_device("cpu").synchronize()
+    assert not pulse.PULSE.waited
+    Accel(device=torch.device("cuda", 0), module=module, name="a card").synchronize()  # type: ignore[arg-type]
+    assert pulse.PULSE.waited and len(waits) == 1

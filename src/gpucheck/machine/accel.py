@@ -19,6 +19,7 @@ import psutil
 import torch
 
 from gpucheck.errors import CannotLook
+from gpucheck.machine import pulse
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
 # APIs newer than torch 2.6, the oldest that gpucheck promises to work with: name → since. A test removes each.
@@ -113,6 +114,7 @@ class Accel:
         """Wait for the device to finish all that was asked of it."""
         if not self.is_cpu:
             self.module.synchronize(self.device) if self.kind != "mps" else self.module.synchronize()
+            pulse.PULSE.waited = True
 
     def record(self) -> Any:
         """Enqueue a time stamp on the device's current stream."""
