@@ -14,7 +14,7 @@ from gpucheck.batch_size.prepare import is_shared
 from gpucheck.batch_size.search_options import SearchOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
 from gpucheck.machine import inventory
-from gpucheck.report.events import Answered, Event, Judged, Measured, Notice, Recorder, Trial
+from gpucheck.report.events import Answered, Event, Failed, Judged, Measured, Notice, Recorder, Trial
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.units import GIB, MIB
@@ -277,6 +277,70 @@ READY = {
     "budget": {"bytes": 8 * GIB, "margin_bytes": GIB, "reason": "r", "free_bytes": 10 * GIB, "total_bytes": 12 * GIB},
     "free_at_open": 9 * GIB,
 }
+
+
+DEVICE_ERRORS = (
+    "CUDA error: uncorrectable ECC error encountered",
+    "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+    "shape '[3]' is invalid for input of size 4",
+)
+
+
+def device_error(recorder: Recorder) -> Finding:
+    (one,) = [one for one in findings(recorder) if one.id == "device.error"]
+    assert one.verdict == "fail"
+    assert len([event for event in recorder.events if isinstance(event, Failed)]) == 1
+    return one
+
+
+@pytest.mark.parametrize("message", DEVICE_ERRORS)
+def test_a_model_of_ours_that_fails_on_a_device_is_the_devices_failure(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    see(monkeypatch, GPU_FACTS)
+    raised = {"raised": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
+    scenario(setup={"stage": "build", **raised})
+    finding = device_error(find(device="cuda"))
+    assert message in finding.evidence["text"]
+    assert finding.evidence["device"] == "cuda:0"
+
+
+@pytest.mark.parametrize("message", DEVICE_ERRORS[1:])
+def test_so_is_one_that_fails_with_the_smallest_batch(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    see(monkeypatch, GPU_FACTS)
+    raised = {"raised": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
+    scenario(ready=READY, at={"1": raised}, static=1)
+    assert message in device_error(find(device="cuda", max_batch_size=1)).evidence["text"]
+
+
+def test_what_a_user_asks_of_a_model_of_ours_is_the_users_error(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    see(monkeypatch, GPU_FACTS)
+    raised = {"raised": [{"classes": RUNTIME, "message": "mat1 and mat2 shapes cannot be multiplied"}]}
+    scenario(setup={"stage": "build", "traceback": "t", **raised})
+    for asked in ({"inputs": ("x:3:float32",)}, {"dtype": "float16"}, {"amp": "bfloat16"}):
+        with pytest.raises(TargetError):
+            find(device="cuda", **asked)
+
+
+def test_a_trial_that_broke_the_device_is_a_fault(scenario: Scenario) -> None:
+    broken = {"raised": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
+    scenario(per_sample=1, **{"from": 11, "beyond": broken})
+    (fault,) = [event.fault for event in find().events if isinstance(event, Failed)]
+    assert (fault.kind, fault.cause, fault.where) == ("device", "cuda.illegal_access", "find-batch-size")
+
+
+def test_the_trials_before_the_users_error_are_told(scenario: Scenario) -> None:
+    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "at most 10"}], "traceback": "all of it"}
+    scenario(per_sample=1, **{"from": 11, "beyond": raised})
+    recorder = Recorder()
+    with pytest.raises(TargetError):
+        command(Options(target="mlp", device="cpu"), recorder)
+    trials = [event.result for event in recorder.events if isinstance(event, Trial)]
+    assert answer(recorder)["trials"] == trials
 
 
 def test_on_a_device_the_child_knows_the_budget(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:

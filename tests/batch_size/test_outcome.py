@@ -4,7 +4,8 @@ import signal
 
 import pytest
 
-from gpucheck.batch_size.outcome import BOUNDING, End, Raised, chain_of, classify
+from gpucheck.batch_size.outcome import BOUNDING, End, classify
+from gpucheck.messages import Raised, chain_of
 
 RUNTIME = ("builtins.RuntimeError", "builtins.Exception", "builtins.BaseException", "builtins.object")
 TORCH_OOM = ("torch.OutOfMemoryError", *RUNTIME)

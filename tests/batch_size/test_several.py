@@ -100,6 +100,20 @@ def test_a_device_that_cannot_be_used_does_not_cost_the_others_their_answer(
     assert "batch_size.all_devices" not in {finding.id for finding in said.findings}
 
 
+def test_a_device_that_fails_does_not_cost_the_others_their_answer(
+    scenario: Scenario, find: Callable[..., Collector]
+) -> None:
+    message = "CUDA error: uncorrectable ECC error encountered"
+    raised = [{"classes": ["torch.AcceleratorError", "builtins.RuntimeError"], "message": message}]
+    broken = {"stage": "build", "raised": raised, "traceback": ""}
+    scenario(static=GIB, per_sample=GIB // 64, devices={**UNLIKE, "cuda:0": {"setup": broken}})
+    said = find()
+    assert said.results["find_batch_size"]["device"]["id"] == "cuda:1"
+    assert [fault.device for fault in said.faults] == ["cuda:0"]
+    assert [one.id for one in said.findings if one.verdict == "fail"] == ["device.error"]
+    assert "batch_size.all_devices" not in {finding.id for finding in said.findings}
+
+
 def test_each_device_goes_on_from_its_own_trials(
     scenario: Scenario, find: Callable[..., Collector], tmp_path: Path
 ) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -289,6 +291,25 @@ def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
     text = "CUDA error: an illegal memory access was encountered"
     reason = f"the device answers nothing since planted.n0 failed: {text}"
     assert found == [("fail", f"RuntimeError: {text}"), ("skip", reason), ("skip", reason)]
+
+
+def test_what_the_device_died_of_is_a_fact() -> None:
+    fault = smoke.run([check(lambda setting: Seen(), "planted.n0")], Setting(DeadAccel()), Recorder())  # type: ignore[arg-type]
+    assert fault is not None
+    assert (fault.kind, fault.device, fault.cause, fault.poisons) == ("device", "cuda:0", "cuda.illegal_access", True)
+    assert (fault.where, fault.step) == ("smoke", "a planted check")
+
+
+def test_what_has_not_begun_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(100.0)
+    monkeypatch.setattr(smoke, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    recorder = Recorder()
+    planted = [check(lambda setting: Seen(), f"planted.n{number}") for number in range(3)]
+    # Each look at the clock is a second later; the first check runs whatever the time is.
+    assert smoke.run(planted, HERE, recorder, deadline=100.0) is None
+    found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
+    late = ("skip", "the time of --time-budget was up")
+    assert found == [("pass", ""), late, late]
 
 
 def test_warnings_stay_in_the_evidence() -> None:

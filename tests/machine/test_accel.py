@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.errors import CannotLook, RequirementMissed
-from gpucheck.machine import accel
+from gpucheck.errors import CannotLook, DeviceFailed
+from gpucheck.machine import accel, pulse
 from gpucheck.machine.accel import Accel
 
 
@@ -218,7 +218,7 @@ def test_a_clock_that_answers_nonsense_is_the_devices_fault() -> None:
     # What is below its resolution: nothing may be divided by it.
     assert one.elapsed_s(Mark(1.0), Mark(1.0)) == 1e-9
     for end in (float("nan"), 0.5, float("inf"), 1e30):
-        with pytest.raises(RequirementMissed, match="the clock of cuda:0 is broken") as raised:
+        with pytest.raises(DeviceFailed, match="the clock of cuda:0 is broken") as raised:
             one.elapsed_s(Mark(1.0), Mark(end))
         assert raised.value.finding == "device.error"
 
@@ -363,3 +363,13 @@ def test_peers_are_told_by_the_backend_from_source_to_destination() -> None:
     assert asked == [(torch.device("cuda:0"), torch.device("cuda:1"))]
     assert device(FakeModule()).peer_access(second) is None
     assert first.peer_access(accel.open_device("cpu")) is None
+
+
+def test_a_device_that_was_waited_for_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[object] = []
+    module = types.SimpleNamespace(synchronize=waits.append)
+    monkeypatch.setattr(pulse.PULSE, "waited", False)
+    accel.open_device("cpu").synchronize()
+    assert not pulse.PULSE.waited
+    Accel(device=torch.device("cuda", 0), module=module, name="a card").synchronize()  # type: ignore[arg-type]
+    assert pulse.PULSE.waited and len(waits) == 1

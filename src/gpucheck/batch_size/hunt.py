@@ -17,8 +17,8 @@ from gpucheck.batch_size.prepare import can_spill, expected_budget, is_dangerous
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.batch_size.trial_log import TrialLog
-from gpucheck.errors import CannotLook
-from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Trial
+from gpucheck.errors import CannotLook, DeviceFailed
+from gpucheck.report.events import Answered, Emit, Failed, Judged, Measured, Notice, Progress, Trial
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.units import capacity
@@ -69,8 +69,18 @@ class Hunt:
             if self.search.best is None:
                 raise
             self.refused = str(error)
+        except DeviceFailed:
+            self.limited_by = "device-broken"
+            if self.search.best is not None:
+                self._conclude()
+            elif self.results:
+                self._answer()
+            raise
         except BaseException as error:
-            if not isinstance(error, Exception):  # Ctrl-C, SIGTERM: what is known so far is the answer
+            if isinstance(error, Exception):
+                if self.results:  # what was run is told, whatever ended it
+                    self._answer()
+            else:  # Ctrl-C, SIGTERM: what is known so far is the answer
                 self.limited_by = self.limited_by or "interrupted"
                 if self.log is not None:
                     self.emit(Notice(f"go on with --resume {self.log.path}"))
@@ -161,7 +171,7 @@ class Hunt:
                 return
             if result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.lowest:
                 # What fails at the smallest size without memory's certain words is an error of the target.
-                raise ends.users_error(result, self.plan.target, self.axis, passed=None)
+                raise ends.users_error(result, self.runner.setup, self.axis, passed=None)
             self._record(result)
             if closing and self.search.confirmed:
                 return
@@ -243,8 +253,10 @@ class Hunt:
         """An end that says nothing about the size."""
         if result.outcome == "user-error":
             best = self.search.best
-            raise ends.users_error(result, self.plan.target, self.axis, passed=best.size if best else None)
+            raise ends.users_error(result, self.runner.setup, self.axis, passed=best.size if best else None)
         self.limited_by = result.outcome
+        if result.outcome == "device-broken":
+            self.emit(Failed(ends.fault(result, self.runner.setup.device)))
         self.emit(Judged(ends.undecided(result, self.axis)))
 
     # Saying

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpucheck import messages
+from gpucheck.messages import Raised
 
 Outcome = Literal[
     "fits",
@@ -34,14 +35,6 @@ BOUNDING: frozenset[Outcome] = frozenset(
 )
 # At the smallest size these are no bound: what fails there for another reason than memory is an error of the target.
 NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """One exception of a chain: the qualified names of its class and bases, and its message."""
-
-    classes: tuple[str, ...]
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +74,12 @@ MESSAGES: tuple[Row, ...] = (
     _row(messages.STORAGE_SIZE, "size-limit"),
     _row(messages.CUDNN_NOT_SUPPORTED, "size-limit"),
     _row(messages.LAUNCH_TIMEOUT, "timeout"),
-    # Errors that leave the device's context unusable.
-    _row(r"illegal memory access|illegal instruction|misaligned address|unspecified launch failure", "device-broken"),
-    _row(r"uncorrectable ECC|hardware stack error|GPU is lost|no kernel image is available", "device-broken"),
+    # Errors that leave the device's context unusable. A failed check inside a kernel is the target's own mistake.
+    *(
+        _row("|".join(cause.patterns), "device-broken")
+        for cause in messages.CAUSES
+        if (cause.poisons and cause.id not in ("cuda.device_assert", "xpu.lost")) or cause.id == "cuda.no_kernel"
+    ),
     _row(messages.LIBRARY_FAILED, "suspected"),
     _row(messages.LIBRARY_NOT_INITIALIZED, "suspected"),
     _row("|".join(messages.NO_ENGINE), "suspected"),
@@ -97,10 +93,6 @@ MESSAGES: tuple[Row, ...] = (
 )
 
 _MEMORY_CLASSES = {"torch.OutOfMemoryError": False, "builtins.MemoryError": True}
-# Messages are read only in errors that a library raises for such a cause; the words in a ValueError are the user's own.
-_SPEAKING_CLASSES = frozenset(
-    ("builtins.RuntimeError", "builtins.MemoryError", "builtins.OSError", "builtins.SystemError")
-)
 # Windows: STATUS_NO_MEMORY and STATUS_COMMITMENT_LIMIT (ntstatus.h), as unsigned exit statuses.
 _WINDOWS_OUT_OF_MEMORY = frozenset((0xC0000017, 0xC000012D))
 # Crashes near the edge of memory are reported by users; signals from outside say nothing about the size.
@@ -143,7 +135,7 @@ def _of_exception(raised: Raised, device_kind: str) -> Iterator[Outcome]:
         if name in raised.classes:
             yield _where(host, device_kind)
             return
-    if _SPEAKING_CLASSES.intersection(raised.classes):
+    if messages.SPEAKING_CLASSES.intersection(raised.classes):
         # An import that fails for want of memory says so in its message alone.
         yield from _matches(raised.message, device_kind)
     elif "builtins.ImportError" in raised.classes and "failed to map segment" in raised.message:
@@ -168,19 +160,3 @@ def _matches(text: str, device_kind: str) -> Iterator[Outcome]:
 def _where(host: bool, device_kind: str) -> Outcome:
     """Host memory is the device's own memory where the device is the CPU."""
     return "host-out-of-memory" if host and device_kind != "cpu" else "out-of-memory"
-
-
-def chain_of(error: BaseException) -> tuple[Raised, ...]:
-    """The chain of an exception as names and texts: causes first, else contexts that were not suppressed."""
-    chain: list[Raised] = []
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        classes = tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(current).__mro__)
-        chain.append(Raised(classes, str(current)))
-        following = current.__cause__
-        if following is None and not current.__suppress_context__:
-            following = current.__context__
-        current = following
-    return tuple(chain)

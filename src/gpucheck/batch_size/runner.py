@@ -13,14 +13,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from gpucheck import errors
+from gpucheck import errors, messages
+from gpucheck.batch_size import ends
 from gpucheck.batch_size.exchange import IN_TRIAL, Refused, Result, Setup
-from gpucheck.batch_size.outcome import End, Raised, classify
+from gpucheck.batch_size.outcome import End, classify
 from gpucheck.batch_size.search import Attempt
 from gpucheck.batch_size.watch import ASSUMED_BASELINE_BYTES, Watch
-from gpucheck.errors import CannotLook, GpucheckError, TargetError
+from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
 from gpucheck.machine import host
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.messages import Raised
 from gpucheck.units import capacity, duration
 
 # With these the resident set follows the tensors to a few MiB; glibc's defaults keep freed memory for later.
@@ -224,7 +226,11 @@ class Runner:
     def _unprepared(self, answer: dict[str, Any] | None, end: End) -> Exception:
         """What to raise where a child could not be set up."""
         if answer is not None and "error" in answer:
-            return _rebuilt(answer["error"])
+            error = _rebuilt(answer["error"])
+            cause = messages.cause_of(error.why) if isinstance(error, CannotLook) else None
+            if cause is not None and cause.whose == "device":
+                return DeviceFailed(error.what, error.why, cause.fix, device=self.setup.device)
+            return error
         if end.timed_out:
             return CannotLook(
                 f"no trial could start within {duration(self.start_timeout_s)}",
@@ -240,7 +246,10 @@ class Runner:
         if outcome in ("out-of-memory", "host-out-of-memory"):
             return Refused(outcome, reason)
         trace = answer["traceback"] if answer is not None else end.stderr_tail
-        if answer is not None and answer.get("stage") == "device":
+        opening = answer is not None and answer.get("stage") == "device"
+        if end.raised and (failed := ends.failed_device(self.setup, reason, opening=opening)) is not None:
+            return failed
+        if opening:
             return CannotLook(f"{self.setup.device} cannot be used", reason, "see `gpucheck smoke`")
         if answer is None and not end.raised:
             return CannotLook("the process for the trials ended before its first", reason, "run again with --debug")

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from gpucheck.batch_size import ends
 from gpucheck.batch_size.recipe import in_words, kind_of_size
-from gpucheck.errors import CannotLook
-from gpucheck.report.events import Answered, Emit, Event, Judged, Notice, Progress, Trial
+from gpucheck.errors import CannotLook, DeviceFailed
+from gpucheck.machine import faults
+from gpucheck.report.events import Answered, Emit, Event, Finished, Judged, Notice, Progress, Trial
 from gpucheck.report.finding import Finding
 
 # Devices are unlike where their rates or sizes differ by more than trials of one device do.
@@ -41,19 +43,25 @@ class Split:
 def each(ids: Sequence[str], search: Callable[[str, int, Emit], None], emit: Emit) -> None:
     """Search on each device; `search` is given the device, how many are left with it, and where to say what it finds.
 
-    A device that cannot be looked at does not cost the others their answer; raises its CannotLook in the end.
+    A device that fails, or cannot be looked at, does not cost the others their answer; raises the CannotLook of the
+    latter in the end.
     """
     answers: list[dict[str, Any]] = []
     unseen: list[CannotLook] = []
+    failed = False
     for place, device in enumerate(ids):
         try:
             search(device, len(ids) - place, _Relay(device, answers, emit))
+        except DeviceFailed as error:
+            failed = True
+            faults.tell(faults.of(error, ends.WHERE, device), emit)
         except CannotLook as error:
             unseen.append(error)
             emit(Notice(f"{device}: {error}", "warning"))
         finally:  # a signal too leaves what is known
             _say(answers, len(ids), emit)
-    if answers and not unseen:
+            emit(Finished(device))
+    if answers and not unseen and not failed:
         emit(Judged(finding(answers)))
     if unseen:
         raise unseen[0]

@@ -14,7 +14,7 @@ import gpucheck
 from gpucheck import exits, warned
 from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, memory, schema, smoke, streams
 from gpucheck.cli.bench.app import app as bench_app
-from gpucheck.cli.common import add, exit_codes_epilog, tell
+from gpucheck.cli.common import add, exit_codes_epilog, tell, tell_bug
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
 
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
@@ -100,8 +100,9 @@ def _run(given: list[str]) -> int:
         return exits.INTERRUPTED
     except Terminated:
         return exits.TERMINATED
-    except Exception:  # noqa: BLE001 (the one place that turns a bug into its exit status)
-        return _bug(given)
+    except Exception as error:  # noqa: BLE001 (the one place that turns a bug outside a session into its exit status)
+        tell_bug(error, given)
+        return exits.BUG
 
 
 def check_where_loaded() -> None:
@@ -158,21 +159,8 @@ def _could_not_print(error: OSError) -> int:
         _silence_stdout()
         return exits.CLOSED_STDOUT
     if error.errno not in (errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EBADF, errno.EDQUOT):
-        return _bug(sys.argv[1:])
+        tell_bug(error, sys.argv[1:])
+        return exits.BUG
     _silence_stdout()
     print(f"gpucheck: stdout could not be written; {os.strerror(error.errno)}", file=sys.stderr)
     return exits.COULD_NOT_LOOK
-
-
-def _bug(given: Sequence[str]) -> int:
-    import platform
-    import traceback
-
-    traceback.print_exc()
-    print(
-        f"gpucheck: this is a bug in gpucheck {gpucheck.__version__} (Python {platform.python_version()}, "
-        f"{platform.system()}); please report it with the lines above, the command `gpucheck {' '.join(given)}` "
-        "and the output of `gpucheck devices`, at the project's issue tracker",
-        file=sys.stderr,
-    )
-    return exits.BUG

@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,3 +128,19 @@ def tell(error: GpucheckError, *, debug: bool = False) -> None:
         if isinstance(error, TargetError) and error.trace:
             print(error.trace, file=sys.stderr)
     print(f"gpucheck: {' '.join(str(error).split())}", file=sys.stderr)
+
+
+def tell_bug(error: BaseException, given: Sequence[str]) -> None:
+    """The traceback of an error that is ours, and where to report it, on stderr; `given` is the command line."""
+    import platform
+    import traceback
+
+    import gpucheck
+
+    traceback.print_exception(error)
+    print(
+        f"gpucheck: this is a bug in gpucheck {gpucheck.__version__} (Python {platform.python_version()}, "
+        f"{platform.system()}); please report it with the lines above, the command `gpucheck {' '.join(given)}` "
+        "and the output of `gpucheck devices`, at the project's issue tracker",
+        file=sys.stderr,
+    )

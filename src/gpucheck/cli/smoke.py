@@ -27,9 +27,16 @@ def smoke(
     skip: Annotated[
         list[str] | None, typer.Option("--skip", metavar="PREFIX", help="No ids that begin so. Repeatable.")
     ] = None,
+    time_budget: Annotated[
+        str,
+        typer.Option("--time-budget", metavar="TIME", help="Skip the checks that have not begun by then; default 5m."),
+    ] = "",
 ) -> int:
     """Does everything that a training job relies on work here? For CI."""
+    from gpucheck import units
     from gpucheck.cli import session
+
+    budget_s = units.parse_duration(time_budget) if time_budget else None
 
     def check(emit: Emit) -> None:
         from gpucheck.machine import torch_import
@@ -43,6 +50,7 @@ def smoke(
             min_devices=min_devices,
             only=tuple(only or ()),
             skip=tuple(skip or ()),
+            time_budget_s=budget_s if budget_s is not None else health.DEFAULT_BUDGET_S,
         )
         health.command(options, emit)
 

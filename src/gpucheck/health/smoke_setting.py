@@ -144,11 +144,6 @@ def unchanged(accel: Accel) -> Iterator[None]:
             switch.write(value)
 
 
-def broken(accel: Accel) -> str | None:
-    """Why the device answers nothing any more (a CUDA error is sticky in its process); None while it works."""
-    return accel.why_broken()
-
-
 def first_line(said: object) -> str:
     """The first line of what an error or a warning says; its class where it says nothing."""
     return (str(said).strip().splitlines() or [type(said).__name__])[0]

@@ -21,7 +21,8 @@ import psutil
 import torch
 
 from gpucheck import messages
-from gpucheck.errors import CannotLook, RequirementMissed
+from gpucheck.errors import CannotLook, DeviceFailed
+from gpucheck.machine import pulse
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
 # APIs newer than torch 2.6, the oldest that gpucheck promises to work with: name → since. A test removes each.
@@ -123,6 +124,7 @@ class Accel:
         """Wait for the device to finish all that was asked of it."""
         if not self.is_cpu:
             self.module.synchronize(self.device) if self.kind != "mps" else self.module.synchronize()
+            pulse.PULSE.waited = True
 
     def record(self) -> Any:
         """Enqueue a time stamp on the device's current stream."""
@@ -137,15 +139,15 @@ class Accel:
     def elapsed_s(self, start: Any, end: Any) -> float:
         """Seconds between two time stamps that the device has passed, more than 0.
 
-        Raises RequirementMissed for what no clock says: windows are made as long as it tells.
+        Raises DeviceFailed for what no clock says: windows are made as long as it tells.
         """
         seconds = float(start.elapsed_time(end)) / 1e3
         if not 0 <= seconds <= MOST_ELAPSED_S:
-            raise RequirementMissed(
+            raise DeviceFailed(
                 f"the clock of {self.id} is broken",
                 f"it counts {seconds:g} s from one time stamp to the next",
                 "run `gpucheck smoke`",
-                finding="device.error",
+                device=self.id,
             )
         return max(seconds, LEAST_ELAPSED_S)
 

@@ -27,6 +27,7 @@ def merge(reports: Sequence[Report]) -> Report:
         measurements=merged_measurements(reports),
         findings=merged_findings(reports),
         notices=tuple(dict.fromkeys(notice for one in reports for notice in one.notices)),
+        faults=tuple(fault for one in reports for fault in one.faults),
     )
 
 

@@ -31,6 +31,7 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
         emit,
         lambda accel, deadline: _rows(options, accel, emit, deadline),
         lambda accel, facts, measured: judge(measured, share.part_of(accel, facts)),
+        name="bandwidth",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
         shared=shared,

@@ -56,6 +56,7 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
         emit,
         rows,
         conclude,
+        name="crossover",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
         shared=shared,

@@ -64,6 +64,7 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
         emit,
         rows,
         conclude,
+        name="matmul",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: default_s(options, accel),
         shared=shared,

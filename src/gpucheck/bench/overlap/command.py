@@ -42,6 +42,7 @@ def command(options: Options, emit: Emit, shared: Shared = ALONE) -> None:
         emit,
         lambda accel, deadline: _rows(options, accel, emit, deadline),
         conclude,
+        name="overlap",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
         shared=shared,

@@ -349,9 +349,52 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
 }
 
 
+# What breaks any command off.
+_FAULTS = (
+    (
+        "device.error",
+        "bench, memory, smoke and find-batch-size",
+        "the device works",
+        "The device, its driver or a library of its failed in the middle of the work: an error that is known as a "
+        "device's, a small kernel that fails in a fresh process too, or no answer at all. What was measured before is "
+        "kept and judged; a threshold is not met by it.",
+        "the fix that stands with it; else gpucheck smoke, and sudo dmesg | grep -i xid",
+    ),
+    (
+        "device.memory",
+        "bench, memory, smoke and find-batch-size",
+        "there was memory to work in",
+        "Memory ran out on the device or the host in the middle of the work: mostly another process took it.",
+        "gpucheck memory shows whose it is; run it again when there is more",
+    ),
+    (
+        "gpucheck.error",
+        "devices, and every other command",
+        "gpucheck itself works",
+        "An error of gpucheck's own ended the command. What was found until then is in the report.",
+        "report it with the traceback at the project's issue tracker",
+    ),
+)
+
+
 def _of_any_benchmark(name: str) -> dict[str, Page]:
     """What every benchmark judges beside its own figures."""
     return {
+        f"{name}.error": Page(
+            f"{name}.error",
+            f"bench {name}",
+            "the benchmark came to its end",
+            "It raised an error, and a small kernel in a fresh process works: a shape or a call that this torch does "
+            "not take, or a bug of gpucheck's. What was measured before is kept and judged.",
+            f"gpucheck bench {name} --debug, and report what it says",
+        ),
+        f"{name}.skipped": Page(
+            f"{name}.skipped",
+            f"bench {name}",
+            "the device could be measured",
+            "A device failed before, and this process cannot use it any more: the finding device.error says how.",
+            "what device.error says; then run it again",
+        ),
         f"{name}.clock": Page(
             f"{name}.clock",
             f"bench {name}",
@@ -383,7 +426,7 @@ def _of_threshold(one: Threshold) -> Page:
 
 
 def _pages() -> dict[str, Page]:
-    pages = {row[0]: Page(row[0], "smoke", *row[1:]) for row in _SMOKE}
+    pages = {row[0]: Page(row[0], "smoke", *row[1:]) for row in _SMOKE} | {row[0]: Page(*row) for row in _FAULTS}
     for command, rows in _BENCH.items():
         pages |= {row[0]: Page(row[0], command, *row[1:]) for row in rows}
         pages |= _of_any_benchmark(command.removeprefix("bench ")) if command != "bench" else {}
