@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size import after, hunt, predict, predict_guide
+from gpucheck.batch_size import after, in_time, predict, predict_guide
 from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.exchange import Result, Setup
 from gpucheck.batch_size.forecast import Forecast, Need
@@ -59,6 +59,9 @@ class Clocked(Runner):
     noise = 1.0
     method = "VmHWM"
 
+    def load_ahead(self) -> None:
+        """Nothing loads here."""
+
     def start(self) -> dict[str, Any]:
         self.clock.now += START_S
         self.start_s, self._child, self._fresh = START_S, SimpleNamespace(kill=lambda: None), True  # type: ignore[assignment]
@@ -74,7 +77,7 @@ class Clocked(Runner):
         self.clock.now = min(self.clock.now + steps * each, deadline)
         cut = self.clock.now >= deadline
         peak = 100 * MIB + attempt.size * MIB
-        outcome: Any = "timeout" if cut else "fits" if peak <= self.setup.budget_bytes else "over-budget"
+        outcome: Any = "out-of-time" if cut else "fits" if peak <= self.setup.budget_bytes else "over-budget"
         held = {"peak_bytes": peak, "compute_peak_bytes": peak, "steps_s": (each,) * steps}
         return Result(attempt.size, attempt.purpose, True, outcome, cut=cut, **({} if cut else held))
 
@@ -84,7 +87,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for name, value in {"clock": clock, "noise": 1.0, "method": "VmHWM"}.items():
         monkeypatch.setattr(Clocked, name, value)
-    monkeypatch.setattr(hunt, "time", clock)
+    monkeypatch.setattr(in_time, "time", clock)
     monkeypatch.setattr(after, "time", clock)
     monkeypatch.setattr(after, "Runner", Clocked)
     # Sizes are found by trials alone.

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from gpucheck.batch_size import answer, knee, recommend
 from gpucheck.batch_size.exchange import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result
-from gpucheck.batch_size.forecast import Need
 from gpucheck.batch_size.recipe import in_words, kind_of_size
 from gpucheck.batch_size.recommend import Recommended
 from gpucheck.batch_size.runner import Runner
@@ -45,18 +44,11 @@ class After:
         self._before = 0
         self._default: Runner | None = None
 
-    def need(self, *, recommending: bool) -> Need:
-        """What it takes, with a run of the size to recommend where that is another; a second such is left out."""
-        setup = self.runner.setup
-        checks = (1 if setup.mode == "train" else 0) + (2 if self.axis is None else 0)
-        # A partial batch of one takes next to nothing.
-        steps = checks - (1 if self.axis is None else 0)
-        # With the default malloc each size has a child of its own.
-        sizes = (1 if setup.is_cpu else 0) + (1 if recommending else 0)
-        starts = sizes if setup.is_cpu or self.runner.one_trial_each else 0
-        starts += checks if self.runner.one_trial_each else 0
-        # A start is waited for, whether or not one comes.
-        return Need(checks + sizes, steps + STEPS_CONFIRMED * sizes, max(1, starts))
+    def leave_out(self, largest: int, why: str) -> None:
+        """Run nothing of it but a batch of 1 where the model may not train with that, and say why."""
+        self.recommended = Recommended(reason=why)
+        if self.runner.ready.get("smallest_batch", 1) > 1 and largest > 1 and self.axis is None:
+            self._check_each([("partial batch", 1)])
 
     def run(self, results: Sequence[Result], largest: int, aim: float, multiple_of: int = 1) -> None:
         """Run what follows the confirmation of `largest`; a size to use takes at most `aim` bytes."""
@@ -78,6 +70,11 @@ class After:
         wanted: list[tuple[str, int]] = [("evaluation", largest)] if self.runner.setup.mode == "train" else []
         if self.axis is None:  # along an axis the batch is fixed
             wanted += [("partial batch", size) for size in dict.fromkeys((largest - 1, 1)) if 1 <= size < largest]
+        known = {(check.purpose, check.size) for check in self.checks}
+        self._check_each([one for one in wanted if one not in known])
+
+    def _check_each(self, wanted: Sequence[tuple[str, int]]) -> None:
+        """One step of each purpose and size, as far as there is time."""
         for purpose, size in wanted:
             needed = self._needed(size, steps=1)
             if needed is None:
