@@ -64,10 +64,13 @@ class Forecast:
         """How long what is needed takes at a size, in seconds, a child's start taking `start_s`."""
         return self._fixed(start_s, need) + need.steps * self._step_s(size)
 
-    def affordable(self, left_s: float, start_s: float, need: Need, *, reserve: float = TIME_RESERVE) -> int | None:
+    def affordable(
+        self, left_s: float, start_s: float, need: Need, *, reserve: float = TIME_RESERVE, hopeful: bool = False
+    ) -> int | None:
         """The largest size at which what is needed fits into `left_s`, a child's start taking `start_s`; None: any.
 
-        What is needed is taken to last `reserve` times what is forecast.
+        What is needed is taken to last `reserve` times what is forecast. `hopeful` is for a trial that may be lost:
+        time may then grow by less than the size beyond the largest that was timed.
         """
         timed = self._timed()
         if not timed or timed[-1][1] <= 0:
@@ -76,7 +79,7 @@ class Forecast:
         share = (left_s / reserve - self._fixed(start_s, need)) / need.steps / seconds
         if share <= 0:
             return 0
-        return int(size * (share if share < 1 else share ** (1 / self._growth())))
+        return int(size * (share if share < 1 else share ** (1 / self._growth(hopeful=hopeful))))
 
     def _timed(self) -> list[tuple[int, float]]:
         """Each size that was timed and the median of its later steps, smallest first."""
@@ -100,17 +103,17 @@ class Forecast:
         (low, least), (high, most) = timed[above - 1], timed[above]
         return least + (most - least) * (size - low) / (high - low)
 
-    def _growth(self) -> float:
-        """The power of the size with which time grows beyond the largest that was timed.
+    def _growth(self, *, hopeful: bool = False) -> float:
+        """The power of the size with which time grows beyond the largest that was timed, at least 1.
 
-        What was seen, or half-way from there to 1 where it was less: the part that does not grow matters ever less.
+        `hopeful`, where less than that was seen it is half-way from there to 1: what does not grow matters ever less.
         """
         *smaller, (size, seconds) = self._timed()
         before = next(((s, t) for s, t in reversed(smaller) if s * APART <= size and t > 0), None)
         if before is None or seconds <= 0:
-            return UNKNOWN_GROWTH
+            return UNKNOWN_GROWTH if hopeful else 1.0
         seen = math.log(seconds / before[1]) / math.log(size / before[0])
-        return min(STEEPEST, seen) if seen >= 1 else (1 + max(seen, 0.0)) / 2
+        return min(STEEPEST, seen) if seen >= 1 else (1 + max(seen, 0.0)) / 2 if hopeful else 1.0
 
     def _fixed(self, start_s: float, need: Need) -> float:
         """What does not grow with the size: starts with what warms up in them, and what a compiler takes."""

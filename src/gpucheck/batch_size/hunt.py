@@ -11,7 +11,7 @@ from gpucheck.batch_size.after import After
 from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.exchange import STEPS_CONFIRMED, Refused, Result
 from gpucheck.batch_size.forecast import Forecast
-from gpucheck.batch_size.in_time import InTime
+from gpucheck.batch_size.in_time import OPEN_SHARE, InTime
 from gpucheck.batch_size.options import Plan
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
 from gpucheck.batch_size.predict_guide import Guide, available
@@ -26,8 +26,6 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.units import capacity
 
-# With more than this share of its time left a search whose bracket is open goes on.
-OPEN_SHARE = 1 / 3
 # Trials beyond the bound, each time that there is time for them.
 MORE_TRIALS = 4
 # So many sizes that are killed, and not for want of memory, show that the program has its own reasons.

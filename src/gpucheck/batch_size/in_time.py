@@ -17,6 +17,10 @@ from gpucheck.batch_size.search import Attempt, Record, Search
 WORTHWHILE = 1.1
 # So much larger, it has a trial before its confirmation: what it takes is hardly known.
 FAR = 2.0
+# Where time in proportion to the size allows nothing larger, what might be so much larger all the same is tried.
+VERY_FAR = 4.0
+# With more than this share of its time left a search whose bracket is open goes on.
+OPEN_SHARE = 1 / 3
 # A search that ran out of time is worth running again with so many times of it, at least and at most.
 LEAST_MORE, MOST_MORE = 3, 20
 # What follows a search of seconds has time to load torch once more.
@@ -78,26 +82,38 @@ class InTime:
         if attempt.purpose == "confirm":
             trial = again
         best_again_s = self.forecast.takes(best.size, self.runner.next_start_s, again)
-        may_confirm = best_again_s <= self.left and not self.search.confirmed
-        if best_again_s <= self.left and attempt.purpose == "search":
+        has_time = best_again_s <= self.left
+        may_confirm = has_time and not self.search.confirmed
+        if has_time and attempt.purpose == "search":
             whole, alone = self._most(trial + again, attempt.size), self._most(again, attempt.size)
             if whole == attempt.size or (alone < attempt.size and whole > FAR * best.size):
                 self._kept_s = best_again_s if may_confirm else 0.0
                 return Attempt(whole)
             # Near the best, or at its aim, the time for two trials of a size goes to one that confirms it as well.
-            if alone == attempt.size or alone > WORTHWHILE * best.size:
-                self.unproven = alone
-                return Attempt(alone, "confirm")
-        # Much more that passed once says more than the best again, which comes before what is hardly more.
-        least, reserve = (FAR, TIME_RESERVE) if may_confirm else (WORTHWHILE, 1.0)
-        size = self._most(trial, attempt.size, reserve)
-        if size > least * best.size or (size == attempt.size and not may_confirm):
-            return Attempt(size, attempt.purpose)
-        return Attempt(best.size, "confirm") if may_confirm else None
+            if alone == attempt.size or alone > FAR * best.size:
+                return self._at_once(alone)
+            # Of a small size's time most is not its samples': then far larger ones take hardly longer.
+            hoped = self._most(trial, attempt.size, hopeful=True)
+            if hoped > VERY_FAR * best.size:
+                return Attempt(hoped)
+            if alone > WORTHWHILE * best.size:
+                return self._at_once(alone)
+        if may_confirm:
+            return Attempt(best.size, "confirm")
+        if self.search.confirmed and self.left < OPEN_SHARE * self.seconds:
+            return None
+        size = self._most(trial, attempt.size, reserve=1.0, hopeful=True)
+        return Attempt(size, attempt.purpose) if size == attempt.size or size > WORTHWHILE * best.size else None
 
-    def _most(self, need: Need, size: int, reserve: float = TIME_RESERVE) -> int:
+    def _at_once(self, size: int) -> Attempt:
+        """A size that is confirmed where it passes, and is no failed confirmation where it does not."""
+        self.unproven = size
+        return Attempt(size, "confirm")
+
+    def _most(self, need: Need, size: int, *, reserve: float = TIME_RESERVE, hopeful: bool = False) -> int:
         """The largest size up to `size` for which there is time."""
-        most = self.forecast.affordable(self.left, self.runner.next_start_s, need, reserve=reserve)
+        start_s = self.runner.next_start_s
+        most = self.forecast.affordable(self.left, start_s, need, reserve=reserve, hopeful=hopeful)
         if self._cut is not None:  # it took longer than its time: so much is known, and twice that is a guess
             cut, seconds = self._cut
             slow = int(cut * self.left / (2 * max(seconds, LEAST_S)))
