@@ -8,7 +8,8 @@ process, and the same limit on what is allocated. "Largest: N" is refuted where 
 N·(1 + 2·tolerance) does; "at least N" only where N does not. Peaks repeat to some per cent, so that a size counts as it
 comes out twice in a row. An answer that says nothing (no size passed in time) cannot be refuted, and is counted apart.
 
-`--load` keeps so many processes busy beside each search. Each run is kept in the file as it ends, and an interrupted
+`--load` keeps so many processes busy beside each search; on a machine that others keep busy `--threads 1` lets a search
+come to an end. Each run is kept in the file as it ends, and an interrupted
 benchmark goes on from there; `benchmarks/results/batch-models-cpu.jsonl` has the runs of the last change to the search.
 Exits 1 where an answer is refuted. Linux alone: the peak is read from /proc.
 """
@@ -737,12 +738,15 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=[model.name for model in MODELS], help="may be repeated")
     parser.add_argument("--memory-limit", default="256MiB")
     parser.add_argument("--time-budget", default="60s")
+    parser.add_argument("--threads", type=int, help="OMP_NUM_THREADS of searches and training; default as it is")
     parser.add_argument("--load", type=int, default=0, help="processes that compute beside each search")
     parser.add_argument("--train", nargs=3, metavar=("MODEL", "SIZE", "BUDGET"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if not sys.platform.startswith("linux"):
         parser.error("the peak of a process is read from /proc, which is Linux's")
     by_name = {model.name: model for model in MODELS}
+    if given.threads:
+        os.environ["OMP_NUM_THREADS"] = str(given.threads)
     if given.train:
         name, size, budget = given.train
         print(json.dumps(train(by_name[name], int(size), int(budget))))

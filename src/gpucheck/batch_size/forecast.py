@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpucheck.batch_size.exchange import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Result
@@ -70,9 +70,9 @@ class Forecast:
         """The largest size at which what is needed fits into `left_s`, a child's start taking `start_s`; None: any.
 
         What is needed is taken to last `reserve` times what is forecast. `hopeful` is for a trial that may be lost:
-        time may then grow by less than the size beyond the largest that was timed.
+        its steps may be as fast as the fastest that was seen, and time may grow by less than the size.
         """
-        timed = self._timed()
+        timed = self._timed(min if hopeful else statistics.median)
         if not timed or timed[-1][1] <= 0:
             return None
         size, seconds = timed[-1]
@@ -81,13 +81,13 @@ class Forecast:
             return 0
         return int(size * (share if share < 1 else share ** (1 / self._growth(hopeful=hopeful))))
 
-    def _timed(self) -> list[tuple[int, float]]:
-        """Each size that was timed and the median of its later steps, smallest first."""
+    def _timed(self, of: Callable[[list[float]], float] = statistics.median) -> list[tuple[int, float]]:
+        """Each size that was timed and the median (`of`) of its later steps, smallest first."""
         steps: dict[int, list[float]] = {}
         for result in self.results:
             if result.steps_s:
                 steps.setdefault(result.size, []).extend(result.later_s or result.steps_s)
-        return sorted((size, statistics.median(times)) for size, times in steps.items())
+        return sorted((size, of(times)) for size, times in steps.items())
 
     def _step_s(self, size: int) -> float:
         """A later step: between sizes that were timed in a straight line, beyond them at least in proportion."""

@@ -222,9 +222,9 @@ class Search:
             return Attempt(self._first)
         if tried[0] <= self.lowest:
             return None
-        # One that took longer than its time may take any time: as far down as after two that failed.
-        slow = any(r.outcome == "out-of-time" for r in self.records)
-        return Attempt(max(self.lowest, self.rounded(tried[0] / DOWN ** (2 ** (len(tried) - 1 + slow)))))
+        # One that took longer than its time may take any time: as far down as after two that failed, at least.
+        times = len(tried) if self.records[-1].outcome != "out-of-time" else max(2, len(tried))
+        return Attempt(max(self.lowest, self.rounded(tried[0] / DOWN ** (2 ** (times - 1)))))
 
     @property
     def _highest(self) -> int:
