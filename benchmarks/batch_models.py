@@ -45,6 +45,9 @@ STEPS = 6
 # One run of a size may lie above the budget by noise: it counts as it comes out so often.
 AGREE = 2
 TRAINING_LIMIT_S = 300.0
+# A thread's stack counts as allocated (8 MiB), and two processes do not start the same ones before they are measured:
+# so much more may be allocated, not used, where a size is to train.
+ALLOCATED_SLACK_BYTES = 16 * 2**20
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_ARENA_MAX": "1"}
 # On a busy machine threads that spin while they wait take most of the time; memory is the same.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -622,15 +625,15 @@ def trained(model: Model, size: int, run: Run, *, claimed: bool) -> Trained:
     """Train with one size, in a process of its own, and once more where that does not come out as `claimed`."""
     results, fits = [], []
     while len(fits) < AGREE and claimed not in fits:
-        results.append(_trained_once(model, size, run.budget_bytes))
+        results.append(_trained_once(model, size, run.budget_bytes, ALLOCATED_SLACK_BYTES if claimed else 0))
         peak = results[-1].get("peak_bytes")
         fits.append(None if "failure" in results[-1] else peak is not None and peak <= run.budget_bytes)
     why = next((f"; {one['failure']}" for one in results if "failure" in one), "")
     return Trained(size, tuple(fits), tuple(one.get("peak_bytes") for one in results), why)
 
 
-def _trained_once(model: Model, size: int, budget_bytes: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--train", model.name, str(size), str(budget_bytes)]
+def _trained_once(model: Model, size: int, budget_bytes: int, slack_bytes: int) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--train", model.name, str(size), str(budget_bytes), str(slack_bytes)]
     environment = {**os.environ, **MALLOC, **PATIENT}
     try:
         done = subprocess.run(
@@ -647,8 +650,8 @@ def _trained_once(model: Model, size: int, budget_bytes: int) -> dict[str, Any]:
 # The process that trains
 
 
-def train(model: Model, size: int, budget_bytes: int) -> dict[str, Any]:
-    """Steps with batches of `size`; what is allocated beyond a quarter more than the budget fails."""
+def train(model: Model, size: int, budget_bytes: int, slack_bytes: int) -> dict[str, Any]:
+    """Steps with batches of `size`; what is allocated beyond a quarter more than the budget, and the slack, fails."""
     import resource
 
     Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
@@ -657,7 +660,7 @@ def train(model: Model, size: int, budget_bytes: int) -> dict[str, Any]:
     torch.mm(torch.randn(600, 600), torch.randn(600, 600))
     before = _status_bytes("VmRSS")
     # As the search does: machines survive a wrong answer, and allocators have room of their own.
-    limit = _status_bytes("VmData") + max(budget_bytes * 5 // 4, budget_bytes + 2**26)
+    limit = _status_bytes("VmData") + max(budget_bytes * 5 // 4, budget_bytes + 2**26) + slack_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM begins anew
     made = globals()[model.name]()
@@ -740,7 +743,7 @@ def main() -> int:
     parser.add_argument("--time-budget", default="60s")
     parser.add_argument("--threads", type=int, help="OMP_NUM_THREADS of searches and training; default as it is")
     parser.add_argument("--load", type=int, default=0, help="processes that compute beside each search")
-    parser.add_argument("--train", nargs=3, metavar=("MODEL", "SIZE", "BUDGET"), help=argparse.SUPPRESS)
+    parser.add_argument("--train", nargs=4, metavar=("MODEL", "SIZE", "BUDGET", "SLACK"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if not sys.platform.startswith("linux"):
         parser.error("the peak of a process is read from /proc, which is Linux's")
@@ -748,8 +751,8 @@ def main() -> int:
     if given.threads:
         os.environ["OMP_NUM_THREADS"] = str(given.threads)
     if given.train:
-        name, size, budget = given.train
-        print(json.dumps(train(by_name[name], int(size), int(budget))))
+        name, *figures = given.train
+        print(json.dumps(train(by_name[name], *map(int, figures))))
         return 0
     import run_file
 
