@@ -244,7 +244,7 @@ def conv_normalised() -> SimpleNamespace:
 
 def conv_of_volumes() -> SimpleNamespace:
     layers = [nn.Conv3d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv3d(8, 8, 3, stride=2), nn.ReLU(), nn.Flatten()]
-    return parts(nn.Sequential(*layers, nn.LazyLinear(10)), classes(1, 12, 12, 12), F.cross_entropy)
+    return parts(nn.Sequential(*layers, nn.Linear(1000, 10)), classes(1, 12, 12, 12), F.cross_entropy)
 
 
 def conv_depthwise() -> SimpleNamespace:
@@ -680,17 +680,16 @@ def train(model: Model, size: int, budget_bytes: int, slack_bytes: int) -> dict[
 
 def _loop(made: SimpleNamespace, batch: Callable[[SimpleNamespace], Batch], steps: int) -> None:
     made.model.train()
-    optimizer = getattr(made, "optimizer", None)
-    for step in range(steps):
+    optimizer = getattr(made, "optimizer", None) or torch.optim.AdamW(made.model.parameters(), lr=1e-3)
+    for _ in range(steps):
         inputs, wanted = batch(made)
-        if step == 0:
-            if optimizer is None:  # lazy layers have weights once they have run
-                with torch.no_grad():
-                    made.model(*(one[:2] for one in inputs) if isinstance(inputs, tuple) else (inputs[:2],))
-            optimizer = optimizer or torch.optim.AdamW(made.model.parameters(), lr=1e-3)
         optimizer.zero_grad(set_to_none=True)
-        made.loss(made.model(*inputs) if isinstance(inputs, tuple) else made.model(inputs), wanted).backward()
+        # Held until the end of the step, as most loops do.
+        output = made.model(*inputs) if isinstance(inputs, tuple) else made.model(inputs)
+        loss = made.loss(output, wanted)
+        loss.backward()
         optimizer.step()
+        del output, loss
 
 
 def _status_bytes(name: str) -> int:
