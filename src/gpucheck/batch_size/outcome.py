@@ -24,26 +24,35 @@ Outcome = Literal[
     "size-limit",
     "spill",
     "timeout",
+    "killed",
+    "out-of-time",
     "user-error",
     "device-broken",
     "inconclusive",
 ]
 FITS: Outcome = "fits"
-# The outcomes that say "this many are too many" and so bound the search from above.
+# The outcomes that say "this many are too many" and so bound the search from above. `out-of-time`, which the time of
+# the whole search ended, says nothing of the size; `killed` bounds it until another size is killed too.
 BOUNDING: frozenset[Outcome] = frozenset(
-    ("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "size-limit", "spill", "timeout")
+    ("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "size-limit", "spill", "timeout", "killed")
 )
+# Memory ran out, by class or by message.
+MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
 # At the smallest size these are no bound: what fails there for another reason than memory is an error of the target.
 NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a trial ended. `raised` is the chain from the exception caught to its last cause; `killed_by` is a signal."""
+    """How a trial ended. `raised` is the chain from the exception caught to its last cause; `killed_by` is a signal.
+
+    `kernel_says_memory` is True where the kernel counted a kill for want of memory meanwhile.
+    """
 
     raised: tuple[Raised, ...] = ()
     exit_status: int | None = None
     killed_by: int | None = None
+    kernel_says_memory: bool = False
     timed_out: bool = False
     stderr_tail: str = ""
 
@@ -92,6 +101,10 @@ MESSAGES: tuple[Row, ...] = (
     _row(f"{messages.NO_THREAD}|{messages.NO_SEGMENT}", "suspected"),
 )
 
+# What was asked for at once: torch's CPU allocator counts bytes, those of devices round to a unit.
+_ASKED = re.compile(r"tried to allocate ([0-9.]+) (bytes|[KMGT]iB|[KMGT]B)\b", re.IGNORECASE)
+_UNITS = {"bytes": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
 _MEMORY_CLASSES = {"torch.OutOfMemoryError": False, "builtins.MemoryError": True}
 # Windows: STATUS_NO_MEMORY and STATUS_COMMITMENT_LIMIT (ntstatus.h), as unsigned exit statuses.
 _WINDOWS_OUT_OF_MEMORY = frozenset((0xC0000017, 0xC000012D))
@@ -113,7 +126,7 @@ def classify(end: End, device_kind: str) -> Outcome:
     if end.raised:
         return _of_chain(end.raised, device_kind)
     if end.killed_by is not None:
-        return _of_signal(end.killed_by, end.stderr_tail, device_kind)
+        return _of_signal(end, end.killed_by, device_kind)
     if end.exit_status:
         if end.exit_status & 0xFFFFFFFF in _WINDOWS_OUT_OF_MEMORY:
             return "host-out-of-memory"
@@ -142,11 +155,12 @@ def _of_exception(raised: Raised, device_kind: str) -> Iterator[Outcome]:
         yield "suspected"
 
 
-def _of_signal(number: int, stderr_tail: str, device_kind: str) -> Outcome:
+def _of_signal(end: End, number: int, device_kind: str) -> Outcome:
     if number == _KILL:
-        return "host-out-of-memory"
+        # The kernel kills for want of memory and counts it; anybody else has reasons of their own.
+        return "host-out-of-memory" if end.kernel_says_memory else "killed"
     if number in _CRASHES:
-        return next(_matches(stderr_tail, device_kind), "suspected")
+        return next(_matches(end.stderr_tail, device_kind), "suspected")
     return "inconclusive"
 
 
@@ -160,3 +174,12 @@ def _matches(text: str, device_kind: str) -> Iterator[Outcome]:
 def _where(host: bool, device_kind: str) -> Outcome:
     """Host memory is the device's own memory where the device is the CPU."""
     return "host-out-of-memory" if host and device_kind != "cpu" else "out-of-memory"
+
+
+def asked_bytes(message: str) -> int | None:
+    """The size of the allocation that a message of torch's says has failed; None where it names none."""
+    found = _ASKED.search(message)
+    if found is None:
+        return None
+    unit = found[2].lower()
+    return int(float(found[1].rstrip(".")) * _UNITS[unit if unit == "bytes" else unit[0]])

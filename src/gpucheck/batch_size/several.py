@@ -104,6 +104,7 @@ def _say(answers: Sequence[dict[str, Any]], wanted: int, emit: Emit) -> None:
             {
                 "least": found["device"]["id"],
                 "max_batch_size": found["max_batch_size"],
+                "at_least": found.get("at_least"),
                 "devices": list(answers),
                 "split": asdict(divided) if divided else None,
             },
@@ -112,8 +113,14 @@ def _say(answers: Sequence[dict[str, Any]], wanted: int, emit: Emit) -> None:
 
 
 def least(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The answer that every device can take: the smallest, and none at all before any."""
-    return min(answers, key=lambda one: one["max_batch_size"] or 0)
+    """The answer that every device can take: the smallest, none at all before any, and an open one before a closed."""
+    return min(answers, key=lambda one: (size_of(one) or 0, one["max_batch_size"] is not None))
+
+
+def size_of(found: dict[str, Any]) -> int | None:
+    """The largest size that passed on a device, whether or not more may fit; None where none did."""
+    size = found["max_batch_size"]
+    return found.get("at_least") if size is None else int(size)
 
 
 def use(found: dict[str, Any]) -> tuple[int, float] | None:
@@ -149,9 +156,12 @@ def split(answers: Sequence[dict[str, Any]]) -> Split | None:
 def finding(answers: Sequence[dict[str, Any]]) -> Finding:
     """What every device can take. Where one takes none, its own finding has said so already."""
     found = least(answers)
-    size, device, axis = found["max_batch_size"], found["device"]["id"], (found.get("axis") or {}).get("name")
-    evidence = {one["device"]["id"]: one["max_batch_size"] for one in answers}
+    size, device, axis = size_of(found), found["device"]["id"], (found.get("axis") or {}).get("name")
+    evidence = {one["device"]["id"]: size_of(one) for one in answers}
     if size is None:
         return Finding("batch_size.all_devices", "fail", f"{device} takes no {kind_of_size(axis)} at all", "", evidence)
+    if found["max_batch_size"] is None:
+        title = f"at least {in_words(size, axis)} fits every device"
+        return Finding("batch_size.all_devices", "inconclusive", title, f"the search on {device} did not end", evidence)
     message = f"the least is that of {device}" if len(set(evidence.values())) > 1 else "all have the same answer"
     return Finding("batch_size.all_devices", "pass", f"{in_words(size, axis)} fits every device", message, evidence)

@@ -215,7 +215,10 @@ class Session:
         except GpucheckError as error:
             return {"ok": False, "stage": "step", "error": _told(error)}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
-            return {"ok": False, "stage": "step", "step": len(times) + 1, **_failure(error)}
+            reached = None
+            with contextlib.suppress(RuntimeError):  # a device that an error broke answers nothing
+                reached = self.gauge.reached()
+            return {"ok": False, "stage": "step", "step": len(times) + 1, "reached_bytes": reached, **_failure(error)}
         peaks = self.gauge.peaks()
         return {
             "ok": True,

@@ -106,8 +106,16 @@ def find_batch_size(
         typer.Option("--effective-batch", metavar="N", help="Say how to reach N samples by accumulating gradients."),
     ] = None,
     time_budget: Annotated[
-        str, typer.Option("--time-budget", metavar="TIME", help="For the whole command; default 5m, 60s on a CPU.")
+        str,
+        typer.Option(
+            "--time-budget",
+            metavar="TIME",
+            help="For the whole command, default 5m; on a CPU from the first trial on, default 60s.",
+        ),
     ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The answer alone: no size to recommend, nor what else follows it.")
+    ] = False,
     trial_timeout: Annotated[
         str, typer.Option("--trial-timeout", metavar="TIME", help="For one trial; default from the trials before.")
     ] = "",
@@ -144,6 +152,7 @@ def find_batch_size(
         headroom=units.parse_percent(headroom, "--headroom"),
         effective_batch=effective_batch,
         time_budget_s=units.parse_duration(time_budget) if time_budget else None,
+        quick=quick,
         trial_timeout_s=units.parse_duration(trial_timeout, "--trial-timeout") if trial_timeout else None,
         device=common.device,
     )
