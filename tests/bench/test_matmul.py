@@ -455,7 +455,6 @@ def test_a_shape_without_a_kernel_costs_that_shape(monkeypatch: pytest.MonkeyPat
     "text",
     [
         "mat1 and mat2 shapes cannot be multiplied (24x16 and 8x8)",
-        "CUDA error: no kernel image is available for execution on the device",
         "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`",
     ],
 )
@@ -463,6 +462,15 @@ def test_a_mistake_or_a_broken_library_is_no_want_of_a_kernel(text: str, monkeyp
     monkeypatch.setattr(command, "measure", failing(text))
     with pytest.raises(RuntimeError, match=r"^[mC]"):
         run(Options(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)
+
+
+def test_a_device_that_torch_has_no_code_for_is_no_want_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "CUDA error: no kernel image is available for execution on the device"
+    monkeypatch.setattr(command, "measure", failing(text))
+    recorder = run(Options(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)
+    failed = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    assert [(one.id, one.verdict) for one in failed] == [("device.error", "fail")]
+    assert failed[0].fix is not None and "matmul.shape" not in {one.id for one in failed}
 
 
 def test_a_usual_size_that_there_is_no_room_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def test_a_device_that_computes_nothing_is_broken() -> None:
         def synchronize(self) -> None:
             raise RuntimeError(f"{ILLEGAL}\nmore")
 
-    assert Dead(torch.device("cpu"), torch.cpu).why_broken() == ILLEGAL
+    assert Dead(torch.device("cpu"), torch.cpu, "a CPU").why_broken() == ILLEGAL
 
 
 def test_a_fault_knows_its_exception() -> None:
