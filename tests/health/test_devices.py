@@ -206,9 +206,9 @@ def test_why_nvml_does_not_tell(code: int | None, error: str, message: str, fix:
     assert exit_code(tuple(judge(facts)), strict=True) == 1
 
 
-def test_a_container_older_than_the_hosts_driver_is_to_be_started_anew() -> None:
+def test_a_container_older_than_the_hosts_driver_is_to_be_recreated() -> None:
     (finding,) = not_passed(replace(with_driver(nvml_code=18, nvml_error="x"), host=replace(HOST, container="docker")))
-    assert finding.fix == "start the container anew"
+    assert finding.fix == "recreate the container"
 
 
 def test_a_container_without_the_drivers_libraries_is_told_how_to_get_them() -> None:

@@ -163,6 +163,21 @@ def test_without_uuids_the_pci_address_joins() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("nvml", "cuda"),
+    [
+        ("GPU-0ABC", "GPU-0abc"),
+        ("0abc", "GPU-0abc"),
+        ("GPU-0abc", "MIG-0abc"),
+        ("MIG-GPU-0abc", "MIG-0abc"),
+        ("MIG-0ABC", "MIG-GPU-0abc"),
+    ],
+)
+def test_a_uuid_is_the_same_however_a_library_spells_it(nvml: str, cuda: str) -> None:
+    facts = joined([by_nvml(3, uuid=nvml), by_nvml(4, uuid="GPU-other")], [by_cuda(0, cuda)])
+    assert order(facts)[:1] == [("cuda:0", 0, 3, None)] and len(facts.devices) == 3
+
+
 def test_a_mig_instance_joins_by_its_own_uuid_and_its_card_says_where_to_look() -> None:
     card = by_nvml(0, mig=Mig(True, True, ("MIG-a", "MIG-b")), pci_address="0000:41:00.0")
     parts = [

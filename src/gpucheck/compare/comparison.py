@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpucheck import stats
-from gpucheck.compare.matching import case_text, differences, facts_differ, matched, work_text
+from gpucheck.compare.matching import OTHER_WORK, case_text, differences, facts_differ, matched, work_text
 from gpucheck.compare.trimmed import ALPHA, Difference, difference, holm_levels
 from gpucheck.measure import runs
 from gpucheck.report.measurement import Measurement
@@ -65,7 +65,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that the two reports say of each other. What differs between them stands as `old → new`."""
+    """Everything that the two reports say of each other. What differs between them stands as `old → new`.
+
+    `old_command` and `new_command` made the documents, with so many measurements in each.
+    """
 
     rows: tuple[Row, ...]
     only_old: tuple[str, ...]
@@ -74,6 +77,10 @@ class Comparison:
     software: tuple[str, ...]
     alpha: float = ALPHA
     same_within: float = SAME_WITHIN
+    old_command: str = ""
+    new_command: str = ""
+    old_measurements: int | None = None
+    new_measurements: int | None = None
 
 
 def change(low: float, high: float) -> Change:
@@ -101,6 +108,10 @@ def compare(old: Report, new: Report) -> Comparison:
         only_new=tuple(only_new),
         machine=machine,
         software=software,
+        old_command=old.command,
+        new_command=new.command,
+        old_measurements=len(old.measurements),
+        new_measurements=len(new.measurements),
     )
 
 
@@ -151,6 +162,11 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
 def disturbed(one: Measurement) -> tuple[str, ...]:
     """Which disturbances most of a row's runs were flagged for."""
     return runs.flagged(one, DISTURBING)
+
+
+def does_other_work(row: Row) -> bool:
+    """Whether a call of the two sides does not do the same: its time then says nothing."""
+    return any(text.startswith(OTHER_WORK) for text in row.differences)
 
 
 def row_label(row: Row) -> str:

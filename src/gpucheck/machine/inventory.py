@@ -351,7 +351,7 @@ class Inventory:
             around = _around(self._torch, self._root)
             nvml_read = self._remembered(self._nvml.reading()) if self._nvml is not None else None
             if cuda is not None:
-                self._cuda = cuda.reading()
+                self._cuda = cuda.reading(cards_are_up=nvml_read is not None and nvml_read.error is None)
         finally:
             if cuda is not None:
                 cuda.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from gpucheck.machine import nvml_fields as fields
@@ -281,6 +282,18 @@ def _is_plausible(process: Any, total_bytes: int | None) -> bool:
     return nvml_sound.whole(1, nvml_sound.LARGEST_PID)(process.pid) and known
 
 
+def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
+    """The handles of a card's MIG instances. Raises Refused where NVML does not count them."""
+    slots = call(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle)
+    if not nvml_sound.whole(0, nvml_sound.MOST_INSTANCES)(slots):
+        raise Refused(f"{SENSELESS}: {slots!r}")
+    for slot in range(slots):
+        try:
+            yield call(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
+        except Refused:  # an empty slot: NOT_FOUND, or INVALID_ARGUMENT from older drivers
+            continue
+
+
 def read_instances(pynvml: Any, handle: Any, card: Row, with_processes: bool) -> list[Row]:
     """The MIG instances of a card, a row each. NVML tells their name, memory and processes; the rest is the card's."""
     rows = []
@@ -288,18 +301,11 @@ def read_instances(pynvml: Any, handle: Any, card: Row, with_processes: bool) ->
     if not mig or not mig["enabled"]:
         return []
     try:
-        slots = call(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle)
+        listed = list(instances(pynvml, handle))
     except Refused as refused:
         card.refuse("mig/instances", refused)
         return []
-    if not nvml_sound.whole(0, nvml_sound.MOST_INSTANCES)(slots):
-        card.unknown["mig/instances"] = f"{SENSELESS}: {slots!r}"
-        return []
-    for slot in range(slots):
-        try:
-            instance = call(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
-        except Refused:  # an empty slot: NOT_FOUND, or INVALID_ARGUMENT from older drivers
-            continue
+    for instance in listed:
         row = Row(parent_uuid=card.device.get("uuid"), pci_address=card.device.get("pci_address"))
         row.read(pynvml, instance, fields.IDENTITY[:2])
         read_memory(pynvml, instance, row)

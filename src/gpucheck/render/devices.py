@@ -100,7 +100,7 @@ def _body(report: Report) -> list[Block]:
     if any(device.processes for device in facts.devices):
         laid_out += [_processes(facts), Line()]
     laid_out += [Line(state) for state in _masks(facts)]
-    laid_out.append(Line(versions(facts)))
+    laid_out += versions_line(facts)
     remarks = _groups([one for one in report.findings if one.id != "devices.none"], _REMARKS)
     return laid_out + [line for group in remarks for line in _said(group)]
 
@@ -316,6 +316,11 @@ def _process_memory(process: Process) -> str:
 
 def _process_name(process: Process) -> str:
     return process.name or "not visible here (another container?)"
+
+
+def versions_line(facts: Facts) -> list[Block]:
+    """The versions, where they were read: of a command that was cut off before, nothing is said."""
+    return [Line(versions(facts))] if facts.python is not None else []
 
 
 def versions(facts: Facts) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,7 @@ from gpucheck.health.doctor import (
     conditions_log,
     conditions_masks,
     conditions_packages,
+    conditions_runtime,
     conditions_torch,
     conditions_work,
 )
@@ -58,6 +60,7 @@ FILES = (
     conditions_masks,
     conditions_torch,
     conditions_packages,
+    conditions_runtime,
     conditions_architecture,
     conditions_environment,
     conditions_work,
@@ -209,6 +212,21 @@ CASES: list[tuple[str, Evidence, str]] = [
         "torch.foreign_libraries",
         with_torch(foreign_libraries=("/usr/local/cuda/lib64/libcublas.so.12",)),
         "loaded from elsewhere: /usr/local/cuda/lib64/libcublas.so.12",
+    ),
+    (
+        "torch.missing_libraries",
+        with_torch(missing_files={"nvidia-cudnn-cu13==9.13.0.50": ["/x/libcudnn_cnn.so.9"]}),
+        "gone: libcudnn_cnn.so.9, of nvidia-cudnn-cu13==9.13.0.50",
+    ),
+    (
+        "torch.cuda_packages",
+        with_torch(unmet={"nvidia-cudnn-cu13==9.13.0.50": "9.1.0.70", "nvidia-nccl-cu13==2.27.7": None}),
+        "asks for nvidia-cudnn-cu13==9.13.0.50 (9.1.0.70 is here), nvidia-nccl-cu13==2.27.7 (none is here)",
+    ),
+    (
+        "torch.runtime_version",
+        with_torch(runtime="12.4"),
+        "libcudart is of CUDA 12.4, and torch is built for CUDA 13.0",
     ),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}), "installed as 2.11.0 and 2.9.1"),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}), "as 2.9.1, and its files say 2.11.0+cu130"),
@@ -420,26 +438,191 @@ def test_counts_that_disagree_are_a_warning_where_torch_works_all_the_same() -> 
 
 
 @pytest.mark.parametrize(
-    ("driver", "capability", "tag"),
+    ("driver", "capability", "installed", "requirement", "tag"),
     [
-        ("13.0", "9.0", "cu130"),
-        ("12.8", "9.0", "cu129"),
-        ("12.8", "12.0", "cu129"),
-        ("13.0", "6.1", "cu126"),
-        ("12.4", "7.0", "cu126"),
-        ("11.8", "8.0", "cu118"),
-        (None, None, "cu130"),
+        ("13.0", "9.0", "2.13.0+cpu", "torch==2.13.0", "cu130"),
+        # What Triton compiles on the way is for the driver's own minor version or an older one.
+        ("12.8", "9.0", "2.13.0+cpu", "torch==2.13.0", "cu126"),
+        ("12.8", "12.0", "2.13.0+cpu", "torch==2.13.0", "cu129"),
+        ("12.8", "12.0", "2.9.1+cpu", "torch==2.9.1", "cu128"),
+        ("13.0", "6.1", "2.13.0+cpu", "torch==2.13.0", "cu126"),
+        ("12.4", "7.0", "2.5.1", "torch==2.5.1", "cu124"),
+        # Another release is named where the installed one has no such build.
+        ("11.8", "8.0", "2.13.0+cpu", "'torch==2.7.*'", "cu118"),
+        ("12.9", "12.0", "2.14.1+cpu", "'torch==2.13.*'", "cu129"),
+        ("13.3", "9.0", "2.14.1+cpu", "torch==2.14.1", "cu132"),
+        ("13.4", "9.0", "2.14.1", "torch==2.14.1", "cu134"),
+        # A vendor's own build and a nightly one are on no index by their version.
+        ("13.0", "9.0", "2.6.0a0+ecf3bae40a.nv25.01", "torch", "cu130"),
+        ("13.0", "9.0", "2.15.0.dev20260908+cpu", "torch", "cu130"),
+        (None, None, "2.13.0+cpu", "torch==2.13.0", "cu130"),
     ],
 )
-def test_the_fix_names_a_build_for_this_driver_and_this_card(driver: str, capability: str, tag: str) -> None:
+def test_the_fix_names_a_build_for_this_driver_and_this_card(
+    driver: str, capability: str, installed: str, requirement: str, tag: str
+) -> None:
     evidence = with_driver(
         with_cards(card(0, compute_capability=capability)), libcuda_version=driver, cuda_version=driver
     )
-    seen = judged("torch.cpu_build", with_torch(evidence, version="2.13.0+cpu", cuda=None, kernels=()))
+    seen = judged("torch.cpu_build", with_torch(evidence, version=installed, cuda=None, kernels=()))
     assert seen is not None
     assert seen.fix == (
-        f"/env/bin/python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{tag}"
+        f"/env/bin/python -m pip install --force-reinstall {requirement} "
+        f"--index-url https://download.pytorch.org/whl/{tag}"
     )
+
+
+def test_a_damaged_torch_is_put_back_in_its_own_version_and_cuda() -> None:
+    """The newest of everything would be another torch on another CUDA."""
+    built = replace(HEALTHY.facts, torch=TorchBuild("2.9.1+cu128", "/x", "cuda", "12.8"))
+    evidence = replace(ended_at("import", "ImportError: cannot import name 'x'"), facts=built)
+    seen = judged("torch.import_broken", evidence)
+    assert seen is not None and seen.fix == (
+        "/env/bin/python -m pip install --force-reinstall torch==2.9.1 "
+        "--index-url https://download.pytorch.org/whl/cu128"
+    )
+
+
+def test_an_import_that_fails_for_files_that_are_gone_brings_their_package_back() -> None:
+    gone = {"nvidia-cudnn-cu12==9.10.2.21": ["/x/nvidia/cudnn/lib/libcudnn.so.9"]}
+    evidence = ended_at("import", "ImportError: libcudnn.so.9: cannot open shared object file", missing_files=gone)
+    seen = judged("torch.import_broken", evidence)
+    assert seen is not None and seen.fix == (
+        "/env/bin/python -m pip install --force-reinstall --no-deps nvidia-cudnn-cu12==9.10.2.21"
+    )
+    assert judged("torch.missing_libraries", evidence) is None  # told once
+
+
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        (
+            {"externally_managed": True, "executable": "/usr/bin/python3"},
+            "/usr/bin/python3 -m venv ~/torch-env && ~/torch-env/bin/python -m pip install torch==2.13.0 "
+            "--index-url https://download.pytorch.org/whl/cu130 (the system's Python is not to be changed: an "
+            "environment of your own)",
+        ),
+        (
+            {"has_pip": False},
+            "uv pip install --python /env/bin/python --reinstall torch==2.13.0 "
+            "--index-url https://download.pytorch.org/whl/cu130",
+        ),
+    ],
+    ids=["the system's own Python", "an environment of uv's"],
+)
+def test_the_line_is_one_that_this_interpreter_takes(changes: dict[str, Any], fix: str) -> None:
+    evidence = with_torch(version="2.13.0+cpu", cuda=None, kernels=(), **changes)
+    seen = judged("torch.cpu_build", evidence)
+    assert seen is not None and seen.fix == fix
+
+
+def test_a_torch_that_pythonpath_brings_is_taken_out_of_it() -> None:
+    """No installer knows of it: uninstalling would remove the other one."""
+    folders = {"torch_folders": ("/extra/torch", "/env/lib/torch"), "pythonpath_torch": ("/extra",)}
+    seen = judged("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}, **folders))
+    assert seen is not None and seen.fix == "take /extra out of PYTHONPATH (unset PYTHONPATH)"
+    assert seen.message == "torch is installed as 2.11.0 and 2.9.1, in /extra/torch and /env/lib/torch"
+    mixed = judged("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}))
+    assert mixed is not None and (mixed.fix or "").endswith("then /env/bin/python -m pip install torch==2.9.1")
+
+
+# --- CUDA's libraries in torch's process ------------------------------------------------------------------------------
+
+CUDNN = "nvidia-cudnn-cu12==9.10.2.21"
+
+
+def test_a_foreign_library_is_taken_out_of_the_variable_that_brought_it() -> None:
+    """The rest of the variable stays: on some systems the driver's own folder is in it."""
+    path = "/usr/local/cuda-12.4/lib64/libcudart.so.12.4.127"
+    found = with_torch(foreign_libraries=(path,), foreign_folders=("/usr/local/cuda/lib64",))
+    seen = judged("torch.foreign_libraries", found)
+    assert seen is not None
+    assert seen.message == f"loaded from elsewhere: {path}, through LD_LIBRARY_PATH (/usr/local/cuda/lib64)"
+    assert seen.fix == "take /usr/local/cuda/lib64 out of LD_LIBRARY_PATH"
+    preloaded = judged("torch.foreign_libraries", with_variables(with_torch(foreign_libraries=(path,)), LD_PRELOAD="x"))
+    assert preloaded is not None and preloaded.fix == "unset LD_PRELOAD"
+    unknown = judged("torch.foreign_libraries", with_torch(foreign_libraries=(path,)))
+    assert unknown is not None and (unknown.fix or "").startswith("LD_DEBUG=libs /env/bin/python -c ")
+
+
+@pytest.mark.parametrize(
+    ("gone", "parts", "verdict", "message", "fix"),
+    [
+        (
+            {CUDNN: ["/x/libcudnn_cnn.so.9"]},
+            ("libcudnn_cnn.so.9",),
+            "fail",
+            f"gone: libcudnn_cnn.so.9, of {CUDNN}",
+            f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}",
+        ),
+        (
+            {"nvidia-nvshmem-cu12==3.3.20": ["/x/libnvshmem_host.so.3"]},
+            (),
+            None,
+            "gone: libnvshmem_host.so.3, of nvidia-nvshmem-cu12==3.3.20",
+            "/env/bin/python -m pip install --force-reinstall --no-deps nvidia-nvshmem-cu12==3.3.20",
+        ),
+        (
+            {},
+            ("libcudnn_ops.so.9", "libcudnn_cnn.so.9"),
+            "fail",
+            "gone: libcudnn_ops.so.9, libcudnn_cnn.so.9",
+            "export LD_LIBRARY_PATH=$(/env/bin/python -c 'import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "
+            '"/lib")\'):$LD_LIBRARY_PATH',
+        ),
+        (
+            {"torch==2.9.1": [f"/x/torch/lib/lib{n}.so" for n in range(7)]},
+            (),
+            None,
+            "gone: lib0.so, lib1.so, lib2.so, lib3.so and 3 more, of torch==2.9.1",
+            "/env/bin/python -m pip install --force-reinstall --no-deps torch==2.9.1",
+        ),
+    ],
+)
+def test_libraries_that_are_gone(
+    gone: dict[str, list[str]], parts: tuple[str, ...], verdict: str | None, message: str, fix: str
+) -> None:
+    seen = judged("torch.missing_libraries", with_torch(missing_files=gone, cudnn_missing=parts))
+    assert seen is not None and (seen.verdict, seen.message, seen.fix) == (verdict, message, fix)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "is_told"), [("12.4", True), ("13.0", False), ("13.2", False), ("14.0", True), (None, False)]
+)
+def test_a_newer_minor_of_the_runtime_is_no_matter(runtime: str | None, is_told: bool) -> None:
+    assert (judged("torch.runtime_version", with_torch(runtime=runtime)) is not None) is is_told
+
+
+def test_a_foreign_runtime_of_another_version_is_told_once() -> None:
+    evidence = with_torch(runtime="12.4", foreign_libraries=("/opt/libcudart.so.12",), foreign_folders=("/opt",))
+    seen = judged("torch.foreign_libraries", evidence)
+    assert seen is not None and seen.message.endswith(
+        ", through LD_LIBRARY_PATH (/opt); libcudart is of CUDA 12.4, and torch is built for CUDA 13.0"
+    )
+    assert judged("torch.runtime_version", evidence) is None
+
+
+def test_a_cudnn_without_its_parts_gives_way_or_gets_its_own() -> None:
+    parts = ("libcudnn_cnn.so.9",)
+    foreign = with_torch(cudnn_missing=parts, foreign_libraries=("/opt/libcudnn.so.9",), foreign_folders=("/opt",))
+    seen = judged("torch.missing_libraries", foreign)
+    assert seen is not None and seen.fix == "take /opt out of LD_LIBRARY_PATH"
+    unmet = {CUDNN: None, "nvidia-x==1": None}
+    absent = judged("torch.missing_libraries", with_torch(cudnn_missing=parts, unmet=unmet))
+    assert absent is not None and absent.fix == f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}"
+
+
+def test_an_undefined_symbol_names_the_library_that_was_met() -> None:
+    evidence = ended_at(
+        "import",
+        "ImportError: libcusparse.so.12: undefined symbol: x",
+        foreign_libraries=("/usr/local/cuda/lib64/libnvJitLink.so.12",),
+        foreign_folders=("/usr/local/cuda/lib64",),
+    )
+    seen = judged("torch.undefined_symbol", evidence)
+    assert seen is not None and seen.fix == "take /usr/local/cuda/lib64 out of LD_LIBRARY_PATH"
+    assert seen.message.endswith("; loaded from elsewhere: /usr/local/cuda/lib64/libnvJitLink.so.12")
+    assert judged("torch.foreign_libraries", evidence) is None  # told once
 
 
 def test_no_published_build_is_said() -> None:
@@ -450,7 +633,9 @@ def test_no_published_build_is_said() -> None:
 def test_without_a_gpu_the_fix_names_no_build_for_one() -> None:
     evidence = with_torch(without_gpu(), stage="import", error="ImportError: x", version=None, executable="/env/python")
     seen = judged("torch.import_broken", evidence)
-    assert seen is not None and seen.fix == "/env/python -m pip install --force-reinstall torch"
+    assert seen is not None and seen.fix == (
+        "/env/python -m pip install --force-reinstall torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+    )
 
 
 def test_an_undefined_symbol_is_mended_by_the_variable_only_where_it_is_set() -> None:

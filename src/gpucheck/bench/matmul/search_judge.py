@@ -17,13 +17,29 @@ def judge(entries: Sequence[Entry], measurements: Sequence[Measurement]) -> list
 
     The gain sets the row of the fastest shape against the fastest of the default squares.
     """
+    refused = _refused(entries)
     found = [one for one in entries if one["best"] is not None]
     if not found:
-        return []
+        return refused
     rates = {_key(one): one.rate.median for one in measurements if one.name == "matmul" and one.rate is not None}
     evidence = {str(one["dtype"]): _evidence(one, rates) for one in found}
     told = "; ".join(_sentence(one, evidence[str(one["dtype"])]) for one in found)
-    return [Finding("matmul.search", "info", "fastest shapes found", told, evidence)]
+    return [Finding("matmul.search", "info", "fastest shapes found", told, evidence), *refused]
+
+
+def _refused(entries: Sequence[Entry]) -> list[Finding]:
+    """The shapes that have no kernel, of all dtypes in one finding; none where every shape has one."""
+    without = [one for one in entries if one.get("shapes_refused")]
+    if not without:
+        return []
+    told = []
+    for one in without:
+        first = one["refused"][0]
+        count, shape = one["shapes_refused"], _text((first["m"], first["n"], first["k"]))
+        others = f" and {count - 1} others" if count > 1 else ""
+        told.append(f"{one['dtype']} {shape}{others}: {first['reason']}")
+    evidence = {str(one["dtype"]): list(one["refused"]) for one in without}
+    return [Finding("matmul.shape", "skip", "the library has no kernel for some shapes", "; ".join(told), evidence)]
 
 
 def _key(one: Measurement) -> tuple[str, tuple[int, int, int]]:

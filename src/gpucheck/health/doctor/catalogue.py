@@ -17,6 +17,7 @@ from gpucheck.health.doctor import (
     conditions_nvml,
     conditions_packages,
     conditions_refusals,
+    conditions_runtime,
     conditions_torch,
     conditions_work,
 )
@@ -33,6 +34,7 @@ CONDITIONS: tuple[Condition, ...] = (
     *conditions_masks.CONDITIONS,
     *conditions_torch.CONDITIONS,
     *conditions_packages.CONDITIONS,
+    *conditions_runtime.CONDITIONS,
     *conditions_architecture.CONDITIONS,
     *conditions_environment.CONDITIONS,
     *conditions_work.CONDITIONS,
