@@ -46,8 +46,9 @@ from gpucheck import api, units
 from gpucheck.batch_size.budget import guard_bytes
 from gpucheck.batch_size.forecast import STEPS
 from gpucheck.batch_size.options import Options
-from gpucheck.batch_size.outcome import BOUNDING, End, Raised, classify
+from gpucheck.batch_size.outcome import BOUNDING, End, classify
 from gpucheck.batch_size.runner import TUNED_MALLOC
+from gpucheck.messages import Raised
 from gpucheck.report.events import Event, Trial
 
 OURS = "gpucheck"

@@ -3,13 +3,17 @@
 
 On a CUDA machine with torch, typer, rich, psutil and nvidia-ml-py, nothing installed and no network:
 
-    PYTHONPATH=src python3 scripts/gpu_acceptance.py [FOLDER]
-    PYTHONPATH=src python3 scripts/gpu_acceptance.py --tests [FOLDER]
+    PYTHONPATH=src python3 scripts/gpu_acceptance.py [FOLDER] [--archive FILE.tar.gz]
+    PYTHONPATH=src python3 scripts/gpu_acceptance.py --tests [FOLDER] [--archive FILE.tar.gz]
 
-It runs every command with `--json` and once as a person sees it, then the short ones of the tests marked `gpu`, and
+It runs every command with `--json` and once as a person sees it, and the short ones of the tests marked `gpu`, and
 leaves the documents and a summary (summary.md) in FOLDER (default: benchmarks/results/<gpu>-<date>). With `--tests` it
 runs all of these tests instead, most of which take the time of whole commands. Either ends within 8 minutes: each step
 has its own limit, and a step that overruns or fails does not cost the others. Exit status 1 when any step failed.
+
+What tells most in the least time comes first: nvidia-smi, devices, doctor, smoke, memory, then the tests of events,
+holds and graphs. The summary and the archive, one file with all that FOLDER holds, are written anew after each step:
+where the run breaks off, what was done until then is in them.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +35,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TOTAL_LIMIT_S = 8 * 60.0
+# What a first start may take where torch's files are not in the page cache yet: 20 s were seen on a cold machine.
+COLD_S = 40.0
 # A command that is told to end ends its children, which takes it a second each at most.
 END_S = 5.0
 
@@ -73,21 +80,24 @@ class Outcome:
         return self.code in self.step.expected and (self.document is not None or self.step.is_program)
 
 
-STEPS = (
-    # First, while nobody else uses a card: it loads those that are free.
-    Step("doctor", ("doctor",), 45),
+# The quick truths. The doctor comes before all that works on a card: it loads those that are free.
+FIRST = (
     Step("devices", ("devices", "--processes"), 45),
-    Step("memory", ("memory", "--device", "cuda"), 40),
+    Step("doctor", ("doctor",), 60),
     Step("smoke", ("smoke", "--require", "cuda", "--min-devices", "1"), 60),
+    Step("memory", ("memory", "--device", "cuda"), COLD_S),
+)
+STEPS = (
+    *FIRST,
     Step("bench-transfer", ("bench", "transfer", "--device", "cuda"), 45),
-    Step("bench-transfer-sweep", ("bench", "transfer", "--sweep", "--only", "copies", "--time-budget", "6s"), 30),
-    Step("bench-bandwidth", ("bench", "bandwidth", "--device", "cuda", "--time-budget", "5s"), 20),
+    Step("bench-transfer-sweep", ("bench", "transfer", "--sweep", "--only", "copies", "--time-budget", "6s"), COLD_S),
+    Step("bench-bandwidth", ("bench", "bandwidth", "--device", "cuda", "--time-budget", "5s"), COLD_S),
     Step("bench-matmul", ("bench", "matmul", "--device", "cuda", "--time-budget", "14s"), 45),
-    Step("bench-matmul-search", ("bench", "matmul", "--search", "--dtype", "bfloat16", "--time-budget", "14s"), 35),
-    Step("bench-matmul-sustain", ("bench", "matmul", "--sustain", "7s", "--time-budget", "18s", "--dtype", "tf32"), 35),
-    Step("bench-overlap", ("bench", "overlap", "--device", "cuda", "--time-budget", "8s"), 30),
-    Step("bench-crossover", ("bench", "crossover", "--device", "cuda", "--time-budget", "12s"), 40),
-    Step("bench-all", ("bench", "all", "--only", "bandwidth", "--only", "matmul", "--time-budget", "6s"), 30),
+    Step("bench-matmul-search", ("bench", "matmul", "--search", "--dtype", "bfloat16", "--time-budget", "14s"), COLD_S),
+    Step("bench-matmul-sustain", ("bench", "matmul", "--sustain", "7s", "--time-budget", "18s", "--dtype", "tf32"), 45),
+    Step("bench-overlap", ("bench", "overlap", "--device", "cuda", "--time-budget", "8s"), COLD_S),
+    Step("bench-crossover", ("bench", "crossover", "--device", "cuda", "--time-budget", "12s"), 45),
+    Step("bench-all", ("bench", "all", "--only", "bandwidth", "--only", "matmul", "--time-budget", "6s"), COLD_S),
     # A limit keeps the search short; the whole card is the last step.
     Step("find-batch-size-8GiB", ("find-batch-size", "--device", "cuda", "--memory-limit", "8GiB"), 60),
     # The benchmarks that hold gpucheck against something else: 1 where a claim is not met, 4 where noise hides it.
@@ -98,6 +108,8 @@ STEPS = (
 )
 # The tests that fit into what the steps leave of the time, and all of them.
 SHORT, ALL = "gpu and not long", "gpu"
+# Of the short ones those that all figures stand on: the device's clock, holds and graphs. They have so long.
+BASE, BASE_LIMIT_S = ("tests/gpu/test_timing_gpu.py", "tests/gpu/test_accel_gpu.py"), 60.0
 
 
 def run(command: list[str], limit_s: float, **variables: str) -> tuple[int | None, str, str]:
@@ -158,19 +170,60 @@ def perform(step: Step, folder: Path, deadline: float) -> Outcome:
     return Outcome(step, code, time.monotonic() - began, document, screen, err)
 
 
-def gpu_tests(folder: Path, deadline: float, chosen: str) -> tuple[int | None, str]:
-    """Run the `chosen` tests, which fail where there is no GPU."""
+@dataclass(frozen=True)
+class Tests:
+    """What some tests came to: which, their exit status (None when they overran) and pytest's last line."""
+
+    what: str
+    code: int | None
+    last: str
+
+
+def gpu_tests(folder: Path, deadline: float, chosen: str, name: str, paths: tuple[str, ...] = ()) -> Tests:
+    """Run the `chosen` tests of these files (all of them by default), which fail where there is no GPU."""
     limit_s = max(deadline - time.monotonic(), 1.0)
     # Their folder alone: other tests may import what such a machine does not have. By name: what overran is then seen.
-    pytest = [sys.executable, "-m", "pytest", "-v", "-m", chosen, "-rs", "--durations=10", "tests/gpu"]
+    where = paths or ("tests/gpu", *(f"--ignore={path}" for path in BASE if chosen == SHORT))
+    pytest = [sys.executable, "-m", "pytest", "-v", "-m", chosen, "-rs", "--durations=10", *where]
     code, out, err = run(pytest, limit_s, GPUCHECK_REQUIRE_GPU="1")
-    (folder / ("tests.txt" if chosen == SHORT else "all-tests.txt")).write_text(out + err, encoding="utf-8")
-    return code, out.strip().splitlines()[-1] if out.strip() else err[-300:]
+    (folder / f"{name}.txt").write_text(out + err, encoding="utf-8")
+    last = out.strip().splitlines()[-1] if out.strip() else err[-300:]
+    return Tests(f"{' '.join(paths) or 'tests/gpu'} (`-m '{chosen}'`)", code, last)
 
 
-def summary(outcomes: list[Outcome], tests: tuple[int | None, str], name: str) -> str:
+def nvidia_smi(folder: Path) -> None:
+    """What NVIDIA's own tool says, for whoever holds ours against it; a machine without it has none."""
+    try:
+        _, out, err = run(["nvidia-smi", "-q"], COLD_S)
+    except OSError as error:
+        out, err = "", f"nvidia-smi cannot be started: {error.strerror}\n"
+    (folder / "nvidia-smi-q.txt").write_text(out + err, encoding="utf-8")
+
+
+def warm_files() -> float:
+    """Import torch once: from then on its files come from the page cache. Returns the seconds that it took."""
+    began = time.monotonic()
+    run([sys.executable, "-c", "import torch"], 2 * COLD_S)
+    return time.monotonic() - began
+
+
+def pack(folder: Path, archive: Path | None) -> None:
+    """All files of the folder as one archive, put in the place of the last one when it is whole."""
+    if archive is None:
+        return
+    whole = archive.with_name(f".{archive.name}.part")
+    with tarfile.open(whole, "w:gz") as packed:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.resolve() not in (archive.resolve(), whole.resolve()):
+                packed.add(path, f"{folder.name}/{path.relative_to(folder)}")
+    whole.replace(archive)
+
+
+def summary(outcomes: list[Outcome], tests: list[Tests], name: str) -> str:
     """The Markdown page: what ran, how it ended, how long it took, and each command's own page."""
-    lines = [f"# GPU acceptance: {name}", "", f"Tests (`-m '{SHORT}'`): exit {tests[0]}, {tests[1]}", ""]
+    lines = [f"# GPU acceptance: {name}", ""]
+    lines += [f"Tests {one.what}: exit {one.code}, {one.last}" for one in tests]
+    lines += [""] if tests else []
     lines += ["| step | command | exit | expected | verdict | seconds |", "| :-- | :-- | --: | --: | :-- | --: |"]
     for outcome in outcomes:
         expected = "/".join(map(str, outcome.step.expected))
@@ -188,7 +241,7 @@ def summary(outcomes: list[Outcome], tests: tuple[int | None, str], name: str) -
 
 def gpu_name() -> str | None:
     """The first CUDA device that `gpucheck devices` lists, or None."""
-    _, out, _ = run([sys.executable, "-m", "gpucheck", "devices", "--json"], 30)
+    _, out, _ = run([sys.executable, "-m", "gpucheck", "devices", "--json"], COLD_S)
     try:
         devices = json.loads(out)["facts"]["devices"]
     except (ValueError, KeyError):
@@ -200,8 +253,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--tests", action="store_true", help="run all the tests marked gpu, and no command")
+    parser.add_argument("--archive", type=Path, metavar="FILE.tar.gz", help="also pack all that it leaves into this")
     given = parser.parse_args()
     deadline = time.monotonic() + TOTAL_LIMIT_S
+    print(f"torch imported in {warm_files():.1f} s", flush=True)
     name = gpu_name()
     if name is None:
         print("gpu_acceptance: gpucheck devices lists no CUDA device here", file=sys.stderr)
@@ -210,21 +265,39 @@ def main() -> int:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     folder = given.folder or ROOT / "benchmarks" / "results" / f"{slug}-{today}"
     folder.mkdir(parents=True, exist_ok=True)
+    if given.archive is not None:
+        given.archive.parent.mkdir(parents=True, exist_ok=True)
     if given.tests:
-        code, last = gpu_tests(folder, deadline, ALL)
-        print(f"tests: exit {code}: {last}\nwritten to {folder}")
-        return 0 if code == 0 else 1
-    outcomes = []
+        tests = gpu_tests(folder, deadline, ALL, "all-tests")
+        pack(folder, given.archive)
+        print(f"tests: exit {tests.code}: {tests.last}\nwritten to {folder}")
+        return 0 if tests.code == 0 else 1
+    return everything(folder, deadline, f"{name}, {today}", given.archive)
+
+
+def everything(folder: Path, deadline: float, name: str, archive: Path | None) -> int:
+    """Run all steps and the short tests; 1 where any failed. The summary and the archive hold what is done so far."""
+    outcomes: list[Outcome] = []
+    tests: list[Tests] = []
+
+    def told(line: str) -> None:
+        print(line, flush=True)
+        (folder / "summary.md").write_text(summary(outcomes, tests, name), encoding="utf-8")
+        pack(folder, archive)
+
+    nvidia_smi(folder)
     for step in STEPS:
-        outcome = perform(step, folder, deadline)
-        outcomes.append(outcome)
-        print(f"{step.name}: exit {outcome.code}, {outcome.seconds:.1f} s", flush=True)
+        outcomes.append(perform(step, folder, deadline))
+        told(f"{step.name}: exit {outcomes[-1].code}, {outcomes[-1].seconds:.1f} s")
+        if step is FIRST[-1]:
+            base = gpu_tests(folder, min(deadline, time.monotonic() + BASE_LIMIT_S), SHORT, "tests-of-the-clock", BASE)
+            tests.append(base)
+            told(f"tests of the clock: exit {base.code}: {base.last}")
     # Last, with what time is left: a test that fails says less than a command that does.
-    tests = gpu_tests(folder, deadline, SHORT)
-    print(f"tests: exit {tests[0]}: {tests[1]}", flush=True)
-    (folder / "summary.md").write_text(summary(outcomes, tests, f"{name}, {today}"), encoding="utf-8")
+    tests.append(gpu_tests(folder, deadline, SHORT, "tests"))
+    told(f"tests: exit {tests[-1].code}: {tests[-1].last}")
     print(f"written to {folder}")
-    return 0 if tests[0] == 0 and all(outcome.passed for outcome in outcomes) else 1
+    return 0 if all(one.code == 0 for one in tests) and all(outcome.passed for outcome in outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -271,6 +271,36 @@ def test_the_gate(factor: float, limit: float, verdict: str) -> None:
     assert finding(judge.judge(comparison, limit), "compare.slower").verdict == verdict
 
 
+def test_the_gate_is_about_the_interval_and_not_about_its_middle() -> None:
+    """5.5 % slower in the middle, and perhaps 4: within what is allowed."""
+    one = compare(report(row(STEADY)), report(row(scaled(1.055))))
+    (found,) = one.rows
+    assert found.ci_low is not None and found.ci_high is not None
+    assert found.ci_low < 1.05 < found.ratio < found.ci_high
+    assert finding(judge.judge(one, 0.05), "compare.slower").verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"), [(3.0, "inconclusive"), (4.0, "inconclusive"), (4.3, "fail"), (8e3, "fail")]
+)
+@pytest.mark.parametrize("runs", [(1, 1), (2, 7), (7, 1)])
+def test_what_no_noise_explains_fails_with_few_runs_too(factor: float, verdict: str, runs: tuple[int, int]) -> None:
+    comparison = compare(report(row([1.0] * runs[0])), report(row([factor] * runs[1])))
+    gate = finding(judge.judge(comparison, 0.05), "compare.slower")
+    assert gate.verdict == verdict
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(20.0, "inconclusive"), (40.0, "fail")])
+def test_beside_other_work_only_what_that_cannot_explain_fails(factor: float, verdict: str) -> None:
+    slow = compare(report(row(STEADY)), report(row(scaled(factor), flags=("cpu-busy",))))
+    assert finding(judge.judge(slow, 0.05), "compare.slower").verdict == verdict
+
+
+def test_other_work_fails_no_gate_however_long_it_takes() -> None:
+    comparison = compare(report(row([1.0])), report(row([9e3], work={"flop": 9e12})))
+    assert finding(judge.judge(comparison, 0.05), "compare.slower").verdict == "inconclusive"
+
+
 def test_the_gate_fails_for_one_row_and_is_undecided_for_too_few_runs() -> None:
     one, two = {"m": 1}, {"m": 2}
     old = report(row(STEADY, case=one), row([1.0], case=two))

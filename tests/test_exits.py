@@ -28,5 +28,5 @@ def test_the_error_says_what_why_and_what_to_do() -> None:
 def test_the_exit_status_of_each_error() -> None:
     assert errors.UsageError("").exit_code == errors.TargetError("").exit_code == 2
     assert errors.CannotLook("").exit_code == 3
-    assert errors.RequirementMissed("").exit_code == 1
+    assert errors.DeviceFailed("").exit_code == 1
     assert errors.Undecided("").exit_code == 4

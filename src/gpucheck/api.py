@@ -3,7 +3,10 @@
     from gpucheck import api
 
     found = api.find_batch_size("models.py:make_net", inputs=["image:3x64x64:float32"])
-    loader = DataLoader(data, batch_size=found.recommended or found.max_batch_size)
+    size = found.recommended or found.max_batch_size
+    if size is None:  # nothing fits, or time ran out and more than `found.at_least` may fit
+        raise SystemExit(found.report.findings[0].title)
+    loader = DataLoader(data, batch_size=size)
 
 Trials run in processes of their own, so the workload is named and not handed over, and this process makes no context on
 the device. A function at the top of a module names itself; one in a script does too where the script begins its work
@@ -49,8 +52,25 @@ class BatchSize:
 
     @property
     def max_batch_size(self) -> int | None:
-        """The largest size that was run and passed; None where none did."""
+        """The largest size that trains: it was run and passed, and what is larger is known not to fit.
+
+        None where no size passed, and where the search ended before it knew: `at_least` has what passed then.
+        """
         return self.answer.get("max_batch_size")
+
+    @property
+    def at_least(self) -> int | None:
+        """The largest size that passed where the search ended before it knew of larger ones, for want of time mostly.
+
+        It may be far below what fits (see `predicted`): no size to train with unasked. None where `max_batch_size` is
+        known, and where none passed.
+        """
+        return self.answer.get("at_least")
+
+    @property
+    def predicted(self) -> int | None:
+        """The largest size that is predicted to fit; it was not run. None where nothing was predicted."""
+        return self.answer.get("predicted_batch_size")
 
     @property
     def confirmed(self) -> bool:
@@ -59,7 +79,10 @@ class BatchSize:
 
     @property
     def recommended(self) -> int | None:
-        """A size that leaves the headroom free, itself run; None where none was, with the reason in `answer`."""
+        """A size that leaves the headroom free, itself run; None where none was, with the reason in `answer`.
+
+        Beside `at_least` it is at least half of what is predicted, and else None.
+        """
         return (self.answer.get("recommended") or {}).get("batch_size")
 
     @property
@@ -69,7 +92,7 @@ class BatchSize:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples per second with the largest size, the median of its steps after the first."""
+        """Samples per second with the largest size that passed, the median of its steps after the first."""
         return self.answer.get("samples_per_s")
 
     @property
@@ -101,6 +124,7 @@ def find_batch_size(
     effective_batch: int | None = None,
     time_budget_s: float | None = None,
     trial_timeout_s: float | None = None,
+    quick: bool = False,
     resume: str | os.PathLike[str] | None = None,
     device: str = "auto",
     on_event: Callable[[Event], None] | None = None,
@@ -112,7 +136,10 @@ def find_batch_size(
     begins, and each trial.
 
     That nothing fits, or that time ran out, is no error: `max_batch_size` is None then, and the report's findings say
-    why. Raises UsageError for an option that cannot be, TargetError for a workload that is missing or fails by itself,
+    why. `time_budget_s` counts from the first trial on a CPU, from the call elsewhere; `quick` leaves out what follows
+    the answer, the size to recommend among it.
+
+    Raises UsageError for an option that cannot be, TargetError for a workload that is missing or fails by itself,
     and CannotLook where the device cannot be used.
     """
     _check(
@@ -139,6 +166,7 @@ def find_batch_size(
         effective_batch=effective_batch,
         time_budget_s=time_budget_s,
         trial_timeout_s=trial_timeout_s,
+        quick=quick,
         resume=None if resume is None else os.fspath(resume),
         device=str(device),
         import_path=tuple(os.path.abspath(folder) for folder in sys.path),

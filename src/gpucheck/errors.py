@@ -42,10 +42,16 @@ class CannotLook(GpucheckError):
     """gpucheck could not look: no such device, no usable torch, no room for the output (exit 3)."""
 
 
-class RequirementMissed(GpucheckError):
-    """What the user asked for is not so (exit 1)."""
+class DeviceFailed(GpucheckError):
+    """The device, or what drives it, failed in the work of another process (exit 1); `why` is what was raised there."""
 
     exit_code = exits.FAILED
+
+    def __init__(
+        self, what: str, why: str = "", fix: str = "", *, device: str | None = None, finding: str = "device.error"
+    ) -> None:
+        super().__init__(what, why, fix, finding=finding)
+        self.device = device
 
 
 class Undecided(GpucheckError):

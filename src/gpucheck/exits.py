@@ -29,14 +29,16 @@ TERMINATED = 143
 TABLE: tuple[Exit, ...] = (
     Exit(OK, "ok", "nothing failed"),
     Exit(
-        FAILED, "failed", "a check failed, a threshold or requirement was missed, or not even the smallest batch fits"
+        FAILED,
+        "failed",
+        "a check or the device failed, a threshold or requirement was missed, or not even the smallest batch fits",
     ),
     Exit(USAGE, "usage", "wrong usage, or the target given is missing, raises or rejects its input"),
     Exit(
         COULD_NOT_LOOK, "could not look", "no such device, no usable torch, nothing was checked, or no room for output"
     ),
     Exit(UNDECIDED, "undecided", "asked but undecided: too noisy, busy, throttled, or out of time"),
-    Exit(BUG, "bug", "a bug in gpucheck"),
+    Exit(BUG, "bug", "a bug in gpucheck; the report so far is printed"),
     Exit(INTERRUPTED, "interrupted", "Ctrl-C; the report so far is printed"),
     Exit(CLOSED_STDOUT, "closed stdout", "the reader of stdout went away"),
     Exit(TERMINATED, "terminated", "SIGTERM; the report so far is printed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 # Bytes per second, per lane and direction: transfer rate of the PCI Express Base Specification times its encoding.
@@ -21,6 +22,13 @@ LEAST_LANES = 4
 # NVLink-C2C between a Grace CPU and its Hopper, in one direction: NVIDIA's data sheet of the GH200 gives 900 GB/s for
 # both together.
 C2C_BYTES_PER_S = 450e9
+# NVIDIA's data sheets: all of these have sixteen lanes, and so have the slots and boards that they are made for.
+FULL_WIDTH = re.compile(r"\b(V100|A100|A800|H100|H800|H200|H20|B100|B200|B300)\b", re.IGNORECASE)
+# Grace Hopper, Grace Blackwell and GB10: their copies take NVLink-C2C.
+CHIP_TO_CHIP = re.compile(r"\b(GH200|GB200|GB300|GB10)\b", re.IGNORECASE)
+# Packets that a link of so many lanes may send again in a minute at the bit error rate of 1e-12 that the specification
+# allows, per lane and generation: DCGM's health check of PCIe has the same.
+REPLAYS_A_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
 # The generation of a link that sleeps.
 ASLEEP = 1
 # A port stands before every slot, so that no slot's card is on bus 0. One that is came there by passing it to a virtual
@@ -34,6 +42,22 @@ def is_speed_lost(generation: int, pci_address: str | None) -> bool:
     It has where NVML can know what the slot allows, and where it is as slow as one that sleeps.
     """
     return generation == ASLEEP or not ROOT_BUS.fullmatch(pci_address or "")
+
+
+def is_width_lost(width: int, name: str | None) -> bool:
+    """Whether a link with fewer lanes than NVML calls possible has lost some, without others to compare it with."""
+    return width < LEAST_LANES or FULL_WIDTH.search(name or "") is not None
+
+
+def is_chip_to_chip(name: str | None) -> bool:
+    """Whether a device of this name copies over NVLink-C2C, so that its PCIe link says nothing."""
+    return CHIP_TO_CHIP.search(name or "") is not None
+
+
+def most_replays_a_minute(generation: int | None, width: int | None) -> int:
+    """How many packets a sound link sends again in a minute at most. An unknown link is taken for the fastest."""
+    per_lane = REPLAYS_A_MINUTE_PER_LANE.get(generation or 0, max(REPLAYS_A_MINUTE_PER_LANE.values()))
+    return math.ceil(per_lane * (width or 16))
 
 
 def link_rate(generation: int | None, width: int | None) -> float | None:

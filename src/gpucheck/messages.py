@@ -1,10 +1,16 @@
-"""Error messages that say that memory, or a size, was too much: one spelling for whoever reads them. Pure.
+"""Error messages of devices and their libraries: one spelling, and whose fault each is, for whoever reads them. Pure.
 
 Each is a regular expression, read without regard to case. The texts are those of torch's allocators (CUDA, HIP, XPU,
 MPS, HPU and CPU), the CUDA runtime and driver, cuBLAS, cuDNN, cuSOLVER, NCCL and oneDNN.
 """
 
 from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 CPU_ALLOCATOR = r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"
 HOST_ALLOCATION = r"std::bad_alloc|\[Errno 12\]|Cannot allocate memory"
@@ -30,6 +36,17 @@ NO_ENGINE = (
     r"GET was unable to find an engine",
     r"No (valid|suitable) execution plans? (found|built)",
 )
+# A library that has no kernel for one shape or dtype; another may have one, and nothing is broken. torch says
+# NOT_SUPPORTED also where cuBLASLt's heuristic returned no algorithm (ATen/cuda/CUDABlas.cpp; pytorch PR 106840, issue
+# 169956), and hipBLAS says it of single shapes too (rocm-libraries issue 3550).
+NO_KERNEL = (
+    r"(CU|HIP)(BLAS|BLASLT|DNN|SPARSE)_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)",
+    r"rocblas_status_not_implemented|miopenStatus(NotImplemented|UnsupportedOp)",
+    r"\bno (suitable |valid |cuBLASLt |hipBLASLt |matching )*(algorithm|kernel|engine|heuristic)s?\b(?! image)",
+    r"(unable|failed) to find an? (suitable |valid )*(algorithm|engine|kernel)",
+    *NO_ENGINE,
+)
+
 NVML_ASSERT = r"NVML_SUCCESS == r"
 HANDLES = r"handles_\.at\(i\)"
 NOT_READY = r"CUDA driver error: device not ready"
@@ -38,3 +55,289 @@ AOT_RUN = r"run_func_\(.*model_container_runner"
 ONEDNN = r"could not create a (primitive|memory|descriptor)"
 NO_THREAD = r"libgomp: Thread creation failed|can't start new thread"
 NO_SEGMENT = r"failed to map segment"
+
+
+# Whose fault an error is. `device`: the device, or what drives it, failed in its work; `setup`: this machine or this
+# torch cannot use it; `memory`: there was not enough; `library`, `program`: the call itself may be at fault, so a small
+# kernel in a fresh process has to tell.
+Whose = Literal["device", "setup", "memory", "library", "program"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What an error text stands for.
+
+    `id` is that of the text in `gpucheck explain`, where it has one. One that `poisons` leaves the process unable to
+    use the device: every later call answers with the same error. `fix` is what to type next.
+    """
+
+    id: str
+    title: str
+    patterns: tuple[str, ...]
+    whose: Whose
+    poisons: bool = False
+    fix: str = ""
+
+    def matches(self, text: str) -> bool:
+        """Whether the text holds one of the patterns."""
+        return any(_compiled(pattern).search(text) for pattern in self.patterns)
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+_LOG = "sudo dmesg | grep -i xid shows what the driver noted"
+_SERVICE = f"gpucheck devices shows its counters; {_LOG}; if it comes again, take the card out of use"
+_SMOKE = f"gpucheck smoke in a fresh process tells whether it is still so; {_LOG}"
+_RESET = f"{_LOG}; stop what runs on it, then reset it with sudo nvidia-smi --gpu-reset -i N, or reboot"
+
+
+def _device(id: str, title: str, *patterns: str, poisons: bool = True, fix: str = _SMOKE) -> Cause:
+    return Cause(id, title, patterns, "device", poisons, fix)
+
+
+# The first row that matches decides. Which errors leave the process unable to go on ("must be terminated and
+# relaunched") is NVIDIA's word: CUDA Runtime API, cudaError_t; HIP's are named alike.
+CAUSES: tuple[Cause, ...] = (
+    Cause("oom.cpu", "the host's memory is full", (CPU_ALLOCATOR, HOST_ALLOCATION), "memory"),
+    Cause("oom.cuda", "the device's memory is full", (OUT_OF_MEMORY, LEVEL_ZERO, MPS_BUFFER, HPU), "memory"),
+    _device(
+        "cuda.ecc",
+        "its memory had an error that could not be corrected (ECC)",
+        r"uncorrectable ECC error",
+        r"CUDA_ERROR_ECC_UNCORRECTABLE",
+        r"cudaErrorECCUncorrectable",
+        r"hipErrorECCNotCorrectable",
+        fix=_SERVICE,
+    ),
+    _device(
+        "cuda.nvlink",
+        "NVLink had an error that could not be corrected",
+        r"uncorrectable NVLink error",
+        r"CUDA_ERROR_NVLINK_UNCORRECTABLE",
+        r"cudaErrorNvlinkUncorrectable",
+        fix=f"nvidia-smi nvlink -e; {_RESET}",
+    ),
+    _device("cuda.lost", "it is gone from the bus", r"GPU is lost", r"GPU has fallen off the bus", fix=_RESET),
+    _device(
+        "cuda.illegal_access",
+        "a kernel touched memory that is not its own",
+        r"an illegal memory access was encountered",
+        r"illegal memory access",
+        r"CUDA_ERROR_ILLEGAL_ADDRESS",
+        r"cudaErrorIllegalAddress",
+        r"hipErrorIllegalAddress",
+    ),
+    _device(
+        "cuda.misaligned",
+        "a kernel used an address that is not aligned",
+        r"misaligned address",
+        r"CUDA_ERROR_MISALIGNED_ADDRESS",
+    ),
+    _device(
+        "cuda.illegal_instruction",
+        "a kernel met an instruction that the device does not know",
+        r"an illegal instruction was encountered",
+        r"CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    ),
+    _device(
+        "cuda.launch_failure",
+        "a kernel crashed",
+        r"unspecified launch failure",
+        r"CUDA_ERROR_LAUNCH_FAILED",
+        r"cudaErrorLaunchFailure",
+        r"hipErrorLaunchFailure",
+    ),
+    _device(
+        "cuda.device_assert",
+        "a check inside a kernel failed",
+        r"device-side assert triggered",
+        r"CUDA_ERROR_ASSERT",
+        r"cudaErrorAssert",
+    ),
+    _device("cuda.launch_timeout", "the display driver ended a kernel that took too long", LAUNCH_TIMEOUT),
+    _device("cuda.hardware_stack", "a kernel's call stack was damaged", r"hardware stack error"),
+    _device(
+        "cuda.program_counter",
+        "a kernel left its own code",
+        r"invalid program counter",
+        r"CUDA_ERROR_INVALID_PC",
+        r"operation not supported on global/shared address space",
+        r"CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    ),
+    _device(
+        "cuda.contained",
+        "the hardware failed",
+        r"CUDA_ERROR_CONTAINED",
+        r"cudaErrorContained",
+        r"CUDA_ERROR_EXTERNAL_DEVICE",
+        r"cudaErrorExternalDevice",
+        fix=_SERVICE,
+    ),
+    _device(
+        "cuinit.mps",
+        "the server of NVIDIA's Multi-Process Service failed",
+        r"CUDA_ERROR_MPS_\w+",
+        r"MPS (client|server|RPC)\b.{0,60}(fail|terminated|not ready)",
+        fix="look at the log of nvidia-cuda-mps-control, or stop it with echo quit | nvidia-cuda-mps-control",
+    ),
+    _device(
+        "hip.fault",
+        "a kernel touched memory that is not its own (ROCm)",
+        r"Memory access fault by GPU node",
+        r"HSA_STATUS_ERROR_(MEMORY_APERTURE_VIOLATION|EXCEPTION|ILLEGAL_INSTRUCTION|MEMORY_FAULT)",
+        fix="sudo dmesg | grep -i amdgpu; then gpucheck smoke",
+    ),
+    _device("xpu.lost", "the Intel GPU does not answer any more", XPU_DEVICE, fix="sudo dmesg | grep -i -e i915 -e xe"),
+    _device(
+        "mps.command_buffer",
+        "Metal ended the work on the GPU with an error",
+        r"kIOGPUCommandBufferCallbackError\w+",
+        r"Caused GPU (Hang|Timeout|Address Fault) Error",
+        r"MTLCommandBuffer.{0,80}(error|failed)",
+        r"commit command buffer with error",
+        poisons=False,
+        fix="gpucheck smoke; restart the machine where it fails too",
+    ),
+    Cause(
+        "cuda.no_kernel",
+        "this torch has no code for the device's architecture",
+        (
+            r"no kernel image is available",
+            r"cudaErrorNoKernelImageForDevice",
+            r"CUDA_ERROR_NO_BINARY_FOR_GPU",
+            r"hipErrorNoBinaryForGpu",
+        ),
+        "setup",
+        fix="gpucheck doctor names the wheel that has it",
+    ),
+    Cause(
+        "cuda.setup",
+        "this process cannot use the device",
+        (
+            r"CUDA driver version is insufficient",
+            r"busy or unavailable",
+            r"no CUDA-capable device is detected",
+            r"No (CUDA|HIP) GPUs are available",
+            r"\binitialization error\b",
+            r"system not yet initialized",
+            r"forward compatibility was attempted",
+            r"CUDA unknown error",
+            r"Torch not compiled with",
+            r"no ROCm-capable device is detected",
+        ),
+        "setup",
+        fix="gpucheck doctor",
+    ),
+    # What a call that makes no sense is answered with, however sound the device is.
+    Cause(
+        "cuda.argument",
+        "a call was not allowed",
+        (
+            r"invalid argument",
+            GRID,
+            r"invalid resource handle",
+            r"invalid device ordinal",
+            r"invalid device function",
+            r"too many resources requested",
+            r"operation not supported\b(?! on global)",
+            r"operation not permitted",
+            r"peer (access|mapping)",
+            r"cudaErrorStreamCapture|previous error during capture|depend on a capturing",
+            r"not implemented for",
+            INDEX_32_BIT,
+            STORAGE_SIZE,
+        ),
+        "program",
+    ),
+    Cause(
+        "library.failed",
+        "a call of one of the device's libraries failed",
+        (
+            r"(CU|HIP|ROC|MI|MIOPEN)\w*_STATUS_\w+",
+            r"\bCUFFT_\w+",
+            r"miopenStatus\w+",
+            *NO_ENGINE,
+            ONEDNN,
+            HANDLES,
+            NVML_ASSERT,
+        ),
+        "library",
+    ),
+    # Any other answer of a runtime or a driver than success.
+    Cause(
+        "device.runtime",
+        "its runtime reported an error",
+        (
+            r"\b(CUDA|HIP|XPU|MPS)( driver| runtime)? error\b",
+            r"\bcudaError\w+|\bhipError\w+|\bCUDA_ERROR_\w+",
+            r"\bUR_RESULT_ERROR_\w+",
+        ),
+        "device",
+        fix=_SMOKE,
+    ),
+)
+BY_ID: dict[str, Cause] = {row.id: row for row in CAUSES}
+
+# Classes that say it whatever their text is: qualified names, so that no torch is needed to read them.
+_CLASSES = {"torch.OutOfMemoryError": "oom.cuda", "builtins.MemoryError": "oom.cpu"}
+_OF_THE_RUNTIME = ("torch.AcceleratorError", "torch.cuda.DeferredCudaCallError")
+# Messages are read only in errors that a library raises for such a cause; the words in a ValueError are a program's.
+SPEAKING_CLASSES = frozenset(
+    ("builtins.RuntimeError", "builtins.MemoryError", "builtins.OSError", "builtins.SystemError", *_OF_THE_RUNTIME)
+)
+
+
+def cause_of(text: str) -> Cause | None:
+    """The first cause that the text holds; None for a text that is not known."""
+    return next((row for row in CAUSES if row.matches(text)), None)
+
+
+def cause_of_error(classes: Collection[str], text: str) -> Cause | None:
+    """What an exception stands for, by the qualified names of its class and bases, then by its text."""
+    for name, row in _CLASSES.items():
+        if name in classes:
+            return BY_ID[row]
+    found = cause_of(text) if SPEAKING_CLASSES.intersection(classes) else None
+    if found is None and any(name in classes for name in _OF_THE_RUNTIME):
+        return BY_ID["device.runtime"]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """One exception of a chain: the qualified names of its class and bases, and its message."""
+
+    classes: tuple[str, ...]
+    message: str
+
+
+def chain_of(error: BaseException) -> tuple[Raised, ...]:
+    """The chain of an exception as names and texts: causes first, else contexts that were not suppressed."""
+    chain: list[Raised] = []
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        classes = tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(current).__mro__)
+        chain.append(Raised(classes, str(current)))
+        following = current.__cause__
+        if following is None and not current.__suppress_context__:
+            following = current.__context__
+        current = following
+    return tuple(chain)
+
+
+def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:
+    """What a chain of exceptions stands for, and the link that says so; its first where none does.
+
+    A device that failed outranks memory, and that all else: what follows from it is raised on top of it.
+    """
+    found = [(row, link) for link in chain if (row := cause_of_error(link.classes, link.message)) is not None]
+    for whose in ("device", "memory"):
+        for row, link in found:
+            if row.whose == whose:
+                return row, link
+    return found[0] if found else (None, chain[0])

@@ -1,14 +1,16 @@
 """What a part can do at most: dense operations and memory bandwidth, from its data sheet or, labelled so, estimated.
 
 The table is `peaks.toml` beside this file, each row with its source. A part is matched by its whole name, its
-compute capability, number of multiprocessors and, where that is known, the width of its memory bus.
+compute capability, number of multiprocessors and, where that is known, the width of its memory bus. Some parts have
+less than their capability: where the name is of a line that was cut, what tensor cores do is not estimated.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,20 +25,34 @@ GEFORCE = "NVIDIA GeForce "
 TRANSFERS_PER_CLOCK = 2
 
 
+# The model in a name: the letters of its line and its number (`L40` of `NVIDIA L40`, `H20` of `NVIDIA H20-3e`).
+_MODEL = re.compile(r"^(?:NVIDIA )?(G?)([A-Z]{1,2})(\d+[A-Z]*)")
+CUT = "siblings of this part have less than its capability, and nothing is listed of it"
+NO_TENSOR_CORES = "this part has no tensor cores"
+NO_RATES = "the rates of mining cards are not known"
+
+
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Dense operations per second with inputs of `dtype` added up in `accumulator`, at this clock."""
+    """Dense operations per second with inputs of `dtype` added up in `accumulator`, at this clock.
+
+    The clock and the operations per clock and SM are None where the figure is not what they come to.
+    """
 
     dtype: str
     accumulator: str
     flop_per_s: float
-    clock_hz: float
-    per_clock_per_sm: float
+    clock_hz: float | None = None
+    per_clock_per_sm: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part's peaks and where they are from. `because` says why an estimate stands in the data sheet's place."""
+    """A part's peaks and where they are from. `because` says why an estimate stands in the data sheet's place.
+
+    `missing` is why the peaks of some dtypes are not even estimated. `bus_widths` are all that the part is known with,
+    `bus_width_bits` is the device's own, else the first of them.
+    """
 
     name: str
     kind: Literal["data sheet", "estimate"]
@@ -49,6 +65,8 @@ class Part:
     memory_clock_hz: float | None = None
     memory_bytes_per_s: float | None = None
     because: str = ""
+    missing: str = ""
+    bus_widths: tuple[int, ...] = ()
 
     def peak(self, dtype: str, accumulator: str | None = None) -> Peak | None:
         """The peak of a dtype with its usual accumulator, or with this one; None where it is not known."""
@@ -81,9 +99,10 @@ def parts() -> tuple[Part, ...]:
             capability=_capability(row),
             multiprocessors=row["multiprocessors"],
             peaks=tuple(Peak(**peak) for peak in row["peaks"]),
-            bus_width_bits=row["bus_width_bits"],
-            memory_clock_hz=row["memory_clock_hz"],
+            bus_width_bits=_widths(row)[0],
+            memory_clock_hz=row.get("memory_clock_hz"),
             memory_bytes_per_s=row["memory_bytes_per_s"],
+            bus_widths=_widths(row),
         )
         for row in _table()["part"]
     )
@@ -106,9 +125,9 @@ def lookup(
         return Unknown("the device does not tell its compute capability and multiprocessors")
     named = [part for part in parts() if part.name == name]
     for part in named:
-        same_bus = bus_width_bits is None or part.bus_width_bits == bus_width_bits
+        same_bus = bus_width_bits is None or bus_width_bits in part.bus_widths
         if (part.capability, part.multiprocessors) == (capability, multiprocessors) and same_bus:
-            return part
+            return replace(part, bus_width_bits=bus_width_bits or part.bus_width_bits)
     return _estimate(name or "", capability, multiprocessors, bus_width_bits, clock_hz, memory_clock_hz, bool(named))
 
 
@@ -128,8 +147,9 @@ def _estimate(
         what = "the device does not tell its clocks" if rows else f"compute capability {told} is not in the table"
         return Unknown(f"{name or 'this part'} is not in the table, and {what}")
     peaks: tuple[Peak, ...] = ()
+    missing = ""
     if rows and clock_hz:
-        rates: dict[str, float] = {**rows[0]["per_clock_per_sm"], **_geforce(name, rows[0])}
+        rates, missing = _rates(name, rows[0])
         peaks = tuple(
             Peak(dtype, ACCUMULATORS.get(dtype, "float32"), multiprocessors * rate * clock_hz, clock_hz, rate)
             for dtype, rate in rates.items()
@@ -150,6 +170,54 @@ def _estimate(
         memory_bytes_per_s=memory,
         because=f"{name or 'this part'} {other}; from {multiprocessors} SMs of "
         f"compute capability {told} and the highest clocks",
+        missing=missing,
+    )
+
+
+def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+    """What a part does to a clock and SM by its capability, as far as its name lets it be estimated; why no more."""
+    rates: dict[str, float] = {**row["per_clock_per_sm"], **_geforce(name, row)}
+    if re.search(_table()["no_rates"], name):
+        return {}, NO_RATES
+    if "without_tensor_cores" in row and re.search(row["without_tensor_cores"], name):
+        missing = NO_TENSOR_CORES
+    elif _is_cut(name, row):
+        missing = CUT
+    else:
+        return rates, ""
+    return {dtype: rate for dtype, rate in rates.items() if dtype in row["cuda_cores"]}, missing
+
+
+def _is_cut(name: str, row: Mapping[str, Any]) -> bool:
+    """Whether this name is, or may be, that of a part with less than its capability."""
+    found = _MODEL.match(name)
+    model = "".join(found.groups()) if found else ""
+    if model in row.get("full", ()):
+        return False
+    siblings = [part for part in parts() if part.capability == _capability(row)]
+    cut = [part for part in siblings if _has_less(part, row)]
+    whole = {_model(part.name) for part in siblings if part not in cut}
+    if model and model in whole:
+        return False
+    if "cut" in row and re.search(row["cut"], name):
+        return True
+    # `G` before the line's letter is Grace beside the same chip.
+    lines = {match[2] for part in cut if (match := _MODEL.match(part.name))}
+    return found is not None and found[2] in lines
+
+
+def _model(name: str) -> str:
+    found = _MODEL.match(name)
+    return "".join(found.groups()) if found else name
+
+
+def _has_less(part: Part, row: Mapping[str, Any]) -> bool:
+    """Whether a listed part does less in anything to a clock and SM than its capability could."""
+    could = {**row["per_clock_per_sm"], **_geforce(part.name, row)}
+    return any(
+        dtype in could and (peak.per_clock_per_sm is None or peak.per_clock_per_sm < could[dtype])
+        for dtype in could
+        if (peak := part.peak(dtype)) is not None
     )
 
 
@@ -162,6 +230,11 @@ def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> floa
 
 def _geforce(name: str, row: Mapping[str, Any]) -> dict[str, float]:
     return dict(row.get("geforce", {})) if name.startswith(GEFORCE) else {}
+
+
+def _widths(row: Mapping[str, Any]) -> tuple[int, ...]:
+    width = row["bus_width_bits"]
+    return tuple(width) if isinstance(width, list) else (width,)
 
 
 def _capability(row: Mapping[str, Any]) -> tuple[int, int]:

@@ -6,7 +6,7 @@ Values are SI inside (bytes and FLOP per second, fractions, ratios); files and o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -123,6 +123,28 @@ THRESHOLDS: tuple[Threshold, ...] = (
 BY_ID = {one.id: one for one in THRESHOLDS}
 # Faster than any part and slower than none: a number outside is a slip of the keyboard.
 LARGEST = 1e9
+# By what factor each recorded disturbance can have brought a figure down, at most: a figure that is further from its
+# gate missed it, whatever was flagged. They multiply, and are set wide on purpose, since a false failure costs more.
+BRIDGES = {
+    # Processes on one quiet machine differ by a quarter (copies), noisy rows by less than two: twice that. The same for
+    # a figure of so few samples that there is no interval.
+    "noisy": 4.0,
+    "no interval": 4.0,
+    # What fits into a cache is read faster than memory, but small calls lose up to half of their time to the launch.
+    "warm": 4.0,
+    # A fair scheduler gives every runnable thread its turn: 31 others would have to want each core all the time.
+    "cpu-busy": 32.0,
+    # From a part's highest clock to its lowest: 2 to 3 GHz over 135 to 210 MHz (nvidia-smi -q -d SUPPORTED_CLOCKS).
+    "throttled": 20.0,
+    # An estimated peak counts units that a part may lack: H20 does 1 of the 39 TFLOP/s in float64 that its capability,
+    # SMs and clock come to; the widest ratio of one precision's units between siblings is 64 (float64, GA100 to GA102).
+    "estimate": 64.0,
+}
+
+
+def bridge(disturbances: Iterable[str]) -> float:
+    """How many times lower than it should be a figure can be for all of these together; 1 for none."""
+    return math.prod(BRIDGES[one] for one in disturbances)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class Scripted:
     def __init__(self, *ends: Result | Exception) -> None:
         self.setup = SimpleNamespace(is_cpu=False, mode="infer")
         self.start_s, self.ends = 0.0, list(ends)
+        self.ready: dict[str, Any] = {"smallest_batch": 1}
         self.asked: list[tuple[int, int]] = []
 
     def run(self, attempt: Any, *, steps: int, **_: Any) -> Result:
@@ -83,6 +84,23 @@ def test_the_largest_is_recommended_where_it_leaves_the_headroom_and_there_is_no
     assert runner.asked[-1] == (88, 3)  # a multiple of 8 is better where there is time
     assert made.recommended.result is not None
     assert (made.recommended.result.size, made.recommended.speed) == (90, "same")
+
+
+def test_the_size_to_use_comes_before_the_steps_of_an_epoch() -> None:
+    # Three steps of 80 have time, the evaluation and a batch of 89 beside them have not.
+    runner = Scripted(FITS, replace(FITS, peak_bytes=900))
+    found = after(runner, left_s=0.4)
+    assert runner.asked == [(1, 1), (80, 3)]
+    assert found.recommended.result is not None and found.recommended.result.size == 80
+
+
+def test_what_is_left_out_says_why_and_a_batch_of_one_is_run_where_it_may_fail() -> None:
+    for smallest, asked in ((1, []), (2, [(1, 1)])):
+        runner = Scripted(FITS)
+        runner.ready = {"smallest_batch": smallest}
+        made = After(runner, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
+        made.leave_out(90, "--quick leaves it out")
+        assert (made.recommended.reason, runner.asked) == ("--quick leaves it out", asked)
 
 
 def test_without_time_nothing_is_run() -> None:

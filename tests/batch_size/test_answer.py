@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpucheck.batch_size.answer import Context, entry, final_result, findings, measurement
+from gpucheck.batch_size.answer import Context, End, entry, final_result, findings, measurement
 from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.search import Search
@@ -54,24 +54,24 @@ def test_the_default_malloc_is_told_and_not_judged() -> None:
     search, results = closed()
     above = replace(PASSED, purpose="default malloc", outcome="over-budget", reason="r", peak_bytes=1124 * MIB)
     assert entry(search, results, CONTEXT, "over-budget", above)["default_malloc_peak_bytes"] == 1124 * MIB
-    finding = findings(search, CONTEXT, "over-budget", None, above)[-1]
+    finding = findings(search, CONTEXT, End("over-budget"), above)[-1]
     assert (finding.id, finding.verdict) == ("batch_size.default_malloc", "info")
     assert finding.title == "under the system's default malloc its peak is 1.1 GiB"
     assert finding.message == "100 MiB above the budget: freed memory is kept for later"
-    within = findings(search, CONTEXT, "over-budget", None, replace(above, peak_bytes=MIB))[-1]
+    within = findings(search, CONTEXT, End("over-budget"), replace(above, peak_bytes=MIB))[-1]
     assert within.message == "within the budget as well"
 
 
 def test_the_first_finding_is_the_answer() -> None:
     search, _ = closed()
-    (finding,) = findings(search, CONTEXT, search.limited_by, None, None)
+    (finding,) = findings(search, CONTEXT, End(search.limited_by), None)
     assert (finding.id, finding.verdict, finding.title) == ("batch_size.fits", "pass", "a batch of 8 fits")
     assert finding.message == "a batch of 9 does not (over budget)"
 
 
 def test_an_answer_that_was_not_confirmed_is_a_warning() -> None:
     search, results = closed(confirmed=False)
-    last = findings(search, CONTEXT, "time", None, None)[-1]
+    last = findings(search, CONTEXT, End("refused", refused="no room"), None)[-1]
     assert (last.id, last.verdict, last.title) == ("batch_size.confirmed", "warn", "a batch of 8 passed once")
     assert final_result(search, results) == PASSED
 
@@ -79,7 +79,7 @@ def test_an_answer_that_was_not_confirmed_is_a_warning() -> None:
 def test_memory_that_ran_out_at_the_smallest_names_the_model_and_the_budget() -> None:
     search = Search(budget_bytes=GIB)
     search.record(1, "out-of-memory")
-    (finding,) = findings(search, CONTEXT, search.limited_by, None, None)
+    (finding,) = findings(search, CONTEXT, End(search.limited_by), None)
     assert finding.message == (
         "the model alone takes 10 MiB, and memory ran out, and the budget is 1 GiB (--memory-limit 1GiB)"
     )
@@ -88,7 +88,7 @@ def test_memory_that_ran_out_at_the_smallest_names_the_model_and_the_budget() ->
 def test_the_smallest_that_never_ends() -> None:
     search = Search(budget_bytes=GIB)
     search.record(1, "timeout")
-    (finding,) = findings(search, CONTEXT, search.limited_by, None, None)
+    (finding,) = findings(search, CONTEXT, End(search.limited_by), None)
     assert (finding.verdict, finding.message) == ("fail", "its trial ran into --trial-timeout")
 
 

@@ -35,7 +35,9 @@ def test_memory_in_pieces_has_a_remedy_only_where_the_gap_is_large() -> None:
     (finding,) = findings(search, results, CONTEXT, after)
     assert (finding.id, finding.verdict) == ("batch_size.fragmentation", "info")
     assert finding.title == "512 MiB of what the allocator holds is in no tensor"
-    assert finding.fix is not None and "PYTORCH_ALLOC_CONF=expandable_segments:True" in finding.fix
+    assert finding.fix is not None and finding.fix == (
+        "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=expandable_segments:True"
+    )
     search, results, after = ended(memory={**MEMORY, "max_memory_allocated_bytes": GIB - 1})
     assert findings(search, results, CONTEXT, after) == []
     found = entry(search, results, CONTEXT, "over-budget", after, Wishes(0.1))

@@ -54,6 +54,23 @@ def test_that_nothing_fits_is_an_answer(scenario: Scenario) -> None:
     assert found.report.findings[0].title == "not even a batch of 1 fits"
 
 
+def test_what_time_ended_is_no_largest_size(scenario: Scenario) -> None:
+    scenario(static=MIB, per_sample=1, step_s=0.2)
+    found = api.find_batch_size("mlp", device="cpu", time_budget_s=2.0)
+    assert (found.max_batch_size, found.recommended, found.limited_by) == (None, None, "time")
+    assert found.at_least is not None and 1 < found.at_least < 65536
+    assert found.predicted == 65536
+    assert found.report.summary.exit == 4
+    assert found.report.findings[0].title == f"at least a batch of {found.at_least} fits"
+
+
+def test_the_answer_alone(scenario: Scenario) -> None:
+    scenario(static=100 * MIB, per_sample=MIB)
+    found = api.find_batch_size("mlp", device="cpu", memory_limit="1GiB", quick=True)
+    assert (found.recommended, found.at_least, found.answer["checks"]) == (None, None, [])
+    assert found.max_batch_size in range(906, 925)
+
+
 MODULE = """
 from torch import nn
 

@@ -78,7 +78,7 @@ def read(monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
             {"search": SearchOptions(multiple_of=1000)},
             "no larger multiple of 1000 is within 4096, the greatest length to try",
         ),
-        (GROWS, {"headroom": 0.95}, "even the least length of seq leaves less than the headroom"),
+        ({**GROWS, "step_s": 0.4}, {"time_budget_s": 1.9}, "at least seq "),
         ({"at": {"64": "hang"}}, {"time_budget_s": 0.5}, "no length of seq passed before the time ran out"),
         ({"predicted": predicted(MIB)}, {"estimate": True}, "largest seq that trains, estimated: 924"),
     ],
@@ -90,6 +90,14 @@ def test_every_sentence_is_about_lengths(
     shown = read(monkeypatch, **options)
     assert said in shown
     assert [text for text in FIXED.sub("", shown).splitlines() if re.search(r"batch|sample", text)] == []
+
+
+def test_why_none_is_recommended_is_about_lengths_too(scenario: Scenario) -> None:
+    scenario(**GROWS)
+    said, inputs = Collector(), ("ids:seq:int64:0..9",)
+    command(Options(target="mlp", inputs=inputs, axis="seq:64..4096", memory_limit="1GiB", headroom=0.95), said)
+    reason = said.results["find_batch_size"]["recommended"]["reason"]
+    assert reason == "even the least length of seq leaves less than the headroom"
 
 
 def test_an_evaluation_that_fails(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:

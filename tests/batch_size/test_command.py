@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from gpucheck.batch_size.prepare import is_shared
 from gpucheck.batch_size.search_options import SearchOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
 from gpucheck.machine import inventory
-from gpucheck.report.events import Answered, Event, Judged, Measured, Notice, Recorder, Trial
+from gpucheck.report.events import Answered, Event, Failed, Judged, Measured, Notice, Recorder, Trial
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.units import GIB, MIB
@@ -190,10 +191,101 @@ def test_out_of_time_after_some(scenario: Scenario) -> None:
     scenario(static=MIB, per_sample=1, step_s=0.2)
     recorder = find(time_budget_s=3.0)
     found = answer(recorder)
-    assert found["limited_by"] == "time"
-    assert found["confirmed"] is True
-    assert found["max_batch_size"] < 65536
-    assert findings(recorder)[0].message == "the time budget ended the search"
+    assert (found["limited_by"], found["max_batch_size"]) == ("time", None)
+    # A time per sample at 1 says nothing: time hardly grows here, and the search finds that out.
+    assert 100 < found["at_least"] < 65536
+    assert found["predicted_batch_size"] == 65536
+    assert (found["confidence"]["level"], found["recommended"]["batch_size"]) == ("low", None)
+    (finding,) = findings(recorder)
+    assert (finding.id, finding.verdict) == ("batch_size.fits", "inconclusive")
+    assert finding.title == f"at least a batch of {found['at_least']} fits"
+    assert finding.message.startswith("the time budget ended the search; ")
+    assert finding.message.endswith("; about a batch of 65536 is predicted")
+    assert finding.fix is not None and re.fullmatch(r"--time-budget \d+s", finding.fix)
+    assert finding.evidence["at_least"] == found["at_least"]
+
+
+def test_a_slow_first_step_says_nothing_of_later_ones(scenario: Scenario) -> None:
+    scenario(static=MIB, per_sample=MIB, at={"1": {"ok": True, "steps_s": [30.0, 0.001]}})
+    found = answer(find(memory_limit="1GiB", time_budget_s=20.0))
+    assert (found["limited_by"], found["at_least"], found["confirmed"]) == ("over-budget", None, True)
+    assert 1003 <= found["max_batch_size"] <= 1023
+
+
+def test_a_first_size_that_takes_too_long_is_followed_by_smaller_ones(scenario: Scenario) -> None:
+    scenario(static=100, per_sample=100, **{"from": 100, "beyond": "hang"})
+    recorder = find(search=SearchOptions(start=1600), time_budget_s=4.0)
+    found = answer(recorder)
+    assert sizes(recorder)[:2] == [1600, 100]
+    assert found["trials"][0]["outcome"] == found["trials"][1]["outcome"] == "out-of-time"
+    assert found["trials"][0]["reason"].startswith("the time budget ended it after ")
+    # It bounds nothing: what the time ended is no failure of the size.
+    assert (found["first_failing"], found["max_batch_size"]) == (None, None)
+    assert found["at_least"] is None or found["at_least"] < 100
+
+
+def test_a_program_that_kills_itself_ends_the_search_at_the_second_size(scenario: Scenario) -> None:
+    log = scenario(static=100, per_sample=100, **{"from": 40, "beyond": "kill"})
+    recorder = find()
+    found = answer(recorder)
+    assert (found["limited_by"], found["max_batch_size"]) == ("killed", None)
+    assert 1 <= found["at_least"] < 40
+    killed = [trial for trial in found["trials"] if trial["outcome"] == "killed"]
+    assert len(killed) == 2
+    # The first is run twice: once may be chance.
+    asked = log.read_text().splitlines()
+    assert [asked.count(f"trial {trial['batch_size']}") for trial in killed] == [2, 1]
+    finding = findings(recorder)[0]
+    assert (finding.id, finding.verdict) == ("batch_size.fits", "inconclusive")
+    assert finding.message.startswith("larger sizes were killed, and not for want of memory")
+    assert killed[1]["reason"] == "killed by SIGKILL, which the kernel did not send for want of memory"
+
+
+def test_a_program_that_kills_itself_at_any_size_is_no_memory_that_is_full(scenario: Scenario) -> None:
+    scenario(**{"from": 1, "beyond": "kill"})
+    recorder = find(search=SearchOptions(start=64))
+    (finding,) = findings(recorder)
+    assert sizes(recorder) == [64, 16]
+    assert (finding.verdict, finding.title) == ("inconclusive", "no batch was decided")
+    assert finding.message.startswith("larger sizes were killed, and not for want of memory")
+
+
+def test_a_model_that_cannot_train_with_one_sample_is_searched_from_two_and_told(scenario: Scenario) -> None:
+    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
+    scenario(static=100, per_sample=100, at={"1": raised}, **{"from": 30, "beyond": OUT_OF_MEMORY})
+    recorder = find(quick=True)
+    assert sizes(recorder)[:2] == [1, 2]
+    assert (answer(recorder)["max_batch_size"], answer(recorder)["first_failing"]) == (29, 30)
+    (warning,) = [finding for finding in findings(recorder) if finding.id == "batch_size.partial_batch"]
+    assert warning.title == "a partial last batch of 1 fails"
+    assert warning.message == "ValueError: more than 1 value"
+
+
+def test_a_normalisation_over_the_batch_is_tried_with_one_sample_whatever_else_is_left_out(scenario: Scenario) -> None:
+    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
+    scenario(per_sample=1, at={"1": raised}, ready={"smallest_batch": 2})
+    recorder = find(max_batch_size=8, quick=True)
+    assert [check["batch_size"] for check in answer(recorder)["checks"]] == [1]
+    assert "batch_size.partial_batch" in [finding.id for finding in findings(recorder)]
+
+
+def test_quick_leaves_out_what_follows(scenario: Scenario) -> None:
+    log = scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
+    found = answer(find(quick=True))
+    assert (found["max_batch_size"], found["checks"], found["default_malloc_peak_bytes"]) == (29, [], None)
+    assert found["recommended"]["reason"] == "--quick leaves it out"
+    assert "evaluate" not in log.read_text()
+
+
+def test_what_was_asked_for_at_once_explains_a_failure_far_below_the_budget(scenario: Scenario) -> None:
+    message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 891977728 bytes. Error code 12"
+    raised = {"raised": [{"classes": RUNTIME, "message": message}], "traceback": "t", "reached_bytes": 300 * MIB}
+    scenario(static=100 * MIB, per_sample=MIB // 2, **{"from": 400, "beyond": raised})
+    found = answer(find(memory_limit="1GiB"))
+    assert (found["max_batch_size"], found["first_failing_at_once"]) == (399, True)
+    assert found["first_failing_reason"] == "one allocation of 851 MiB failed with 300 MiB in use"
+    failed = next(trial for trial in found["trials"] if trial["outcome"] == "out-of-memory")
+    assert (failed["asked_bytes"], failed["reached_bytes"]) == (891977728, 300 * MIB)
 
 
 def test_a_trial_that_hangs_bounds_the_search(scenario: Scenario) -> None:
@@ -247,13 +339,14 @@ def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenari
     recorder = find()
     assert next((f.id, f.verdict) for f in findings(recorder)) == ("batch_size.device", "fail")
     assert answer(recorder)["limited_by"] == "device-broken"
-    assert answer(recorder)["max_batch_size"] >= 1
+    assert answer(recorder)["max_batch_size"] is None
+    assert answer(recorder)["at_least"] >= 1
 
 
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("kill", "killed, as the kernel does when the machine's memory runs out"),
+        ("kill", "the process for the trials ended before its first; killed by SIGKILL, which the kernel did not"),
         ("exit", "the process for the trials ended before its first; exit status 1"),
     ],
 )
@@ -277,6 +370,70 @@ READY = {
     "budget": {"bytes": 8 * GIB, "margin_bytes": GIB, "reason": "r", "free_bytes": 10 * GIB, "total_bytes": 12 * GIB},
     "free_at_open": 9 * GIB,
 }
+
+
+DEVICE_ERRORS = (
+    "CUDA error: uncorrectable ECC error encountered",
+    "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+    "shape '[3]' is invalid for input of size 4",
+)
+
+
+def device_error(recorder: Recorder) -> Finding:
+    (one,) = [one for one in findings(recorder) if one.id == "device.error"]
+    assert one.verdict == "fail"
+    assert len([event for event in recorder.events if isinstance(event, Failed)]) == 1
+    return one
+
+
+@pytest.mark.parametrize("message", DEVICE_ERRORS)
+def test_a_model_of_ours_that_fails_on_a_device_is_the_devices_failure(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    see(monkeypatch, GPU_FACTS)
+    raised = {"raised": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
+    scenario(setup={"stage": "build", **raised})
+    finding = device_error(find(device="cuda"))
+    assert message in finding.evidence["text"]
+    assert finding.evidence["device"] == "cuda:0"
+
+
+@pytest.mark.parametrize("message", DEVICE_ERRORS[1:])
+def test_so_is_one_that_fails_with_the_smallest_batch(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    see(monkeypatch, GPU_FACTS)
+    raised = {"raised": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
+    scenario(ready=READY, at={"1": raised}, static=1)
+    assert message in device_error(find(device="cuda", max_batch_size=1)).evidence["text"]
+
+
+def test_what_a_user_asks_of_a_model_of_ours_is_the_users_error(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    see(monkeypatch, GPU_FACTS)
+    raised = {"raised": [{"classes": RUNTIME, "message": "mat1 and mat2 shapes cannot be multiplied"}]}
+    scenario(setup={"stage": "build", "traceback": "t", **raised})
+    for asked in ({"inputs": ("x:3:float32",)}, {"dtype": "float16"}, {"amp": "bfloat16"}):
+        with pytest.raises(TargetError):
+            find(device="cuda", **asked)
+
+
+def test_a_trial_that_broke_the_device_is_a_fault(scenario: Scenario) -> None:
+    broken = {"raised": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
+    scenario(per_sample=1, **{"from": 11, "beyond": broken})
+    (fault,) = [event.fault for event in find().events if isinstance(event, Failed)]
+    assert (fault.kind, fault.cause, fault.where) == ("device", "cuda.illegal_access", "find-batch-size")
+
+
+def test_the_trials_before_the_users_error_are_told(scenario: Scenario) -> None:
+    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "at most 10"}], "traceback": "all of it"}
+    scenario(per_sample=1, **{"from": 11, "beyond": raised})
+    recorder = Recorder()
+    with pytest.raises(TargetError):
+        command(Options(target="mlp", device="cpu"), recorder)
+    trials = [event.result for event in recorder.events if isinstance(event, Trial)]
+    assert answer(recorder)["trials"] == trials
 
 
 def test_on_a_device_the_child_knows_the_budget(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,7 +602,7 @@ def test_ctrl_c_leaves_the_answer_so_far(scenario: Scenario) -> None:
         command(Options(target="mlp", device="cpu"), emit)
     found = answer(recorder)
     assert (found["limited_by"], found["confirmed"]) == ("interrupted", False)
-    assert found["max_batch_size"] == 1
+    assert (found["max_batch_size"], found["at_least"]) == (None, 1)
     assert len(found["trials"]) == 2
 
 
@@ -519,7 +676,7 @@ def test_it_starts_where_it_is_told(scenario: Scenario) -> None:
 def test_a_start_too_large_is_a_bound_and_no_end(scenario: Scenario) -> None:
     scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
     recorder = find(search=SearchOptions(start=1000))
-    assert sizes(recorder)[:2] == [1000, 1]
+    assert sizes(recorder)[:3] == [1000, 250, 15]
     assert (answer(recorder)["max_batch_size"], answer(recorder)["first_failing"]) == (29, 30)
 
 

@@ -66,6 +66,11 @@ def test_what_was_not_foreseen_is_one(foreseen: dict[int, float], said: str) -> 
     assert confidence(BENT, 9, True, 1000, None, foreseen).doubts == (said,)
 
 
+def test_a_search_that_did_not_end_is_low() -> None:
+    found = confidence([BEST, AGAIN], 9, True, 1000, None, closed=False)
+    assert (found.level, found.doubts) == ("low", ("the search did not end",))
+
+
 def test_three_doubts_make_it_low() -> None:
     results = [replace(ONE, outcome="inconclusive"), replace(ONE, outcome="suspected"), BEST, AGAIN]
     found = confidence(results, 9, True, 1000, replace(BEST, peak_bytes=1001))

@@ -124,7 +124,7 @@ RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
 @pytest.mark.parametrize(
     ("how", "outcome", "reason"),
     [
-        ("kill", "host-out-of-memory", "killed, as the kernel does when the machine's memory runs out"),
+        ("kill", "host-out-of-memory", "killed by the kernel: the machine's memory ran out"),
         ("exit", "suspected", "exit status 1 (libgomp: Thread creation failed)"),
         (
             {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory.\nmore"}], "traceback": "all"},
@@ -150,31 +150,32 @@ def test_how_a_trial_fails(
     assert log.read_text().count("start") == 2
 
 
+@pytest.mark.parametrize("kills", [7, None])
 def test_a_trial_that_the_kernel_did_not_kill_is_run_once_more(
-    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, kills: int | None
 ) -> None:
-    monkeypatch.setattr(host, "memory_kills", lambda: 7)
+    monkeypatch.setattr(host, "memory_kills", lambda: kills)
     log = scenario(at={"4": "kill", "5": "kill once"}, per_sample=1)
     with Runner(SETUP) as runner:
-        twice, once = run(runner, 4), run(runner, 5)
+        once, twice = run(runner, 5), run(runner, 4)
     assert (twice.outcome, twice.reason) == (
-        "host-out-of-memory",
-        "killed twice, though not by the kernel for want of memory",
+        "killed",
+        "twice killed by SIGKILL, which the kernel did not send for want of memory",
     )
     assert (once.outcome, once.fresh) == ("fits", True)
     assert [line for line in log.read_text().splitlines() if line.startswith("trial")] == [
-        "trial 4", "trial 4", "trial 5", "trial 5",
+        "trial 5", "trial 5", "trial 4", "trial 4",
     ]  # fmt: skip
 
 
-def test_where_the_kernel_does_not_count_one_kill_is_enough(
+def test_after_a_size_that_was_killed_twice_another_has_one_chance(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "memory_kills", lambda: None)
-    log = scenario(at={"4": "kill"})
+    monkeypatch.setattr(host, "memory_kills", lambda: 7)
+    log = scenario(at={"4": "kill", "3": "kill"})
     with Runner(SETUP) as runner:
-        assert run(runner, 4).outcome == "host-out-of-memory"
-    assert log.read_text().count("trial") == 1
+        assert [run(runner, size).outcome for size in (4, 3)] == ["killed", "killed"]
+    assert log.read_text().count("trial") == 3
 
 
 def test_a_trial_that_hangs_is_a_timeout_and_one_cut_by_the_deadline_is_told_apart(scenario: Scenario) -> None:
@@ -183,7 +184,8 @@ def test_a_trial_that_hangs_is_a_timeout_and_one_cut_by_the_deadline_is_told_apa
         timeout = run(runner, 4, limit_s=0.2)
         cut = run(runner, 4, limit_s=SOON, left_s=0.2)
     assert (timeout.outcome, timeout.reason, timeout.cut) == ("timeout", "no answer within 200 ms", False)
-    assert cut.cut
+    assert (cut.outcome, cut.cut) == ("out-of-time", True)
+    assert cut.reason.startswith("the time budget ended it after ")
 
 
 def test_the_watchdog_ends_a_child_that_grows_beyond_the_guard(scenario: Scenario) -> None:
@@ -245,16 +247,21 @@ def test_a_child_that_cannot_be_set_up(scenario: Scenario, how: object, error: t
     assert str(caught.value).startswith(text)
 
 
-def test_a_child_that_is_killed_before_its_first_trial_is_started_once_more(scenario: Scenario) -> None:
+def test_a_child_that_is_killed_before_its_first_trial_is_started_once_more(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scenario(setup="kill", setup_to=1, per_sample=1)
     with Runner(SETUP) as runner:
         assert run(runner, 1).outcome == "fits"
     log = scenario(setup="kill")
+    with Runner(SETUP) as runner, pytest.raises(CannotLook, match="killed by SIGKILL, which the kernel did not send"):
+        runner.start()
+    monkeypatch.setattr(host, "memory_kills", iter(range(100)).__next__)
     with Runner(SETUP) as runner:
         with pytest.raises(Refused) as caught:
             runner.start()
         assert caught.value.outcome == "host-out-of-memory"
-    assert log.read_text().count("start") == 2
+    assert log.read_text().count("start") == 4
 
 
 def test_a_child_that_never_gets_ready(scenario: Scenario) -> None:

@@ -41,6 +41,39 @@ def test_it_starts_at_the_minimum_and_ends_when_that_fails() -> None:
     assert search.limited_by == "out-of-memory"
 
 
+def test_below_what_does_not_fit_it_goes_down_by_factors() -> None:
+    search = Search(budget_bytes=BUDGET, start=4096)
+    sizes = []
+    while (attempt := search.next()) is not None:
+        sizes.append(attempt.size)
+        search.record(attempt.size, "over-budget")
+    assert sizes == [4096, 1024, 64, 1]
+    assert search.best is None
+
+
+def test_below_what_took_too_long_it_goes_further_and_is_not_bounded() -> None:
+    search = Search(budget_bytes=BUDGET, start=4096)
+    search.record(4096, "out-of-time")
+    assert search.next() == Attempt(256)
+    search.record(256, "out-of-time")
+    assert search.next() == Attempt(16)
+    search.record(16, "fits", 10)
+    assert search.first_failing is None
+    search.record(32, "fits", 20)
+    further = search.next()
+    assert further is not None and further.size > 256
+
+
+def test_with_time_for_more_trials_than_the_bound_it_goes_on() -> None:
+    search = Search(tolerance=0.0, cap=10**6, reserve=12)
+    sizes = run(search, limit=700_000)
+    bounded = search.limited_by
+    search.extra_trials = 100
+    run(search, limit=700_000)
+    assert (bounded, search.limited_by) == ("trials", "over-budget")
+    assert search.best is not None and search.best.size == 700_000 and len(sizes) < len(search.records)
+
+
 def test_without_peaks_it_doubles_and_halves_and_confirms() -> None:
     search = Search(tolerance=0.0, cap=1000)
     assert run(search, limit=5) == [1, 2, 4, 8, 6, 5, 5]

@@ -100,6 +100,20 @@ def test_a_device_that_cannot_be_used_does_not_cost_the_others_their_answer(
     assert "batch_size.all_devices" not in {finding.id for finding in said.findings}
 
 
+def test_a_device_that_fails_does_not_cost_the_others_their_answer(
+    scenario: Scenario, find: Callable[..., Collector]
+) -> None:
+    message = "CUDA error: uncorrectable ECC error encountered"
+    raised = [{"classes": ["torch.AcceleratorError", "builtins.RuntimeError"], "message": message}]
+    broken = {"stage": "build", "raised": raised, "traceback": ""}
+    scenario(static=GIB, per_sample=GIB // 64, devices={**UNLIKE, "cuda:0": {"setup": broken}})
+    said = find()
+    assert said.results["find_batch_size"]["device"]["id"] == "cuda:1"
+    assert [fault.device for fault in said.faults] == ["cuda:0"]
+    assert [one.id for one in said.findings if one.verdict == "fail"] == ["device.error"]
+    assert "batch_size.all_devices" not in {finding.id for finding in said.findings}
+
+
 def test_each_device_goes_on_from_its_own_trials(
     scenario: Scenario, find: Callable[..., Collector], tmp_path: Path
 ) -> None:
@@ -134,6 +148,21 @@ def test_a_trial_says_on_which_device() -> None:
     several.each(("cuda:0", "cuda:1"), search, recorder)
     trials = [event.result["device"] for event in recorder.events if isinstance(event, Trial)]
     assert trials == ["cuda:0", "cuda:1"]
+
+
+def test_an_answer_that_is_open_on_one_device_is_open_for_all() -> None:
+    closed, short = answer("cuda:0", 400, 100.0), answer("cuda:1", None, 50.0, at_least=100)
+    assert several.least([closed, short])["device"]["id"] == "cuda:1"
+    found = several.finding([closed, short])
+    assert (found.verdict, found.title) == ("inconclusive", "at least a batch of 100 fits every device")
+    assert found.message == "the search on cuda:1 did not end"
+    assert found.evidence == {"cuda:0": 400, "cuda:1": 100}
+    # As large as the other's, it may be larger: what holds for both is the closed one's no more than its own.
+    assert several.least([answer("a", 100, 1.0), answer("b", None, 1.0, at_least=100)])["device"]["id"] == "b"
+    # Another that is open and larger leaves the least as it is.
+    wide = answer("cuda:0", None, 9.0, at_least=500)
+    assert several.finding([wide, answer("cuda:1", 100, 1.0)]).verdict == "pass"
+    assert several.split([closed, short]) is None
 
 
 # The split

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from gpucheck.machine.accel import open_device
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
 HOST = torch.device("cpu")
+CPU = open_device("cpu")
 
 
 @dataclass
@@ -67,6 +69,12 @@ class FakeDevice:
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return "out of memory" in str(error)
+
+    def why_broken(self) -> str | None:
+        return None
+
+    def why_no_kernel(self, error: BaseException) -> str | None:
+        return CPU.why_no_kernel(error)
 
     def as_current(self) -> Any:
         return contextlib.nullcontext()

@@ -17,8 +17,8 @@ from gpucheck.bench.bandwidth import cases as bandwidth
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.transfer import measure as transfer
-from gpucheck.errors import CannotLook, RequirementMissed, Undecided, UsageError
-from gpucheck.machine import accel, choose, host, inventory
+from gpucheck.errors import CannotLook, Undecided, UsageError
+from gpucheck.machine import accel, choose, faults, host, inventory
 from gpucheck.peaks import lookup
 from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Recorder, Started
 from gpucheck.report.facts import Device, Facts
@@ -126,15 +126,16 @@ def test_the_machine_is_read_once_and_a_notice_is_told_once(monkeypatch: pytest.
     ("error", "finding"),
     [
         (CannotLook("a CPU has none", finding="overlap.device"), ("overlap.device", "skip")),
-        (RequirementMissed("no", finding="overlap.x"), ("overlap.x", "fail")),
         (Undecided("no", finding="overlap.x"), ("overlap.x", "inconclusive")),
-        (RuntimeError("CUDA error: unspecified\nmore"), ("overlap.error", "fail")),
-        (MemoryError(), ("overlap.error", "fail")),
+        (RuntimeError("CUDA error: unspecified\nmore"), ("device.error", "fail")),
+        (RuntimeError("shape '[3]' is invalid"), ("overlap.error", "fail")),
+        (MemoryError(), ("overlap.memory", "inconclusive")),
     ],
 )
 def test_one_that_fails_does_not_cost_the_others(
     error: Exception, finding: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(faults, "fresh_process", lambda device: faults.WORKS)
     recorder = ran(monkeypatch, benchmark("overlap", fails(error)), benchmark("matmul", passes(PRODUCT)))
     assert found(recorder) == [finding, ("matmul.result", "pass")]
     assert [one.verdict for one in answer(recorder).benchmarks] == [finding[1], "pass"]

@@ -138,6 +138,40 @@ def test_a_wrong_element_and_a_call_that_did_nothing_are_found(operation: Operat
     assert work.finish().wrong > 1
 
 
+@pytest.mark.parametrize("operation", ["write", "copy", "triad"])
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_device_that_answers_anything_does_not_verify_itself(
+    operation: Operation, answer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole comparisons are the device's word: whatever it says, what the host reads decides."""
+    work = Repeated(operation, ARRAYS, 100 * GRAIN, 100 * GRAIN)
+    work.prepare(0, 1)
+    real = torch.equal
+
+    def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+        return answer if len(one) > 2 * ROW else real(one, other)
+
+    monkeypatch.setattr(torch, "equal", equal)
+    work._cursor += 1  # a call whose kernel did nothing
+    assert work.finish() == memory_work.Verified(1, 100 * ROW)
+    work.call()
+    verified = work.finish()
+    # All is right, and a comparison that says otherwise is no comparison.
+    assert (verified.wrong, verified.unsteady) == (0, 0 if answer else 1)
+
+
+def test_what_was_right_before_proves_nothing_where_it_could_not_be_overwritten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = Repeated("copy", ARRAYS, 100 * GRAIN, 100 * GRAIN)
+    work.prepare(0, 1)
+    work.call()
+    monkeypatch.setattr(torch.Tensor, "fill_", lambda self, value: self)
+    work.prepare(0, 1)
+    work._cursor += 1
+    assert work.finish() == memory_work.Verified(0, 0)
+
+
 def test_what_a_graph_replays_is_compared_where_it_wrote() -> None:
     work = Repeated("copy", ARRAYS, 100 * GRAIN, 300 * GRAIN)
     work.prepare(0, 1)
@@ -176,7 +210,11 @@ def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
 
 @pytest.mark.parametrize(
     ("details", "message"),
-    [({"wrong_elements": 3}, "copy, 1 GiB: 3 wrong"), ({"verified_slices": 0}, "copy, 1 GiB: nothing was written")],
+    [
+        ({"wrong_elements": 3}, "copy, 1 GiB: 3 wrong"),
+        ({"verified_slices": 0}, "copy, 1 GiB: nothing was written"),
+        ({"unsteady_comparisons": 2}, "copy, 1 GiB: 2 comparisons came out otherwise at the second look"),
+    ],
 )
 def test_a_wrong_result_fails(details: dict[str, int], message: str) -> None:
     finding = found(measured(**details))["bandwidth.result"]
@@ -227,6 +265,22 @@ def test_every_operation_is_measured_for_every_size(monkeypatch: pytest.MonkeyPa
     ]
     verdicts = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
     assert verdicts["bandwidth.result"] == "pass"
+
+
+def test_an_operation_without_a_kernel_costs_that_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = measure.measure
+
+    def fail(operation: Operation, *rest: Any) -> Measurement:
+        if operation == "write":
+            raise RuntimeError("miopenStatusNotImplemented: no such fill")
+        return real(operation, *rest)
+
+    monkeypatch.setattr(command, "measure", fail)
+    recorder = run(BandwidthOptions(sizes=(GRAIN,), time_budget_s=0.2), monkeypatch)
+    measured = [event.measurement.case["operation"] for event in recorder.events if isinstance(event, Measured)]
+    assert measured == ["read", "copy", "triad"]
+    skip = next(event.finding for event in recorder.events if isinstance(event, Judged))
+    assert (skip.id, skip.verdict, skip.evidence) == ("bandwidth.operation", "skip", {"operation": "write"})
 
 
 def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from gpucheck.bench.transfer import bound, bound_judge, bound_place, bound_talk, cases, command, parts
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Setting
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.machine import accel, choose, inventory, kernel_driver, numa
 from gpucheck.machine.child import LineChild
 from gpucheck.machine.numa import Bound, Node
@@ -237,6 +237,13 @@ def test_a_child_that_is_lost_leaves_it_undecided() -> None:
         "cuda:0 from node 0: copies were cut off",
         "its process ended with 1: gone",
     )
+
+
+def test_a_child_whose_device_failed_raises_that() -> None:
+    error = "CUDA error: uncorrectable ECC error encountered"
+    with pytest.raises(DeviceFailed, match="its memory had an error") as raised:
+        measured(says(READY, [{"error": error}]), (0,), Recorder())
+    assert (raised.value.device, raised.value.why, raised.value.exit_code) == ("cuda:0", error, 1)
 
 
 def test_a_real_child_binds_itself_and_measures_the_same_rows() -> None:

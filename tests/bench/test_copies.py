@@ -87,6 +87,31 @@ def test_data_of_an_earlier_sample_is_stale() -> None:
     assert one.finish().wrong_bytes >= 8 * KIB
 
 
+def test_copies_of_the_same_sample_twice_are_not_taken_for_each_other() -> None:
+    """The warm-up and the first window have one number: what the one brought is no proof of the other."""
+    one = made(16 * KIB)
+    run(one, 4, sample=0)
+    one.prepare(0, 4)
+    lost(one)
+    assert one.refills == 2 and one.finish().wrong_bytes >= 16 * KIB - 64
+
+
+def test_a_difference_that_is_gone_at_the_second_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = made(16 * KIB)
+    run(one, 2)
+    monkeypatch.setattr(torch, "equal", lambda found, expected: False)
+    assert one.finish() == Verified(refills=1, slices=2, wrong_bytes=1, first_wrong=0)
+
+
+def test_a_device_that_calls_everything_equal_does_not_verify_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.equal
+    monkeypatch.setattr(torch, "equal", lambda found, other: len(found) > 2 * KIB or real(found, other))
+    one = made(64 * KIB)
+    one.prepare(1, 1)
+    lost(one)
+    assert one.finish().wrong_bytes >= 63 * KIB
+
+
 def test_large_copies_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "CHUNK_WORDS", 100)
     one = made(10_000)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from broken_device import garbled
 from products_here import needs
 
 from gpucheck.bench.matmul import corruption, corruption_judge, judge, measure, product
@@ -63,6 +64,7 @@ def test_what_comes_out_the_same_is_no_difference(dtype: Dtype) -> None:
         "results_compared": 1,
         "results_differing": 0,
         "results_examined": 0,
+        "results_vanished": 0,
         "elements_differing": 0,
         "worst": None,
     }
@@ -113,6 +115,57 @@ def test_rows_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     repeats.finish()
     assert repeats.elements == 2 and repeats.worst is not None
     assert (repeats.worst.row, repeats.worst.column) == (95, 79)
+
+
+class Flicker:
+    """Comparisons of whole results say once that two differ that do not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        self.real, self.calls, self.at = torch.equal, 0, at
+        monkeypatch.setattr(torch, "equal", self)
+
+    def __call__(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        self.calls += 1
+        return self.calls != self.at and self.real(one, other)
+
+
+def test_a_difference_that_is_gone_at_the_second_look_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    flicker = Flicker(monkeypatch, at=2)
+    findings = found(failing(monkeypatch, lambda number, out: None))
+    assert flicker.calls >= 2
+    wrong = findings["matmul.corruption"]
+    assert wrong.verdict == "fail" and "float32 96x80x64: 1 of " in wrong.message
+    assert wrong.message.endswith("1 only at the first look: a read of memory, or the comparison, gave two answers")
+    assert findings["matmul.result"].verdict == "pass"
+
+
+def test_what_differed_is_judged_as_it_was_read_then_and_not_as_it_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = sets()
+    repeats = Repeats(made, CPU)
+    right = made[0].out.clone()
+    made[0].out[50, 60] += 0.5
+    real = reference.check_elements
+
+    def later(*args: Any, **kwargs: Any) -> list[reference.Element]:
+        made[0].out.copy_(right)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(reference, "check_elements", later)
+    repeats.finish()
+    assert repeats.worst is not None and repeats.worst.worst > 1
+    assert (repeats.worst.row, repeats.worst.column, repeats.worst.got) == (50, 60, float(right[50, 60]) + 0.5)
+
+
+def test_no_place_that_a_broken_device_tells_is_an_index() -> None:
+    first = sets()[0]
+    device = Matrices(garbled(first.a), garbled(first.b), garbled(first.out))
+    repeats = Repeats([device], CPU)
+    flip(first.out, 20, 30, 28)
+    repeats.finish()
+    assert repeats.worst is not None and (repeats.worst.row, repeats.worst.column) == (20, 30)
+    checked = corruption.check_first(device, garbled(first.out), None)
+    assert (checked.sums.row, checked.sums.column) == (20, 0) and not checked.sums.passed
+    assert checked.element is not None and (checked.element.row, checked.element.column) == (20, 30)
 
 
 class Clock:
@@ -309,6 +362,23 @@ def test_what_a_graph_replays_is_compared_too(monkeypatch: pytest.MonkeyPatch) -
     assert found(one)["matmul.corruption"].verdict == "fail"
 
 
+def test_a_device_whose_kernels_do_nothing_multiplies_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands and result are what its memory held, and zeros times zeros are zeros."""
+    monkeypatch.setattr(product, "fill", lambda kind, flat: [flat.a.zero_(), flat.b.zero_(), flat.out.zero_()])
+    one = measure.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None)).measurement
+    wrong = found(one)["matmul.result"]
+    assert wrong.verdict == "fail"
+    assert wrong.message == "float32 96x80x64: the device left no random numbers in its operands"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_operands_of_one_element_are_no_sign_of_a_broken_device(dtype: Dtype) -> None:
+    needs(dtype)
+    case = Case(dtype, (1, 1, 1), NATIVE)
+    one = measure.measure(case, CPU, budget_s=0.02, watch=Watch(None)).measurement
+    assert one.method.details["operands_spread"] is None and found(one)["matmul.result"].verdict == "pass"
+
+
 # judging what a document holds
 
 
@@ -357,7 +427,7 @@ def test_a_wrong_later_element_is_named_with_what_it_should_be() -> None:
     (finding,) = corruption_judge.later_results([row(corruption=seen(10, worst=70.0, differing=3))])
     assert finding.verdict == "fail"
     assert finding.message == (
-        "float32 8x8x8: 3 of 10 results, row 1, column 2 is 3.5 where float64 gives 1.25 (70.0 times its bound)"
+        "float32 8x8x8: 3 of 10 results differ, row 1, column 2 is 3.5 where float64 gives 1.25 (70.0 times its bound)"
     )
 
 

@@ -390,6 +390,28 @@ def test_memory_ends_the_doubling(monkeypatch: pytest.MonkeyPatch) -> None:
         run(monkeypatch, device=Fake(), options=options, largest={"matmul": 8192})
 
 
+@pytest.mark.parametrize("without", [{32}, {64}, {128}, {32, 64, 128, 256, 512, 1024}])
+def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch, without: set[int]) -> None:
+    asked = []
+
+    def measure(operation: Operation, size: int, bench: Any, budget_s: float) -> list[Measurement]:
+        asked.append(size)
+        if size in without:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul(...)`")
+        return rows(operation.id, size, 1.0e-6, 2.0e-6, 3.0e-6)
+
+    monkeypatch.setattr(command, "measure", measure)
+    options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
+    recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 1024})
+    skips = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    skips = [one for one in skips if one.id == "crossover.size"]
+    assert [one.evidence["size"] for one in skips] == sorted(without)[: command.MOST_REFUSED]
+    assert {one.verdict for one in skips} == {"skip"} and "CUBLAS_STATUS_NOT_SUPPORTED" in skips[0].message
+    assert len(asked) == len(set(asked))
+    measured = {event.measurement.case["size"] for event in recorder.events if isinstance(event, Measured)}
+    assert measured == ({32, 64, 128, 256, 512, 1024} - without)
+
+
 def test_the_normal_size_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[int, float]] = []
 

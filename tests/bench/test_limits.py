@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpucheck import thresholds
 from gpucheck.bench import devices, figures, limits, runs, share
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.transfer import link as of_link
@@ -18,7 +19,7 @@ from gpucheck.peaks import Unknown, lookup
 from gpucheck.report.events import Judged, Measured, Notice, Recorder
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Collector
 from gpucheck.thresholds import BY_ID, THRESHOLDS, Limit
 
@@ -130,6 +131,64 @@ def test_a_miss_beside_other_work_fails_nothing_and_a_hit_stands() -> None:
         assert judged(rows, set_to("transfer.min_gbps", 50e9))["transfer.min_gbps"].verdict == "pass"
     rows = [copy("host_to_device", 55e9, flags=("power-limited", "link-below-max"))]
     assert judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"].verdict == "fail"
+
+
+FLAGS = ((), ("noisy",), ("throttled",), ("cpu-busy",), ("noisy", "cpu-busy"), ("throttled", "noisy", "cpu-busy"))
+
+
+@pytest.mark.parametrize("spread", [0.01, None])
+@pytest.mark.parametrize("flags", FLAGS)
+def test_a_figure_that_nothing_recorded_could_bring_to_its_gate_fails(
+    flags: tuple[str, ...], spread: float | None
+) -> None:
+    """The bound is that of all flags together; below it the miss may be theirs, beyond it it is the device's."""
+    rows = [copy("host_to_device", 1e6, flags=flags, spread=spread)]
+    bound = thresholds.bridge((*flags, *(() if spread else ("no interval",))))
+    for factor, verdict in ((0.9, "inconclusive" if bound > 1 else "pass"), (1.1, "fail"), (8000, "fail")):
+        finding = judged(rows, set_to("transfer.min_gbps", 1e6 * bound * factor))["transfer.min_gbps"]
+        assert finding.verdict == verdict, (finding.message, factor)
+    assert finding.fix is None
+    if flags == ("noisy",) and spread:
+        assert "512 MiB, 1.00 MB/s, 1/32000 of the threshold, more than noise can explain (set by " in finding.message
+
+
+def test_the_fastest_window_counts_where_there_is_no_interval() -> None:
+    def one(*samples: float) -> Measurement:
+        return replace(copy("host_to_device", 1e9, spread=None), runs=(Run("", 1, samples, (0.0,) * len(samples)),))
+
+    gate = set_to("transfer.min_gbps", 5e9)
+    assert judged([one(1.0, 1.1)], gate)["transfer.min_gbps"].verdict == "fail"
+    # One window reached half of it: what else the others met is not known.
+    assert judged([one(0.4, 1.0)], gate)["transfer.min_gbps"].verdict == "inconclusive"
+
+
+def test_an_estimated_peak_may_be_wrong_by_so_much_and_no_more() -> None:
+    part = lookup("a GPU", (9, 0), 10, 1024, clock_hz=1e9, memory_clock_hz=2e9)
+    peak = share.of_products([product("bfloat16", 1e12)], part)
+    for rate, verdict in ((10e12, "inconclusive"), (0.1e12, "fail")):
+        finding = judged([product("bfloat16", rate)], set_to("matmul.min_percent_of_peak", 0.5), findings=peak)[
+            "matmul.min_percent_of_peak"
+        ]
+        assert finding.verdict == verdict, finding.message
+    assert "more than so few samples and an estimated peak can" not in finding.message
+    assert "more than an estimated peak can explain" in finding.message
+
+
+@pytest.mark.parametrize(("gate", "verdict"), [(1e9, "inconclusive"), (20e9, "inconclusive"), (100e9, "fail")])
+def test_a_rate_from_the_cache_meets_nothing_and_can_miss_by_far(gate: float, verdict: str) -> None:
+    """A memory is no faster than the cache before it."""
+    warm = [row("bandwidth", {"operation": "copy", "size_bytes": 2**20}, 10e9, cache="warm")]
+    finding = judged(warm, set_to("bandwidth.min_gbps", gate))["bandwidth.min_gbps"]
+    assert finding.verdict == verdict
+    if verdict == "fail":
+        assert "copy 10.0 GB/s, 1/9.9 of the threshold, more than a cache can explain" in finding.message
+    else:
+        assert "copy: what it moves fits into the cache" in finding.message
+
+
+def test_what_is_not_known_is_never_too_far() -> None:
+    for one in (copy("host_to_device", None), copy("host_to_device", None, flags=("noisy",))):
+        assert judged([one], set_to("transfer.min_gbps", 9e20))["transfer.min_gbps"].verdict == "inconclusive"
 
 
 def test_a_miss_on_a_clock_that_a_setting_holds_is_one_and_names_the_cause() -> None:

@@ -437,6 +437,47 @@ def test_a_dtype_that_torch_does_not_have_there_is_skipped(monkeypatch: pytest.M
     assert found[0].message == "\"addmm_impl_cpu_\" not implemented for 'Half'"
 
 
+def test_a_shape_without_a_kernel_costs_that_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.mm
+
+    def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        if a.shape[0] == 24:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx( handle )`\nmore")
+        return real(a, b, out=out)
+
+    monkeypatch.setattr(torch, "mm", mm)
+    shapes = ((16, 16, 16), (24, 16, 16), (32, 16, 16))
+    recorder = run(MatmulOptions(dtypes=("float32",), shapes=shapes, time_budget_s=0.2), monkeypatch)
+    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    assert [row.case["m"] for row in rows if row.name == "matmul"] == [16, 32]
+    skip = next(event.finding for event in recorder.events if isinstance(event, Judged))
+    assert (skip.id, skip.verdict) == ("matmul.shape", "skip")
+    assert skip.title == "cpu has no kernel for float32 24x16x16"
+    assert skip.message.startswith("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mat1 and mat2 shapes cannot be multiplied (24x16 and 8x8)",
+        "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`",
+    ],
+)
+def test_a_mistake_or_a_broken_library_is_no_want_of_a_kernel(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "measure", failing(text))
+    with pytest.raises(RuntimeError, match=r"^[mC]"):
+        run(MatmulOptions(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)
+
+
+def test_a_device_that_torch_has_no_code_for_is_no_want_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "CUDA error: no kernel image is available for execution on the device"
+    monkeypatch.setattr(command, "measure", failing(text))
+    recorder = run(MatmulOptions(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)
+    failed = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    assert [(one.id, one.verdict) for one in failed] == [("device.error", "fail")]
+    assert failed[0].fix is not None and "matmul.shape" not in {one.id for one in failed}
+
+
 def test_a_usual_size_that_there_is_no_room_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (), "cpu": (8, 65536)})
     monkeypatch.setattr(host, "memory", lambda: SimpleNamespace(usable=10 * GIB))

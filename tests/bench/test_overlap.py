@@ -33,6 +33,7 @@ from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, M
 from gpucheck.report.report import Collector, Report, Summary
 from gpucheck.report.results import Results
 
+NO_ALGORITHM = "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic( ltHandle )`"
 MIB, GIB = 2**20, 2**30
 CPU = accel.open_device("cpu")
 PRODUCTS = {512: 3e-6, 1024: 12e-6, 2048: 60e-6, 4096: 400e-6}
@@ -305,6 +306,7 @@ class Fake:
     streams = True
     host_now, memory, reset_peak = CPU.host_now, CPU.memory, CPU.reset_peak
     synchronize, empty_cache, as_current = CPU.synchronize, CPU.empty_cache, CPU.as_current
+    why_no_kernel = CPU.why_no_kernel
 
     def memory_info(self) -> tuple[int, int]:
         return GIB, GIB
@@ -403,6 +405,27 @@ def test_memory_that_runs_out_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(CannotLook, match="no room for the matrices") as raised:
         run(Fake(), monkeypatch, OverlapOptions(size=MIB))
     assert raised.value.finding == "overlap.memory"
+
+
+def test_without_a_kernel_for_the_fastest_dtype_copies_hide_behind_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = measure.compute
+
+    def compute(accel: Any, dtype: Any) -> Any:
+        if dtype != "float32":
+            raise RuntimeError(NO_ALGORITHM)
+        return real(accel, dtype)
+
+    monkeypatch.setattr(command, "fast_dtype", lambda accel: "bfloat16")
+    monkeypatch.setattr(command, "compute", compute)
+    recorder = run(Fake(), monkeypatch, OverlapOptions(size=MIB, time_budget_s=0.1))
+    made = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    assert {one.method.precision_requested for one in made if one.case["what"] == "compute"} == {"float32"}
+    skip = next(event.finding for event in recorder.events if isinstance(event, Judged))
+    assert (skip.id, skip.verdict, skip.title) == (
+        "overlap.compute",
+        "skip",
+        "cuda:0 has no kernel for products in bfloat16",
+    )
 
 
 # several runs

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from gpucheck.bench import runs
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine.child import ChildResult
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Judged, Measured, Notice, Progress, Recorder, Started
 from gpucheck.report.facts import Facts
+from gpucheck.report.fault import Fault, judge
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
-from gpucheck.report.report import Report, Summary
+from gpucheck.report.report import Collector, Report, Summary
 from gpucheck.report.results import Results
 from gpucheck.report.results.transfer import TransferResult
 
@@ -107,7 +108,7 @@ def test_an_undecided_run_is_no_reason_to_stop() -> None:
     assert len(starts) == 2
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, CannotLook])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Undecided])
 def test_what_was_measured_before_the_end_is_told(error: type[BaseException]) -> None:
     last = KeyboardInterrupt() if error is KeyboardInterrupt else ended(None, code=-9, stderr="Killed\n")
     recorder, (run_child, _) = Recorder(), playing(ended(report(1.0)), ended(report(2.0)), last)
@@ -127,7 +128,8 @@ def test_an_end_before_anything_tells_nothing() -> None:
 @pytest.mark.parametrize(
     ("child", "kind", "sentence"),
     [
-        (ended(None, code=-9, stderr="x\nKilled"), CannotLook, "run 1 ended with -9 and no document; Killed; "),
+        (ended(None, code=-9, stderr="x\nKilled"), Undecided, "run 1 was killed; signal 9: Killed; "),
+        (ended(None, code=-11, stderr="x"), CannotLook, "run 1 ended with -11 and no document; x; "),
         (ended(None, code=-9, timed_out=True), CannotLook, "run 1 did not end in time; "),
         (ended(None, code=2, stderr="gpucheck: --size 9 is odd\n"), UsageError, "--size 9 is odd"),
     ],
@@ -136,3 +138,28 @@ def test_a_child_without_a_document(child: ChildResult, kind: type[Exception], s
     with pytest.raises(kind) as raised:
         runs.command([], 2, Recorder(), run_child=playing(child)[0])
     assert str(raised.value).startswith(sentence)
+
+
+FAULT = Fault("device", "bench transfer", "cuda:0", "AcceleratorError", "CUDA error: unspecified launch failure")
+
+
+def test_a_run_that_a_device_broke_off_ends_it_and_the_whole_is_not_complete() -> None:
+    broken = replace(report(2.0, code=1, finding=judge(FAULT)), faults=(FAULT,), summary=Summary("fail", 1, False))
+    recorder, (run_child, starts) = Collector(), playing(ended(report(1.0)), ended(broken, code=1), ended(report(3.0)))
+    runs.command([], 3, recorder, run_child=run_child)
+    whole = recorder.report(version="0", command="bench transfer", argv=(), started="", elapsed_s=1.0)
+    assert len(starts) == 2
+    assert [one.id for one in whole.findings if one.verdict == "fail"] == ["device.error"]
+    assert (whole.summary, whole.faults) == (Summary("fail", 1, False), (FAULT,))
+    assert len(whole.measurements[0].runs) == 2
+
+
+def test_a_run_that_ended_with_a_bug_keeps_its_rows() -> None:
+    broken = replace(report(2.0), summary=Summary("fail", 70, False))
+    words = "Traceback …\ngpucheck: this is a bug"
+    recorder, (run_child, starts) = Recorder(), playing(ended(report(1.0)), ended(broken, code=70, stderr=words))
+    with pytest.raises(runs.FailedRun) as raised:
+        runs.command([], 7, recorder, run_child=run_child)
+    assert (raised.value.exit_code, len(starts)) == (70, 2)
+    assert len(told(recorder, Measured)[0].measurement.runs) == 2
+    assert told(recorder, Notice)[-1].text == words

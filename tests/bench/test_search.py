@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 import torch
 from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth, tiled
 
-from gpucheck.bench.matmul import cases, command, search_device, search_judge, search_model, search_run
+from gpucheck.bench.matmul import cases, command, product, search_device, search_judge, search_model, search_run
 from gpucheck.bench.matmul.cases import Case, Support
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.search import Search
-from gpucheck.bench.matmul.search_range import Axis, Grid, parse_axis
-from gpucheck.bench.matmul.search_try import Ask, Found, Reading, found_in, undisturbed
+from gpucheck.bench.matmul.search_range import Axis, Grid, Shape, parse_axis
+from gpucheck.bench.matmul.search_try import Ask, Found, Reading, Refused, found_in, undisturbed
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
@@ -86,6 +87,58 @@ def test_one_shape_is_found_and_none_is_none() -> None:
     assert run(smooth(1e9), Grid((Axis(64, 64, 1),) * 3), 0).search.best is not None
     nothing = Search(Grid((Axis(64, 64, 1),) * 3, lambda shape: False), 60.0)
     assert nothing.ask() is None and nothing.best is None
+
+
+def searching(grid: Grid, landscape: Landscape, without: Callable[[Shape, int], bool], limit_s: float = 60.0) -> Search:
+    """A search on a machine that has no kernel for some shapes: `without` is asked with the try's number."""
+    search, machine = Search(grid, limit_s), Machine(landscape)
+    while (ask := search.ask()) is not None:
+        assert search.tries < 100_000
+        if without(ask.shape, search.tries):
+            machine.now_s += 1e-3
+            search.tell(Refused("no algorithm", 1e-3))
+        else:
+            assert ask.shape not in search.refused
+            search.tell(machine.take(ask))
+    return search
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        lambda shape, tries: shape == (320, 320, 320),  # the middle, which is the reference
+        lambda shape, tries: shape[0] % 128 == 0,
+        lambda shape, tries: shape == (512, 512, 512),  # the fastest
+        lambda shape, tries: sum(shape) % 192 != 0,
+        lambda shape, tries: shape == (320, 320, 320) and tries > 20,  # the reference, later
+        lambda shape, tries: shape[2] == 512 and tries > 200,
+    ],
+)
+def test_a_shape_without_a_kernel_costs_that_shape(without: Callable[[Shape, int], bool]) -> None:
+    grid, landscape = cube(64, 512, 64), smooth(60e9)
+    search = searching(grid, landscape, without)
+    there = [shape for shape in grid.shapes() if not without(shape, search.tries)]
+    assert search.complete and search.best is not None and search.best.shape not in search.refused
+    assert landscape(search.best.shape) >= 0.98 * max(map(landscape, there))
+    assert search.refused and search.shapes_tried <= 512
+    assert all(one.shape not in search.refused for one in search.finalists)
+
+
+def test_where_no_shape_has_a_kernel_the_search_ends_at_once() -> None:
+    for grid in (cube(64, 512, 64), cube(256, 16384, 64), Grid((Axis(64, 64, 1),) * 3)):
+        search = searching(grid, smooth(60e9), lambda shape, tries: True)
+        assert search.complete and search.best is None and 1 <= search.tries <= 16
+        assert len(search.refused) == search.tries == search.shapes_tried
+
+
+def test_what_loses_its_kernels_in_the_final_is_out_of_it() -> None:
+    grid, landscape = cube(64, 256, 64), smooth(60e9)
+    whole = searching(grid, landscape, lambda shape, tries: False)
+    for share in (0.2, 0.5, 0.9):
+        after = int(share * whole.tries)
+        ended = searching(grid, landscape, lambda shape, tries, after=after: tries > after)
+        assert ended.complete and ended.refused
+        assert all(one.shape not in ended.refused for one in ended.finalists)
 
 
 def test_what_does_not_fit_is_not_tried() -> None:
@@ -219,6 +272,55 @@ def test_the_command_tells_the_shape_found_and_measures_it_beside_the_squares(mo
     )
     assert (finding.id, finding.verdict) == ("matmul.search", "info")
     assert any(isinstance(event, Progress) and event.best for event in recorder.events)
+
+
+def test_shapes_without_a_kernel_are_told_with_their_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.mm
+
+    def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        if a.shape[0] == 32:  # the middle among them
+            raise RuntimeError(
+                "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic()`"
+            )
+        return real(a, b, out=out)
+
+    monkeypatch.setattr(torch, "mm", mm)
+    recorder = searched(monkeypatch)
+    entry = [event.value for event in recorder.events if isinstance(event, Answered)][-1][0]
+    assert entry.best.m != 32 and entry.complete
+    assert entry.shapes_refused == len(entry.refused) > 0 and {one.m for one in entry.refused} == {32}
+    found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
+    assert (found["matmul.shape"].verdict, found["matmul.search"].verdict) == ("skip", "info")
+    assert found["matmul.shape"].message.startswith("float32 32x")
+    assert "CUBLAS_STATUS_NOT_SUPPORTED" in found["matmul.shape"].message
+    assert found["matmul.shape"].evidence["float32"][0] == asdict(entry.refused[0])
+
+
+def test_a_search_of_shapes_that_all_have_no_kernel_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mm(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no cuBLASLt algorithm found")
+
+    monkeypatch.setattr(torch, "mm", mm)
+    recorder = searched(monkeypatch)
+    found = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    assert "matmul.shape" in {one.id for one in found} and {one.verdict for one in found} == {"skip"}
+    assert not [event for event in recorder.events if isinstance(event, Measured)]
+
+
+def test_a_private_product_may_refuse_a_shape_in_words_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(RuntimeError):
+        error_code = 700
+
+    monkeypatch.setattr(torch, "AcceleratorError", Broken, raising=False)
+    private, plain = product.KINDS["int8"], product.KINDS["float32"]
+    odd = ValueError("expected the trailing dimension to be divisible by 16")
+    assert product.why_no_kernel(odd, private, CPU) == str(odd) and product.why_no_kernel(odd, plain, CPU) is None
+    assert product.why_no_kernel(Broken("CUDA error: an illegal memory access"), private, CPU) is None
+    assert product.why_no_kernel(torch.OutOfMemoryError("CUDA out of memory"), private, CPU) is None
+    no_kernel = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling ...")
+    monkeypatch.setattr(accel, "_wrong_answer", lambda device: "1 times 2 is 0")
+    # A device that does not work any more lacks no kernel.
+    assert product.why_no_kernel(odd, private, CPU) is product.why_no_kernel(no_kernel, plain, CPU) is None
 
 
 def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,34 @@ def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
     assert isinstance(slice_of, Part) and slice_of.memory_bytes_per_s is None
 
 
+def test_a_slow_int8_product_may_be_torchs_own_choice() -> None:
+    slow, fast = (only(share.of_products([row("int8", rate)], H200)) for rate in (150e12, 1583.2e12))
+    assert slow.message.endswith("; int8: " + share.REMARKS["int8"]) and "issue 187094" in slow.message
+    # Fast enough it is no news on the screen; the document has it either way.
+    assert "187094" not in fast.message
+    assert slow.evidence["remarks"] == fast.evidence["remarks"] == {"int8": share.REMARKS["int8"]}
+    assert only(share.of_products([row("bfloat16", 98.94e12)], H200)).evidence["remarks"] == {}
+
+
+def test_what_is_not_estimated_says_why() -> None:
+    l20 = lookup("NVIDIA L20", (8, 9), 92, 384, clock_hz=2.5e9)
+    assert isinstance(l20, Part)
+    unknown = only(share.of_products([row("bfloat16", 100e12)], l20))
+    assert (unknown.title, unknown.message) == ("the part's peak is unknown", l20.missing)
+    both = only(share.of_products([row("bfloat16", 100e12), row("float32", 30e12)], l20))
+    assert both.title == "share of the estimated dense peak" and both.message.startswith("float32 51 % of 58.9 TFLOP/s")
+    assert both.message.endswith(f"; no peak of bfloat16: {l20.missing}")
+    assert both.evidence["without_peak_because"] == l20.missing
+
+
+def test_a_peak_without_a_clock_has_a_share_at_none() -> None:
+    h20 = lookup("NVIDIA H20", (9, 0), 78, 6144)
+    seen = telemetry(1.8e9)
+    finding = only(share.of_products([row("float64", 0.5e12, seen)], h20))
+    assert finding.message.startswith("float64 50 % of 1.00 TFLOP/s (float64 accumulator; NVIDIA H20 data sheet")
+    assert finding.evidence["share_at_clock_seen"] == {"float64": None}
+
+
 # operations per joule
 
 
@@ -180,6 +208,23 @@ def test_a_row_too_short_to_count_its_energy_says_so() -> None:
     both = only(efficiency.judge([short, known]))
     assert both.message == "float32 100 GFLOP/s per W at 500 W"
     assert both.evidence["because"] == {"bfloat16": "the row is shorter than the 2 s over which energy is counted"}
+
+
+@pytest.mark.parametrize(
+    "why", ["counted for the whole card, not for its MIG instances", "the energy counter ran backwards or stood still"]
+)
+def test_a_longer_run_is_no_advice_where_it_would_not_help(why: str) -> None:
+    assert only(efficiency.judge([row("bfloat16", 7e14, telemetry(why=why))])).message == why
+    long = row("bfloat16", 6e14, telemetry(why=why), "matmul.sustained")
+    short = row("bfloat16", 7e14, telemetry(why="the row is shorter than the 2 s over which energy is counted"))
+    for order in ([short, long], [long, short]):
+        assert only(efficiency.judge(order)).message == why
+
+
+def test_a_sustained_run_is_not_told_to_be_sustained() -> None:
+    short = "the row is shorter than the 2 s over which energy is counted"
+    rows = [row("bfloat16", 7e14, telemetry(why=short), name) for name in ("matmul", "matmul.sustained")]
+    assert only(efficiency.judge(rows)).message == short
 
 
 def test_without_any_reading_or_rate_nothing_is_said() -> None:

@@ -120,7 +120,7 @@ def test_a_last_result_with_other_bits_than_the_first_is_named_where_it_is_wrong
     finding = sustain_judge.judge([replace(row(SLOWER), method=asked)])[0]
     assert (finding.verdict, finding.title) == ("fail", "a result is wrong after a long run")
     assert finding.message == (
-        "bfloat16 8x8x8: 1 of 1 results, row 1, column 2 is 3.5 where float64 gives 1.25 (70.0 times its bound)"
+        "bfloat16 8x8x8: 1 of 1 results differ, row 1, column 2 is 3.5 where float64 gives 1.25 (70.0 times its bound)"
     )
     within = replace(asked, details={**asked.details, "corruption": {**seen, "worst": {**element, "worst": 0.5}}})
     assert sustain_judge.judge([replace(row(SLOWER), method=within)])[0].verdict == "info"

@@ -13,7 +13,7 @@ from gpucheck.bench.transfer import bound_talk, together, together_child, togeth
 from gpucheck.bench.transfer.bound_talk import Lost, Talk
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Together
-from gpucheck.errors import CannotLook
+from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa
 from gpucheck.machine.child import LineChild
 from gpucheck.report.events import Judged, Recorder
@@ -139,6 +139,13 @@ def test_a_child_that_is_lost_leaves_it_undecided(
     (finding,) = [event.finding for event in recorder.events if isinstance(event, Judged)]
     assert (finding.id, finding.verdict, finding.message) == ("transfer.together", "inconclusive", reason)
     assert finding.title == "cuda:0 did not copy beside the others"
+
+
+def test_a_child_whose_device_failed_raises_that() -> None:
+    line = 'print(\'{"error": "CUDA error: unspecified launch failure"}\', flush=True)'
+    with pytest.raises(DeviceFailed) as raised:
+        list(together.measured(setting(Recorder(), "cuda:0"), says(line)))
+    assert raised.value.device == "cuda:0"
 
 
 def test_a_child_that_cannot_be_started() -> None:

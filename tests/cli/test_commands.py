@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,26 @@ def test_a_full_disk_behind_stdout_is_one_sentence() -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 3
     assert err.splitlines()[-1] == "gpucheck: stdout could not be written; No space left on device"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_a_watch_keeps_a_lost_card_and_tells_when_it_read(fake_driver: Callable[..., Path]) -> None:
+    """For real: the driver loses a card between two readings."""
+    script = fake_driver("nvml.count=8\ncuda.order=0,1,2,3,4,5,6,7\nutilization=100\nclock_reasons=0\nsm_clock=1980\n")
+    process = started("devices", "--watch", "0.3s", stdout=subprocess.PIPE, env={**os.environ, "COLUMNS": "40"})
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d, next \d\d:\d\d:\d\d \(every 0\.3 s\)\n", first), first
+    # In one go: half a script is another machine.
+    (script.parent / "next").write_text("3.handle=!15\n" + script.read_text())
+    (script.parent / "next").replace(script)
+    while not (line := process.stdout.readline()).startswith("✗ cuda:3: lost since "):
+        assert process.poll() is None
+    shown = [line] + [process.stdout.readline() for _ in range(20)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    rows = [line for line in shown if re.match(r" \d ", line)]
+    assert len(rows) == 8 and rows[3].split() == ["3", "–", "–", "✗", "lost"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")

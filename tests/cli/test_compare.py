@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,7 +16,7 @@ from gpucheck.cli import app as app_module
 from gpucheck.cli import bench
 from gpucheck.cli.common import Common
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Facts
+from gpucheck.report.facts import Device, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Report, Summary
 
@@ -80,6 +83,85 @@ def test_a_gate_that_is_met_says_who_set_it(tmp_path: Path, capsys: pytest.Captu
     old, new = written(tmp_path, "old.json", document()), written(tmp_path, "new.json", document())
     out = run(capsys, "compare", old, new, "--fail-if-slower", "5%")[1]
     assert "✓ no row is slower by more than 5.0 %: set by --fail-if-slower\n" in out
+
+
+def nothing_measured(command: str, machine: str) -> dict[str, Any]:
+    summary = Summary("pass", 0, True)
+    facts = Facts(devices=(Device("cpu", id="cpu", name=machine),))
+    return to_json(Report("gpucheck.report/1", "0.1.0", command, (), "", 1.0, facts, (), (), {}, (), summary))
+
+
+@pytest.mark.parametrize("gate", [(), ("--fail-if-slower", "5%")])
+def test_documents_without_measurements_have_nothing_to_compare(
+    gate: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (written(tmp_path, f"{name}.json", nothing_measured("devices", name)) for name in ("EPYC", "Xeon"))
+    code, out, err = run(capsys, "compare", one, other, *gate)
+    assert (code, err) == (4, "")
+    assert out.startswith(
+        "? there is nothing to compare: neither document holds measurements: "
+        "old is of `gpucheck devices`, new is of `gpucheck devices`\n"
+    )
+    # What the machines are explains nothing here.
+    assert "machines differ" not in out and "EPYC" not in out
+    measured = written(tmp_path, "measured.json", document())
+    code, out, err = run(capsys, "compare", measured, other, *gate)
+    assert (code, err) == (4, "") and "? there is nothing to compare: new holds no measurements: old is of" in out
+    assert "only in old" in out
+
+
+def test_documents_of_two_benchmarks_have_no_row_in_common(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = document()
+    new = {**document(machine="Xeon"), "command": "bench transfer"}
+    new["measurements"][0]["name"] = "transfer"
+    paths = written(tmp_path, "old.json", old), written(tmp_path, "new.json", new)
+    code, out, err = run(capsys, "compare", *paths)
+    assert (code, err) == (4, "")
+    assert "? the two have no row in common: old is of `gpucheck bench matmul`, new is of `gpucheck bench" in out
+
+
+@pytest.mark.parametrize("command", [("compare", "a.json", "b.json"), ("explain", "CUDA out of memory")])
+def test_a_device_that_nothing_would_look_at_is_wrong_usage(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *command, "--device", "cuda:0")
+    assert (code, out) == (2, "") and "No such option: --device" in err
+
+
+def test_rows_stand_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = written(tmp_path, "old.json", document()), written(tmp_path, "new.json", document(1.2))
+    files = {suffix: tmp_path / f"out.{suffix}" for suffix in ("json", "csv", "md", "xml")}
+    options = [part for path in files.values() for part in ("--output", str(path))]
+    assert run(capsys, "compare", old, new, "--fail-if-slower", "5%", *options)[0] == 1
+    texts = {suffix: path.read_text(encoding="utf-8") for suffix, path in files.items()}
+    (row,) = json.loads(texts["json"])["results"]["compare"]["rows"]
+    (line,) = [one for one in csv.DictReader(texts["csv"].splitlines()) if one["kind"] == "comparison"]
+    assert (line["name"], line["case"], line["change"]) == ("matmul", '{"m": 64}', "slower")
+    assert [float(line[name]) for name in ("old_s", "new_s", "ratio", "ci_low", "ci_high")] == [
+        row[name] for name in ("old_s", "new_s", "ratio", "ci_low", "ci_high")
+    ]
+    assert (line["old_runs"], line["new_runs"], line["device"]) == ("7", "7", "cpu")
+    assert "| matmul 64 (cpu) |" in texts["md"] and "| 1.200 |" in texts["md"] and "| slower |" in texts["md"]
+    suites = ElementTree.fromstring(texts["xml"])
+    cases = {case.get("name"): case for case in suites.iter("testcase")}
+    mine = cases["matmul 64 on cpu"]
+    assert mine.get("classname") == "gpucheck.compare.row"
+    failure = mine.find("failure")
+    assert failure is not None and failure.get("message") == "slower: 1.200× the time"
+    assert "ci_low: " in (failure.text or "")
+    assert suites.get("failures") == "2"  # the row, and the gate over all of them
+    # Nothing in it is Python's.
+    assert not re.search(r"\{'|\['|\bNone\b|\bTrue\b", texts["xml"] + texts["csv"])
+
+
+def test_rows_without_a_gate_are_passed_with_what_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = written(tmp_path, "old.json", document()), written(tmp_path, "new.json", document(1.2))
+    path = tmp_path / "out.xml"
+    assert run(capsys, "compare", old, new, "--output", str(path))[0] == 0
+    suites = ElementTree.parse(path).getroot()
+    (mine,) = [case for case in suites.iter("testcase") if case.get("name") == "matmul 64 on cpu"]
+    said = mine.find("system-out")
+    assert mine.find("failure") is None and said is not None and "slower\n1.200× the time" in (said.text or "")
 
 
 @pytest.mark.parametrize(

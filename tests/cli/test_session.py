@@ -12,8 +12,8 @@ import pytest
 from gpucheck.cli import app as app_module
 from gpucheck.cli import outputs, session
 from gpucheck.cli.common import Common
-from gpucheck.errors import CannotLook, RequirementMissed, TargetError, Undecided, Unprinted, UsageError
-from gpucheck.report.events import Emit, Judged, Notice, Progress, Started
+from gpucheck.errors import CannotLook, TargetError, Undecided, Unprinted, UsageError
+from gpucheck.report.events import Answered, Emit, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 
@@ -60,7 +60,6 @@ def test_quiet_keeps_warnings_only(capsys: pytest.CaptureFixture[str]) -> None:
     ("error", "code", "verdict"),
     [
         (CannotLook("no GPU", "none here", finding="device.usable"), 3, "skip"),
-        (RequirementMissed("too few devices", finding="device.count"), 1, "fail"),
         (Undecided("out of time", finding="time"), 4, "inconclusive"),
     ],
 )
@@ -106,8 +105,8 @@ def test_a_signal_gives_the_report_so_far(number: int, code: int, capsys: pytest
     assert [finding["id"] for finding in found["findings"]] == ["a.check"]  # type: ignore[index, union-attr]
 
 
-def test_a_users_mistake_and_a_bug_are_raised_on_and_leave_no_file(tmp_path: Path) -> None:
-    for error in (UsageError("bad"), TargetError("worse"), ZeroDivisionError()):
+def test_a_users_mistake_is_raised_on_and_leaves_no_file(tmp_path: Path) -> None:
+    for error in (UsageError("bad"), TargetError("worse")):
 
         def work(emit: Emit, error: Exception = error) -> None:
             raise error
@@ -126,6 +125,19 @@ def test_outputs_by_their_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "<testcase" in paths[3].read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths)
     assert (paths[0].stat().st_mode & 0o777) == 0o666 & ~outputs._umask()
+
+
+def test_an_output_takes_the_place_of_the_old_file_and_never_writes_into_it(tmp_path: Path) -> None:
+    """Whoever reads the old document goes on reading it whole; another name of it keeps it."""
+    target, other = tmp_path / "x.json", tmp_path / "kept.json"
+    target.write_text("the old document")
+    os.link(target, other)
+    before = target.stat().st_ino
+    with target.open(encoding="utf-8") as reader:
+        assert session.run(smoke(output=(str(target),)), passes) == 0
+        assert reader.read() == "the old document"
+    assert other.read_text() == "the old document" and target.stat().st_ino != before
+    assert json.loads(target.read_text())["command"] == "smoke"
 
 
 def test_a_bad_path_fails_before_anything_is_done(tmp_path: Path) -> None:
@@ -225,7 +237,7 @@ def test_watching_shows_one_reading_after_another_in_a_pipe(capsys: pytest.Captu
             emit(Progress("next reading"))
         raise KeyboardInterrupt
 
-    assert session.watch(Common("devices"), work) == 130
+    assert session.watch(Common("devices"), work, 2.0) == 130
     out = capsys.readouterr().out
     assert out.index("first") < out.index("second")
 
@@ -313,3 +325,82 @@ def test_another_package_of_the_same_name_is_said(tmp_path: Path, monkeypatch: p
         app_module.check_where_loaded()
     (other / "RECORD").write_text("pytest_gpucheck.py,,\n")
     app_module.check_where_loaded()
+
+
+# What breaks a command off
+
+
+def test_a_bug_ends_in_a_report_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def work(emit: Emit) -> None:
+        passes(emit)
+        raise ZeroDivisionError("oops")
+
+    assert session.run(smoke(json=True, output=(str(tmp_path / "x.json"),)), work) == 70
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert [one["id"] for one in found["findings"]] == ["a.check", "gpucheck.error"]
+    assert found["summary"] == {"verdict": "fail", "exit": 70, "complete": False}
+    assert json.loads((tmp_path / "x.json").read_text()) == found
+    assert "ZeroDivisionError: oops" in captured.err and "this is a bug in gpucheck" in captured.err
+
+
+def test_a_device_that_fails_outside_of_all_care_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(emit: Emit) -> None:
+        passes(emit)
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    assert session.run(smoke(json=True), work) == 1
+    found = document(capsys)
+    assert [one["id"] for one in found["findings"]] == ["a.check", "device.error"]  # type: ignore[index, union-attr]
+    assert found["summary"] == {"verdict": "fail", "exit": 1, "complete": False}
+
+
+def test_a_users_mistake_after_something_was_found_keeps_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(emit: Emit) -> None:
+        passes(emit)
+        emit(Answered("find_batch_size", {"trials": [1]}))
+        raise TargetError("it raised", "no idea")
+
+    assert session.run(smoke(json=True), work) == 2
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["results"] == {"find_batch_size": {"trials": [1]}}
+    assert found["findings"][-1]["id"] == "target"
+    assert found["summary"] == {"verdict": "fail", "exit": 2, "complete": False}
+    assert captured.err.splitlines()[-1] == "gpucheck: it raised; no idea"
+
+
+def test_files_are_brought_up_to_date_after_each_part(tmp_path: Path) -> None:
+    target = tmp_path / "x.json"
+    target.write_text("old")
+    seen: list[dict[str, Any]] = []
+
+    def work(emit: Emit) -> None:
+        assert target.read_text() == "old"
+        for number in range(2):
+            emit(Judged(Finding(f"a.check{number}", "pass", "it works")))
+            emit(Finished(f"part {number}"))
+            seen.append(json.loads(target.read_text()))
+
+    assert session.run(smoke(output=(str(target),)), work) == 0
+    assert [len(one["findings"]) for one in seen] == [1, 2]
+    # Whoever finds it after a kill must not take it for a pass.
+    assert seen[0]["summary"] == {"verdict": "inconclusive", "exit": 4, "complete": False}
+    assert json.loads(target.read_text())["summary"] == {"verdict": "pass", "exit": 0, "complete": True}
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_file_that_cannot_be_brought_up_to_date_is_told_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def work(emit: Emit) -> None:
+        passes(emit)
+        emit(Finished("a part"))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert session.run(smoke(json=True, output=(str(tmp_path / "x.json"),)), work) == 3
+    assert "No space left on device" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+
+from gpucheck import warned
 
 SRC = str(Path(__file__).resolve().parents[2] / "src")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="closes streams as a POSIX shell does")
@@ -17,6 +20,63 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     line = command.replace("gpucheck", f"{sys.executable} -m gpucheck", 1)
     environment = {**os.environ, "PYTHONPATH": SRC}
     return subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, cwd=folder, timeout=60)
+
+
+@pytest.fixture
+def without_numpy(tmp_path: Path) -> str:
+    """A folder that hides NumPy from whoever has it first on the path."""
+    folder = tmp_path / "hidden"
+    folder.mkdir()
+    told = "No module named 'numpy'"
+    (folder / "numpy.py").write_text(f'raise ModuleNotFoundError("{told}", name="numpy")\n')
+    return str(folder)
+
+
+BANDWIDTH = "gpucheck bench bandwidth --size 64KiB --time-budget 0.1s --device cpu --quiet --json"
+
+
+@pytest.mark.parametrize(
+    ("setting", "command"),
+    [
+        ("PYTHONWARNINGS=error", "gpucheck devices --json"),
+        ("PYTHONWARNINGS=error", BANDWIDTH),
+        ("PYTHONWARNINGS=error", "gpucheck find-batch-size mlp --max-batch-size 1 --device cpu --quiet --json"),
+        ("", BANDWIDTH),
+    ],
+)
+def test_no_warning_of_what_we_stand_on_is_an_error_or_stands_before_our_word(
+    command: str, setting: str, without_numpy: str, tmp_path: Path
+) -> None:
+    """torch warns without NumPy as it is imported; an unclosed pipe is one more warning."""
+    environment = {**os.environ, "PYTHONPATH": f"{without_numpy}:{SRC}"}
+    line = f"{setting} {sys.executable} -m {command}"
+    shell = ["sh", "-c", line]
+    ended = subprocess.run(shell, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120)
+    assert ended.returncode in (0, 4), ended.stderr
+    assert "Warning" not in ended.stderr and "NumPy" not in ended.stderr, ended.stderr
+    assert ended.stdout.startswith("{")
+
+
+def test_warnings_are_settled_for_what_we_stand_on_alone() -> None:
+    def raised(module: str) -> bool:
+        try:
+            warnings.warn_explicit("going away", FutureWarning, "x.py", 1, module=module)
+        except FutureWarning:
+            return True
+        return False
+
+    with warnings.catch_warnings(record=True):
+        warnings.resetwarnings()
+        warnings.simplefilter("error")
+        warned.settle()
+        # A target's own warnings stay what the user made of them.
+        modules = ("torch", "torch.cuda", "numpy.core", "gpucheck.bench", "torchish", "my_model")
+        assert [raised(module) for module in modules] == [False] * 4 + [True] * 2
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore")
+        warned.settle()
+        assert not raised("torch") and seen == []
 
 
 def test_a_closed_stdout_is_no_bug_and_costs_no_file(tmp_path: Path) -> None:

@@ -133,10 +133,92 @@ NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration, "pcie.device_max_generation", "5")
 NUMBER(nvmlDeviceGetPersistenceMode, "persistence", "1")
 NUMBER(nvmlDeviceGetComputeMode, "compute_mode", "0")
 NUMBER(nvmlDeviceGetMaxMigDeviceCount, "mig.slots", "7")
+typedef struct { unsigned long long reference, violation; } Violation;
+Code nvmlDeviceGetViolationStatus(Handle handle, unsigned policy, Violation *time) {
+    char key[32];
+    snprintf(key, sizeof key, "violation.old.%u", policy);
+    return number(DEVICE(handle), key, "!3", &time->violation);
+}
+NUMBER(nvmlDeviceGetPcieReplayCounter, "pcie.replays", "0")
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, "power_limit.default", "700000")
+NUMBER(nvmlDeviceGetPerformanceState, "performance_state", "0")
+NUMBER(nvmlDeviceGetMinorNumber, "minor", "!3")
+NUMBER(nvmlDeviceGetFanSpeed, "fan", "!3")
+Code nvmlDeviceGetPowerManagementLimitConstraints(Handle handle, unsigned *least, unsigned *most) {
+    small(DEVICE(handle), "power_limit.max", "700000", most);
+    return small(DEVICE(handle), "power_limit.min", "200000", least);
+}
+Code nvmlDeviceGetApplicationsClock(Handle handle, unsigned kind, unsigned *value) {
+    return small(DEVICE(handle), kind ? "application_clock.memory" : "application_clock", "!3", value);
+}
+Code nvmlDeviceGetDefaultApplicationsClock(Handle handle, unsigned kind, unsigned *value) {
+    return small(DEVICE(handle), kind ? "default_clock.memory" : "default_clock", "!3", value);
+}
+Code nvmlDeviceGetSerial(Handle handle, char *into, unsigned room) {
+    return text(DEVICE(handle), "serial", "!3", into, room);
+}
+Code nvmlDeviceGetBoardPartNumber(Handle handle, char *into, unsigned room) {
+    return text(DEVICE(handle), "part_number", "!3", into, room);
+}
+Code nvmlDeviceGetVbiosVersion(Handle handle, char *into, unsigned room) {
+    return text(DEVICE(handle), "vbios", "96.00.74.00.01", into, room);
+}
+typedef struct { unsigned long long total, free, used; } Bar1;
+Code nvmlDeviceGetBAR1MemoryInfo(Handle handle, Bar1 *bar1) {
+    number(DEVICE(handle), "bar1.used", "1", &bar1->used);
+    return number(DEVICE(handle), "bar1.total", "!3", &bar1->total);
+}
+#ifndef WITHOUT_NEW_NAMES
+Code nvmlDeviceGetGspFirmwareVersion(Handle handle, char *into) {
+    return text(DEVICE(handle), "gsp", "!3", into, 64);
+}
+typedef struct { unsigned version; int margin; } Margin;
+Code nvmlDeviceGetMarginTemperature(Handle handle, Margin *margin) {
+    if (margin->version != 0x01000008) return 25;
+    return small(DEVICE(handle), "margin", "!3", (unsigned *)&margin->margin);
+}
+Code nvmlDeviceGetDefaultEccMode(Handle handle, unsigned *mode) {
+    return small(DEVICE(handle), "ecc.default", "1", mode);
+}
+typedef struct {
+    unsigned version;
+    unsigned long long aggregate_parity, aggregate_secded, aggregate_corrected;
+    unsigned long long volatile_parity, volatile_secded, volatile_corrected, l2, sm, pcie, mcu, other;
+    unsigned exceeded;
+} Sram;
+Code nvmlDeviceGetSramEccErrorStatus(Handle handle, Sram *sram) {
+    int device = DEVICE(handle);
+    if (sram->version != 0x01000068) return 25;
+    number(device, "sram.aggregate_parity", "0", &sram->aggregate_parity);
+    number(device, "sram.aggregate_secded", "0", &sram->aggregate_secded);
+    number(device, "sram.aggregate_corrected", "0", &sram->aggregate_corrected);
+    number(device, "sram.volatile_parity", "0", &sram->volatile_parity);
+    number(device, "sram.volatile_secded", "0", &sram->volatile_secded);
+    number(device, "sram.volatile_corrected", "0", &sram->volatile_corrected);
+    number(device, "sram.l2", "0", &sram->l2);
+    number(device, "sram.sm", "0", &sram->sm);
+    number(device, "sram.pcie", "0", &sram->pcie);
+    number(device, "sram.mcu", "0", &sram->mcu);
+    number(device, "sram.other", "0", &sram->other);
+    return small(device, "sram.exceeded", "!3", &sram->exceeded);
+}
+#endif
+typedef struct { unsigned max, high, partial, low, none; } Banks;
+Code nvmlDeviceGetRowRemapperHistogram(Handle handle, Banks *banks) {
+    int device = DEVICE(handle);
+    small(device, "banks.high", "0", &banks->high);
+    small(device, "banks.partial", "0", &banks->partial);
+    small(device, "banks.low", "0", &banks->low);
+    small(device, "banks.none", "0", &banks->none);
+    return small(device, "banks.max", "!3", &banks->max);
+}
 
 Code nvmlDeviceGetEccMode(Handle handle, unsigned *now, unsigned *pending) {
-    *pending = 0;
-    return small(DEVICE(handle), "ecc", "1", now);
+    char same[32];
+    Code code = small(DEVICE(handle), "ecc", "1", now);
+    snprintf(same, sizeof same, "%u", *now);
+    if (!code) small(DEVICE(handle), "ecc.pending", same, pending);
+    return code;
 }
 Code nvmlDeviceGetTotalEccErrors(Handle handle, unsigned kind, unsigned counter, unsigned long long *count) {
     static const char *keys[2][2] = {{"ecc.volatile_corrected", "ecc.aggregate_corrected"},
@@ -157,13 +239,17 @@ Code nvmlDeviceGetTotalEnergyConsumption(Handle handle, unsigned long long *mill
     return number(DEVICE(handle), "energy", "!3", millijoules);
 }
 
-/* One link's value is the key with its number: `nvlink.3.state`, `nvlink.3.replay`; else that of all links. */
+/* One link's value is the key with its number: `nvlink.3.state`, `nvlink.3.replay`, of one device `2.nvlink.3.state`;
+ * else that of all links. */
 static Code of_link(Handle handle, unsigned link, const char *what, const char *fallback, unsigned long long *value) {
     char own[64], all[64], text[64];
     snprintf(own, sizeof own, "nvlink.%u.%s", link, what);
     snprintf(all, sizeof all, "nvlink.%s", what);
     Code code = say(DEVICE(handle), all, fallback, text, sizeof text);
-    if (look_up(own, text, sizeof text)) code = say(-1, own, "", text, sizeof text);
+    char of_device[80];
+    snprintf(of_device, sizeof of_device, "%d.%s", DEVICE(handle), own);
+    if (look_up(of_device, text, sizeof text) || look_up(own, text, sizeof text))
+        code = say(DEVICE(handle), own, "", text, sizeof text);
     *value = code ? 0 : strtoull(text, NULL, 0);
     return code;
 }
@@ -191,6 +277,9 @@ Code nvmlDeviceGetFieldValues(Handle handle, int count, FieldValue *values) {
         case 77: values[i].code = number(device, "violation.board_limit", "!3", &values[i].value.ull); break;
         case 78: values[i].code = number(device, "violation.low_utilization", "0", &values[i].value.ull); break;
         case 79: values[i].code = number(device, "violation.reliability", "0", &values[i].value.ull); break;
+        case 82: values[i].code = small(device, "memory_temperature", "!3", value); break;
+        case 197: values[i].code = number(device, "pcie.sent", "!3", &values[i].value.ull); break;
+        case 198: values[i].code = number(device, "pcie.received", "!3", &values[i].value.ull); break;
         case 91: values[i].code = small(device, "nvlinks", "!3", value); break;
         case 214:
             values[i].code = of_link(handle, values[i].scope, "recovery_failed", "!3", &values[i].value.ull);
@@ -201,7 +290,8 @@ Code nvmlDeviceGetFieldValues(Handle handle, int count, FieldValue *values) {
     return code;
 }
 Code nvmlDeviceGetTemperatureThreshold(Handle handle, unsigned kind, unsigned *value) {
-    return kind == 1 ? small(DEVICE(handle), "slowdown", "!3", value) : 3;
+    static const char *keys[] = {"shutdown", "slowdown", "memory_max", "gpu_max"};
+    return kind > 3 ? 3 : small(DEVICE(handle), keys[kind], "!3", value);
 }
 /* `retired.corrected` and `retired.uncorrected` are how many pages there are; their addresses are of no interest. */
 Code nvmlDeviceGetRetiredPages(Handle handle, unsigned cause, unsigned *count, unsigned long long *addresses) {

@@ -71,6 +71,8 @@ SAMPLES: dict[str, str] = {
     "cuda.ecc": "RuntimeError: CUDA error: uncorrectable ECC error encountered",
     "cuda.nvlink": "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
     "cuda.hardware_stack": "RuntimeError: CUDA error: hardware stack error",
+    "cuda.program_counter": "RuntimeError: CUDA error: invalid program counter",
+    "cuda.contained": "cuCtxSynchronize returned 721 (CUDA_ERROR_CONTAINED)",
     "cuda.handle": "RuntimeError: CUDA error: invalid resource handle",
     "cuda.argument": "RuntimeError: CUDA error: invalid argument",
     "cuda.capture": "RuntimeError: CUDA error: operation not permitted when stream is capturing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.health import devices
-from gpucheck.health.devices import Options, command, judge, selected
+from gpucheck.health.devices import command, judge, selected
+from gpucheck.health.options import DevicesOptions
 from gpucheck.machine import inventory
 from gpucheck.machine.readings import NvmlDoor
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
@@ -48,7 +50,7 @@ def with_driver(**changes: object) -> Facts:
 
 
 def not_passed(facts: Facts) -> list[Finding]:
-    return [finding for finding in judge(facts) if finding.verdict != "pass"]
+    return [finding for finding in judge(facts) if finding.verdict not in ("pass", "skip")]
 
 
 def words(facts: Facts) -> list[tuple[str, str, str, str, str | None]]:
@@ -65,6 +67,7 @@ def test_a_healthy_card_passes_what_it_tells() -> None:
         ("devices.recovery_action", "pass"),
         ("devices.remapped_rows", "pass"),
         ("devices.ecc", "pass"),
+        ("devices.not_judged", "skip"),
     ]
     assert findings[1].evidence == {
         "uuid": "GPU-a",
@@ -77,7 +80,7 @@ def test_a_healthy_card_passes_what_it_tells() -> None:
 
 def test_what_a_card_does_not_tell_is_no_finding() -> None:
     findings = judge(with_card(ecc=None, remapped_rows=None, recovery_action=None))
-    assert [one.id for one in findings] == ["devices.answers"]
+    assert [one.id for one in findings] == ["devices.answers", "devices.not_judged"]
 
 
 def test_a_link_and_a_clock_are_no_verdict_at_rest() -> None:
@@ -105,7 +108,8 @@ def test_a_failed_remap_fails_and_a_pending_one_is_told() -> None:
     assert (failed.id, failed.verdict, failed.title) == ("devices.remapped_rows", "fail", "row remap failed")
     assert failed.evidence["uncorrectable"] == 3
     (pending,) = not_passed(with_card(remapped_rows=RemappedRows(0, 1, True, False)))
-    assert (pending.verdict, pending.title) == ("info", "row remap pending")
+    assert (pending.verdict, pending.title) == ("warn", "row remap pending")
+    assert exit_code((pending,)) == 0
 
 
 @pytest.mark.parametrize(("count", "title"), [(1, "1 uncorrected memory error"), (2, "2 uncorrected memory errors")])
@@ -202,9 +206,9 @@ def test_why_nvml_does_not_tell(code: int | None, error: str, message: str, fix:
     assert exit_code(tuple(judge(facts)), strict=True) == 1
 
 
-def test_a_container_older_than_the_hosts_driver_is_to_be_started_anew() -> None:
+def test_a_container_older_than_the_hosts_driver_is_to_be_recreated() -> None:
     (finding,) = not_passed(replace(with_driver(nvml_code=18, nvml_error="x"), host=replace(HOST, container="docker")))
-    assert finding.fix == "start the container anew"
+    assert finding.fix == "recreate the container"
 
 
 def test_a_container_without_the_drivers_libraries_is_told_how_to_get_them() -> None:
@@ -396,7 +400,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 def test_once_the_machine_is_read_and_judged(fake_driver: Fake) -> None:
     fake_driver("1.recovery_action=1\nnvml.count=2\n")
     events = Recorder()
-    command(Options(), events)
+    command(DevicesOptions(), events)
     started = events.events[0]
     assert isinstance(started, Started)
     assert [device.nvml_index for device in started.facts.devices] == [1, 0, None]
@@ -426,13 +430,36 @@ def test_watching_reads_again_and_says_when_a_wedged_child_was_replaced(
 
     events = Recorder()
     with pytest.raises(Enough):
-        command(Options(watch_s=5.0), events, sleep=sleep)
+        command(DevicesOptions(watch_s=5.0), events, sleep=sleep)
     readings = [event.facts.devices[0] for event in events.events if isinstance(event, Started)]
     assert [device.temperature_celsius for device in readings] == [40.0, None, 50.0]
     assert [device.id for device in readings] == ["cuda:0"] * 3
     notices = [event.text for event in events.events if isinstance(event, Notice)]
     assert notices == ["NVML's process was ended and is started anew for the next reading"]
     assert [event.step for event in events.events if isinstance(event, Progress)] == ["next reading in 5 s"] * 3
+
+
+def test_what_grows_during_a_watch_is_judged(fake_driver: Fake) -> None:
+    awake = "utilization=100\nclock_reasons=0\nsm_clock=1980\npcie.width=16\npcie.generation=4\n"
+    busy = f"nvml.count=1\ncuda.order=0\n{awake}"
+    script = fake_driver(busy + "violation.thermal=1000000\n")
+    scripts = iter([busy + "pcie.replays=500\nviolation.thermal=501000000\n"])
+
+    def sleep(seconds: float) -> None:
+        following = next(scripts, None)
+        if following is None:
+            raise Enough
+        script.write_text(following)
+        time.sleep(0.6)  # a counter over no time says nothing
+
+    events = Recorder()
+    with pytest.raises(Enough):
+        command(DevicesOptions(watch_s=1.0), events, sleep=sleep)
+    severe = [event.finding for event in events.events if isinstance(event, Judged) and event.finding.verdict == "warn"]
+    assert [(one.id, one.title) for one in severe] == [
+        ("devices.violations", "clock held: thermal"),
+        ("devices.pcie_replays", "500 new PCIe replays"),
+    ]
 
 
 def test_a_watch_waits_only_what_is_left_of_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,5 +473,5 @@ def test_a_watch_waits_only_what_is_left_of_its_interval(monkeypatch: pytest.Mon
         raise Enough
 
     with pytest.raises(Enough):
-        command(Options(watch_s=5.0), Recorder(), sleep=sleep)
+        command(DevicesOptions(watch_s=5.0), Recorder(), sleep=sleep)
     assert waits == [2.0]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,15 @@ from torch import nn
 from torch.nn import functional
 
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.health import required, smoke, smoke_data, smoke_memory, smoke_numerics, smoke_tensors
+from gpucheck.health import (
+    required,
+    smoke,
+    smoke_data,
+    smoke_memory,
+    smoke_numerics,
+    smoke_required,
+    smoke_tensors,
+)
 from gpucheck.health.memory_steps import Level
 from gpucheck.health.required import Usable
 from gpucheck.health.smoke import Check
@@ -26,7 +36,7 @@ from gpucheck.machine import accel as devices
 from gpucheck.machine import inventory
 from gpucheck.machine.accel import Accel, Allocator
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
-from gpucheck.report.facts import Device, Facts, Host, TorchBuild
+from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.units import GIB, MIB
@@ -281,6 +291,25 @@ def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
     text = "CUDA error: an illegal memory access was encountered"
     reason = f"the device answers nothing since planted.n0 failed: {text}"
     assert found == [("fail", f"RuntimeError: {text}"), ("skip", reason), ("skip", reason)]
+
+
+def test_what_the_device_died_of_is_a_fact() -> None:
+    fault = smoke.run([check(lambda setting: Seen(), "planted.n0")], Setting(DeadAccel()), Recorder())  # type: ignore[arg-type]
+    assert fault is not None
+    assert (fault.kind, fault.device, fault.cause, fault.poisons) == ("device", "cuda:0", "cuda.illegal_access", True)
+    assert (fault.where, fault.step) == ("smoke", "a planted check")
+
+
+def test_what_has_not_begun_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(100.0)
+    monkeypatch.setattr(smoke, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    recorder = Recorder()
+    planted = [check(lambda setting: Seen(), f"planted.n{number}") for number in range(3)]
+    # Each look at the clock is a second later; the first check runs whatever the time is.
+    assert smoke.run(planted, HERE, recorder, deadline=100.0) is None
+    found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
+    late = ("skip", "the time of --time-budget was up")
+    assert found == [("pass", ""), late, late]
 
 
 def test_warnings_stay_in_the_evidence() -> None:
@@ -795,3 +824,15 @@ def test_streams_are_used_and_left() -> None:
     stuck = Setting(Busy(Streams(restores=False)))  # type: ignore[arg-type]
     with pytest.raises(Wrong, match="the stream context did not end"):
         smoke_data.streams(stuck)
+
+
+def test_a_driver_that_hangs_is_not_asked_again_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch of this process would wait for it for ever: --require is judged by what is known."""
+
+    def waits() -> str | None:
+        raise AssertionError("torch was asked")
+
+    monkeypatch.setattr(devices, "default_accelerator", waits)
+    hung = Driver(cuinit_error="libcuda did not answer within 5 s", libcuda_path="/lib/libcuda.so.1")
+    (found,) = smoke_required.judge("cuda", None, dataclasses.replace(FACTS, driver=hung))
+    assert (found.id, found.verdict) == ("device.required", "fail")

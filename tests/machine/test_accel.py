@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.errors import CannotLook
-from gpucheck.machine import accel
+from gpucheck.errors import CannotLook, DeviceFailed
+from gpucheck.machine import accel, pulse
 from gpucheck.machine.accel import Accel
 
 
@@ -71,6 +71,26 @@ def test_a_device_without_kernels_for_it_cannot_be_used(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch, "ones", no_kernel)
     with pytest.raises(CannotLook, match="torch cannot use cuda:0; CUDA error: no kernel image is available for exec"):
         accel.open_device("cuda:0")
+
+
+@pytest.mark.parametrize("left", ["zeros", "what it held"])
+def test_a_device_whose_kernels_do_nothing_cannot_be_used(left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that no kernel writes reads as zeros, or as the last answer that stood there."""
+    memory, works = torch.zeros(1), True
+
+    class Stale(torch.Tensor):
+        def mul_(self, number: float) -> torch.Tensor:  # type: ignore[override]
+            return memory.fill_(number) if works else memory
+
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: memory.as_subclass(Stale))
+    if left == "what it held":
+        monkeypatch.setattr(torch, "get_device_module", lambda kind: FakeModule())
+        assert accel.open_device("cuda:0").id == "cuda:0"
+    works = False
+    with pytest.raises(CannotLook) as raised:
+        accel.open_device("cuda:0")
+    assert raised.value.finding == "device.usable"
+    assert "torch cannot use cuda:0; its kernels compute nothing, or wrongly: 1 times " in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", [AssertionError, torch.cuda.DeferredCudaCallError])
@@ -182,6 +202,25 @@ def test_a_hold_counts_cycles_at_the_highest_clock() -> None:
     assert Accel(torch.device("cuda:0"), module, "x", max_clock_hz=1.98e9).hold(0.001)
     assert cycles == [3_000_000, 1_980_000]
     assert not device(FakeModule()).hold(0.001)
+
+
+class Mark:
+    def __init__(self, at_ms: float) -> None:
+        self.at_ms = at_ms
+
+    def elapsed_time(self, end: Mark) -> float:
+        return end.at_ms - self.at_ms
+
+
+def test_a_clock_that_answers_nonsense_is_the_devices_fault() -> None:
+    one = device(FakeModule())
+    assert one.elapsed_s(Mark(1.0), Mark(3.5)) == 2.5e-3
+    # What is below its resolution: nothing may be divided by it.
+    assert one.elapsed_s(Mark(1.0), Mark(1.0)) == 1e-9
+    for end in (float("nan"), 0.5, float("inf"), 1e30):
+        with pytest.raises(DeviceFailed, match="the clock of cuda:0 is broken") as raised:
+            one.elapsed_s(Mark(1.0), Mark(end))
+        assert raised.value.finding == "device.error"
 
 
 class FakeGraphs:
@@ -324,3 +363,13 @@ def test_peers_are_told_by_the_backend_from_source_to_destination() -> None:
     assert asked == [(torch.device("cuda:0"), torch.device("cuda:1"))]
     assert device(FakeModule()).peer_access(second) is None
     assert first.peer_access(accel.open_device("cpu")) is None
+
+
+def test_a_device_that_was_waited_for_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[object] = []
+    module = types.SimpleNamespace(synchronize=waits.append)
+    monkeypatch.setattr(pulse.PULSE, "waited", False)
+    accel.open_device("cpu").synchronize()
+    assert not pulse.PULSE.waited
+    Accel(device=torch.device("cuda", 0), module=module, name="a card").synchronize()  # type: ignore[arg-type]
+    assert pulse.PULSE.waited and len(waits) == 1

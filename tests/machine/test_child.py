@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -15,6 +16,7 @@ import pytest
 from gpucheck.machine import child
 
 PYTHON = sys.executable
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 ECHO = "import sys\nfor line in sys.stdin: print(line.strip().upper(), flush=True)"
 
 
@@ -34,6 +36,29 @@ def test_a_child_that_does_not_end_is_killed() -> None:
     assert result.timed_out and not result.abandoned
     assert result.stdout == "begun\n"
     assert result.elapsed_s < 30
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["its output open", "its output closed"])
+def test_another_thread_may_cut_the_wait_for_a_child(closed: bool) -> None:
+    """By what was learned meanwhile: the limit of a minute is not awaited."""
+    cut = child.Cut()
+    closing = "os.close(1); os.close(2);" if closed else ""
+    program = f"import os, time; print('begun', flush=True); {closing} time.sleep(600)"
+    threading.Timer(1.0, cut.after, (0.2, "pointless")).start()
+    result = child.run([PYTHON, "-c", program], 600.0, cut=cut)
+    assert (result.timed_out, result.stdout, cut.reason) == (True, "begun\n", "pointless")
+
+
+def test_the_first_cut_counts_and_one_after_the_end_is_none() -> None:
+    cut = child.Cut()
+    result = child.run([PYTHON, "-c", "print(1)"], 60.0, cut=cut)
+    assert (result.timed_out, result.stdout, cut.before(5.0)) == (False, "1\n", 5.0)
+    cut.after(0.0, "first")
+    earlier = cut.before(float("inf"))
+    cut.after(60.0, "second")
+    assert (cut.reason, cut.before(float("inf"))) == ("first", earlier)
+    cut.after(-60.0, "third")
+    assert cut.reason == "first" and cut.before(float("inf")) < earlier
 
 
 @pytest.mark.skipif(os.name != "posix", reason="process groups are POSIX's")
@@ -125,6 +150,35 @@ def test_a_stray_module_in_the_current_folder_does_not_break_a_child(tmp_path: o
     code[2] = code[2].replace("sys.exit(gpucheck.exits.main())", "import json; print('clean')")
     result = child.run(code, 20, cwd=folder)
     assert result.stdout == "clean\n", result.stderr
+
+
+def test_no_pipe_of_a_child_stays_open() -> None:
+    """Python warns of each on stderr where warnings are errors."""
+    program = """
+from gpucheck.machine import child
+from gpucheck.machine.child import ChildEnded, LineChild
+import sys
+child.run([sys.executable, "-c", "print(1)"], 30)
+child.run([sys.executable, "-c", "pass"], 30, stdin="x" * 10**6)
+child.run([sys.executable, "-c", "import time; time.sleep(60)"], 0.2, stdin="x" * 10**6)
+for end in (LineChild.close, LineChild.kill):
+    one = LineChild([sys.executable, "-c", "input()"])
+    end(one)
+    end(one)
+dying = LineChild([sys.executable, "-c", "pass"])
+for ask in (lambda: dying.receive(30), lambda: dying.send("x"), lambda: dying.ask("x", 1)):
+    try:
+        ask()
+    except ChildEnded as ended:
+        print(ended.returncode)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONWARNINGS": "error", "PYTHONPATH": str(SOURCE)},
+    )
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.splitlines() == ["0", "0", "0"]
 
 
 def test_a_long_lived_child_answers_line_for_line() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.machine import readings
 from gpucheck.machine.readings import CudaDoor, CudaReading
 from gpucheck.report.facts import Device
 
@@ -101,6 +102,18 @@ def test_a_start_that_hangs_is_bounded_and_the_path_known(fake_driver: Fake) -> 
     reading = read(timeout_s=2.0)
     assert (reading.code, reading.error) == (None, "libcuda did not answer within 2 s")
     assert reading.path == str(script.parent / "libcuda.so.1")
+
+
+def test_once_nvml_holds_the_cards_none_has_to_start(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight cards may take their time to start, but not where NVML has answered for them already."""
+    fake_driver("cuda.init=hang\n")
+    monkeypatch.setattr(readings, "ANSWER_S", 0.5)
+    with CudaDoor(600.0) as door:
+        door.ask()
+        assert door.reading(cards_are_up=True).error == "libcuda did not answer within 1 s"
+    with CudaDoor(1.5) as door:
+        door.ask()
+        assert door.reading().error == "libcuda did not answer within 1.5 s"
 
 
 def test_a_library_that_cannot_be_loaded_is_told_in_the_loaders_words(fake_driver: Fake) -> None:

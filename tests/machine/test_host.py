@@ -70,7 +70,14 @@ def test_the_kernels_kills_are_counted_where_it_says(tmp_path: Path) -> None:
     assert host.memory_kills(tmp_path) is None
     write(tmp_path, {"proc/vmstat": "pgfault 12\noom_kill_allocating 9\noom_kill 3\n"})
     assert host.memory_kills(tmp_path) == 3
-    write(tmp_path, {"proc/vmstat": "oom_kill many\n"})
+    # The group's own count says nothing of other containers' processes.
+    group = {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.events": "max 4\noom 2\noom_kill 1\n"}
+    write(tmp_path, group)
+    assert host.memory_kills(tmp_path) == 1
+    first = {"proc/self/cgroup": "4:memory:/b\n", "sys/fs/cgroup/memory/b/memory.oom_control": "oom_kill 2\n"}
+    write(tmp_path, first)
+    assert host.memory_kills(tmp_path) == 2
+    write(tmp_path, {"proc/self/cgroup": "", "proc/vmstat": "oom_kill many\n"})
     assert host.memory_kills(tmp_path) is None
 
 

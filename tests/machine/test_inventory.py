@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -160,6 +161,21 @@ def test_without_uuids_the_pci_address_joins() -> None:
         (0, 1, "GPU-b"),
         (None, 0, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("nvml", "cuda"),
+    [
+        ("GPU-0ABC", "GPU-0abc"),
+        ("0abc", "GPU-0abc"),
+        ("GPU-0abc", "MIG-0abc"),
+        ("MIG-GPU-0abc", "MIG-0abc"),
+        ("MIG-0ABC", "MIG-GPU-0abc"),
+    ],
+)
+def test_a_uuid_is_the_same_however_a_library_spells_it(nvml: str, cuda: str) -> None:
+    facts = joined([by_nvml(3, uuid=nvml), by_nvml(4, uuid="GPU-other")], [by_cuda(0, cuda)])
+    assert order(facts)[:1] == [("cuda:0", 0, 3, None)] and len(facts.devices) == 3
 
 
 def test_a_mig_instance_joins_by_its_own_uuid_and_its_card_says_where_to_look() -> None:
@@ -472,7 +488,16 @@ def test_how_torch_answers_from_its_child(
 # --- the reasons as a whole -------------------------------------------------------------------------------------------
 
 # What a GPU need not have: not unknown, just not so.
-NOT_OF_A_GPU = {"state", "parent_uuid", "memory_source", "cores_physical", "cores_allowed", "load_1min", "id"}
+NOT_OF_A_GPU = {
+    "state",
+    "state_since",
+    "parent_uuid",
+    "memory_source",
+    "cores_physical",
+    "cores_allowed",
+    "load_1min",
+    "id",
+}
 
 
 @pytest.mark.parametrize(
@@ -510,3 +535,89 @@ def test_every_unknown_has_a_reason_and_every_reason_an_unknown(
         if value is None and not name.endswith("_error") and f"/driver/{name}" not in facts["unknown"]
     }
     assert unexplained == set()
+
+
+# --- a second reading -------------------------------------------------------------------------------------------------
+
+
+def test_a_card_that_is_lost_during_a_watch_stays_one_row(fake_driver: Fake) -> None:
+    script = fake_driver("nvml.count=3\ncuda.order=0,1,2\nserial=s\n")
+    with Inventory(with_links=True) as opened:
+        first = opened.read()
+        script.write_text("nvml.count=3\ncuda.order=0,1,2\n1.handle=!15\n")
+        second = opened.read()
+    assert [device.state for device in first.devices[:-1]] == [None] * 3
+    assert len(second.devices) == len(first.devices)
+    was, gone = first.devices[1], second.devices[1]
+    assert (gone.id, gone.nvml_index, gone.uuid, gone.name, gone.serial) == (
+        was.id,
+        1,
+        was.uuid,
+        "NVIDIA Fake 100",
+        "s",
+    )
+    assert gone.state == "lost" and gone.state_since is not None
+    assert second.unknown["/devices/1/power_w"] == "the device is lost"
+
+
+def test_a_lost_card_is_found_by_elimination_at_the_first_reading(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=3\ncuda.order=0,1,2\n1.handle=!15\n")
+    facts = inventory.read()
+    assert [(one.cuda_index, one.nvml_index, one.state) for one in facts.devices[:-1]] == [
+        (0, 0, None),
+        (1, 1, "lost"),
+        (2, 2, None),
+    ]
+    two = "nvml.count=3\ncuda.order=0,1,2\n1.handle=!15\n2.handle=!15\n"
+    fake_driver(two)
+    assert [(one.cuda_index, one.nvml_index) for one in inventory.read().devices[:-1]] == [
+        (0, 0),
+        (1, None),
+        (2, None),
+        (None, 1),
+        (None, 2),
+    ]
+
+
+def test_counters_of_a_second_reading(fake_driver: Fake) -> None:
+    script = fake_driver("nvml.count=1\ncuda.order=0\npcie.replays=5\nviolation.thermal=1000000\n")
+    with Inventory() as opened:
+        first = opened.read()
+        script.write_text("nvml.count=1\ncuda.order=0\npcie.replays=9\nviolation.thermal=3000000\n")
+        second = opened.read()
+    assert first.devices[0].changes is None and first.unknown["/devices/0/changes"] == "the card was read once"
+    grown = second.devices[0].changes
+    assert grown is not None and grown.pcie_replays == 4 and grown.span_s > 0
+    assert grown.violations_s["thermal"] == pytest.approx(0.002)
+    assert grown.lasting_clock_reasons == ("gpu_idle",)
+    assert "/devices/0/changes" not in second.unknown
+
+
+def test_facts_are_read_again_without_libcuda_and_torch(fake_driver: Fake) -> None:
+    script = fake_driver(f"nvml.count=2\ncuda.order=1,0\nprocesses={os.getpid()}:5\n")
+    facts = inventory.read(processes=True, links=True)
+    script.write_text("nvml.count=2\ncuda.init=hang\nutilization=97\nprocesses=\n1.power=!999\n")
+    seen = inventory.again(facts)
+    assert [(one.id, one.cuda_index, one.nvml_index) for one in seen.devices[:-1]] == [
+        ("cuda:0", 0, 1),
+        ("cuda:1", 1, 0),
+    ]
+    assert [(one.utilization_percent, one.processes) for one in seen.devices[:-1]] == [(97.0, ())] * 2
+    assert all(one.changes is not None for one in seen.devices[:-1])
+    assert [one.multiprocessors for one in seen.devices] == [one.multiprocessors for one in facts.devices]
+    assert seen.unknown["/devices/0/power_w"] == "NVML answers: unknown error"
+    assert seen.devices[-1] == facts.devices[-1]
+    assert (seen.host, seen.torch, seen.driver) == (facts.host, facts.torch, replace_start(seen, facts).driver)
+
+
+def replace_start(seen: Facts, facts: Facts) -> Facts:
+    """The facts with the time that NVML's second start took."""
+    assert seen.driver is not None and facts.driver is not None
+    return replace(facts, driver=replace(facts.driver, nvml_start_s=seen.driver.nvml_start_s))
+
+
+def test_what_cannot_be_read_again_stays_as_it_is(fake_driver: Fake) -> None:
+    fake_driver("nvml.init=!9\ncuda.order=0\n")
+    facts = inventory.read()
+    assert inventory.again(facts) is facts
+    assert inventory.again(Facts()) == Facts()

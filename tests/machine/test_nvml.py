@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.machine import child, nvml, nvml_fields, nvml_sampler, nvml_sound
-from gpucheck.machine.nvml_row import Row
+from gpucheck.machine.nvml_row import Row, applies
 from gpucheck.machine.readings import NvmlDoor, NvmlReading, door_timeout_s
 from gpucheck.report.facts import (
     ClockReasons,
@@ -23,8 +23,10 @@ from gpucheck.report.facts import (
     Mig,
     NvLink,
     Process,
+    RemapBanks,
     RemappedRows,
     RetiredPages,
+    SramEcc,
 )
 
 Fake = Callable[..., Path]
@@ -49,13 +51,26 @@ HEALTHY = Device(
     temperature_celsius=34.0,
     power_w=76.5,
     power_limit_w=700.0,
+    power_limit_default_w=700.0,
+    power_limit_min_w=200.0,
+    power_limit_max_w=700.0,
+    performance_state=0,
+    vbios_version="96.00.74.00.01",
     sm_clock_hz=345e6,
     memory_clock_hz=2619e6,
     max_sm_clock_hz=1980e6,
     max_memory_clock_hz=2619e6,
     clock_reasons=ClockReasons(1, ("gpu_idle",)),
-    pcie=Link(generation=1, width=8, max_generation=4, max_width=16, device_max_generation=5),
-    ecc=Ecc(True, 0, 0, 0, 0),
+    violations_s={
+        "power": 0.0,
+        "thermal": 0.0,
+        "sync_boost": 0.0,
+        "board_limit": None,
+        "low_utilization": 0.0,
+        "reliability": 0.0,
+    },
+    pcie=Link(generation=1, width=8, max_generation=4, max_width=16, device_max_generation=5, replays=0),
+    ecc=Ecc(True, 0, 0, 0, 0, True, True),
     remapped_rows=RemappedRows(0, 0, False, False),
     recovery_action="none",
     persistence_mode=True,
@@ -65,7 +80,27 @@ NOT_SUPPORTED = "not supported by this device or driver"
 # What the fake refuses unless its script says otherwise.
 USUAL = dict.fromkeys(
     (
+        "memory_temperature_celsius",
+        "temperature_margin_celsius",
         "slowdown_celsius",
+        "gpu_max_celsius",
+        "memory_max_celsius",
+        "shutdown_celsius",
+        "fan_percent",
+        "application_sm_clock_hz",
+        "application_memory_clock_hz",
+        "default_application_sm_clock_hz",
+        "default_application_memory_clock_hz",
+        "pcie/sent_bytes",
+        "pcie/received_bytes",
+        "sram_ecc",
+        "remap_banks",
+        "bar1_total_bytes",
+        "bar1_used_bytes",
+        "serial",
+        "part_number",
+        "gsp_firmware_version",
+        "minor_number",
         "retired_pages/corrected",
         "retired_pages/uncorrected",
         "retired_pages/pending",
@@ -79,7 +114,13 @@ USUAL = dict.fromkeys(
 def read(*, processes: bool = False, links: bool = False, timeout_s: float = 30.0) -> NvmlReading:
     with NvmlDoor(timeout_s) as door:
         door.ask(processes=processes, links=links)
-        return door.reading()
+        return timeless(door.reading())
+
+
+def timeless(reading: NvmlReading) -> NvmlReading:
+    """Without when each card was read."""
+    rows = [dataclasses.replace(row, device=dataclasses.replace(row.device, read_at_s=None)) for row in reading.devices]
+    return dataclasses.replace(reading, devices=tuple(rows))
 
 
 def test_every_field_of_the_table_is_a_field_of_the_facts() -> None:
@@ -96,7 +137,7 @@ def test_every_field_of_the_table_is_a_field_of_the_facts() -> None:
 def test_every_field_that_is_asked_for_has_a_check_of_its_answer() -> None:
     tables = (nvml_fields.IDENTITY, nvml_fields.DETAILS, nvml_sampler.ONCE, nvml_sampler.PLACE)
     asked = {field.name for table in tables for field in table}
-    asked |= {nvml_sampler.ENERGY.name, nvml_fields.VIOLATIONS.name, *nvml_fields.MEMORY}
+    asked |= {nvml_fields.SRAM, nvml_sampler.ENERGY.name, nvml_fields.VIOLATIONS.name, *nvml_fields.MEMORY}
     assert asked <= set(nvml_sound.SOUND)
 
 
@@ -156,11 +197,164 @@ def test_a_count_of_devices_that_cannot_be_true_is_no_count(fake_driver: Fake) -
     assert reading.devices == ()
 
 
+# --- what tells why a card is slow, and what may fail next -----------------------------------------------------------
+
+
+FULL = """
+nvml.count=1
+memory_temperature=71
+margin=23
+slowdown=90
+gpu_max=87
+memory_max=95
+shutdown=95
+fan=130
+power_limit=350000
+power_limit.default=700000
+power_limit.min=200000
+power_limit.max=750000
+performance_state=2
+application_clock=1200
+application_clock.memory=2619
+default_clock=1980
+default_clock.memory=2619
+violation.thermal=1500000000
+pcie.replays=50000
+pcie.sent=123456789012
+pcie.received=5
+ecc.pending=0
+sram.exceeded=1
+sram.aggregate_parity=4
+sram.aggregate_secded=5
+sram.volatile_corrected=1
+sram.l2=9
+banks.max=600
+banks.none=40
+bar1.total=137438953472
+bar1.used=5000
+serial=1650000000000
+part_number=900-21001-0000-000
+vbios=96.00.74.00.01
+gsp=580.95.05
+minor=3
+"""
+
+
+def test_everything_that_a_card_tells_of_itself(fake_driver: Fake) -> None:
+    fake_driver(FULL)
+    (row,) = read().devices
+    assert row.device == dataclasses.replace(
+        HEALTHY,
+        memory_temperature_celsius=71.0,
+        temperature_margin_celsius=23.0,
+        slowdown_celsius=90.0,
+        gpu_max_celsius=87.0,
+        memory_max_celsius=95.0,
+        shutdown_celsius=95.0,
+        fan_percent=130.0,
+        power_limit_w=350.0,
+        power_limit_default_w=700.0,
+        power_limit_min_w=200.0,
+        power_limit_max_w=750.0,
+        performance_state=2,
+        application_sm_clock_hz=1.2e9,
+        application_memory_clock_hz=2.619e9,
+        default_application_sm_clock_hz=1.98e9,
+        default_application_memory_clock_hz=2.619e9,
+        violations_s={**(HEALTHY.violations_s or {}), "thermal": 1.5},
+        pcie=Link(1, 8, 4, 16, 5, 50_000, 123_456_789_012, 5),
+        ecc=Ecc(True, 0, 0, 0, 0, False, True),
+        sram_ecc=SramEcc(1, 0, 0, 0, 4, 5, True, {"l2": 9, "sm": 0, "pcie": 0, "mcu": 0, "other": 0}),
+        remap_banks=RemapBanks(600, 0, 0, 0, 40),
+        bar1_total_bytes=2**37,
+        bar1_used_bytes=5000,
+        serial="1650000000000",
+        part_number="900-21001-0000-000",
+        gsp_firmware_version="580.95.05",
+        minor_number=3,
+    )
+    assert set(row.unknown) == {
+        "retired_pages/corrected",
+        "retired_pages/uncorrected",
+        "retired_pages/pending",
+        "mig",
+        "numa_node",
+    }
+
+
+def test_where_ecc_is_off_nothing_is_counted(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\necc=0\nsram.exceeded=0\n")
+    (row,) = read().devices
+    assert row.device.ecc == Ecc(False, enabled_after_reset=False, enabled_by_default=True)
+    assert row.device.sram_ecc is None
+    counters = (*nvml_fields.ECC_COUNTERS, "sram_ecc")
+    assert {row.unknown[name] for name in counters} == {"ECC is off: nothing is counted"}
+    # That is no question without an answer.
+    assert not applies(row.unknown["sram_ecc"])
+
+
+def test_a_card_without_ecc_has_another_reason(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\necc=!3\necc.volatile_corrected=!3\n")
+    (row,) = read().devices
+    assert row.unknown["ecc/volatile_corrected"] == NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("key", ["power_limit", "power_limit.default", "power_limit.min"])
+def test_no_watts_are_no_limit(fake_driver: Fake, key: str) -> None:
+    fake_driver(f"nvml.count=1\n{key}=0\n")
+    (row,) = read().devices
+    name = {"power_limit": "power_limit_w", "power_limit.default": "power_limit_default_w"}.get(
+        key, "power_limit_min_w"
+    )
+    assert getattr(row.device, name) is None
+    assert row.unknown[name] == "NVML answers 0 W, which is no limit"
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "reason"),
+    [
+        ("performance_state=32", "performance_state", "NVML does not know it"),
+        ("bar1.total=0", "bar1_total_bytes", "NVML answers 0 bytes"),
+        ("sram.exceeded=2", "sram_ecc", "NVML's answer makes no sense"),
+        ("sram.exceeded=!25", "sram_ecc", "the driver's NVML has another version of this structure"),
+        ("sram.exceeded=0\nsram.l2=0xffffffffffffffff", "sram_ecc", "NVML's answer makes no sense"),
+        ("memory_temperature=0", "memory_temperature_celsius", "NVML's answer makes no sense"),
+        ("serial=\x1b[31m", "serial", "NVML's answer makes no sense"),
+    ],
+)
+def test_what_is_no_value_says_why(fake_driver: Fake, script: str, name: str, reason: str) -> None:
+    fake_driver(f"nvml.count=1\n{script}\n")
+    (row,) = read().devices
+    assert getattr(row.device, name) is None and row.unknown[name].startswith(reason)
+
+
+def test_an_older_driver_counts_what_held_the_clock_by_an_older_call(fake_driver: Fake) -> None:
+    names = ("power", "thermal", "sync_boost", "low_utilization", "reliability")
+    refused = "".join(f"violation.{name}=!3\n" for name in names)
+    fake_driver(f"nvml.count=1\n{refused}violation.old.1=2500000000\nviolation.old.0=0\n")
+    (row,) = read().devices
+    assert row.device.violations_s == {**dict.fromkeys((*names, "board_limit")), "power": 0.0, "thermal": 2.5}
+    assert "violations_s" not in row.unknown
+    fake_driver(f"nvml.count=1\n{refused}")
+    (row,) = read().devices
+    assert (row.device.violations_s, row.unknown["violations_s"]) == (None, NOT_SUPPORTED)
+
+
+def test_each_reading_has_its_time(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=1\n")
+    with NvmlDoor(30.0) as door:
+        times = []
+        for _ in range(2):
+            door.ask()
+            times.append(door.reading().devices[0].device.read_at_s)
+    assert times[0] is not None and times[1] is not None and times[0] < times[1]
+
+
 # --- the links between GPUs -------------------------------------------------------------------------------------------
 
 
 def test_links_are_told_where_they_are_asked_for(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\nnvlinks=3\nnvlink.1.state=0\nnvlink.2.crc_flit=5\nfabric=3\n")
+    fake_driver("nvml.count=1\nnvlinks=3\n0.nvlink.1.state=0\nnvlink.2.crc_flit=5\nfabric=3\n")
     (row,) = read().devices
     assert (row.device.nvlinks, row.device.fabric, row.unknown) == (None, None, USUAL)
     (row,) = read(links=True).devices
@@ -290,8 +484,8 @@ def test_a_field_that_is_refused_costs_nothing_else(fake_driver: Fake, code: int
 def test_members_of_a_group_are_refused_one_by_one(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\necc.aggregate_corrected=!3\necc.volatile_uncorrected=2\npcie.width=!4\n")
     (row,) = read().devices
-    assert row.device.ecc == Ecc(True, 0, 2, None, 0)
-    assert row.device.pcie == Link(1, None, 4, 16, 5)
+    assert row.device.ecc == Ecc(True, 0, 2, None, 0, True, True)
+    assert row.device.pcie == Link(1, None, 4, 16, 5, 0)
     assert row.unknown == {**USUAL, "ecc/aggregate_corrected": NOT_SUPPORTED, "pcie/width": "no permission"}
 
 
@@ -299,7 +493,7 @@ def test_members_of_a_group_are_refused_one_by_one(fake_driver: Fake) -> None:
 def test_the_port_of_a_virtual_machine_has_no_width(fake_driver: Fake, lanes: int) -> None:
     fake_driver(f"nvml.count=1\npcie.width={lanes}\npcie.max_width={lanes}\n")
     (row,) = read().devices
-    assert row.device.pcie == Link(1, None, 4, None, 5)
+    assert row.device.pcie == Link(1, None, 4, None, 5, 0)
     assert row.unknown == {**USUAL, "pcie/width": NOT_SUPPORTED, "pcie/max_width": NOT_SUPPORTED}
 
 
@@ -360,8 +554,14 @@ def test_an_older_driver_is_asked_by_the_older_names(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\n", without=("NEW_NAMES",))
     (row,) = read().devices
     assert row.device == dataclasses.replace(
-        HEALTHY, temperature_celsius=35.0, clock_reasons=ClockReasons(4, ("sw_power_cap",))
+        HEALTHY,
+        temperature_celsius=35.0,
+        clock_reasons=ClockReasons(4, ("sw_power_cap",)),
+        ecc=Ecc(True, 0, 0, 0, 0, True),
     )
+    missing = "the driver's NVML has no such function"
+    names = ("sram_ecc", "temperature_margin_celsius", "gsp_firmware_version", "ecc/enabled_by_default")
+    assert [row.unknown[name] for name in names] == [missing] * 4
 
 
 def test_clock_reasons_are_named_and_unknown_bits_left_as_they_are(fake_driver: Fake) -> None:
@@ -385,7 +585,10 @@ def test_recovery_actions(fake_driver: Fake, value: str, told: str) -> None:
 def test_a_driver_that_knows_no_recovery_action(fake_driver: Fake, refusal: str) -> None:
     fake_driver(f"nvml.count=1\n{refusal}\n")
     (row,) = read().devices
-    assert row.device == dataclasses.replace(HEALTHY, recovery_action=None)
+    assert dataclasses.replace(row.device, violations_s=HEALTHY.violations_s) == dataclasses.replace(
+        HEALTHY, recovery_action=None
+    )
+    assert (row.device.violations_s is None) is refusal.startswith("fields")
     assert row.unknown["recovery_action"] == NOT_SUPPORTED
 
 
@@ -545,7 +748,7 @@ def test_a_child_that_hung_is_replaced_at_the_next_question(fake_driver: Fake) -
         assert door.restarts == 1
         script.write_text("nvml.count=1\npower=100000\n")
         door.ask()
-        (row,) = door.reading().devices
+        (row,) = timeless(door.reading()).devices
     assert row.device == dataclasses.replace(HEALTHY, power_w=100.0)
 
 
@@ -556,7 +759,7 @@ def test_one_child_answers_again_and_starts_nvml_anew_after_a_failed_start(fake_
         assert door.reading().code == 9
         script.write_text("nvml.count=1\n")
         door.ask()
-        assert [row.device for row in door.reading().devices] == [HEALTHY]
+        assert [row.device for row in timeless(door.reading()).devices] == [HEALTHY]
         script.write_text("nvml.count=1\ntemperature=50\n")
         door.ask()
         assert door.reading().devices[0].device.temperature_celsius == 50.0
@@ -591,7 +794,7 @@ def test_an_older_nvidia_ml_py_lacks_a_function_and_no_more() -> None:
 
     old = types.SimpleNamespace(NVMLError=NVMLError, nvmlDeviceGetPowerUsage=lambda handle: 1500)
     row = Row()
-    power, limit = (field for field in nvml_fields.DETAILS if field.name.startswith("power"))
+    power, limit = (field for field in nvml_fields.DETAILS if field.name in ("power_w", "power_limit_w"))
     row.read(old, object(), (power, limit))
     assert row.device == {"kind": "cuda", "power_w": 1.5}
     assert row.unknown == {"power_limit_w": "this nvidia-ml-py has no nvmlDeviceGetEnforcedPowerLimit"}

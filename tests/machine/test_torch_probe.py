@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import os
+import platform
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -294,3 +298,172 @@ def test_what_is_no_interpreter_cannot_be_started() -> None:
     with pytest.raises(OSError):
         torch_probe.probe("/no/such/python")
     assert torch_probe.probe("/bin/false").stage == "start"
+
+
+# --- a child that somebody else ends ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "often"),
+    [("SIGTERM", ""), ("SIGINT", ""), ("SIGHUP", ""), ("SIGKILL", ", often by the kernel for want of memory")],
+)
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_a_signal_from_outside_says_nothing_of_torch(tmp_path: Path, empty: Path, name: str, often: str) -> None:
+    site = torch_of(tmp_path, top=f"import os, signal; os.kill(os.getpid(), signal.{name})")
+    found = asked(site, empty)
+    assert (found.error, found.timed_out, found.stage) == (None, False, "import")
+    assert found.not_awaited == f"the process that asks torch was ended from outside ({name}{often})"
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"])
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_a_signal_of_its_own_is_a_crash(tmp_path: Path, empty: Path, name: str) -> None:
+    site = torch_of(tmp_path, top=f"import os, signal; os.kill(os.getpid(), signal.{name})")
+    found = asked(site, empty)
+    assert (found.not_awaited, (found.error or "").partition(":")[0]) == (None, name)
+
+
+# --- CUDA's libraries in its process ----------------------------------------------------------------------------------
+
+needs_maps = pytest.mark.skipif(not Path(LOADED).exists(), reason="needs /proc")
+RUNTIME = "int cudaRuntimeGetVersion(int *version) { *version = 12040; return 0; }\n"
+
+
+def library(folder: Path, name: str, source: str = "") -> Path:
+    """A library of this name that can be loaded."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "source.c").write_text(source or "int nothing;\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / name, folder / "source.c"], check=True)
+    return folder / name
+
+
+def installed(
+    site: Path, name: str, version: str, *, record: tuple[str, ...] = (), requires: tuple[str, ...] = ()
+) -> None:
+    """A distribution as an installer leaves it."""
+    folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {one}" for one in requires)]
+    (folder / "METADATA").write_text("\n".join(("Metadata-Version: 2.1", *lines)) + "\n")
+    (folder / "RECORD").write_text("".join(f"{path},sha256=x,1\n" for path in record))
+
+
+@needs_maps
+def test_a_foreign_runtime_is_seen_where_torch_asks_for_its_own(tmp_path: Path, empty: Path) -> None:
+    """The environment has none of its own: the wheel's packages are not there, and the variable brought another."""
+    real = library(tmp_path / "cuda-12.4" / "lib64", "libcudart.so.12.4.127", RUNTIME)
+    (real.parent / "libcudart.so.12").symlink_to(real.name)
+    (tmp_path / "cuda").symlink_to("cuda-12.4")
+    given = str(tmp_path / "cuda" / "lib64")
+    site = torch_of(tmp_path, top="import ctypes; ctypes.CDLL('libcudart.so.12')")
+    installed(site, "torch", "2.9.1", requires=('nvidia-cuda-runtime-cu12==12.8.90; platform_system == "Linux"',))
+    found = asked(site, empty, LD_LIBRARY_PATH=f"/nowhere:{given}")
+    assert found.foreign_libraries == (str(real),)
+    assert found.foreign_folders == (given,)
+    assert found.runtime == "12.4"
+    assert found.unmet == {"nvidia-cuda-runtime-cu12==12.8.90": None}
+
+
+@needs_maps
+def test_a_system_whose_torch_brings_no_libraries_may_take_its_own(tmp_path: Path, empty: Path) -> None:
+    """A vendor's image, or a torch built here: nothing says that the library is another's."""
+    real = library(tmp_path / "cuda" / "lib64", "libcudart.so.13", RUNTIME)
+    site = torch_of(tmp_path, top="import ctypes; ctypes.CDLL('libcudart.so.13')")
+    installed(site, "torch", "2.9.1")
+    found = asked(site, empty, LD_LIBRARY_PATH=str(real.parent))
+    assert (found.foreign_libraries, found.foreign_folders, found.unmet) == ((), (), {})
+    assert found.runtime == "12.4"
+
+
+@needs_maps
+def test_a_link_into_an_installers_cache_is_not_foreign(tmp_path: Path, empty: Path) -> None:
+    real = library(tmp_path / "cache", "libcublas.so.12")
+    site = torch_of(tmp_path, top=f"import ctypes; ctypes.CDLL('{real}')")
+    (site / "nvidia" / "cublas" / "lib").mkdir(parents=True)
+    (site / "nvidia" / "cublas" / "lib" / "libcublas.so.12").symlink_to(real)
+    assert asked(site, empty).foreign_libraries == ()
+
+
+@needs_maps
+def test_parts_of_cudnn_that_the_loader_will_not_find(tmp_path: Path, empty: Path) -> None:
+    folder = library(tmp_path / "cudnn", "libcudnn.so.9").parent
+    for part in ("graph", "ops", "adv"):
+        (folder / f"libcudnn_{part}.so.9").write_bytes(b"")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "libcudnn_heuristic.so.9").write_bytes(b"")
+    site = torch_of(tmp_path, top=f"import ctypes; ctypes.CDLL('{folder}/libcudnn.so.9')")
+    found = asked(site, empty, LD_LIBRARY_PATH=str(tmp_path / "more"))
+    assert found.cudnn_missing == ("libcudnn_cnn.so.9",)
+    (folder / "libcudnn_cnn.so.9").write_bytes(b"")
+    assert asked(site, empty, LD_LIBRARY_PATH=str(tmp_path / "more")).cudnn_missing == ()
+
+
+def test_files_that_a_package_recorded_and_that_are_gone(tmp_path: Path, empty: Path) -> None:
+    site = torch_of(tmp_path)
+    here = ("nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cudnn/lib/libcudnn_cnn.so.9")
+    installed(site, "nvidia-cudnn-cu12", "9.10.2.21", record=(*here, "nvidia/cudnn/include/cudnn.h", "x.so.txt"))
+    installed(site, "other", "1.0", record=("libother.so",))
+    (site / here[0]).parent.mkdir(parents=True)
+    (site / here[0]).write_bytes(b"")
+    assert asked(site, empty).missing_files == {"nvidia-cudnn-cu12==9.10.2.21": [str(site / here[1])]}
+    # Conda moves what a wheel recorded.
+    (site / "nvidia_cudnn_cu12-9.10.2.21.dist-info" / "INSTALLER").write_text("conda\n")
+    assert asked(site, empty).missing_files == {}
+
+
+def test_packages_that_are_not_those_which_torch_asks_for(tmp_path: Path, empty: Path) -> None:
+    site = torch_of(tmp_path)
+    other = "aarch64" if platform.machine() == "x86_64" else "x86_64"
+    installed(
+        site,
+        "torch",
+        "2.9.1",
+        requires=(
+            "filelock",
+            f'nvidia-cudnn-cu12==9.10.2.21; platform_system == "Linux" and platform_machine == "{platform.machine()}"',
+            f'nvidia-nccl-cu12==2.27.5; platform_system == "Linux" and platform_machine == "{other}"',
+            'nvidia-cublas-cu12 (==12.8.4.1) ; platform_system == "Linux"',
+            'nvidia-curand-cu12==10.3.9.90; extra == "x"',
+            "cuda-toolkit[nvrtc,cudart]==13.0.2",
+        ),
+    )
+    installed(site, "nvidia-cudnn-cu12", "9.1.0.70")
+    installed(site, "nvidia-cublas-cu12", "12.8.4.1")
+    assert asked(site, empty).unmet == {"nvidia-cudnn-cu12==9.10.2.21": "9.1.0.70", "cuda-toolkit==13.0.2": None}
+
+
+@needs_maps
+def test_an_import_that_fails_tells_which_libraries_it_met(tmp_path: Path, empty: Path) -> None:
+    real = library(tmp_path / "cuda", "libnvJitLink.so.12")
+    top = f"import ctypes; ctypes.CDLL('{real}'); raise ImportError('undefined symbol: x')"
+    site = torch_of(tmp_path, top=top)
+    (site / "nvidia" / "nvjitlink" / "lib").mkdir(parents=True)
+    (site / "nvidia" / "nvjitlink" / "lib" / "libnvJitLink.so.12").write_bytes(b"")
+    found = asked(site, empty, LD_LIBRARY_PATH=str(real.parent))
+    assert (found.error, found.stage) == ("ImportError: undefined symbol: x", "import")
+    assert (found.foreign_libraries, found.foreign_folders) == ((str(real),), (str(real.parent),))
+
+
+# --- how packages come into its environment ---------------------------------------------------------------------------
+
+
+def test_every_torch_on_the_path_and_whether_pythonpath_brought_it(tmp_path: Path, empty: Path) -> None:
+    site = torch_of(tmp_path)
+    found = asked(site, empty)
+    assert found.torch_folders[0] == str(site / "torch") and found.pythonpath_torch == (str(site),)
+    assert asked(None, empty).pythonpath_torch == ()
+
+
+def test_an_environment_is_nobody_elses(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(torch_of(tmp_path), empty).externally_managed is False
+    namespace: dict[str, Any] = {"__name__": "read"}
+    exec(compile(TEXT, "probe", "exec"), namespace)  # the program as a module: it is run from its text alone
+    (tmp_path / "EXTERNALLY-MANAGED").write_text("[externally-managed]\n")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    assert namespace["is_managed"]() is True
+    monkeypatch.setattr(sys, "base_prefix", "/elsewhere")
+    assert namespace["is_managed"]() is False

@@ -130,6 +130,16 @@ def test_the_worst_of_each_finding_counts() -> None:
     assert whole.notices == ("on the CPU",)
 
 
+def test_the_slow_end_of_a_rate_comes_from_the_long_times() -> None:
+    # 1 to 101 s: the percentiles are 6, 51 and 96 s.
+    time = summary.time_stats([Run("", 1, tuple(map(float, range(1, 102))), (0.0,) * 101)])
+    assert time is not None and (time.p05, time.median, time.p95) == (6.0, 51.0, 96.0)
+    rate = summary.rate(time, 100.0, "B/s")
+    assert (rate.p05, rate.median, rate.p95) == (100 / 96, 100 / 51, 100 / 6)
+    few = summary.time_stats([Run("", 1, (1.0,) * 19, (0.0,) * 19)])
+    assert few is not None and summary.rate(few, 1.0, "B/s").p05 is None
+
+
 def test_nothing_cannot_be_merged() -> None:
     with pytest.raises(ValueError, match="nothing"):
         runs.merge([])

@@ -54,6 +54,26 @@ def test_no_power_below_two_seconds() -> None:
     assert told["unknown"]["power_w"] == "the row is shorter than the 2 s over which energy is counted"
 
 
+def test_why_there_is_no_power_is_what_was_so() -> None:
+    refused = {"energy_j": "not supported by this device or driver"}
+    row = Run("", 1, (12.0,), (10.0,))
+
+    def why(*samples: dict[str, Any]) -> str:
+        told, _ = summarise(samples, row)
+        assert told is not None and told["power_w"] is None
+        return str(told["unknown"]["power_w"])
+
+    answers = [why({**reading(10.0 + i), "unknown": refused}) for i in range(1)]
+    assert answers == ["the energy counter: not supported by this device or driver"]
+    assert why(reading(11.0)) == "no reading of the energy counter fell within it"
+    # The row is long enough; it is its readings that are not.
+    few = why(reading(11.0, energy_j=1.0), reading(11.5, energy_j=300.0))
+    assert few == "the readings of the energy counter span 0.5 s of the row, and 2 s are needed"
+    assert why(reading(11.0, energy_j=9e6), reading(15.0, energy_j=12.0)) == (
+        "the energy counter ran backwards or stood still"
+    )
+
+
 def test_the_link_is_the_one_seen_most() -> None:
     links = [{"generation": 1, "width": 16}, {"generation": 5, "width": 16}, {"generation": 5, "width": 16}]
     told, _ = summarise([reading(10.0 + i / 10, pcie=link) for i, link in enumerate(links)], RUN)
@@ -255,6 +275,29 @@ def test_a_cards_own_lanes_are_the_kernels_word(
         (tmp_path / "0000:10:00.0" / "max_link_width").write_text(text)
     assert nvml_sampler.card_width("0000:10:00.0") == width
     assert nvml_sampler.card_width(None) is None
+
+
+def test_a_mig_instance_has_its_cards_clock_and_no_power_of_its_own(fake_driver: Callable[..., Path]) -> None:
+    fake_driver("nvml.count=2\n1.mig=1\n1.mig.used=0x5\n1.sm_clock=1234\n")
+    with Watch("MIG-00000000-0000-0000-0000-000000000202") as watch:
+        assert watch.reason == ""
+        watch.take()
+        began = time.perf_counter()
+        time.sleep(0.12)
+        told, reason = watch.during(Run("", 1, (time.perf_counter() - began,), (began,)))
+    assert told is not None, reason
+    assert told["sm_clock_hz"]["median"] == 1234e6 and told["pcie"]["max_generation"] == 4
+    assert told["power_w"] is None
+    with Watch("MIG-00000000-0000-0000-0000-000000000201") as watch:
+        assert watch.reason == "NVML lists no device MIG-00000000-0000-0000-0000-000000000201"
+
+
+def test_a_mig_instances_energy_is_its_cards(fake_driver: Callable[..., Path]) -> None:
+    fake_driver("nvml.count=1\nmig=1\nmig.used=1\n")
+    with Watch("MIG-00000000-0000-0000-0000-000000000100") as watch:
+        sample = watch.take()[-1]
+    assert "energy_j" not in sample
+    assert sample["unknown"]["energy_j"] == "counted for the whole card, not for its MIG instances"
 
 
 def test_a_device_that_nvml_does_not_list(fake_driver: Callable[..., Path]) -> None:

@@ -5,9 +5,12 @@ from typing import Any
 
 from gpucheck.batch_size.accumulate import accumulate
 from gpucheck.batch_size.split import Split
+from gpucheck.render import batch_size
 from gpucheck.render.batch_size_curves import curves
 from gpucheck.render.batch_size_use import advice, answer, below
 from gpucheck.render.blocks import Drawing, Line
+from gpucheck.report.facts import Facts
+from gpucheck.report.report import Report, Summary
 from gpucheck.units import GIB, MIB
 
 RECOMMENDED = {"batch_size": 104, "headroom": 0.118, "speed": "same", "reason": None}
@@ -30,16 +33,72 @@ def test_the_first_line_says_what_to_use() -> None:
     assert below(found()) == []
 
 
-def test_what_is_not_known_says_why() -> None:
+def test_what_is_not_known_is_no_line_but_in_the_document() -> None:
     nothing = found(
         recommended={**RECOMMENDED, "batch_size": None, "reason": "there was no time to run it"},
         knee={**KNEE, "batch_size": None, "reason": "fewer than two sizes were timed"},
     )
     assert answer(nothing) == []
-    assert below(nothing) == [
-        "no size to recommend: there was no time to run it",
-        "best value: not to be told (fewer than two sizes were timed)",
+    assert below(nothing) == []
+
+
+def searched(**parts: Any) -> list[str]:
+    """The lines of a report of one search, from the answer on."""
+    told = {
+        "target": "mlp",
+        "mode": "train",
+        "optimizer": None,
+        "dtype": None,
+        "device": {"id": "cpu", "name": "a CPU", "uuid": None},
+        "budget_bytes": 2 * GIB,
+        "budget_reason": "r",
+        "margin_bytes": 0,
+        "max_batch_size": None,
+        "at_least": 9773,
+        "predicted_batch_size": 39027,
+        "confirmed": True,
+        "limited_by": "time",
+        "limiting_factor": "time",
+        "first_failing": None,
+        "method": {},
+        "peak_bytes": GIB,
+        "samples_per_s": 4093.0,
+        "loss": None,
+        "trials": [],
+        **parts,
+    }
+    report = Report("", "", "", (), "", 1.0, Facts(), (), (), {"find_batch_size": told}, (), Summary("pass", 0, True))
+    lines = [block.text for block in batch_size.blocks(report) if isinstance(block, Line)]
+    return lines[2:]
+
+
+def test_where_time_ended_the_search_the_answer_is_what_fits_at_least() -> None:
+    assert searched() == [
+        "at least 9773 trains   predicted: about 39027",
+        "peak 1.00 of 2.00 GiB, confirmed in a fresh process",
+        "limited by time: it ran out before the search ended",
+        "4090 samples/s with 9773",
+        "budget: r",
     ]
+    assert searched(confirmed=False, predicted_batch_size=None)[0] == "at least 9773 trains (not confirmed)"
+    along = searched(axis={"name": "seq", "batch_size": 8}, mode="infer", predicted_batch_size=9773)
+    assert along[0] == "at least seq 9773 infers"
+
+
+def test_a_search_that_stays_below_says_within_what_it_is_the_largest() -> None:
+    safe = searched(max_batch_size=100, at_least=None, limited_by="safety", limiting_factor="safety")
+    assert safe[0] == "largest that trains within 85 %: 100"
+    assert safe[-2] == "4090 samples/s with the largest"
+
+
+def test_one_allocation_that_failed_is_told_with_the_limit() -> None:
+    said = "one allocation of 851 MiB failed with 375 MiB in use"
+    failing = {"first_failing": 489, "first_failing_outcome": "out-of-memory", "first_failing_reason": said}
+    closed = {"max_batch_size": 486, "at_least": None, "limiting_factor": "memory", **failing}
+    assert f"limited by memory; first that fails: 489 (out of memory: {said})" in searched(
+        **closed, first_failing_at_once=True
+    )
+    assert "limited by memory; first that fails: 489 (out of memory)" in searched(**closed)
 
 
 def test_documents_from_before_say_nothing_of_it() -> None:

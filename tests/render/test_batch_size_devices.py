@@ -120,6 +120,13 @@ def test_a_device_that_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.split() == ["cuda:1", "NVIDIA", "L4", "–", "–", "–", "memory"]
 
 
+def test_a_device_whose_search_did_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = answer(*SMALL, None, 50.6, at_least=104, recommended=None, limiting_factor="time")
+    lines = shown(monkeypatch, made(UNLIKE[0], short))
+    row = next(line for line in lines if line.startswith(" cuda:1 "))
+    assert row.split() == ["cuda:1", "NVIDIA", "L4", "≥104", "–", "50.6", "time"]
+
+
 def test_at_80_columns_what_limits_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(monkeypatch, made(*UNLIKE, split=SPLIT), 72)
     assert " device   name          largest   recommended   samples/s   split" in lines

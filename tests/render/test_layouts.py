@@ -86,23 +86,26 @@ def test_devices_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
         "devices.recovery", "fail", "reset needed", "the driver asks for it", {"uuid": "GPU-1"}, fix="nvidia-smi -r"
     )
     assert shown(report("devices", facts=facts, findings=(finding,)), monkeypatch).splitlines() == [
-        " CUDA   NVML   device        memory used, GiB   util       clock         power    temp   link, idle          "
-        "PCI address    UUID    at rest",
+        "✗ reset needed: the driver asks for it",
+        "→ nvidia-smi -r",
+        "",
+        " CUDA   NVML   device      memory, GiB   util         power    temp      clock   link                "
+        "state            PCI address    UUID",
         "─",
-        " 0      2      NVIDIA H200         0.50 / 141    0 %    1980 MHz   118 / 700 W   34 °C   PCIe 1 x8 (5 x16)   "
-        "0000:17:00.0   GPU-1   ✗ reset needed",
-        " –      1      NVIDIA H200                  –      –           –             –       –   –                   "
-        "–              GPU-2   hidden by CUDA_VISIBLE_DEVICES=0",
-        " cpu           EPYC (16)              – / 128          load 0.40",
+        " 0      2      H200         0.50 / 141    0 %   118 / 700 W   34 °C   1980 MHz   PCIe 1 x8 (5 x16)   "
+        "✗ reset needed   0000:17:00.0   GPU-1",
+        " –      1      H200                  –      –             –       –          –   –                   "
+        "hidden           –              GPU-2",
+        " cpu           EPYC (16)       – / 128                                                               "
+        "load 0.40",
         "",
         " device    PID   kind      memory   process",
         "─",
         " 0        4711   compute    3 MiB   python3",
         " 0          99   compute        –   not visible here (another container?)",
         "",
+        "hidden by CUDA_VISIBLE_DEVICES=0",
         "driver 580.159.04 (CUDA 13.0) · torch 2.11.0+cu130 built for CUDA 13.0 · Python 3.12.3",
-        "✗ reset needed: the driver asks for it",
-        "→ nvidia-smi -r",
     ]
 
 
@@ -261,7 +264,6 @@ def test_smoke_counts_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> No
         "1 pass, 1 fail, 1 skip",
         "✗ copies.pinned: wrong bytes",
         "→ gpucheck bench transfer",
-        "no NVIDIA driver · no torch",
         "not complete: the command was cut off",
     ]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import psutil
 import pytest
@@ -71,13 +73,103 @@ def _runs(pid: int) -> bool:
 def test_a_step_without_time_is_not_begun(acceptance: ModuleType, tmp_path: Path) -> None:
     outcome = acceptance.perform(acceptance.STEPS[0], tmp_path, time.monotonic())
     assert (outcome.code, outcome.passed, outcome.stderr) == (None, False, "no time left")
-    page = acceptance.summary([outcome], (0, "3 passed"), "a GPU")
+    page = acceptance.summary([outcome], [acceptance.Tests("tests/gpu", 0, "3 passed")], "a GPU")
     assert "| overran |" in page and "no time left" in page
+    assert "Tests tests/gpu: exit 0, 3 passed" in page
     assert not list(tmp_path.iterdir())
+
+
+def test_a_cold_import_has_time_in_every_step(acceptance: ModuleType) -> None:
+    assert acceptance.COLD_S == 40.0
+    assert {step.name: step.limit_s for step in acceptance.STEPS if step.limit_s < 40.0} == {}
+
+
+def test_the_quick_truths_come_first(acceptance: ModuleType) -> None:
+    assert [step.name for step in acceptance.STEPS][:4] == ["devices", "doctor", "smoke", "memory"]
+    for path in acceptance.BASE:
+        assert (ROOT / path).is_file()
+
+
+def members(archive: Path) -> dict[str, str]:
+    with tarfile.open(archive) as packed:
+        return {one.name: packed.extractfile(one).read().decode() for one in packed.getmembers()}  # type: ignore[union-attr]
+
+
+class Broken(Exception):
+    """What ends a run where it stands."""
+
+
+def broken_off(
+    acceptance: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at: str | None
+) -> tuple[list[str], Path]:
+    """Run everything with fakes at the doors, each of which leaves its file, until the step `at`."""
+    done: list[str] = []
+
+    def perform(step: Any, folder: Path, deadline: float) -> Any:
+        if step.name == at:
+            raise Broken
+        done.append(step.name)
+        (folder / f"{step.name}.json").write_text(step.name)
+        return acceptance.Outcome(step, 0, 1.0, {"summary": {"verdict": "pass"}}, "# page\nshown", "")
+
+    def run(command: list[str], limit_s: float, **variables: str) -> tuple[int, str, str]:
+        what = "nvidia-smi" if command[0] == "nvidia-smi" else "import" if "import torch" in command else "tests"
+        done.append(what)
+        return 0, f"{what} said\n3 passed", ""
+
+    monkeypatch.setattr(acceptance, "perform", perform)
+    monkeypatch.setattr(acceptance, "run", run)
+    monkeypatch.setattr(acceptance, "gpu_name", lambda: done.append("name") or "NVIDIA H200")
+    archive = tmp_path / "deep" / "all.tar.gz"
+    monkeypatch.setattr(sys, "argv", ["gpu_acceptance.py", str(tmp_path / "kept"), "--archive", str(archive)])
+    try:
+        assert acceptance.main() == 0
+    except Broken:
+        assert at is not None
+    return done, archive
+
+
+def test_all_that_it_leaves_is_one_file(
+    acceptance: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done, archive = broken_off(acceptance, monkeypatch, tmp_path, None)
+    assert done[:8] == ["import", "name", "nvidia-smi", "devices", "doctor", "smoke", "memory", "tests"]
+    assert done[-1] == "tests" and done.count("tests") == 2
+    kept = {f"kept/{path.name}": path.read_text() for path in (tmp_path / "kept").iterdir()}
+    assert members(archive) == kept
+    assert {"kept/summary.md", "kept/nvidia-smi-q.txt", "kept/tests.txt", "kept/tests-of-the-clock.txt"} <= set(kept)
+    assert [path.name for path in archive.parent.iterdir()] == ["all.tar.gz"]
+
+
+def test_a_run_that_breaks_off_leaves_what_was_done(
+    acceptance: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done, archive = broken_off(acceptance, monkeypatch, tmp_path, "bench-matmul")
+    packed = members(archive)
+    steps = [name for name in done if name not in ("import", "name", "nvidia-smi", "tests")]
+    assert steps[-1] == "bench-bandwidth" and {f"kept/{name}.json" for name in steps} <= set(packed)
+    assert "kept/nvidia-smi-q.txt" in packed and "kept/tests-of-the-clock.txt" in packed
+    assert "| bench-bandwidth |" in packed["kept/summary.md"]
+
+
+def test_an_archive_within_the_folder_does_not_hold_itself(acceptance: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    for _ in range(2):
+        acceptance.pack(tmp_path, tmp_path / "all.tar.gz")
+    assert members(tmp_path / "all.tar.gz") == {f"{tmp_path.name}/x.json": "{}"}
+
+
+def test_a_machine_without_nvidia_smi_says_so(
+    acceptance: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    acceptance.nvidia_smi(tmp_path)
+    assert (tmp_path / "nvidia-smi-q.txt").read_text() == "nvidia-smi cannot be started: No such file or directory\n"
 
 
 def test_without_a_gpu_it_says_so(acceptance: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu_acceptance.py", str(tmp_path / "x")])
+    monkeypatch.setattr(acceptance, "warm_files", lambda: 0.0)
     monkeypatch.setattr(acceptance, "gpu_name", lambda: None)
     assert acceptance.main() == 3
     assert not (tmp_path / "x").exists()

@@ -36,6 +36,9 @@ def leaves():
 def nothing():
     return None
 
+def lazy():
+    return nn.Sequential(nn.LazyLinear(3))
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -136,6 +139,7 @@ def test_dtype_casts_model_and_floating_inputs() -> None:
         ("broken", "the target {file}:broken raised ValueError: no weights anywhere"),
         ("leaves", "the target {file}:leaves raised SystemExit: 3"),
         ("nothing", "the target {file}:nothing returned None, not a torch.nn.Module"),
+        ("lazy", "layers of {file}:lazy do not know their sizes yet; lazy layers have weights once they have run; run"),
     ],
 )
 def test_targets_that_are_wrong(models: str, attribute: str, message: str) -> None:

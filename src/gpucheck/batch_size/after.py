@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from gpucheck.batch_size import answer, knee, recommend
 from gpucheck.batch_size.exchange import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result
-from gpucheck.batch_size.forecast import Need
 from gpucheck.batch_size.recipe import in_words, kind_of_size
 from gpucheck.batch_size.recommend import Recommended
 from gpucheck.batch_size.runner import Runner
@@ -45,25 +44,24 @@ class After:
         self._before = 0
         self._default: Runner | None = None
 
-    def need(self, *, recommending: bool) -> Need:
-        """What it takes, with a run of the size to recommend where that is another; a second such is left out."""
-        setup = self.runner.setup
-        checks = (1 if setup.mode == "train" else 0) + (2 if self.axis is None else 0)
-        # A partial batch of one takes next to nothing.
-        steps = checks - (1 if self.axis is None else 0)
-        # With the default malloc each size has a child of its own.
-        sizes = (1 if setup.is_cpu else 0) + (1 if recommending else 0)
-        starts = sizes if setup.is_cpu or self.runner.one_trial_each else 0
-        starts += checks if self.runner.one_trial_each else 0
-        # A start is waited for, whether or not one comes.
-        return Need(checks + sizes, steps + STEPS_CONFIRMED * sizes, max(1, starts))
+    def leave_out(self, largest: int, why: str) -> None:
+        """Run nothing of it but a batch of 1 where the model may not train with that, and say why."""
+        self.recommended = Recommended(reason=why)
+        if self.runner.ready.get("smallest_batch", 1) > 1 and largest > 1 and self.axis is None:
+            self._check_each([("partial batch", 1)])
 
     def run(self, results: Sequence[Result], largest: int, aim: float, multiple_of: int = 1) -> None:
-        """Run what follows the confirmation of `largest`; a size to use takes at most `aim` bytes."""
+        """Run what follows the confirmation of `largest`; a size to use takes at most `aim` bytes.
+
+        The size to use comes first where there is not time for all, then the largest with the default malloc.
+        """
         self._before = len(results)
-        self._check(largest)
+        start_s, is_cpu = self.runner.start_s, self.runner.setup.is_cpu
+        once, thrice = self.seconds(largest, 1), self.seconds(largest, STEPS_CONFIRMED)
+        left = self.deadline - time.monotonic() - (start_s if is_cpu else 0.0) - thrice
+        self._check(largest, small_alone=left < 2 * once + (start_s + thrice if is_cpu else 0.0))
         try:
-            if self.runner.setup.is_cpu:
+            if is_cpu and left >= start_s + thrice:
                 result = self._with_default_malloc(largest)
                 if result is not None and result.peak_bytes is not None:
                     self.default_malloc = replace(result, purpose="default malloc")
@@ -73,15 +71,25 @@ class After:
             if self._default is not None:
                 self._default.close()
 
-    def _check(self, largest: int) -> None:
-        """An evaluation step, and what an epoch's last batch may be: one less, and a single sample."""
-        wanted: list[tuple[str, int]] = [("evaluation", largest)] if self.runner.setup.mode == "train" else []
+    def _check(self, largest: int, *, small_alone: bool) -> None:
+        """An evaluation step, and what an epoch's last batch may be: one less, and a single sample.
+
+        With `small_alone` only the last, which takes no time.
+        """
+        evaluates = self.runner.setup.mode == "train" and not small_alone
+        wanted: list[tuple[str, int]] = [("evaluation", largest)] if evaluates else []
         if self.axis is None:  # along an axis the batch is fixed
-            wanted += [("partial batch", size) for size in dict.fromkeys((largest - 1, 1)) if 1 <= size < largest]
+            sizes = dict.fromkeys((1,) if small_alone else (largest - 1, 1))
+            wanted += [("partial batch", size) for size in sizes if 1 <= size < largest]
+        known = {(check.purpose, check.size) for check in self.checks}
+        self._check_each([one for one in wanted if one not in known])
+
+    def _check_each(self, wanted: Sequence[tuple[str, int]]) -> None:
+        """One step of each purpose and size, as far as there is time."""
         for purpose, size in wanted:
             needed = self._needed(size, steps=1)
             if needed is None:
-                return
+                continue
             self.emit(self._progress(f"{size}, {purpose}"))
             attempt, evaluating = Attempt(size), purpose == "evaluation"
             try:
@@ -93,11 +101,10 @@ class After:
 
     def _recommend(self, results: Sequence[Result], largest: int, aim: float, multiple_of: int) -> Recommended:
         """The size whose peak is within `aim`, run; on a CPU as the user's own process will, with its malloc."""
-        is_cpu = self.runner.setup.is_cpu
-        if is_cpu and self.default_malloc is None:
-            return Recommended(reason="there was no time for a run with the default malloc")
         # Above the budget with the default malloc, the largest was run all the same, and its steps timed.
         like = [replace(self.default_malloc, outcome="fits")] if self.default_malloc is not None else list(results)
+        if self.runner.setup.is_cpu and self.default_malloc is None:
+            like = []  # what was run with other settings of malloc may take less than it will
         known = {r.size: r for r in like if r.outcome == "fits"}
         peaks = recommend.peaks(results, largest, self.default_malloc)
         for _ in range(recommend.TRIES):

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpucheck import advice
 from gpucheck.batch_size import knee, recommend, split
 from gpucheck.batch_size.accumulate import accumulate
 from gpucheck.batch_size.after import After
-from gpucheck.batch_size.answer import Context, final_result, trial_entry
+from gpucheck.batch_size.answer import Context, final_result, is_closed, trial_entry
 from gpucheck.batch_size.confidence import Confidence, confidence, fragmentation, limiting_factor
 from gpucheck.batch_size.exchange import Result
 from gpucheck.batch_size.outcome import BOUNDING
@@ -45,11 +46,12 @@ def entry(
     found = knee.speeds([*results, *(check for check in after.checks if check.purpose == "partial batch")])
     best, final = search.best, final_result(search, list(results))
     gap = fragmentation(final.memory) if final else None
-    # Where none is recommended, the largest is what there is.
-    use, wanted = after.recommended.result or final, wishes.effective_batch
+    # Where none is recommended, the largest is what there is, but not one of which it is not known.
+    closed = is_closed(limited_by)
+    use, wanted = after.recommended.result or (final if closed else None), wishes.effective_batch
     return {
         "limiting_factor": limiting_factor(limited_by),
-        "confidence": to_json(_confidence(search, results, context, after, foreseen)) if best else None,
+        "confidence": to_json(_confidence(search, results, context, after, foreseen, closed)) if best else None,
         "checks": [_check(result) for result in after.checks],
         "recommended": recommend.entry(after.recommended, context.budget.bytes, wishes.headroom),
         "speeds": [asdict(one) for one in found],
@@ -61,11 +63,16 @@ def entry(
 
 
 def _confidence(
-    search: Search, results: Sequence[Result], context: Context, after: After, foreseen: Mapping[int, float] | None
+    search: Search,
+    results: Sequence[Result],
+    context: Context,
+    after: After,
+    foreseen: Mapping[int, float] | None,
+    closed: bool,
 ) -> Confidence:
     assert search.best is not None
-    budget = context.budget.bytes
-    return confidence(results, search.best.size, search.confirmed, budget, after.default_malloc, foreseen)
+    size, budget = search.best.size, context.budget.bytes
+    return confidence(results, size, search.confirmed, budget, after.default_malloc, foreseen, closed=closed)
 
 
 def _check(result: Result) -> dict[str, Any]:
@@ -92,7 +99,7 @@ def findings(search: Search, results: Sequence[Result], context: Context, after:
                 f"{capacity(gap.gap_bytes)} of what the allocator holds is in no tensor",
                 f"{gap.gap_bytes / gap.reserved_bytes * 100:.0f} % of what it reserved at the peak",
                 asdict(gap),
-                fix="run with PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF in older torch)",
+                fix=f"run with {advice.allocator('expandable_segments:True')}",
             )
         )
     return found

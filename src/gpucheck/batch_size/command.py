@@ -6,15 +6,15 @@ import contextlib
 import os
 import time
 
-from gpucheck.batch_size import estimate, several
+from gpucheck.batch_size import ends, estimate, several
 from gpucheck.batch_size.exchange import IN_TRIAL, TRIAL_TIMEOUT_LEAST_S
 from gpucheck.batch_size.hunt import Hunt
 from gpucheck.batch_size.options import Options, Plan, plan
 from gpucheck.batch_size.prepare import for_estimate, prepare
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
-from gpucheck.errors import UsageError
-from gpucheck.machine import choose, inventory
+from gpucheck.errors import DeviceFailed, UsageError
+from gpucheck.machine import choose, faults, inventory
 from gpucheck.report.events import Emit, Notice, Started
 
 CPU_TIME_BUDGET_S = 60.0
@@ -57,7 +57,10 @@ def command(options: Options, emit: Emit) -> None:
                 Hunt(made, emit, facts, runner, budget, time.monotonic() + seconds, log).run()
 
         if len(chosen.ids) == 1:
-            search(chosen.ids[0], 1, emit)
+            try:
+                search(chosen.ids[0], 1, emit)
+            except DeviceFailed as error:
+                faults.tell(faults.of(error, ends.WHERE, chosen.ids[0]), emit)
         else:
             several.each(chosen.ids, search, emit)
 

@@ -27,6 +27,7 @@ _FACTORS = {
     "timeout": "trial-timeout",
     "device-broken": "device",
     "inconclusive": "disturbed",
+    "refused": "no-process",
 }
 
 
@@ -51,14 +52,18 @@ def confidence(
     budget: int,
     default_malloc: Result | None,
     foreseen: Mapping[int, float] | None = None,
+    *,
+    closed: bool = True,
 ) -> Confidence:
-    """High without a doubt; low where the answer was not run again, or with three doubts.
+    """High without a doubt; low where the answer was not run again, with three doubts, or where more may fit.
 
     `foreseen` are the peaks in bytes that a calibrated prediction gives the sizes that were run; without it memory is
     held to a straight line.
     """
     support: list[str] = ["confirmed in a fresh process"] if confirmed else []
     doubts: list[str] = [] if confirmed else ["not run again in a fresh process"]
+    if not closed:
+        doubts.append("the search did not end")
     apart = _apart(r.peak_bytes for r in results if r.size == answer and r.outcome == "fits")
     if apart is not None:
         said = f"its peaks differ by {apart / budget * 100:.1f} % of the budget"
@@ -78,7 +83,7 @@ def confidence(
         doubts.append("what failed may be something else than memory")
     if default_malloc is not None and (default_malloc.peak_bytes or 0) > budget:
         doubts.append("with the default malloc its peak is above the budget")
-    level: Level = "low" if not confirmed or len(doubts) >= MANY else "medium" if doubts else "high"
+    level: Level = "low" if not (confirmed and closed) or len(doubts) >= MANY else "medium" if doubts else "high"
     return Confidence(level, tuple(support), tuple(doubts))
 
 

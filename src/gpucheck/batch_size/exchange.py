@@ -10,6 +10,8 @@ from gpucheck.batch_size.outcome import Outcome
 
 # A confirmation takes a third step, since caches settle on some devices; later ones repeat it.
 STEPS_CONFIRMED = 3
+# How the reason of a failure begins that one large allocation explains, and not a full budget.
+AT_ONCE = "one allocation of "
 # No trial is thought to hang before so long.
 TRIAL_TIMEOUT_LEAST_S = 30.0
 
@@ -51,7 +53,8 @@ class Result:
     """What came out of one trial. `reason` is one line; `trace` is what was raised, in full.
 
     `cut` is True where the caller's deadline ended it, which says nothing about the size; `resumed` where it ran in an
-    earlier run of the search.
+    earlier run of the search. Where an allocation failed, `asked_bytes` is its size and `reached_bytes` the trial's
+    peak until then.
     """
 
     size: int
@@ -75,6 +78,13 @@ class Result:
     loss: str | None = None
     memory: dict[str, Any] = field(default_factory=dict)
     resumed: bool = False
+    asked_bytes: int | None = None
+    reached_bytes: int | None = None
+
+    @property
+    def later_s(self) -> tuple[float, ...]:
+        """The steps after the first, which warms up and says nothing of them."""
+        return self.steps_s[1:]
 
     @property
     def samples_per_s(self) -> float | None:

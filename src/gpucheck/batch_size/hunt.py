@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import datetime
-import time
+import math
+from dataclasses import replace
 
 from gpucheck.batch_size import answer, answer_use, cliff, ends
 from gpucheck.batch_size.after import After
 from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.exchange import STEPS_CONFIRMED, Refused, Result
-from gpucheck.batch_size.forecast import STEPS, Forecast, Need
+from gpucheck.batch_size.forecast import Forecast
+from gpucheck.batch_size.in_time import OPEN_SHARE, InTime
 from gpucheck.batch_size.options import Plan
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS
 from gpucheck.batch_size.predict_guide import Guide, available
 from gpucheck.batch_size.prepare import can_spill, expected_budget, is_dangerous
+from gpucheck.batch_size.recommend import Recommended
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.batch_size.trial_log import TrialLog
-from gpucheck.errors import CannotLook
-from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Trial
+from gpucheck.errors import CannotLook, DeviceFailed
+from gpucheck.report.events import Answered, Emit, Failed, Judged, Measured, Notice, Progress, Trial
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.units import capacity
 
-# A size that time allows is worth a trial only if it is so much larger than the best.
-WORTHWHILE = 1.1
+# Trials beyond the bound, each time that there is time for them.
+MORE_TRIALS = 4
+# So many sizes that are killed, and not for want of memory, show that the program has its own reasons.
+ALIKE = 2
+# Of what is predicted, a size to recommend where it is not known how much more fits.
+LEAST_SHARE = 0.5
 
 
 class Hunt:
@@ -41,13 +48,18 @@ class Hunt:
         log: TrialLog | None = None,
     ) -> None:
         self.plan, self.emit, self.facts, self.runner = plan, emit, facts, runner
-        self.budget, self.deadline, self.log = budget, deadline, log
+        self.budget, self.log = budget, log
+        # The smallest size is 2 where a batch of 1 fails by itself; then this is how.
+        self.single: Result | None = None
+        self._again = False
+        self._killed: set[int] = set()
         self.search = plan.options.search.search(plan.cap, budget.bytes, is_cpu=runner.setup.is_cpu)
         self.results: list[Result] = []
         self.limited_by: str | None = None
         self.refused: str | None = None
         self.forecast = Forecast(self.results, compiled=plan.recipe.compile)
         self.axis = plan.recipe.axis
+        self.time = InTime(self.search, runner, self.forecast, deadline)
         self.after = After(runner, emit, self.forecast.seconds, deadline, axis=self.axis)
         self.weight: int | None = None
         self.guide = Guide()
@@ -59,18 +71,26 @@ class Hunt:
             self._prepare()
             self._go_on()
             self._search()
-            if self.search.best is not None and self.search.confirmed:
-                aim = self.budget.bytes * (1 - self.plan.options.headroom)
-                self.after.run(self.results, self.search.best.size, aim, self.search.multiple_of)
+            self._follow()
         except Refused as error:
-            self.refused = error.reason
+            self._refuse(error.reason)
             self.weight = self.weight or self.runner.weigh()
         except CannotLook as error:  # what has passed is an answer, also where no further process starts
             if self.search.best is None:
                 raise
-            self.refused = str(error)
+            self._refuse(str(error))
+        except DeviceFailed:
+            self.limited_by = "device-broken"
+            if self.search.best is not None:
+                self._conclude()
+            elif self.results:
+                self._answer()
+            raise
         except BaseException as error:
-            if not isinstance(error, Exception):  # Ctrl-C, SIGTERM: what is known so far is the answer
+            if isinstance(error, Exception):
+                if self.results:  # what was run is told, whatever ended it
+                    self._answer()
+            else:  # Ctrl-C, SIGTERM: what is known so far is the answer
                 self.limited_by = self.limited_by or "interrupted"
                 if self.log is not None:
                     self.emit(Notice(f"go on with --resume {self.log.path}"))
@@ -79,6 +99,44 @@ class Hunt:
         finally:
             self.guide.close()
         self._conclude()
+
+    def _refuse(self, why: str) -> None:
+        """No further process could be set up: what the search has closed by then stays so."""
+        self.refused = why
+        if self.search.best is not None:
+            self.limited_by = self.limited_by or self.search.limited_by or "refused"
+
+    def _follow(self) -> None:
+        """Run what follows a confirmed answer, for no longer than the search took."""
+        best = self.search.best
+        if self.single is not None:
+            self.after.checks.append(replace(self.single, purpose="partial batch"))
+        if best is None or not self.search.confirmed:
+            return
+        self.after.deadline = self.time.as_long_again
+        # Where more may fit, a size is worth recommending only if it is not far below what is predicted.
+        least = 1.0 if answer.is_closed(self.limited_by) else LEAST_SHARE * (self.predicted or math.inf)
+        if self.plan.options.quick:
+            self.after.leave_out(best.size, "--quick leaves it out")
+        elif best.size < least:
+            self.after.leave_out(best.size, "the search ended below half of what is predicted")
+        else:
+            aim = self.budget.bytes * (1 - self.plan.options.headroom)
+            self.after.run(self.results, best.size, aim, self.search.multiple_of)
+            found = self.after.recommended.result
+            if found is not None and found.size < least:
+                self.after.recommended = Recommended(
+                    reason="the size with the headroom is below half of the prediction"
+                )
+
+    @property
+    def predicted(self) -> int | None:
+        """The largest size that is predicted: by fake tensors where a trial has calibrated them, else by the peaks."""
+        best, failing = self.search.best, self.search.first_failing
+        found = self.guide.trusted_size or self.search.likely_largest
+        if best is None or found is None or (failing is not None and found >= failing.size):
+            found = self.search.likely_largest
+        return None if found is None or best is None else max(found, best.size)
 
     # Searching
 
@@ -110,7 +168,7 @@ class Hunt:
         """Predict: on a CPU beside the first child's start, else before it, since both would hold the device."""
         setup, sizes = self.runner.setup, self.plan.sizes
         expected = self.budget.bytes if setup.is_cpu else expected_budget(setup, self.facts)
-        self.guide.begin(setup, expected, *sizes, available(self.deadline))
+        self.guide.begin(setup, expected, *sizes, available(self.time.deadline))
         self.runner.load_ahead()
         if not setup.is_cpu:
             self.guide.finish(expected or 0)
@@ -132,72 +190,60 @@ class Hunt:
         return self.search.may_try(result.size) and not suspect
 
     def _search(self) -> None:
-        closing = again = False
-        while (attempt := self.search.next()) is not None:
-            next_one, attempt = attempt, self.guide.steer(attempt, self.search, self.results)
-            best = self.search.best
-            if attempt.purpose == "search" and best is not None:
-                affordable = self._affordable(attempt, best.size, foreseen=attempt is not next_one)
-                size = attempt.size if affordable is None else min(attempt.size, self.search.rounded(affordable))
-                if closing or (size < attempt.size and size <= best.size * WORTHWHILE):
-                    closing, self.limited_by = True, "time"
-                    if self.search.confirmed:
-                        return
-                    attempt = Attempt(best.size, "confirm")
-                else:
-                    attempt = Attempt(size)
-            if time.monotonic() >= self.deadline:
-                self.limited_by = "time"
+        self.time.begin()
+        while (attempt := self._next()) is not None and self.time.left > 0:
+            if self._ends(self._trial(attempt), attempt):
                 return
-            result = self._trial(attempt)
-            if result.cut:
-                self.limited_by = "time"
-                return
-            if result.outcome in ("user-error", "device-broken", "inconclusive"):
-                if result.outcome == "inconclusive" and not again:
-                    again = True
-                    continue
-                self._stop(result)
-                return
-            if result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.lowest:
-                # What fails at the smallest size without memory's certain words is an error of the target.
-                raise ends.users_error(result, self.plan.target, self.axis, passed=None)
-            self._record(result)
-            if closing and self.search.confirmed:
-                return
-        self.limited_by = self.limited_by or self.search.limited_by
+        closed = self.search.limited_by
+        if closed == "safety" and self.time.short:  # there a confirmation ends the search, wherever it is
+            closed = None
+        self.limited_by = closed if attempt is None and closed is not None else "time"
 
-    @property
-    def _steps(self) -> int:
-        return STEPS if self.runner.setup.is_cpu else STEPS_CONFIRMED
+    def _next(self) -> Attempt | None:
+        """The next trial that there is time for; None where the search is over, or the time."""
+        asked = self.search.next()
+        if asked is None and self.search.limited_by == "trials" and self.time.left > OPEN_SHARE * self.time.seconds:
+            self.search.extra_trials += MORE_TRIALS
+            asked = self.search.next()
+        if asked is None:
+            return None
+        return self.time.within(self.guide.steer(asked, self.search, self.results))
 
-    def _affordable(self, attempt: Attempt, best: int, *, foreseen: bool) -> int | None:
-        """The largest size for which there is time, with that for what follows the confirmation; None for any.
+    def _ends(self, result: Result, attempt: Attempt) -> bool:
+        """Take in what came out of a trial; whether the search ends with it."""
+        if result.cut:
+            self.time.cut(result)
+            if self.search.best is None:
+                self._record(result)  # so that the next one is smaller
+            return False
+        if result.outcome == "inconclusive" and not self._again:
+            self._again = True
+            return False
+        if result.outcome == "user-error" and self._starts_at_two(result):
+            return False
+        if result.outcome in ("user-error", "device-broken", "inconclusive"):
+            self._stop(result)
+            return True
+        if result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.lowest:
+            # What fails at the smallest size without memory's certain words is an error of the target.
+            raise ends.users_error(result, self.runner.setup, self.axis, passed=None)
+        if attempt.size == self.time.unproven and result.outcome != "fits":
+            result = replace(result, purpose="search")  # nothing was to be confirmed
+        self._record(result)
+        if result.outcome == "killed":
+            self._killed.add(result.size)
+            if len(self._killed) >= ALIKE or result.size <= self.search.lowest:
+                self.limited_by = "killed"
+                return True
+        return False
 
-        Where time suffices for the size that is `foreseen` to fill the memory, that answer comes first. One that time
-        limits all the same leaves what the size to recommend takes, unless that is lost at the `best` size already.
-        """
-        left, start_s = self.deadline - time.monotonic(), self.runner.start_s
-        starts = 1 if self.runner.one_trial_each else 0
-        confirmation = Need(1, STEPS_CONFIRMED, 1)
-        search = Need(1, self._steps, starts) + confirmation
-        if foreseen:
-            most = self.forecast.affordable(left, start_s, search)
-            if most is None or most >= attempt.size:
-                return attempt.size
-        rest, whole = (self.after.need(recommending=more) for more in (False, True))
-        if self.forecast.takes(best, start_s, confirmation + rest) > left:
-            return self.forecast.affordable(left, start_s, search)
-        # A size that leaves the headroom is the one to recommend itself.
-        alike = self.forecast.affordable(left, start_s, search + rest)
-        other = self.forecast.affordable(left, start_s, search + whole)
-        return None if alike is None or other is None else max(other, min(alike, self._with_headroom))
-
-    @property
-    def _with_headroom(self) -> int:
-        """A size that leaves the headroom asked for, at the least: the best one's peak, taken as all proportional."""
-        best, aim = self.search.best, self.budget.bytes * (1 - self.plan.options.headroom)
-        return int(best.size * aim / best.peak_bytes) if best and best.peak_bytes else 0
+    def _starts_at_two(self, result: Result) -> bool:
+        """Whether a first batch of 1 that fails may be what fails: a normalisation over the batch needs two samples."""
+        first = result.size == 1 == self.search.lowest and not self.search.records
+        if not first or self.axis is not None or self.search.cap < 2 or self.runner.setup.mode != "train":
+            return False
+        self.single, self.search.minimum = result, 2
+        return True
 
     def _trial(self, attempt: Attempt) -> Result:
         best = self.search.best
@@ -208,12 +254,11 @@ class Hunt:
                 best=f"{self.axis or 'batch'} {best.size} fits" if best else None,
             )
         )
-        patience = self.forecast.patience(attempt.size, self.deadline - time.monotonic())
         result = self.runner.run(
             attempt,
-            steps=STEPS_CONFIRMED if attempt.purpose == "confirm" else self._steps,
-            limit_s=self.plan.options.trial_timeout_s or patience,
-            deadline=self.deadline,
+            steps=STEPS_CONFIRMED if attempt.purpose == "confirm" else self.time.steps,
+            limit_s=self.plan.options.trial_timeout_s or self.forecast.patience(attempt.size, self.time.left),
+            deadline=self.time.until(attempt),
         )
         if self.spills and result.outcome == "fits":
             result = cliff.judged(result, self.results, self.budget.bytes)
@@ -243,8 +288,10 @@ class Hunt:
         """An end that says nothing about the size."""
         if result.outcome == "user-error":
             best = self.search.best
-            raise ends.users_error(result, self.plan.target, self.axis, passed=best.size if best else None)
+            raise ends.users_error(result, self.runner.setup, self.axis, passed=best.size if best else None)
         self.limited_by = result.outcome
+        if result.outcome == "device-broken":
+            self.emit(Failed(ends.fault(result, self.runner.setup.device)))
         self.emit(Judged(ends.undecided(result, self.axis)))
 
     # Saying
@@ -284,7 +331,9 @@ class Hunt:
 
     def _answer(self) -> None:
         context = self._context()
-        found = answer.entry(self.search, self.results, context, self.limited_by, self.after.default_malloc)
+        found = answer.entry(
+            self.search, self.results, context, self.limited_by, self.after.default_malloc, self.predicted
+        )
         wishes = answer_use.Wishes(self.plan.options.headroom, self.plan.options.effective_batch)
         foreseen = self.guide.foreseen(result.size for result in self.results)
         more = answer_use.entry(self.search, self.results, context, self.limited_by, self.after, wishes, foreseen)
@@ -302,7 +351,8 @@ class Hunt:
             if final.loss is not None:
                 self.emit(Notice(f"loss: {final.loss}; optimizer: {context.optimizer}"))
         self._answer()
-        found = answer.findings(self.search, context, self.limited_by, self.refused, self.after.default_malloc)
+        end = answer.End(self.limited_by, self.predicted, self.refused, self.time.more(self.predicted))
+        found = answer.findings(self.search, context, end, self.after.default_malloc)
         found += answer_use.findings(self.search, self.results, context, self.after)
         if self.log is not None and self.log.error is not None:
             found.append(ends.unlogged(self.log.path, self.log.error))

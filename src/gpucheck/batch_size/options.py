@@ -40,6 +40,7 @@ class Options:
     batch_size: int | None = None
     search: SearchOptions = field(default_factory=SearchOptions)
     estimate: bool = False
+    quick: bool = False
     resume: str | None = None
     device: str = "auto"
     # Where else the target's module may be, for children that are not started as this process was.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpucheck import messages
+from gpucheck.messages import Raised
 
 Outcome = Literal[
     "fits",
@@ -23,34 +24,35 @@ Outcome = Literal[
     "size-limit",
     "spill",
     "timeout",
+    "killed",
+    "out-of-time",
     "user-error",
     "device-broken",
     "inconclusive",
 ]
 FITS: Outcome = "fits"
-# The outcomes that say "this many are too many" and so bound the search from above.
+# The outcomes that say "this many are too many" and so bound the search from above. `out-of-time`, which the time of
+# the whole search ended, says nothing of the size; `killed` bounds it until another size is killed too.
 BOUNDING: frozenset[Outcome] = frozenset(
-    ("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "size-limit", "spill", "timeout")
+    ("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "size-limit", "spill", "timeout", "killed")
 )
+# Memory ran out, by class or by message.
+MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
 # At the smallest size these are no bound: what fails there for another reason than memory is an error of the target.
 NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
-    """One exception of a chain: the qualified names of its class and bases, and its message."""
-
-    classes: tuple[str, ...]
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class End:
-    """How a trial ended. `raised` is the chain from the exception caught to its last cause; `killed_by` is a signal."""
+    """How a trial ended. `raised` is the chain from the exception caught to its last cause; `killed_by` is a signal.
+
+    `kernel_says_memory` is True where the kernel counted a kill for want of memory meanwhile.
+    """
 
     raised: tuple[Raised, ...] = ()
     exit_status: int | None = None
     killed_by: int | None = None
+    kernel_says_memory: bool = False
     timed_out: bool = False
     stderr_tail: str = ""
 
@@ -81,9 +83,12 @@ MESSAGES: tuple[Row, ...] = (
     _row(messages.STORAGE_SIZE, "size-limit"),
     _row(messages.CUDNN_NOT_SUPPORTED, "size-limit"),
     _row(messages.LAUNCH_TIMEOUT, "timeout"),
-    # Errors that leave the device's context unusable.
-    _row(r"illegal memory access|illegal instruction|misaligned address|unspecified launch failure", "device-broken"),
-    _row(r"uncorrectable ECC|hardware stack error|GPU is lost|no kernel image is available", "device-broken"),
+    # Errors that leave the device's context unusable. A failed check inside a kernel is the target's own mistake.
+    *(
+        _row("|".join(cause.patterns), "device-broken")
+        for cause in messages.CAUSES
+        if (cause.poisons and cause.id not in ("cuda.device_assert", "xpu.lost")) or cause.id == "cuda.no_kernel"
+    ),
     _row(messages.LIBRARY_FAILED, "suspected"),
     _row(messages.LIBRARY_NOT_INITIALIZED, "suspected"),
     _row("|".join(messages.NO_ENGINE), "suspected"),
@@ -96,11 +101,11 @@ MESSAGES: tuple[Row, ...] = (
     _row(f"{messages.NO_THREAD}|{messages.NO_SEGMENT}", "suspected"),
 )
 
+# What was asked for at once: torch's CPU allocator counts bytes, those of devices round to a unit.
+_ASKED = re.compile(r"tried to allocate ([0-9.]+) (bytes|[KMGT]iB|[KMGT]B)\b", re.IGNORECASE)
+_UNITS = {"bytes": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
 _MEMORY_CLASSES = {"torch.OutOfMemoryError": False, "builtins.MemoryError": True}
-# Messages are read only in errors that a library raises for such a cause; the words in a ValueError are the user's own.
-_SPEAKING_CLASSES = frozenset(
-    ("builtins.RuntimeError", "builtins.MemoryError", "builtins.OSError", "builtins.SystemError")
-)
 # Windows: STATUS_NO_MEMORY and STATUS_COMMITMENT_LIMIT (ntstatus.h), as unsigned exit statuses.
 _WINDOWS_OUT_OF_MEMORY = frozenset((0xC0000017, 0xC000012D))
 # Crashes near the edge of memory are reported by users; signals from outside say nothing about the size.
@@ -121,7 +126,7 @@ def classify(end: End, device_kind: str) -> Outcome:
     if end.raised:
         return _of_chain(end.raised, device_kind)
     if end.killed_by is not None:
-        return _of_signal(end.killed_by, end.stderr_tail, device_kind)
+        return _of_signal(end, end.killed_by, device_kind)
     if end.exit_status:
         if end.exit_status & 0xFFFFFFFF in _WINDOWS_OUT_OF_MEMORY:
             return "host-out-of-memory"
@@ -143,18 +148,19 @@ def _of_exception(raised: Raised, device_kind: str) -> Iterator[Outcome]:
         if name in raised.classes:
             yield _where(host, device_kind)
             return
-    if _SPEAKING_CLASSES.intersection(raised.classes):
+    if messages.SPEAKING_CLASSES.intersection(raised.classes):
         # An import that fails for want of memory says so in its message alone.
         yield from _matches(raised.message, device_kind)
     elif "builtins.ImportError" in raised.classes and "failed to map segment" in raised.message:
         yield "suspected"
 
 
-def _of_signal(number: int, stderr_tail: str, device_kind: str) -> Outcome:
+def _of_signal(end: End, number: int, device_kind: str) -> Outcome:
     if number == _KILL:
-        return "host-out-of-memory"
+        # The kernel kills for want of memory and counts it; anybody else has reasons of their own.
+        return "host-out-of-memory" if end.kernel_says_memory else "killed"
     if number in _CRASHES:
-        return next(_matches(stderr_tail, device_kind), "suspected")
+        return next(_matches(end.stderr_tail, device_kind), "suspected")
     return "inconclusive"
 
 
@@ -170,17 +176,10 @@ def _where(host: bool, device_kind: str) -> Outcome:
     return "host-out-of-memory" if host and device_kind != "cpu" else "out-of-memory"
 
 
-def chain_of(error: BaseException) -> tuple[Raised, ...]:
-    """The chain of an exception as names and texts: causes first, else contexts that were not suppressed."""
-    chain: list[Raised] = []
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        classes = tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(current).__mro__)
-        chain.append(Raised(classes, str(current)))
-        following = current.__cause__
-        if following is None and not current.__suppress_context__:
-            following = current.__context__
-        current = following
-    return tuple(chain)
+def asked_bytes(message: str) -> int | None:
+    """The size of the allocation that a message of torch's says has failed; None where it names none."""
+    found = _ASKED.search(message)
+    if found is None:
+        return None
+    unit = found[2].lower()
+    return int(float(found[1].rstrip(".")) * _UNITS[unit if unit == "bytes" else unit[0]])

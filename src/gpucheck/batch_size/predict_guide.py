@@ -9,6 +9,7 @@ from typing import Any
 
 from gpucheck.batch_size import predict
 from gpucheck.batch_size.exchange import Result, Setup
+from gpucheck.batch_size.outcome import Outcome
 from gpucheck.batch_size.predict import Calibration, Distrusted, Prediction
 from gpucheck.batch_size.predict_run import Predictor
 from gpucheck.batch_size.predict_sizes import at
@@ -17,6 +18,8 @@ from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
 
 # Below this many sizes the search itself needs as few trials.
 LEAST_SIZES = 16
+# Trials that say nothing of their size's memory.
+SILENT: frozenset[Outcome] = frozenset(("out-of-time", "inconclusive", "user-error"))
 
 
 class Guide:
@@ -75,17 +78,18 @@ class Guide:
 
     def steer(self, attempt: Attempt, search: Search, results: Sequence[Result]) -> Attempt:
         """The attempt, or once, after the first trial, the size at which the calibrated prediction meets the budget."""
-        if self._jumped or self.prediction is None or not results or attempt.purpose != "search":
+        first = next((r for r in results if r.outcome not in SILENT), None)
+        if self._jumped or self.prediction is None or first is None or attempt.purpose != "search":
             return attempt
         self._jumped = True
         try:
-            self.calibration = self._calibrated(results[0])
+            self.calibration = self._calibrated(first)
         except Distrusted as why:
             self.reason = str(why)
             return attempt
         assert search.budget_bytes is not None
         self.max_batch_size = self._within(search.budget_bytes)
-        size = self._aim(search, search.budget_bytes, rough=results[0].kept_bytes is None)
+        size = self._aim(search, search.budget_bytes, rough=first.kept_bytes is None)
         # Trials of an earlier run may know more than the prediction does.
         best, failing = search.best, search.first_failing
         inside = best is not None and size > best.size and (failing is None or size < failing.size)
@@ -123,6 +127,11 @@ class Guide:
             return {}
         found = (at(self.prediction.points, size) for size in sizes)
         return {point.size: self.calibration.peak(point.peak_bytes or 0) for point in found if point is not None}
+
+    @property
+    def trusted_size(self) -> int | None:
+        """The largest size predicted, once a trial has calibrated that; None where it is not to be used."""
+        return self.max_batch_size if self.calibration is not None and self.reason is None else None
 
     @property
     def method(self) -> str:

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from gpucheck import errors
-from gpucheck.batch_size.exchange import IN_TRIAL, Refused, Result, Setup
-from gpucheck.batch_size.outcome import End, Raised, classify
+from gpucheck import errors, messages
+from gpucheck.batch_size import ends
+from gpucheck.batch_size.exchange import AT_ONCE, IN_TRIAL, Refused, Result, Setup
+from gpucheck.batch_size.outcome import MEMORY, End, asked_bytes, classify
 from gpucheck.batch_size.search import Attempt
 from gpucheck.batch_size.watch import ASSUMED_BASELINE_BYTES, Watch
-from gpucheck.errors import CannotLook, GpucheckError, TargetError
+from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
 from gpucheck.machine import host
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.messages import Raised
 from gpucheck.units import capacity, duration
 
 # With these the resident set follows the tensors to a few MiB; glibc's defaults keep freed memory for later.
@@ -33,6 +36,8 @@ START_TIMEOUT_S = 180.0
 MOVED_SHARE = 0.02
 # More than this into swap is growth that the resident set does not show.
 SPILL_BYTES = 16 * 2**20
+# What fails above this share of the budget fails because the budget is full, and needs no other explanation.
+FAR_BELOW = 0.9
 # For the confirmation's process beside the first, and as much again for everybody else.
 SPARE_ROOM_BYTES = 2 * ASSUMED_BASELINE_BYTES
 
@@ -51,12 +56,14 @@ class Runner:
         self.setup, self.malloc, self.start_timeout_s = setup, malloc, start_timeout_s
         self.ready: dict[str, Any] = {}
         self.start_s = 0.0
+        self._answer_s = 0.0
         self._child: LineChild | None = None
         # Processes that load torch for children to come, each with when it began.
         self._ahead: list[tuple[LineChild, float]] = []
         self._watch: Watch | None = None
         self._free_expected: int | None = None
         self._fresh = False
+        self._was_killed = False
 
     def __enter__(self) -> Runner:
         return self
@@ -80,6 +87,11 @@ class Runner:
     def budget_bytes(self) -> int:
         """The budget that trials are judged by."""
         return int(self.ready["budget"]["bytes"]) if "budget" in self.ready else self.setup.budget_bytes
+
+    @property
+    def next_start_s(self) -> float:
+        """How long the next child will be waited for: one that was started ahead has loaded already."""
+        return self._answer_s if self._ahead else self.start_s
 
     @property
     def one_trial_each(self) -> bool:
@@ -130,7 +142,8 @@ class Runner:
         if answer is not None:
             # The next start takes as long to load at most, whether or not somebody waited for that here.
             loaded = answer.get("loaded_monotonic_s", asked)
-            self.start_s = loaded - began + time.monotonic() - max(asked, loaded)
+            self._answer_s = time.monotonic() - max(asked, loaded)
+            self.start_s = loaded - began + self._answer_s
         return answer, end
 
     def weigh(self) -> int | None:
@@ -147,22 +160,18 @@ class Runner:
         """Run one trial, at most `limit_s` seconds and until `deadline` (monotonic), which ends it as `cut`.
 
         With `evaluate` its steps are an evaluation's: forward alone. A confirmation gets a child of its own.
-        A trial that is killed, and not by the kernel for want of memory, is run once more: that may be chance.
+        The first trial that is killed, and not by the kernel for want of memory, is run once more: that may be chance.
         Raises as `start` does.
         """
-        kills = host.memory_kills()
-        result, end = self._tried(attempt, steps, limit_s, deadline, evaluate)
-        if not _is_stray(end, kills):
+        result = self._tried(attempt, steps, limit_s, deadline, evaluate)
+        if result.outcome != "killed" or self._was_killed:
             return result
-        result, end = self._tried(attempt, steps, limit_s, deadline, evaluate)
-        if _is_stray(end, kills):  # such a killer has its reasons too, as those that watch the memory have
-            result = replace(result, reason="killed twice, though not by the kernel for want of memory")
-        return result
+        result = self._tried(attempt, steps, limit_s, deadline, evaluate)
+        self._was_killed = result.outcome == "killed"
+        return replace(result, reason=f"twice {result.reason}") if self._was_killed else result
 
-    def _tried(
-        self, attempt: Attempt, steps: int, limit_s: float, deadline: float, evaluate: bool
-    ) -> tuple[Result, End]:
-        """One trial, and how its child ended."""
+    def _tried(self, attempt: Attempt, steps: int, limit_s: float, deadline: float, evaluate: bool) -> Result:
+        """One trial."""
         if self._child is None or ((attempt.purpose == "confirm" or self.one_trial_each) and not self._fresh):
             self.start()
         assert self._watch is not None
@@ -170,7 +179,7 @@ class Runner:
         if self.ready.get("settled") is False:
             self._drop()
             why = "memory of the device that was free before the first trial is not: another process took it"
-            return Result(attempt.size, attempt.purpose, fresh, "inconclusive", reason=why), End()
+            return Result(attempt.size, attempt.purpose, fresh, "inconclusive", reason=why)
         started = time.monotonic()
         self._watch.begin()
         until = min(started + limit_s, deadline)
@@ -182,10 +191,11 @@ class Runner:
         else:
             result = self._failed(blank, answer, end, limit_s)
             if end.timed_out and deadline < started + limit_s:
-                result = replace(result, cut=True)
+                why = f"the time budget ended it after {duration(seconds)}"
+                result = replace(result, outcome="out-of-time", reason=why, cut=True)
         if result.outcome != "fits":
             self._drop()
-        return result, end
+        return result
 
     # Judging
 
@@ -219,12 +229,20 @@ class Runner:
             return replace(blank, outcome="over-budget", reason=why, peak_bytes=self._watch.exceeded)
         outcome = classify(end, self.ready.get("kind", self.setup.device.split(":")[0]))
         trace = answer["traceback"] if answer is not None else end.stderr_tail
-        return replace(blank, outcome=outcome, reason=_in_words(end, limit_s), trace=trace)
+        reached = answer.get("reached_bytes") if answer is not None else None
+        asked = next((size for link in end.raised if (size := asked_bytes(link.message)) is not None), None)
+        reason = _at_once(asked, reached, self.budget_bytes) if outcome in MEMORY else None
+        reason = reason or _in_words(end, limit_s)
+        return replace(blank, outcome=outcome, reason=reason, trace=trace, asked_bytes=asked, reached_bytes=reached)
 
     def _unprepared(self, answer: dict[str, Any] | None, end: End) -> Exception:
         """What to raise where a child could not be set up."""
         if answer is not None and "error" in answer:
-            return _rebuilt(answer["error"])
+            error = _rebuilt(answer["error"])
+            cause = messages.cause_of(error.why) if isinstance(error, CannotLook) else None
+            if cause is not None and cause.whose == "device":
+                return DeviceFailed(error.what, error.why, cause.fix, device=self.setup.device)
+            return error
         if end.timed_out:
             return CannotLook(
                 f"no trial could start within {duration(self.start_timeout_s)}",
@@ -240,7 +258,10 @@ class Runner:
         if outcome in ("out-of-memory", "host-out-of-memory"):
             return Refused(outcome, reason)
         trace = answer["traceback"] if answer is not None else end.stderr_tail
-        if answer is not None and answer.get("stage") == "device":
+        opening = answer is not None and answer.get("stage") == "device"
+        if end.raised and (failed := ends.failed_device(self.setup, reason, opening=opening)) is not None:
+            return failed
+        if opening:
             return CannotLook(f"{self.setup.device} cannot be used", reason, "see `gpucheck smoke`")
         if answer is None and not end.raised:
             return CannotLook("the process for the trials ended before its first", reason, "run again with --debug")
@@ -256,6 +277,7 @@ class Runner:
     def _ask(self, message: dict[str, Any], until: float) -> tuple[dict[str, Any] | None, End]:
         """Send a request and watch until the answer, the child's end, or `until`."""
         assert self._child is not None and self._watch is not None
+        kills = host.memory_kills()
         try:
             self._child.send(json.dumps(message))
             while True:
@@ -270,14 +292,11 @@ class Runner:
         except ChildEnded as ended:
             status = ended.returncode
             if status is not None and status < 0:
-                return None, End(killed_by=-status, stderr_tail=ended.stderr[-2000:])
+                now = host.memory_kills()
+                memory = kills is not None and now is not None and now > kills
+                return None, End(killed_by=-status, kernel_says_memory=memory, stderr_tail=ended.stderr[-2000:])
             # An exit without an answer is never a success.
             return None, End(exit_status=status or 1, stderr_tail=ended.stderr[-2000:])
-
-
-def _is_stray(end: End, kills: int | None) -> bool:
-    """Whether a child was killed while the kernel, whose kills were `kills` before, ended none for want of memory."""
-    return end.killed_by == KILLED and kills is not None and host.memory_kills() == kills
 
 
 def _as_json(setup: Setup) -> dict[str, Any]:
@@ -291,6 +310,19 @@ def _figures(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {name: answer[name] for name in names} | {name: tuple(answer[name]) for name in lists}
 
 
+def _at_once(asked: int | None, reached: int | None, budget: int) -> str | None:
+    """Why memory ran out far below the budget; None where it did not, or that is not known.
+
+    Memory that was allocated and never written to is not resident, yet counts where a limit is enforced.
+    """
+    if asked is None or reached is None or reached >= FAR_BELOW * budget:
+        return None
+    text = f"{AT_ONCE}{capacity(asked)} failed with {capacity(reached)} in use"
+    if reached + asked < budget:
+        return f"{text}: more was allocated and never used, which counts too"
+    return text
+
+
 def _in_words(end: End, limit_s: float) -> str:
     """How a trial ended, in one line."""
     if end.timed_out:
@@ -302,10 +334,20 @@ def _in_words(end: End, limit_s: float) -> str:
     last = end.stderr_tail.strip().splitlines()
     told = f" ({last[-1]})" if last else ""
     if end.killed_by == KILLED:
-        return "killed, as the kernel does when the machine's memory runs out"
+        if end.kernel_says_memory:
+            return "killed by the kernel: the machine's memory ran out"
+        return "killed by SIGKILL, which the kernel did not send for want of memory"
     if end.killed_by is not None:
-        return f"killed by signal {end.killed_by}{told}"
+        return f"killed by {_signal_name(end.killed_by)}{told}"
     return f"exit status {end.exit_status}{told}"
+
+
+def _signal_name(number: int) -> str:
+    """SIGTERM for 15; the number where the system names none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _rebuilt(error: Mapping[str, str]) -> GpucheckError:

@@ -45,6 +45,9 @@ SAFE_DOUBTS = 3.0
 # One size more says nothing of what a large batch adds.
 FITTED_SIZES = 2
 DEFAULT_TOLERANCE = 0.02
+# After a first size that does not fit the next is a quarter of it, then a sixteenth of that, then a 256th: a prediction
+# is seldom further off than the first, and a guess of the user's may be off by anything.
+DOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,8 @@ class Search:
     `taken_over` records, those of an earlier run, do not. `static_bytes`, once known, is what the workload holds
     whatever the batch: weights, gradients and the optimizer's state. Only multiples of `multiple_of` are tried, the
     first at `start` if given. `noise` is the standard deviation of a peak as a share of itself. `tolerance` 0 makes the
-    search exact: only a failure right above the answer ends it.
+    search exact: only a failure right above the answer ends it. `extra_trials` raise the bound, for a caller who has
+    the time for them.
     """
 
     minimum: int = 1
@@ -95,6 +99,7 @@ class Search:
     multiple_of: int = 1
     start: int | None = None
     noise: float = PEAK_NOISE
+    extra_trials: int = 0
     records: list[Record] = field(default_factory=list)
 
     # What came out
@@ -136,6 +141,15 @@ class Search:
         return "trials" if self._exhausted(best) else None
 
     @property
+    def likely_largest(self) -> int | None:
+        """The largest size that the peaks measured suggest, below every failure; None where they suggest nothing."""
+        best, failing = self.best, self.first_failing
+        if best is None or len(dict(self._measured())) < FITTED_SIZES or (fitted := self._fit(1.0)) is None:
+            return None
+        high = self._highest if failing is None else min(self._highest, failing.size - self.multiple_of)
+        return max(best.size, self.rounded(fitted.largest(best.size, high)))
+
+    @property
     def predicted_above(self) -> int | None:
         """The size, one tolerance above the best, that ended the search by its predicted peak alone; else None.
 
@@ -171,11 +185,7 @@ class Search:
         """The next size to try, or None when the search is over."""
         best = self.best
         if best is None:
-            failing = self.first_failing
-            if failing is None:
-                return Attempt(self._first)
-            # After a failure above the minimum with nothing passed below it, only the minimum is left to try.
-            return Attempt(self.lowest) if failing.size > self.lowest else None
+            return self._down()
         retreat = self._retreat(best)
         if retreat is not None:
             return Attempt(retreat, "confirm")
@@ -204,6 +214,17 @@ class Search:
     @property
     def _first(self) -> int:
         return self.lowest if self.start is None else min(max(self.rounded(self.start), self.lowest), self._highest)
+
+    def _down(self) -> Attempt | None:
+        """The first size, or one some factors below those that have not passed; None after the smallest."""
+        tried = sorted({r.size for r in self.records if r.outcome != FITS})
+        if not tried:
+            return Attempt(self._first)
+        if tried[0] <= self.lowest:
+            return None
+        # One that took longer than its time may take any time: as far down as after two that failed, at least.
+        times = len(tried) if self.records[-1].outcome != "out-of-time" else max(2, len(tried))
+        return Attempt(max(self.lowest, self.rounded(tried[0] / DOWN ** (2 ** (times - 1)))))
 
     @property
     def _highest(self) -> int:
@@ -272,7 +293,7 @@ class Search:
         """
         failing = self.first_failing
         hoped = failing.size - 1 if failing else best.size
-        return self._made + 1 + 1 + self.reserve > _bound(max(best.size, hoped))
+        return self._made + 1 + 1 + self.reserve > _bound(max(best.size, hoped)) + self.extra_trials
 
     def _retreat(self, best: Record) -> int | None:
         """After a confirmation failed, the size just below it that is run next, straight in a process of its own."""

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from gpucheck.batch_size import ends
 from gpucheck.batch_size.recipe import in_words, kind_of_size
-from gpucheck.errors import CannotLook
-from gpucheck.report.events import Answered, Emit, Event, Judged, Notice, Progress, Trial
+from gpucheck.errors import CannotLook, DeviceFailed
+from gpucheck.machine import faults
+from gpucheck.report.events import Answered, Emit, Event, Finished, Judged, Notice, Progress, Trial
 from gpucheck.report.finding import Finding
 
 # Devices are unlike where their rates or sizes differ by more than trials of one device do.
@@ -41,19 +43,25 @@ class Split:
 def each(ids: Sequence[str], search: Callable[[str, int, Emit], None], emit: Emit) -> None:
     """Search on each device; `search` is given the device, how many are left with it, and where to say what it finds.
 
-    A device that cannot be looked at does not cost the others their answer; raises its CannotLook in the end.
+    A device that fails, or cannot be looked at, does not cost the others their answer; raises the CannotLook of the
+    latter in the end.
     """
     answers: list[dict[str, Any]] = []
     unseen: list[CannotLook] = []
+    failed = False
     for place, device in enumerate(ids):
         try:
             search(device, len(ids) - place, _Relay(device, answers, emit))
+        except DeviceFailed as error:
+            failed = True
+            faults.tell(faults.of(error, ends.WHERE, device), emit)
         except CannotLook as error:
             unseen.append(error)
             emit(Notice(f"{device}: {error}", "warning"))
         finally:  # a signal too leaves what is known
             _say(answers, len(ids), emit)
-    if answers and not unseen:
+            emit(Finished(device))
+    if answers and not unseen and not failed:
         emit(Judged(finding(answers)))
     if unseen:
         raise unseen[0]
@@ -96,6 +104,7 @@ def _say(answers: Sequence[dict[str, Any]], wanted: int, emit: Emit) -> None:
             {
                 "least": found["device"]["id"],
                 "max_batch_size": found["max_batch_size"],
+                "at_least": found.get("at_least"),
                 "devices": list(answers),
                 "split": asdict(divided) if divided else None,
             },
@@ -104,8 +113,14 @@ def _say(answers: Sequence[dict[str, Any]], wanted: int, emit: Emit) -> None:
 
 
 def least(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The answer that every device can take: the smallest, and none at all before any."""
-    return min(answers, key=lambda one: one["max_batch_size"] or 0)
+    """The answer that every device can take: the smallest, none at all before any, and an open one before a closed."""
+    return min(answers, key=lambda one: (size_of(one) or 0, one["max_batch_size"] is not None))
+
+
+def size_of(found: dict[str, Any]) -> int | None:
+    """The largest size that passed on a device, whether or not more may fit; None where none did."""
+    size = found["max_batch_size"]
+    return found.get("at_least") if size is None else int(size)
 
 
 def use(found: dict[str, Any]) -> tuple[int, float] | None:
@@ -141,9 +156,12 @@ def split(answers: Sequence[dict[str, Any]]) -> Split | None:
 def finding(answers: Sequence[dict[str, Any]]) -> Finding:
     """What every device can take. Where one takes none, its own finding has said so already."""
     found = least(answers)
-    size, device, axis = found["max_batch_size"], found["device"]["id"], (found.get("axis") or {}).get("name")
-    evidence = {one["device"]["id"]: one["max_batch_size"] for one in answers}
+    size, device, axis = size_of(found), found["device"]["id"], (found.get("axis") or {}).get("name")
+    evidence = {one["device"]["id"]: size_of(one) for one in answers}
     if size is None:
         return Finding("batch_size.all_devices", "fail", f"{device} takes no {kind_of_size(axis)} at all", "", evidence)
+    if found["max_batch_size"] is None:
+        title = f"at least {in_words(size, axis)} fits every device"
+        return Finding("batch_size.all_devices", "inconclusive", title, f"the search on {device} did not end", evidence)
     message = f"the least is that of {device}" if len(set(evidence.values())) > 1 else "all have the same answer"
     return Finding("batch_size.all_devices", "pass", f"{in_words(size, axis)} fits every device", message, evidence)

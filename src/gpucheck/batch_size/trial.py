@@ -22,7 +22,6 @@ from typing import Any, BinaryIO
 import torch
 
 from gpucheck.batch_size.budget import Ledger, MemoryLimit, on_device
-from gpucheck.batch_size.outcome import chain_of
 from gpucheck.batch_size.trial_evaluate import evaluate
 from gpucheck.batch_size.trial_gauge import (
     CpuGauge,
@@ -37,6 +36,7 @@ from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
 from gpucheck.batch_size.trial_tidy import import_compiler
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine.accel import Accel, open_device
+from gpucheck.messages import chain_of
 from gpucheck.report.codec import to_json
 from gpucheck.units import MIB
 from gpucheck.work.target import Workload, step
@@ -215,7 +215,10 @@ class Session:
         except GpucheckError as error:
             return {"ok": False, "stage": "step", "error": _told(error)}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
-            return {"ok": False, "stage": "step", "step": len(times) + 1, **_failure(error)}
+            reached = None
+            with contextlib.suppress(RuntimeError):  # a device that an error broke answers nothing
+                reached = self.gauge.reached()
+            return {"ok": False, "stage": "step", "step": len(times) + 1, "reached_bytes": reached, **_failure(error)}
         peaks = self.gauge.peaks()
         return {
             "ok": True,

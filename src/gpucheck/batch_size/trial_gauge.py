@@ -74,6 +74,14 @@ class DeviceGauge:
         total = self.reserved + self.outside()
         return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
 
+    def reached(self) -> int | None:
+        """The highest level of a trial that ended in the middle of a step; None where the allocator does not tell.
+
+        The device may be unusable after an error, so that it is not asked how much lies outside the allocator.
+        """
+        now = self.accel.memory().max_memory_reserved_bytes
+        return None if now is None else max(now, self.reserved)
+
     def figures(self) -> MemoryFigures:
         """The four figures of the device, the trial's peaks among them."""
         now = self.accel.memory()
@@ -128,6 +136,12 @@ class CpuGauge:
         if self.method == "sampled":
             return Peaks(None, None)
         return Peaks(max(self.compute, self.optimizer), self.compute if self.method == "VmHWM" else None)
+
+    def reached(self) -> int | None:
+        """The highest level of a trial that ended in the middle of a step; None where only samples tell."""
+        if self.method == "sampled":
+            return None
+        return max(0, (self.accel.memory().max_resident_bytes or 0) - self.baseline, self.compute, self.optimizer)
 
     def figures(self) -> MemoryFigures:
         """The resident set and the trial's peak of it, the warmed process included."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from gpucheck import exits
-from gpucheck.bench import all_headlines, limits
+from gpucheck.bench import all_headlines, devices, limits
 from gpucheck.bench.bandwidth.command import command as run_bandwidth
 from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.bench.benchmarks import AllOptions
@@ -24,11 +24,12 @@ from gpucheck.bench.overlap.options import OverlapOptions
 from gpucheck.bench.transfer.command import command as run_transfer
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.errors import GpucheckError, UsageError
-from gpucheck.machine import choose, host, inventory
-from gpucheck.report.events import Answered, Emit, Event, Judged, Measured, Notice, Progress, Started
+from gpucheck.machine import choose, faults, host, inventory, pulse
+from gpucheck.report.events import Answered, Emit, Event, Failed, Finished, Judged, Measured, Notice, Progress, Started
 from gpucheck.report.facts import Facts
+from gpucheck.report.fault import Fault, judge, not_run
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.report.measurement import DeviceRef, Measurement
+from gpucheck.report.measurement import Measurement
 from gpucheck.thresholds import Limit
 
 # For a CPU: with the start of torch and what a benchmark does beside measuring, this ends within a minute. For each
@@ -124,8 +125,14 @@ class _Told:
     notices: set[str] = field(default_factory=set)
     measured: list[Measurement] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     # A device is judged after its rows and before the next one's.
     by_device: dict[str, list[Finding]] = field(default_factory=dict)
+
+    @property
+    def so_far(self) -> tuple[int, int]:
+        """How many rows and findings there are."""
+        return len(self.measured), len(self.findings)
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -140,6 +147,8 @@ class _Told:
                 event = Progress(f"{self.name}{count}: {step}")
             case Measured(measurement):
                 self.measured.append(measurement)
+            case Failed(fault):
+                self.faults.append(fault)
             case Judged(finding):
                 self.findings.append(finding)
                 if self.measured:
@@ -150,7 +159,9 @@ class _Told:
 def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Run every benchmark that was not left out; one that fails does not cost the others.
 
-    Raises UsageError for a prefix that fits none, and CannotLook where the device asked for is not there.
+    A device that this process cannot use any more is told once, and what was to be measured on it is skipped. Raises
+    UsageError for a prefix that fits none, CannotLook where the device asked for is not there, and at the end the first
+    bug.
     """
     began = time.monotonic()
     todo = [one for one in BENCHMARKS if one.name in options.ids]
@@ -161,38 +172,95 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     deadline = began + (options.time_budget_s or default_s(chosen.ids))
     share = host_share()
     told = _Told(emit)
+    run = _All(told, todo, shared.limits, chosen.ids, facts)
     for place, one in enumerate(todo):
         weights = sum(other.weight for other in todo[place:] if other.on_cpu or chosen.ids != CPU)
         # A budget of nothing would be none at all.
         budget_s = max((deadline - time.monotonic()) * one.weight / max(weights, one.weight), 1e-3)
         told.name = one.name
-        mine = tuple(limit for limit in shared.limits if limit.id.startswith(f"{one.name}."))
-        rows, findings = len(told.measured), len(told.findings)
+        given, begun = Given(options.device, budget_s, share), told.so_far
         try:
-            one.run(Given(options.device, budget_s, share), told, Shared(mine, facts))
+            if all(device in run.lost for device in chosen.ids):
+                run.skip(one, run.lost[chosen.ids[0]])
+                continue
+            with pulse.concluding(run.silent):
+                one.run(given, told, Shared(run.asked(one), facts, run.lost))
         except UsageError:
             raise
-        except (GpucheckError, RuntimeError, MemoryError) as error:
-            told(Judged(_failed(one, error)))
-            # What was asked of the devices that were not judged before it failed is not met.
-            judged = {gate.evidence["device"] for gate in told.findings[findings:] if limits.is_gate(gate)}
-            rest = [device for device in devices(chosen.ids, facts) if device.id not in judged]
-            for finding in _unjudged(told.measured[rows:], mine, rest):
-                told(Judged(finding))
+        except Exception as error:  # noqa: BLE001 (it is told; a bug is raised on when all others have run)
+            run.broken_off(one, error)
+            run.say_unjudged(one, begun)
         finally:
-            ran = [other.name for other in todo[: place + 1]]
-            emit(Answered("bench_all", all_headlines.of(told.measured, told.findings, ran, told.by_device)))
+            run.answer(todo[: place + 1])
+            emit(Finished(one.name))
+    if run.bugs:
+        raise run.bugs[0]
 
 
-def _unjudged(rows: Sequence[Measurement], asked: Sequence[Limit], found: Sequence[DeviceRef]) -> list[Finding]:
-    """What the rows of a benchmark that was cut short say to the thresholds, on each device."""
-    return [
-        finding
-        for device in found
-        for finding in limits.judge(
-            (), [row for row in rows if row.device.id == device.id], asked, device, complete=False
-        )
-    ]
+@dataclass(slots=True)
+class _All:
+    """What the benchmarks have come to so far, and what became of the devices."""
+
+    told: _Told
+    todo: Sequence[Benchmark]
+    limits: Sequence[Limit]
+    ids: Sequence[str]
+    facts: Facts
+    lost: dict[str, Fault] = field(default_factory=dict)
+    bugs: list[Exception] = field(default_factory=list)
+
+    def asked(self, one: Benchmark) -> tuple[Limit, ...]:
+        """The thresholds of a benchmark."""
+        return tuple(limit for limit in self.limits if limit.id.startswith(f"{one.name}."))
+
+    def answer(self, ran: Sequence[Benchmark]) -> None:
+        """Say the table of these."""
+        told, names = self.told, [one.name for one in ran]
+        told(Answered("bench_all", all_headlines.of(told.measured, told.findings, names, told.by_device)))
+
+    def skip(self, one: Benchmark, fault: Fault) -> None:
+        """Say that a benchmark was not run because of a fault before."""
+        begun = self.told.so_far
+        self.told(Judged(not_run(one.name, f"bench {one.name}", fault)))
+        self.say_unjudged(one, begun)
+
+    def silent(self, fault: Fault) -> None:
+        """A device does not answer any more, and this process ends: say what this comes to."""
+        self.told.findings.append(judge(fault))
+        behind = [one.name for one in self.todo].index(self.told.name)
+        for one in self.todo[behind + 1 :]:
+            self.skip(one, fault)
+        self.answer(self.todo)
+
+    def broken_off(self, one: Benchmark, error: Exception) -> None:
+        """Tell what a benchmark raised, unless it has done so itself; keep what ends with it: devices, or this run."""
+        if isinstance(error, GpucheckError) and not faults.is_device(error):
+            self.told(Judged(_as_finding(error)))
+            return
+        fault = next((known for known in self.told.faults if known.is_of(error)), None)
+        if fault is None:
+            device = self.ids[0] if len(self.ids) == 1 else None
+            fault = faults.of(error, f"bench {one.name}", device, step=pulse.step())
+            faults.tell(fault, self.told)
+        if fault.poisons:
+            self.lost.update({device: fault for device in self.ids if device not in self.lost})
+        # What torch raises on a device that works may be its own: that benchmark failed, and the others tell.
+        if fault.kind == "error" and not isinstance(error, RuntimeError):
+            self.bugs.append(error)
+
+    def say_unjudged(self, one: Benchmark, begun: tuple[int, int]) -> None:
+        """What is asked of devices that were not judged in a benchmark: nobody knows that they meet it.
+
+        `begun` is what was told before it.
+        """
+        rows, findings = begun
+        told = self.told
+        judged = {gate.evidence["device"] for gate in told.findings[findings:] if limits.is_gate(gate)}
+        for device in devices.refs(self.ids, self.facts):
+            if device.id not in judged:
+                mine = [row for row in told.measured[rows:] if row.device.id == device.id]
+                for finding in limits.judge((), mine, self.asked(one), device, complete=False):
+                    told(Judged(finding))
 
 
 def default_s(ids: Sequence[str]) -> float:
@@ -207,24 +275,6 @@ def host_share() -> float:
     return max(room / left, LEAST_SHARE) if left else LEAST_SHARE
 
 
-def devices(ids: Sequence[str], facts: Facts) -> list[DeviceRef]:
-    """The devices with these ids, as measurements name them."""
-    known = {device.id: device for device in facts.devices}
-    return [DeviceRef(one, known[one].uuid, known[one].name) if one in known else DeviceRef(one) for one in ids]
-
-
-def _failed(one: Benchmark, error: GpucheckError | RuntimeError | MemoryError) -> Finding:
-    if isinstance(error, GpucheckError):
-        verdicts: dict[int, Verdict] = {exits.FAILED: "fail", exits.UNDECIDED: "inconclusive"}
-        verdict = verdicts.get(error.exit_code, "skip")
-        return Finding(error.finding, verdict, error.what, error.why, fix=error.fix or None)
-    # What torch and its driver raise: the device may be broken, and that is worth knowing.
-    lines = str(error).strip().splitlines() or [""]
-    return Finding(
-        f"{one.name}.error",
-        "fail",
-        f"bench {one.name} ended with an error",
-        f"{type(error).__name__}: {lines[0]}",
-        {"text": str(error)},
-        fix=f"run `gpucheck bench {one.name} --debug`, then `gpucheck smoke`",
-    )
+def _as_finding(error: GpucheckError) -> Finding:
+    verdicts: dict[int, Verdict] = {exits.FAILED: "fail", exits.UNDECIDED: "inconclusive"}
+    return Finding(error.finding, verdicts.get(error.exit_code, "skip"), error.what, error.why, fix=error.fix or None)

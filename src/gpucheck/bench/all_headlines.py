@@ -44,7 +44,8 @@ def of(
 
 
 def _summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
-    mine = [finding for finding in findings if finding.id.startswith(f"{name}.")]
+    # A device that failed in it is told by an id of its own.
+    mine = [one for one in findings if one.id.startswith(f"{name}.") or one.evidence.get("where") == f"bench {name}"]
     told = [finding for finding in mine if finding.verdict not in _SILENT]
     if told:
         worst = min(told, key=lambda finding: WORST_FIRST.index(finding.verdict))

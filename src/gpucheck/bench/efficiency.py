@@ -13,6 +13,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.measure import runs
+from gpucheck.measure.telemetry import ROW_TOO_SHORT
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
@@ -36,12 +37,16 @@ def judge(measurements: Sequence[Measurement]) -> list[Finding]:
             continue
         if known is None or entry["flop_per_joule"] > known["flop_per_joule"]:
             best[dtype] = entry
-    unknown = {str(one.case["dtype"]): _why(one) for one in timed if str(one.case["dtype"]) not in best}
+    # The long run's reason counts: it is what would have told.
+    ranked = sorted(timed, key=lambda row: row.name == SUSTAINED)
+    unknown = {str(one.case["dtype"]): _why(one) for one in ranked if str(one.case["dtype"]) not in best}
     evidence = {"efficiency": {**best, **dict.fromkeys(unknown)}, "because": unknown}
     if not best:
         reason = next(iter(unknown.values()))
-        told = f"{reason}; --sustain runs long enough to tell"
-        return [Finding("matmul.efficiency", "info", "the rate per watt is unknown", told, evidence)]
+        # A longer run helps where the rows were short, and where there was none.
+        sustained = any(one.name == SUSTAINED for one in timed)
+        advice = "; --sustain runs long enough to tell" if reason == ROW_TOO_SHORT and not sustained else ""
+        return [Finding("matmul.efficiency", "info", "the rate per watt is unknown", f"{reason}{advice}", evidence)]
     told = ", ".join(
         f"{dtype} {units.flop_rate(it['flop_per_joule'], it['unit'])} per W at {it['power_w']:.0f} W"
         for dtype, it in best.items()
@@ -75,4 +80,5 @@ def _power(one: Measurement) -> float | None:
 
 def _why(one: Measurement) -> str:
     reasons = [(run["telemetry"] or {}).get("unknown", {}).get("power_w") for run in runs.each(one)]
-    return next((reason for reason in reasons if reason), "the energy counter was not read")
+    because = [run["details"].get("no_telemetry_because") for run in runs.each(one)]
+    return next((str(reason) for reason in (*reasons, *because) if reason), "the energy counter was not read")

@@ -23,7 +23,9 @@ LASTING = {
 class Figure:
     """What is held against a threshold, in its unit, with the interval; None is unknown, `why` says why.
 
-    `doubt` is why a known figure still decides nothing, `causes` what may have made it as low as it is.
+    `why` beside a value says that it is no figure of what is asked for, but about its upper bound: it can miss the
+    threshold, and never meet it. `doubt` is why a known figure still decides nothing, `causes` what may have made it as
+    low as it is. `best` is what the fastest window alone gives, None where no window is known.
     """
 
     label: str
@@ -34,6 +36,7 @@ class Figure:
     why: str = ""
     doubt: str = ""
     causes: tuple[str, ...] = ()
+    best: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figur
         runs.flagged(one, DISTURBING),
         doubt=ceiling.doubt if ceiling else "",
         causes=tuple(LASTING[flag] for flag in runs.flagged(one, LASTING)),
+        best=value * time_s.median / fastest if (fastest := runs.fastest(one)) else None,
     )
 
 
@@ -131,7 +135,7 @@ def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> lis
     return [
         _rate(operation, one, ceiling)
         if one.method.cache == "cold"
-        else Figure(operation, why="what it moves fits into the cache")
+        else replace(_rate(operation, one, ceiling), why="what it moves fits into the cache")
         for operation, one in chosen.largest_arrays(measurements).items()
     ]
 

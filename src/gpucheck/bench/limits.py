@@ -2,7 +2,8 @@
 
 A threshold is met where the whole interval of every figure meets it, and missed where none of a figure's interval does;
 all else cannot be told: an interval that straddles it or is not known, a figure that is missing, a peak that is not
-known or only estimated, and a miss that was seen beside other work or on a throttled clock.
+known or only estimated, and a miss that was seen beside other work or on a throttled clock. But a figure so far from
+its threshold that none of what was recorded could bring it there has missed it (`thresholds.BRIDGES`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpucheck import thresholds
+from gpucheck import thresholds, units
 from gpucheck.bench.figures import TABLE, Ceiling, Ceilings, Figure
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Facts
@@ -145,6 +146,10 @@ def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
     if figure.value is None:
         return "inconclusive", f"{figure.label}: {figure.why}"
     text = f"{figure.label} {thresholds.amount(kind, figure.value)}"
+    if too_far := _too_far(figure, limit):
+        return "fail", "; ".join((f"{text}, {too_far}", *figure.causes))
+    if figure.why:
+        return "inconclusive", f"{figure.label}: {figure.why}"
     if figure.low is None or figure.high is None:
         return "inconclusive", f"{text}, and no interval: too few samples"
     text += f" ({thresholds.amount(kind, figure.low)} to {thresholds.amount(kind, figure.high)})"
@@ -156,3 +161,30 @@ def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
         return "inconclusive", f"{text}, but {' and '.join(figure.disturbed)}"
     text = "; ".join((text if figure.high < limit.value else f"{text} straddles it", *figure.causes))
     return "fail" if figure.high < limit.value else "inconclusive", text
+
+
+def _too_far(figure: Figure, limit: Limit) -> str:
+    """By how much a figure misses a threshold that nothing recorded beside it could bridge; empty where it could."""
+    assert figure.value is not None
+    beside = list(figure.disturbed)
+    if figure.low is None or figure.high is None:
+        beside.append("no interval")
+    if figure.doubt:
+        beside.append("estimate")
+    if figure.why:
+        beside.append("warm")
+    best = max(one for one in (figure.value, figure.high, figure.best) if one is not None)
+    if not beside or best * thresholds.bridge(beside) >= limit.value:
+        return ""
+    times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "nothing"
+    return f"{times} of the threshold, more than {', '.join(_EXPLAINED[one] for one in beside)} can explain"
+
+
+_EXPLAINED = {
+    "noisy": "noise",
+    "cpu-busy": "a busy CPU",
+    "throttled": "a throttled clock",
+    "no interval": "so few samples",
+    "estimate": "an estimated peak",
+    "warm": "a cache",
+}

@@ -8,19 +8,28 @@ from dataclasses import replace
 
 from gpucheck import exits
 from gpucheck.bench import all_headlines, limits
-from gpucheck.errors import CannotLook, Terminated, UsageError
+from gpucheck.errors import CannotLook, GpucheckError, Terminated, Undecided, UsageError
 from gpucheck.machine import child
 from gpucheck.machine.child import ChildResult
 from gpucheck.measure import runs
 from gpucheck.report.codec import from_json
-from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Started
+from gpucheck.report.events import Answered, Emit, Failed, Judged, Measured, Notice, Progress, Started
 from gpucheck.report.report import Report
 
 # A benchmark ends by its own time budget, which is minutes at most by default: what is still at work after an hour
 # hangs. A longer budget of the user's is added.
 LONGEST_RUN_S = 3600.0
 
+# SIGKILL and SIGTERM, as return codes: somebody else has ended the process, mostly for want of memory.
+KILLED = (-9, -15)
+
 RunChild = Callable[[Sequence[str], float], ChildResult]
+
+
+class FailedRun(GpucheckError):
+    """A run that ended with a bug: what it measured is kept, and the whole ends so too (exit 70)."""
+
+    exit_code = exits.BUG
 
 
 def command(
@@ -28,33 +37,40 @@ def command(
 ) -> Report:
     """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return what they come to together.
 
-    A run that fails ends it, with its finding, after what was measured so far. Raises UsageError as the child does, and
-    CannotLook for a child without a document. Ctrl-C emits what there is and is raised on.
+    A run that fails ends it, with its finding, after what was measured so far. Raises UsageError as the child does,
+    Undecided for a child that was killed, CannotLook for another one without a document, and FailedRun after a bug.
+    Ctrl-C emits what there is and is raised on.
     """
     reports: list[Report] = []
     argv = child.python_argv("gpucheck.cli.app", *arguments, "--json", "--quiet")
     try:
         for number in range(1, count + 1):
             emit(Progress(f"run {number} of {count} in a fresh process", number - 1, count))
-            report = _document(run_child(argv, LONGEST_RUN_S + budget_s), number)
+            ended = run_child(argv, LONGEST_RUN_S + budget_s)
+            report = _document(ended, number)
             reports.append(report)
             if _ends(report):
                 if number < count:
                     emit(Notice(f"run {number} of {count} failed: no more are started", "warning"))
                 break
-    except (KeyboardInterrupt, Terminated, CannotLook):
+    except (KeyboardInterrupt, Terminated, CannotLook, Undecided):
         if reports:
             _tell(merged(reports), emit)
         raise
     whole = merged(reports)
     _tell(whole, emit)
+    if reports[-1].summary.exit == exits.BUG:
+        emit(Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
+        raise FailedRun(f"run {len(reports)} of {count} ended with a bug in gpucheck", finding="runs.child")
     return whole
 
 
 def _ends(report: Report) -> bool:
-    """Whether a run has failed, or could not look. A threshold is for all runs together: one that misses it goes on."""
+    """Whether a run was broken off, has failed, or could not look.
+
+    A threshold is for all runs together: one that misses it goes on."""
     failed = any(one.verdict == "fail" and not limits.is_gate(one) for one in report.findings)
-    return failed or report.summary.exit == exits.COULD_NOT_LOOK
+    return failed or bool(report.faults) or report.summary.exit in (exits.COULD_NOT_LOOK, exits.BUG)
 
 
 def merged(reports: Sequence[Report]) -> Report:
@@ -73,15 +89,29 @@ def merged(reports: Sequence[Report]) -> Report:
 
 
 def _document(ended: ChildResult, number: int) -> Report:
-    """The child's document. Raises UsageError with the child's own sentence, CannotLook where there is none."""
-    last = (ended.stderr.strip().splitlines() or [""])[-1].removeprefix("gpucheck: ")
+    """The child's document.
+
+    Raises UsageError with the child's own sentence, Undecided where it was killed, and CannotLook where there is none.
+    """
+    last = _last_line(ended.stderr)
     if ended.returncode == exits.USAGE:
         raise UsageError(last or "wrong usage")
     try:
         return from_json(Report, json.loads(ended.stdout))
     except (ValueError, KeyError, TypeError) as error:
+        if ended.returncode in KILLED and not ended.timed_out:
+            raise Undecided(
+                f"run {number} was killed",
+                f"signal {-ended.returncode}{f': {last}' if last else ''}",
+                "look in the system's log whether memory ran out, then run it again",
+                finding="runs.child",
+            ) from error
         how = "did not end in time" if ended.timed_out else f"ended with {ended.returncode} and no document"
         raise CannotLook(f"run {number} {how}", last, "run it without --runs", finding="runs.child") from error
+
+
+def _last_line(stderr: str) -> str:
+    return (stderr.strip().splitlines() or [""])[-1].removeprefix("gpucheck: ")
 
 
 def _tell(whole: Report, emit: Emit) -> None:
@@ -92,5 +122,7 @@ def _tell(whole: Report, emit: Emit) -> None:
         emit(Measured(measurement))
     for name, value in whole.results.items():
         emit(Answered(name, value))
+    for fault in whole.faults:
+        emit(Failed(fault))
     for finding in whole.findings:
         emit(Judged(finding))

@@ -14,6 +14,12 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
+# What lies between a part and a share of its peak, and is not the part's doing. torch's int8_gemm takes cuBLASLt's
+# first choice without a workspace: on GB300 that was 6 to 13 times slower than TF32 (pytorch issue 187094).
+REMARKS = {"int8": "torch._int_mm may choose a slow kernel, which says nothing of the card (pytorch issue 187094)"}
+# On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
+FAR_BELOW = 0.5
+
 
 def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
     """The part that this device is, as torch and NVML describe it; None for a CPU, which has no data sheet here."""
@@ -65,24 +71,32 @@ def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None
         return [_unknown("matmul.share_of_peak", part.reason)]
     known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
     if not known:
-        return [_unknown("matmul.share_of_peak", f"{part.source} gives none for {', '.join(best)}")]
+        why = part.missing or f"{part.source} gives none for {', '.join(best)}"
+        return [_unknown("matmul.share_of_peak", why)]
     shares = {dtype: _rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
     clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
     # At another clock the part can do as much more or less.
     at_clock = {
-        dtype: None if (clock := clocks[dtype]) is None else shares[dtype] * peak.clock_hz / clock
+        dtype: None if (clock := clocks[dtype]) is None or not peak.clock_hz else shares[dtype] * peak.clock_hz / clock
         for dtype, peak in known.items()
     }
+    without = [dtype for dtype in best if dtype not in known]
     told = ", ".join(_told(best[dtype], peak, shares[dtype], clocks[dtype]) for dtype, peak in known.items())
     evidence = {
         "share": shares,
         "share_at_clock_seen": at_clock,
         "clock_seen_hz": clocks,
         "peaks": {dtype: _peak(peak) for dtype, peak in known.items()},
-        "without_peak": [dtype for dtype in best if dtype not in known],
+        "without_peak": without,
+        "without_peak_because": part.missing if without and part.missing else None,
+        "remarks": {dtype: REMARKS[dtype] for dtype in known if dtype in REMARKS},
         **_provenance(part),
     }
     message = f"{told} ({_accumulators(known)}; {part.label})"
+    if without and part.missing:
+        message += f"; no peak of {', '.join(without)}: {part.missing}"
+    slow = [dtype for dtype in known if dtype in REMARKS and shares[dtype] < FAR_BELOW]
+    message += "".join(f"; {dtype}: {REMARKS[dtype]}" for dtype in slow)
     return [Finding("matmul.share_of_peak", "info", f"share of the {_kind(part)} dense peak", message, evidence)]
 
 
@@ -96,7 +110,7 @@ def _clock_seen(one: Measurement) -> float | None:
 def _told(one: Measurement, peak: Peak, share: float, clock_hz: float | None) -> str:
     unit = one.rate.unit if one.rate else "FLOP/s"
     text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, unit)}"
-    if clock_hz is None:
+    if clock_hz is None or not peak.clock_hz:
         return text
     return f"{text} and {units.percent(share * peak.clock_hz / clock_hz)} at the {clock_hz / 1e6:.0f} MHz seen"
 

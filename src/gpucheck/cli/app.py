@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 
 import gpucheck
-from gpucheck import exits
+from gpucheck import exits, warned
 from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, memory, schema, smoke, streams
 from gpucheck.cli.bench import app as bench_app
-from gpucheck.cli.common import PARAMETERS, Common, add, exit_codes_epilog, tell
+from gpucheck.cli.common import PARAMETERS, Common, add, exit_codes_epilog, tell, tell_bug
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
 from gpucheck.health.options import DevicesOptions, DoctorOptions, MemoryOptions, SmokeOptions
 from gpucheck.options import declared
@@ -84,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     """Run a command line. Every error ends here, as one sentence on stderr."""
     debug = "--debug" in given
+    warned.settle()
     try:
         check_where_loaded()
         code = app(given, prog_name="gpucheck", standalone_mode=False)
@@ -112,8 +113,9 @@ def _run(given: list[str]) -> int:
         return exits.INTERRUPTED
     except Terminated:
         return exits.TERMINATED
-    except Exception:  # noqa: BLE001 (the one place that turns a bug into its exit status)
-        return _bug(given)
+    except Exception as error:  # noqa: BLE001 (the one place that turns a bug outside a session into its exit status)
+        tell_bug(error, given)
+        return exits.BUG
 
 
 def check_where_loaded() -> None:
@@ -172,21 +174,8 @@ def _could_not_print(error: OSError) -> int:
         _silence_stdout()
         return exits.CLOSED_STDOUT
     if error.errno not in (errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EBADF, errno.EDQUOT):
-        return _bug(sys.argv[1:])
+        tell_bug(error, sys.argv[1:])
+        return exits.BUG
     _silence_stdout()
     print(f"gpucheck: stdout could not be written; {os.strerror(error.errno)}", file=sys.stderr)
     return exits.COULD_NOT_LOOK
-
-
-def _bug(given: Sequence[str]) -> int:
-    import platform
-    import traceback
-
-    traceback.print_exc()
-    print(
-        f"gpucheck: this is a bug in gpucheck {gpucheck.__version__} (Python {platform.python_version()}, "
-        f"{platform.system()}); please report it with the lines above, the command `gpucheck {' '.join(given)}` "
-        "and the output of `gpucheck devices`, at the project's issue tracker",
-        file=sys.stderr,
-    )
-    return exits.BUG

@@ -67,7 +67,9 @@ def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
             return _again(common, options, repeat)
 
         def measure(emit: Emit) -> None:
-            # torch comes with these: Ctrl-C ends in a report from here on
+            from gpucheck.machine import torch_import
+
+            torch_import.load()  # it comes with every benchmark: a signal on the way must not break it half-way
             from gpucheck.bench.devices import Shared
 
             limits = common.settings.thresholds if common.settings is not None else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -150,3 +150,19 @@ def tell(error: GpucheckError, *, debug: bool = False) -> None:
         if isinstance(error, TargetError) and error.trace:
             print(error.trace, file=sys.stderr)
     print(f"gpucheck: {' '.join(str(error).split())}", file=sys.stderr)
+
+
+def tell_bug(error: BaseException, given: Sequence[str]) -> None:
+    """The traceback of an error that is ours, and where to report it, on stderr; `given` is the command line."""
+    import platform
+    import traceback
+
+    import gpucheck
+
+    traceback.print_exception(error)
+    print(
+        f"gpucheck: this is a bug in gpucheck {gpucheck.__version__} (Python {platform.python_version()}, "
+        f"{platform.system()}); please report it with the lines above, the command `gpucheck {' '.join(given)}` "
+        "and the output of `gpucheck devices`, at the project's issue tracker",
+        file=sys.stderr,
+    )

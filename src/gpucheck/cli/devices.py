@@ -14,7 +14,6 @@ def devices(common: Common, options: DevicesOptions) -> int:
 
     if options.watch_s is not None and (common.json or common.output):
         raise UsageError("--watch refreshes a screen", "--json and --output hold one result", "give one or the other")
-    asked = health.Options(processes=options.processes, watch_s=options.watch_s, device=options.device)
     if options.watch_s is None:
-        return session.run(common, lambda emit: health.command(asked, emit))
-    return session.watch(common, lambda emit: health.command(asked, emit))
+        return session.run(common, lambda emit: health.command(options, emit))
+    return session.watch(common, lambda emit: health.command(options, emit), options.watch_s)

@@ -65,11 +65,12 @@ class FindBatchSizeOptions:
         "Say how to reach N samples by accumulating gradients.", metavar="N", parse=units.parse_whole
     )
     time_budget_s: float | None = option(
-        "For the whole command; default 5m, 60s on a CPU.",
+        "For the whole command, default 5m; on a CPU from the first trial on, default 60s.",
         name="--time-budget",
         metavar="TIME",
         parse=units.parse_duration,
     )
+    quick: bool = option("The answer alone: no size to recommend, nor what else follows it.", False)
     trial_timeout_s: float | None = option(
         "For one trial; default from the trials before.",
         name="--trial-timeout",
@@ -106,6 +107,7 @@ def find_batch_size(common: Common, options: FindBatchSizeOptions) -> int:
         headroom=recommend.HEADROOM if options.headroom is None else options.headroom,
         effective_batch=options.effective_batch,
         time_budget_s=options.time_budget_s,
+        quick=options.quick,
         trial_timeout_s=options.trial_timeout_s,
         device=options.device,
     )

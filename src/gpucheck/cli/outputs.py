@@ -1,6 +1,7 @@
 """`--output FILE` and what else a command writes: temporary files beside the targets, opened before all else.
 
-A bad path fails at once; the old file survives until the new one is whole.
+A bad path fails at once; the old file survives until the new one is whole. A command of several parts writes after
+each, so that a kill costs the last one at most.
 """
 
 from __future__ import annotations
@@ -93,6 +94,26 @@ def _opened(wanted: Wanted) -> Output:
     return Output(target, Path(temporary), option, wanted.formats[suffix], wanted.mode)
 
 
+def update(outputs: Sequence[Output], report: Report) -> None:
+    """Write what there is so far. What cannot be written now is tried again, and told, at the end."""
+    for output in outputs:
+        with contextlib.suppress(OSError):
+            _put(output, report)
+            # The next one goes the same way: the name is taken again at once, and from nobody.
+            output.temporary.touch(mode=0o600, exist_ok=False)
+
+
+def _put(output: Output, report: Report) -> None:
+    """Write one file whole and put it in the place of the old one. Raises OSError."""
+    made = output.content(report)
+    if isinstance(made, bytes):
+        output.temporary.write_bytes(made)
+    else:
+        output.temporary.write_text(made, encoding="utf-8")
+    output.temporary.chmod(output.mode & ~_umask())
+    output.temporary.replace(output.target)
+
+
 def write(outputs: Sequence[Output], report: Report) -> None:
     """Write every output and put it in place. Raises CannotLook where there is no room or no right to.
 
@@ -101,13 +122,7 @@ def write(outputs: Sequence[Output], report: Report) -> None:
     failed: list[CannotLook] = []
     for output in outputs:
         try:
-            made = output.content(report)
-            if isinstance(made, bytes):
-                output.temporary.write_bytes(made)
-            else:
-                output.temporary.write_text(made, encoding="utf-8")
-            output.temporary.chmod(output.mode & ~_umask())
-            output.temporary.replace(output.target)
+            _put(output, report)
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
             fix = "make room and run it again" if error.errno == errno.ENOSPC else "see that the folder is writable"

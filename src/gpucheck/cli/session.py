@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import signal
 import sys
 import threading
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING
 import gpucheck
 from gpucheck import exits
 from gpucheck.cli import outputs
-from gpucheck.cli.common import Common, tell
+from gpucheck.cli.common import Common, tell, tell_bug
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
-from gpucheck.report.events import Emit, Event, Judged, Notice, Progress, Started
+from gpucheck.machine import faults, pulse
+from gpucheck.report.events import Emit, Event, Finished, Judged, Notice, Progress, Started
+from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Collector, Report
 
@@ -30,28 +33,63 @@ if TYPE_CHECKING:  # a help page needs no rich
 def run(common: Common, work: Callable[[Emit], None], beside: Sequence[outputs.Wanted] = ()) -> int:
     """Do the work, show it, write it, and return the exit status; `beside` are files to write beside `--output`'s.
 
-    Errors with exit status 2 are raised on for `main`, which prints them; a bug too. Everything else ends in a report,
-    also what a signal cut off.
+    A user's mistake before anything was found is raised on for `main`, which prints it. Everything else ends in a
+    report: what a signal cut off, a device that failed or does not answer any more, and a bug.
     """
-    collector, clock = Collector(), _Clock.started_now()
-    view = _live_view(common)
-
-    def emit(event: Event) -> None:
-        collector(event)
-        view(event)
-
-    files = outputs.prepare(common.output, beside)
+    whole = _Session(common, outputs.prepare(common.output, beside))
     try:
-        _tell_settings(common, view)
-        with _terminable():
+        _tell_settings(common, whole.view)
+        with _terminable(), pulse.guarded(whole.lost):
             try:
-                code = _outcome(work, emit, common)
+                code = _outcome(work, whole.emit, common, whole.collector)
             finally:
-                view.close()
+                whole.view.close()
     except BaseException:
-        outputs.discard(files)
+        outputs.discard(whole.files)
         raise
-    return finish(_report(collector, common, clock, code), common, files, told=code == exits.COULD_NOT_LOOK)
+    return whole.finish(code)
+
+
+class _Session:
+    """A command while it runs: what it has said so far, and the files that it will be in."""
+
+    def __init__(self, common: Common, files: list[outputs.Output]) -> None:
+        self.common, self.files = common, files
+        self.collector, self.clock = Collector(), _Clock.started_now()
+        self.view = _live_view(common)
+        # Held by whoever writes the report of a device that does not answer: what is said after that is lost.
+        self._speaking = threading.RLock()
+
+    def emit(self, event: Event) -> None:
+        """Take in an event, show it, and after each part write down what there is."""
+        with self._speaking:
+            pulse.beat(event.step if isinstance(event, Progress) else "")
+            self.collector(event)
+            self.view(event)
+            if isinstance(event, Finished) and self.files:
+                # Until the end it is not known whether all that was asked was done.
+                report = _report(self.collector, self.common, self.clock, exits.UNDECIDED, complete=False)
+                outputs.update(self.files, report)
+
+    def finish(self, code: int | None) -> int:
+        """Print and write the report; the exit status."""
+        report = _report(self.collector, self.common, self.clock, code)
+        return finish(report, self.common, self.files, told=code in (exits.COULD_NOT_LOOK, exits.BUG))
+
+    def lost(self, fault: Fault) -> None:
+        """Write down what there is and end the process: its main thread waits for a device, which nothing can stop."""
+        code = exits.FAILED
+        try:
+            with self._speaking:
+                faults.tell(fault, self.emit)
+                self.view.close()
+                code = self.finish(None)
+        except Unprinted as error:
+            code = exits.settle((error.code, exits.CLOSED_STDOUT))
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stderr.flush()
+            os._exit(code)
 
 
 def _tell_settings(common: Common, view: Emit) -> None:
@@ -62,8 +100,8 @@ def _tell_settings(common: Common, view: Emit) -> None:
         view(Notice(text))
 
 
-def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common) -> int | None:
-    """Do the work; the exit status of what cut it off, or None. A user's mistake and a bug are raised on."""
+def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common, so_far: Collector) -> int | None:
+    """Do the work; the exit status of what cut it off, or None. A user's mistake that cost nothing is raised on."""
     try:
         work(emit)
     except KeyboardInterrupt:
@@ -72,15 +110,37 @@ def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common) -> int | 
     except Terminated:
         emit(Notice("terminated: this is the report so far", "warning"))
         return exits.TERMINATED
-    except UsageError:
-        raise
+    except UsageError as error:
+        if not (so_far.measurements or so_far.results):
+            raise
+        tell(error, debug=common.debug)
+        emit(Judged(_as_finding(error)))
+        return error.exit_code
     except GpucheckError as error:
+        if faults.is_device(error):
+            return _broken_off(error, emit, common, so_far)
         emit(Judged(_as_finding(error)))
         emit(Notice(str(error), "warning"))
         if common.debug:
             traceback.print_exc()
         return error.exit_code
+    except Exception as error:  # noqa: BLE001 (whatever is raised, what was found until then is told)
+        return _broken_off(error, emit, common, so_far)
     return None
+
+
+def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector) -> int:
+    """Tell the fault, unless the command has done so itself, and of a bug all that is needed to report it."""
+    fault = next((one for one in so_far.faults if one.is_of(error)), None)
+    if fault is None:
+        fault = faults.of(error, common.command, None, step=pulse.step())
+        faults.tell(fault, emit)
+    if fault.kind == "error":
+        tell_bug(error, sys.argv[1:])
+        return exits.BUG
+    if common.debug:
+        traceback.print_exception(error)
+    return exits.FAILED if fault.kind == "device" else exits.UNDECIDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +155,7 @@ class _Clock:
         return cls(datetime.datetime.now(datetime.timezone.utc), time.monotonic())
 
 
-def _report(collector: Collector, common: Common, clock: _Clock, code: int | None) -> Report:
+def _report(collector: Collector, common: Common, clock: _Clock, code: int | None, *, complete: bool = True) -> Report:
     return collector.report(
         version=gpucheck.__version__,
         command=common.command,
@@ -103,7 +163,7 @@ def _report(collector: Collector, common: Common, clock: _Clock, code: int | Non
         started=clock.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         elapsed_s=time.monotonic() - clock.monotonic,
         code=code,
-        complete=code not in (exits.INTERRUPTED, exits.TERMINATED),
+        complete=complete and code not in (exits.INTERRUPTED, exits.TERMINATED, exits.USAGE, exits.BUG),
         strict=common.strict,
         settings=common.settings,
     )
@@ -157,7 +217,7 @@ def _is_only_an_error(report: Report) -> bool:
 
 
 def _as_finding(error: GpucheckError) -> Finding:
-    verdicts: dict[int, Verdict] = {exits.FAILED: "fail", exits.UNDECIDED: "inconclusive"}
+    verdicts: dict[int, Verdict] = {exits.FAILED: "fail", exits.USAGE: "fail", exits.UNDECIDED: "inconclusive"}
     return Finding(error.finding, verdicts.get(error.exit_code, "skip"), error.what, error.why, fix=error.fix or None)
 
 
@@ -167,12 +227,12 @@ def _live_view(common: Common) -> LiveView:
     return LiveView(sys.stderr, quiet=common.quiet)
 
 
-def watch(common: Common, work: Callable[[Emit], None]) -> int:
+def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> int:
     """Show what the work reads again and again: each `Started` ends one reading and begins the next.
 
     It refreshes in place on a terminal and prints one reading after another elsewhere, until a signal ends it.
     """
-    from gpucheck.render import screen, text
+    from gpucheck.render import devices, screen
     from gpucheck.render.blocks import Line
 
     _tell_settings(common, _live_view(common))
@@ -187,7 +247,9 @@ def watch(common: Common, work: Callable[[Emit], None]) -> int:
             if isinstance(event, Progress):
                 # The reading is judged; what follows is the wait for the next.
                 notices = [Line(f"! {notice}", "yellow") for notice in collector.notices]
-                shown.show([*text.blocks(_report(collector, common, clock, None)), *notices])
+                report = _report(collector, common, clock, None)
+                # A watch that hangs must not look live: each reading has its time, and that of the next.
+                shown.show([*devices.watched(report, clock.started, interval_s), *notices])
 
         try:
             work(emit)

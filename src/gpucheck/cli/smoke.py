@@ -16,7 +16,10 @@ def smoke(common: Common, options: SmokeOptions) -> int:
     from gpucheck.cli import session
 
     def check(emit: Emit) -> None:
-        from gpucheck.health import smoke as health  # torch comes with it: Ctrl-C ends in a report from here on
+        from gpucheck.machine import torch_import
+
+        torch_import.load()  # Ctrl-C ends in a report from here on
+        from gpucheck.health import smoke as health
 
         asked = health.Options(
             device=options.device,
@@ -24,6 +27,7 @@ def smoke(common: Common, options: SmokeOptions) -> int:
             min_devices=options.min_devices,
             only=options.only,
             skip=options.skip,
+            time_budget_s=options.time_budget_s or health.DEFAULT_BUDGET_S,
         )
         health.command(asked, emit)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from gpucheck import stats
-from gpucheck.compare.matching import case_text, differences, facts_differ, matched, work_text
+from gpucheck.compare.matching import OTHER_WORK, case_text, differences, facts_differ, matched, work_text
 from gpucheck.compare.trimmed import ALPHA, Difference, difference, holm_levels
 from gpucheck.measure import runs
 from gpucheck.report.measurement import Measurement
@@ -55,6 +55,10 @@ def compare(old: Report, new: Report) -> Comparison:
         software=software,
         alpha=ALPHA,
         same_within=SAME_WITHIN,
+        old_command=old.command,
+        new_command=new.command,
+        old_measurements=len(old.measurements),
+        new_measurements=len(new.measurements),
     )
 
 
@@ -105,6 +109,11 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
 def disturbed(one: Measurement) -> tuple[str, ...]:
     """Which disturbances most of a row's runs were flagged for."""
     return runs.flagged(one, DISTURBING)
+
+
+def does_other_work(row: ComparedRow) -> bool:
+    """Whether a call of the two sides does not do the same: its time then says nothing."""
+    return any(text.startswith(OTHER_WORK) for text in row.differences)
 
 
 def row_label(row: ComparedRow) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from gpucheck import units
-from gpucheck.compare.comparison import FEWEST_RUNS, USUAL_RUNS, row_label
+from gpucheck import thresholds, units
+from gpucheck.compare.comparison import FEWEST_RUNS, USUAL_RUNS, does_other_work, row_label
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.compare import Change, ComparedRow, Comparison
 
 
 def warnings(comparison: Comparison) -> list[str]:
     """What must be said before anything is compared: another machine, another method."""
-    told = []
+    told: list[str] = []
+    if not comparison.rows:  # nothing that another machine could explain
+        return told
     if comparison.machine:
         told.append(f"the machines differ: {'; '.join(comparison.machine)}")
     methods = list(dict.fromkeys(text for row in comparison.rows for text in row.differences))
@@ -24,6 +26,8 @@ def warnings(comparison: Comparison) -> list[str]:
 
 def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[Finding]:
     """What the comparison comes to; with `fail_if_slower` (0.05 is 5 %) a gate on every row."""
+    if not comparison.rows:
+        return [*_unmatched(comparison, gated=fail_if_slower is not None), _nothing(comparison)]
     found = []
     if comparison.machine:
         found.append(Finding("compare.machine", "warn", "the machines differ", "; ".join(comparison.machine)))
@@ -34,13 +38,25 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
         told = "; ".join(f"{name}: {', '.join(texts)}" for name, texts in methods.items())
         found.append(Finding("compare.method", "warn", "the methods differ", told, {"rows": methods}))
     found += _unmatched(comparison, gated=fail_if_slower is not None)
-    if not comparison.rows:
-        fix = "compare two documents of the same command with the same cases"
-        return [*found, Finding("compare.changes", "inconclusive", "the two have no row in common", fix=fix)]
     found.append(_changes(comparison))
     if fail_if_slower is not None:
         found.append(_gate(comparison, fail_if_slower))
     return found
+
+
+def _nothing(comparison: Comparison) -> Finding:
+    """Why there is nothing to compare: no measurements on a side, or none of the same on both."""
+    commands = {"old": comparison.old_command, "new": comparison.new_command}
+    told = ", ".join(f"{side} is of `gpucheck {command}`" for side, command in commands.items() if command)
+    counts = {"old": comparison.old_measurements, "new": comparison.new_measurements}
+    without = [side for side, count in counts.items() if count == 0]
+    fix = "compare two documents of the same command with the same cases"
+    title = "the two have no row in common"
+    if without:
+        title = "there is nothing to compare: "
+        title += "neither document holds measurements" if len(without) == 2 else f"{without[0]} holds no measurements"
+        fix = "compare documents of the same `gpucheck bench …`"
+    return Finding("compare.changes", "inconclusive", title, told, {"rows": {}}, fix)
 
 
 def _unmatched(comparison: Comparison, *, gated: bool) -> list[Finding]:
@@ -73,14 +89,11 @@ def _gate(comparison: Comparison, most: float) -> Finding:
 
     It is inconclusive, too, where most of the new runs were disturbed: run on a machine at rest, it may be as fast. And
     where most of the old ones were, and of the new ones not: beside that the new side may be slower and look the same.
+    But a row so much slower that nothing recorded beside it could explain it fails.
     """
-    above = [row for row in comparison.rows if row.ci_low is not None and row.ci_low > 1 + most]
-    slower = [row for row in above if not row.disturbed]
-    unclear = [
-        row
-        for row in comparison.rows
-        if row not in slower and (row.ci_high is None or row.ci_high > 1 + most or _hides(row))
-    ]
+    above = [row for row in comparison.rows if _is_above(row, most)]
+    slower = [row for row in comparison.rows if gate(row, most) == "fail"]
+    unclear = [row for row in comparison.rows if gate(row, most) == "inconclusive"]
     evidence = {"limit": 1 + most, "slower": [row_label(row) for row in slower]}
     evidence["undecided"] = [row_label(row) for row in unclear]
     limit = units.percent(most)
@@ -93,6 +106,26 @@ def _gate(comparison: Comparison, most: float) -> Finding:
         title = f"it cannot be told whether this is slower by more than {limit}"
         return Finding("compare.slower", "inconclusive", title, told, evidence, fix)
     return Finding("compare.slower", "pass", f"no row is slower by more than {limit}", evidence=evidence)
+
+
+def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass"]:
+    """What the gate says of one row."""
+    if (_is_above(row, most) and not row.disturbed) or _too_slow(row, most):
+        return "fail"
+    if row.ci_high is None or row.ci_high > 1 + most or _hides(row):
+        return "inconclusive"
+    return "pass"
+
+
+def _is_above(row: ComparedRow, most: float) -> bool:
+    return row.ci_low is not None and row.ci_low > 1 + most
+
+
+def _too_slow(row: ComparedRow, most: float) -> bool:
+    """Whether a row is slower by more than all that was recorded beside it could explain, too few runs included."""
+    beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
+    least = row.ratio if row.ci_low is None else row.ci_low
+    return not does_other_work(row) and least > (1 + most) * thresholds.bridge(beside)
 
 
 def _unclear(row: ComparedRow, above: Sequence[ComparedRow]) -> str:

@@ -14,6 +14,8 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 
 METHOD_FIELDS = ("clock", "launch", "cache", "precision_requested", "precision_observed", "numa")
+# How a difference in what a call does begins.
+OTHER_WORK = "work per call"
 
 Pair = tuple[Measurement, Measurement]
 
@@ -72,7 +74,7 @@ def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
     pairs = [(name, getattr(old.method, name), getattr(new.method, name)) for name in METHOD_FIELDS]
     told = [f"{name} {_word(a)} → {_word(b)}" for name, a, b in pairs if a != b]
     if old.work != new.work:
-        told.append(f"work per call {work_text(old)} → {work_text(new)}")
+        told.append(f"{OTHER_WORK} {work_text(old)} → {work_text(new)}")
     return tuple(told)
 
 

@@ -1,13 +1,13 @@
-"""`gpucheck devices`: what is there, and what is proven wrong at rest."""
+"""`gpucheck devices`: what is there, what is proven wrong of it, and how the cards at work run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from gpucheck.health.devices_at_rest import at_rest
+from gpucheck.health.devices_checks import findings
 from gpucheck.health.devices_driver import driver_findings
+from gpucheck.health.options import DevicesOptions
 from gpucheck.machine import choose
 from gpucheck.machine.inventory import Inventory, only
 from gpucheck.report.events import Emit, Judged, Notice, Progress, Started
@@ -15,27 +15,19 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What to list: processes too, refreshed every `watch_s` seconds (None: once), and which devices."""
-
-    processes: bool = False
-    watch_s: float | None = None
-    device: str = "all"
-
-
-def command(options: Options, emit: Emit, *, sleep: Callable[[float], object] = time.sleep) -> None:
+def command(options: DevicesOptions, emit: Emit, *, sleep: Callable[[float], object] = time.sleep) -> None:
     """Read the machine and judge it, once or until interrupted.
 
     Raises UsageError for a `device` that is no device's name and CannotLook for one that is not there.
     """
-    with Inventory(with_processes=options.processes) as inventory:
+    with Inventory(with_processes=options.processes, with_links=True) as inventory:
         restarts = 0
         while True:
             begun = time.monotonic()
-            facts = selected(options.device, inventory.read())
+            machine = inventory.read()
+            facts = selected(options.device, machine)
             emit(Started(facts))
-            for finding in judge(facts):
+            for finding in judge(facts, machine):
                 emit(Judged(finding))
             if options.watch_s is None:
                 return
@@ -64,6 +56,10 @@ def _is_named(device: Device, requested: str) -> bool:
     return prefix.startswith(("gpu-", "mig-")) and (device.uuid or "").lower().startswith(prefix)
 
 
-def judge(facts: Facts) -> list[Finding]:
-    """What is proven at rest: the driver's doors first, then each device. A link and a clock are judged under load."""
-    return [*driver_findings(facts), *(finding for device in facts.devices for finding in at_rest(device, facts))]
+def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
+    """What is seen: the driver's doors first, then each device. A link and a clock are judged where the card works.
+
+    `machine` is the whole machine, where `facts` have some of its devices: a card is judged beside all others.
+    """
+    whole = facts if machine is None else machine
+    return [*driver_findings(whole), *(found for device in facts.devices for found in findings(device, whole))]

@@ -13,12 +13,14 @@ from typing import Any
 from gpucheck.machine.inventory import NOT_ASKED
 from gpucheck.machine.nvml_row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.report.facts import Device, Facts
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Verdict
 
 # A card can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on, and beyond
 # 15 after uncorrected errors where another one came within the week.
 MOST_RETIRED_PAGES = 63
 MANY_UNCORRECTED_PAGES = 15
+# DCGM's diagnostics fail from so many rows on that were replaced after uncorrected errors; its health check warns.
+MANY_REMAPPED_ROWS = 512
 # What a verdict on a card depends on, here and in the doctor; and its processes.
 HEALTH = (
     "uuid",
@@ -26,6 +28,7 @@ HEALTH = (
     "memory_used_bytes",
     "clock_reasons",
     "ecc",
+    "sram_ecc",
     "remapped_rows",
     "retired_pages",
     "recovery_action",
@@ -73,9 +76,9 @@ def _answers(device: Device, facts: Facts) -> Said | None:
         return Said(
             "fail",
             "lost",
-            f"the driver lost the card: it fell off the bus or stopped answering{where}",
+            f"the driver lost the card: it fell off the bus or stopped answering{where}{_who(device)}",
             "look for Xid 79 in `sudo dmesg`, then power the machine off and on; if it returns, reseat or replace it",
-            {"pci_addresses_not_listed": elsewhere},
+            {"pci_addresses_not_listed": elsewhere, "since": device.state_since},
         )
     if device.state == "reset required":
         return Said(
@@ -104,6 +107,13 @@ def _answers(device: Device, facts: Facts) -> Said | None:
     return Said("pass", "answers NVML")
 
 
+def _who(device: Device) -> str:
+    """Which card it was, as far as that is remembered: what tells it from the others at the rack."""
+    told = {"PCI address": device.pci_address, "serial number": device.serial, "UUID": device.uuid}
+    known = ", ".join(f"{what} {value}" for what, value in told.items() if value is not None)
+    return f" ({known})" if known else ""
+
+
 def _recovery(device: Device, facts: Facts) -> Said | None:
     action = device.recovery_action
     if action is None:
@@ -130,13 +140,73 @@ def _remaps(device: Device, facts: Facts) -> Said | None:
         )
     if rows.pending:
         return Said(
-            "info",
+            "warn",
             "row remap pending",
-            "a faulty memory row is replaced at the next reset",
-            ACTIONS["gpu_reset"][1],
+            "a faulty memory row is replaced at the next reset, and in use until then",
+            ACTIONS["drain_and_reset"][1],
+            evidence,
+        )
+    if rows.uncorrectable >= MANY_REMAPPED_ROWS:
+        return Said(
+            "warn",
+            f"{rows.uncorrectable} rows remapped",
+            f"{rows.uncorrectable} rows were replaced after uncorrected errors; NVIDIA's diagnostics fail from "
+            f"{MANY_REMAPPED_ROWS} on",
+            "have the card replaced",
             evidence,
         )
     return Said("pass", "no row remap failed", evidence=evidence)
+
+
+def _banks(device: Device, facts: Facts) -> Said | None:
+    """A bank of memory without a spare row: the next faulty row of it cannot be replaced."""
+    banks = device.remap_banks
+    # Some cards that cannot replace rows answer zeros.
+    if banks is None or not any((banks.max, banks.high, banks.partial, banks.low, banks.none)):
+        return None
+    evidence = {name: getattr(banks, name) for name in ("max", "high", "partial", "low", "none")}
+    if banks.none:
+        return Said(
+            "warn",
+            f"{banks.none} bank{'s' * (banks.none != 1)} without spare rows",
+            f"{banks.none} of the memory's banks {'have' if banks.none != 1 else 'has'} used up all spare rows: the "
+            "next faulty row there cannot be replaced",
+            "plan to have the card replaced",
+            evidence,
+        )
+    if banks.low:
+        message = f"{banks.low} of the memory's banks {'have' if banks.low != 1 else 'has'} few spare rows left"
+        return Said("info", "few spare rows left", message, None, evidence)
+    return Said("pass", "spare rows left in every bank", evidence=evidence)
+
+
+def _sram(device: Device, facts: Facts) -> Said | None:
+    """Errors of the on-chip memory, which cannot be replaced: NVML itself says when they are too many."""
+    sram = device.sram_ecc
+    if sram is None:
+        return None
+    now, ever = sram.volatile_parity + sram.volatile_secded, sram.aggregate_parity + sram.aggregate_secded
+    evidence = {"volatile": now, "aggregate": ever, "threshold_exceeded": sram.threshold_exceeded, **sram.sources}
+    where = ", ".join(f"{name} {count}" for name, count in sram.sources.items() if count)
+    if sram.threshold_exceeded:
+        message = f"NVML says that it has more uncorrected errors of its on-chip memory (SRAM) than it may have: {ever}"
+        return Said(
+            "fail",
+            "SRAM errors over the threshold",
+            f"{message} over its life{f' ({where})' if where else ''}",
+            "take the card out of use and have it replaced",
+            evidence,
+        )
+    if now:
+        return Said(
+            "fail",
+            f"{now} uncorrected SRAM error{'s' * (now != 1)}",
+            f"of its on-chip memory since the driver was loaded{f' ({where} over its life)' if where else ''}: results "
+            "computed since then may be wrong",
+            ACTIONS["gpu_reset"][1] + "; if they return, have the card replaced",
+            evidence,
+        )
+    return Said("pass", "no uncorrected SRAM error", evidence=evidence)
 
 
 def _retired(device: Device, facts: Facts) -> Said | None:
@@ -225,26 +295,12 @@ CHECKS: tuple[tuple[str, Callable[[Device, Facts], Said | None]], ...] = (
     ("devices.answers", _answers),
     ("devices.recovery_action", _recovery),
     ("devices.remapped_rows", _remaps),
+    ("devices.remap_banks", _banks),
+    ("devices.sram_ecc", _sram),
     ("devices.retired_pages", _retired),
     ("devices.ecc", _uncorrected),
     ("devices.unread", _unread),
 )
-
-
-def at_rest(device: Device, facts: Facts) -> list[Finding]:
-    """The findings about one device. What it does not tell is no finding: the reason stands in the facts."""
-    if device.nvml_index is None:
-        return []
-    found = []
-    for check, look in CHECKS:
-        said = look(device, facts)
-        if said is None:
-            continue
-        evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **(said.evidence or {})}
-        fix = said.fix.format(uuid=device.uuid or device.nvml_index) if said.fix else None
-        message = f"{device.id or f'NVML {device.nvml_index}'}: {said.message}" if said.message else ""
-        found.append(Finding(check, said.verdict, said.title, message, evidence, fix))
-    return found
 
 
 def _addresses_not_listed(facts: Facts) -> list[str]:

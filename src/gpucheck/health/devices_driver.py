@@ -71,7 +71,7 @@ def _nvml(facts: Facts) -> Finding | None:
     elif driver.nvml_code == 18:
         meaning, evidence = _mismatch(driver, meaning or "", evidence)
         if facts.host is not None and facts.host.container:
-            fix = "start the container anew"
+            fix = "recreate the container"
     elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
         fix = "install nvidia-ml-py"
     elif driver.nvml_code in (None, 0):

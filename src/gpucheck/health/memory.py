@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.errors import GpucheckError
 from gpucheck.health import memory_resident, memory_steps
-from gpucheck.machine import choose, host, inventory
+from gpucheck.machine import choose, faults, host, inventory, pulse
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts, Process
 from gpucheck.report.finding import Finding, Verdict
@@ -22,6 +23,9 @@ from gpucheck.units import capacity
 
 if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.machine.accel import Accel, Allocator
+
+# The command, as faults name it.
+WHERE = "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,24 @@ def command(options: Options, emit: Emit) -> None:
     chosen = choose.choose(options.device, facts)
     if chosen.notice:
         emit(Notice(chosen.notice))
-    accel = choose.open_for(options.device, facts)
+    device_id = choose.resolve(options.device, facts)
+    try:
+        with pulse.opening(device_id, WHERE):
+            accel = choose.open_named(device_id, facts)
+        with pulse.watching(accel, WHERE):
+            _walk(accel, facts, emit)
+    except GpucheckError as error:
+        if not faults.is_device(error):
+            raise
+        faults.tell(faults.of(error, WHERE, device_id, step=pulse.step()), emit)
+    except (RuntimeError, MemoryError) as error:  # torch's and its driver's: a bug of another kind is none of theirs
+        fault = faults.of(error, WHERE, device_id, step=pulse.step())
+        faults.tell(fault, emit)
+        if fault.kind == "error":
+            raise
+
+
+def _walk(accel: Accel, facts: Facts, emit: Emit) -> None:
     if accel.is_cpu:
         on_cpu(accel, emit)
     else:

@@ -59,4 +59,10 @@ class SmokeOptions:
     min_devices: int | None = option("Fail unless torch can use so many.", metavar="N", parse=units.parse_whole)
     only: tuple[str, ...] = option("Only ids that begin so. Repeatable.", metavar="PREFIX", repeat=True)
     skip: tuple[str, ...] = option("No ids that begin so. Repeatable.", metavar="PREFIX", repeat=True)
+    time_budget_s: float | None = option(
+        "Skip the checks that have not begun by then; default 5m.",
+        name="--time-budget",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
     device: str = "auto"

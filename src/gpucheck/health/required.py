@@ -16,6 +16,7 @@ from gpucheck.report.finding import Finding
 
 REQUIRED_ID, COUNT_ID = "device.required", "device.count"
 KINDS = ("cuda", "rocm", "mps", "xpu")
+DIAGNOSE = "see `gpucheck doctor` for why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,13 @@ def validate(require: str | None, min_devices: int | None) -> None:
         raise UsageError(f"--min-devices {min_devices} is less than 1", "", "leave it out to ask for none")
 
 
-def judge_seen(require: str | None, min_devices: int | None, seen: Usable, facts: Facts) -> list[Finding]:
-    """The findings where torch can use what was `seen`; the facts tell why it cannot use more."""
+def judge_seen(
+    require: str | None, min_devices: int | None, seen: Usable, facts: Facts, *, fix: str | None = DIAGNOSE
+) -> list[Finding]:
+    """The findings where torch can use what was `seen`; the facts tell why it cannot use more.
+
+    `fix` is what to do where the kind is not there.
+    """
     found: list[Finding] = []
     kind_met = require is None or (require in seen.names and seen.count > 0)
     if require is not None:
@@ -66,7 +72,7 @@ def judge_seen(require: str | None, min_devices: int | None, seen: Usable, facts
                 f"an accelerator of kind {require} is required",
                 f"torch can use {seen.text}{why}",
                 seen.evidence,
-                None if kind_met else "see `gpucheck doctor` for why",
+                None if kind_met else fix,
             )
         )
     if min_devices is not None:

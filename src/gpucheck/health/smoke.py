@@ -5,6 +5,7 @@ A check is a row of CHECKS and a function that returns what it saw, or raises. W
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 import warnings
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gpucheck import naming
+from gpucheck import messages, naming
 from gpucheck.errors import CannotLook
 from gpucheck.health import required, smoke_data, smoke_memory, smoke_numerics, smoke_required, smoke_tensors
 from gpucheck.health.smoke_setting import (
@@ -23,28 +24,32 @@ from gpucheck.health.smoke_setting import (
     Setting,
     Unavailable,
     Wrong,
-    broken,
     dedicated_memory,
     first_line,
     numpy,
     unchanged,
 )
 from gpucheck.machine import accel as devices
-from gpucheck.machine import choose, inventory
-from gpucheck.report.events import Emit, Judged, Notice, Progress, Started
+from gpucheck.machine import choose, faults, inventory, pulse
+from gpucheck.report.events import Emit, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Facts, Host
+from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked. `require` is one of required.KINDS; `only` and `skip` are prefixes of check ids."""
+    """What was asked. `require` is one of required.KINDS; `only` and `skip` are prefixes of check ids.
+
+    What has not begun when `time_budget_s` is up is skipped; None is no limit.
+    """
 
     device: str = "auto"
     require: str | None = None
     min_devices: int | None = None
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    time_budget_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class Check:
 
 def _usable(setting: Setting) -> Seen:
     accel = setting.accel
-    reason = broken(accel)
+    reason = accel.why_broken()
     if reason:
         raise Wrong(f"{accel.id} computes nothing: {reason}")
     capability = accel.compute_capability
@@ -103,6 +108,10 @@ CHECKS: tuple[Check, ...] = (
 )
 
 USABLE_ID = "device.usable"
+# All checks take some 20 s on two cores without a GPU; a machine ten times as slow has finished by then.
+DEFAULT_BUDGET_S = 300.0
+# The command, as faults name it.
+WHERE = "smoke"
 
 
 def command(options: Options, emit: Emit) -> None:
@@ -111,6 +120,7 @@ def command(options: Options, emit: Emit) -> None:
     Raises UsageError for a prefix that matches nothing and for an unknown requirement, CannotLook where the device that
     was named is not there.
     """
+    deadline = time.monotonic() + (options.time_budget_s or math.inf)
     checks = select(options.only, options.skip, CHECKS)
     required.validate(options.require, options.min_devices)
     facts = inventory.read()
@@ -120,14 +130,16 @@ def command(options: Options, emit: Emit) -> None:
     accel = _open(options.device, facts, emit)
     if accel is None:
         return
-    died = False
+    died: Fault | None = None
     try:
-        with accel.as_current():
-            died = run(checks, Setting(accel, facts.host or Host()), emit)
+        with pulse.watching(accel, WHERE), accel.as_current():
+            died = run(checks, Setting(accel, facts.host or Host()), emit, deadline=deadline)
     except RuntimeError:
         # Leaving its context asks the device once more; a dead one repeats the error that is told already.
-        if not died:
+        if died is None:
             raise
+    if died is not None:
+        faults.tell(died, emit)
 
 
 def select(only: Sequence[str], skip: Sequence[str], checks: Sequence[Check]) -> list[Check]:
@@ -166,7 +178,8 @@ def _open(requested: str, facts: Facts, emit: Emit) -> devices.Accel | None:
     if chosen.notice:
         emit(Notice(chosen.notice))
     try:
-        return choose.open_named(device_id, facts)
+        with pulse.opening(device_id, WHERE):
+            return choose.open_named(device_id, facts)
     except CannotLook as error:
         emit(Judged(unusable(error)))
         return None
@@ -191,22 +204,37 @@ def unusable(error: CannotLook) -> Finding:
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-def run(checks: Sequence[Check], setting: Setting, emit: Emit) -> bool:
-    """Run each check and emit its finding; True when the device died on the way.
+def run(checks: Sequence[Check], setting: Setting, emit: Emit, *, deadline: float = math.inf) -> Fault | None:
+    """Run each check and emit its finding; how the device died on the way, None where it did not.
 
-    Once the device answers nothing, the rest is skipped with that reason.
+    Once the device answers nothing, the rest is skipped with that reason; so is what has not begun at `deadline` (of
+    `time.monotonic`).
     """
-    dead: str | None = None
+    why_not: str | None = None
+    died: Fault | None = None
     for number, check in enumerate(checks):
         emit(Progress(check.title, number, len(checks)))
-        if dead:
-            emit(Judged(Finding(check.id, "skip", check.title, dead)))
+        if why_not is None and number and time.monotonic() >= deadline:
+            why_not = "the time of --time-budget was up"
+        if why_not:
+            emit(Judged(Finding(check.id, "skip", check.title, why_not)))
             continue
         finding = run_one(check, setting)
         emit(Judged(finding))
-        if finding.verdict == "fail" and (reason := broken(setting.accel)):
-            dead = f"the device answers nothing since {check.id} failed: {reason}"
-    return dead is not None
+        if finding.verdict == "fail" and (reason := setting.accel.why_broken()):
+            why_not = f"the device answers nothing since {check.id} failed: {reason}"
+            died = _fault(check, finding, setting, reason)
+        emit(Finished(check.id))
+    return died
+
+
+def _fault(check: Check, finding: Finding, setting: Setting, reason: str) -> Fault:
+    """A device that died in a check: what the check met, where that was an error, else what it answers since."""
+    text = str(finding.evidence.get("text", reason))
+    cause = messages.cause_of(text)
+    error = str(finding.evidence.get("type", "RuntimeError"))
+    poisons = cause is not None and cause.poisons
+    return Fault("device", WHERE, setting.accel.id, error, text, check.title, cause.id if cause else None, poisons)
 
 
 def run_one(check: Check, setting: Setting) -> Finding:

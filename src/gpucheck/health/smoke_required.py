@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gpucheck.health import required
+from gpucheck.health.doctor.conditions_cuinit import is_hung
 from gpucheck.machine import accel
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -12,7 +13,10 @@ from gpucheck.report.finding import Finding
 
 def judge(require: str | None, min_devices: int | None, facts: Facts) -> list[Finding]:
     """The findings on this machine."""
-    kind = accel.default_accelerator()
+    driver = facts.driver
+    # torch of this process would wait for libcuda for ever, and nobody could end it.
+    hung = driver is not None and driver.cuinit_code is None and is_hung(driver)
+    kind = None if hung else accel.default_accelerator()
     count = accel.device_count(kind) if kind else 0
     seen = required.Usable(kind, count, torch.version.hip is not None)
     return required.judge_seen(require, min_devices, seen, facts)

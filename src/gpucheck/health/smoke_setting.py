@@ -144,16 +144,6 @@ def unchanged(accel: Accel) -> Iterator[None]:
             switch.write(value)
 
 
-def broken(accel: Accel) -> str | None:
-    """Why the device answers nothing any more (a CUDA error is sticky in its process); None while it works."""
-    try:
-        answer = torch.ones(8, device=accel.device).sum().item()
-        accel.synchronize()
-    except RuntimeError as error:
-        return first_line(error)
-    return None if answer == 8 else f"the sum of eight ones is {answer}"
-
-
 def first_line(said: object) -> str:
     """The first line of what an error or a warning says; its class where it says nothing."""
     return (str(said).strip().splitlines() or [type(said).__name__])[0]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +20,9 @@ from typing import Any
 import psutil
 import torch
 
-from gpucheck.errors import CannotLook
+from gpucheck import messages
+from gpucheck.errors import CannotLook, DeviceFailed
+from gpucheck.machine import pulse
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
 # APIs newer than torch 2.6, the oldest that gpucheck promises to work with: name → since. A test removes each.
@@ -33,9 +37,16 @@ NEWER_APIS = {
 CUDA_OUT_OF_MEMORY = 2
 # The highest clock that a current part reaches is near 3 GHz; a hold computed with it is at least as long as asked.
 FALLBACK_CLOCK_HZ = 3e9
+# Between two time stamps: a window is seconds at most, and one that lasts a day is none. What is shorter than the
+# resolution (0.5 µs, cudaEventElapsedTime) reads as 0.
+MOST_ELAPSED_S, LEAST_ELAPSED_S = 86400.0, 1e-9
 # What torch raises for a device that it cannot use: AssertionError where it was built without the backend
 # ("Torch not compiled with CUDA enabled"), its own class for what fails while CUDA is started.
 UNUSABLE: tuple[type[Exception], ...] = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
+
+
+# What a kernel is asked for to prove that it works: whole numbers that float32 holds exactly.
+_ANSWERS = itertools.cycle(range(2, 2**20))
 
 
 def feature(path: str) -> Any:
@@ -113,6 +124,7 @@ class Accel:
         """Wait for the device to finish all that was asked of it."""
         if not self.is_cpu:
             self.module.synchronize(self.device) if self.kind != "mps" else self.module.synchronize()
+            pulse.PULSE.waited = True
 
     def record(self) -> Any:
         """Enqueue a time stamp on the device's current stream."""
@@ -125,8 +137,19 @@ class Accel:
         return bool(mark.query())
 
     def elapsed_s(self, start: Any, end: Any) -> float:
-        """Seconds between two time stamps that the device has passed."""
-        return float(start.elapsed_time(end)) / 1e3
+        """Seconds between two time stamps that the device has passed, more than 0.
+
+        Raises DeviceFailed for what no clock says: windows are made as long as it tells.
+        """
+        seconds = float(start.elapsed_time(end)) / 1e3
+        if not 0 <= seconds <= MOST_ELAPSED_S:
+            raise DeviceFailed(
+                f"the clock of {self.id} is broken",
+                f"it counts {seconds:g} s from one time stamp to the next",
+                "run `gpucheck smoke`",
+                device=self.id,
+            )
+        return max(seconds, LEAST_ELAPSED_S)
 
     def hold(self, seconds: float) -> bool:
         """Make the stream wait about so long before what is enqueued next; False where the device cannot.
@@ -269,6 +292,26 @@ class Accel:
             "out of memory" in text or "DefaultCPUAllocator: can't allocate" in text or "not enough memory" in text
         )
 
+    def why_broken(self) -> str | None:
+        """Why the device answers nothing, or wrongly (a CUDA error stays in its process); None while it works."""
+        try:
+            wrong = _wrong_answer(self.device)
+            self.synchronize()
+        except RuntimeError as error:
+            return _first_line(error)
+        return wrong
+
+    def why_no_kernel(self, error: BaseException) -> str | None:
+        """Why a library has no kernel for the one shape or dtype that raised `error`; None for every other error.
+
+        The device must still work: what breaks it is no want of a kernel, whatever the library calls it.
+        """
+        device_error = feature("torch.AcceleratorError")
+        if not isinstance(error, RuntimeError) or (device_error is not None and isinstance(error, device_error)):
+            return None
+        said = any(re.search(pattern, str(error), re.IGNORECASE) for pattern in messages.NO_KERNEL)
+        return _first_line(error) if said and self.why_broken() is None else None
+
     def side_stream(self) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
         """A second stream: what is returned makes it current for a while. None where the device has but one.
 
@@ -377,13 +420,29 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
         chosen = torch.device(chosen.type, 0)
     try:
         module = torch.get_device_module(chosen.type)
-        # Memory alone can be had from a device for which this torch has no kernels.
-        torch.ones(1, device=chosen).item()
+        # Memory alone can be had from a device for which this torch has no kernels, and kernels may run and do nothing.
+        wrong = _wrong_answer(chosen)
     except UNUSABLE as error:
-        reason = str(error).strip().splitlines()[0]
-        raise CannotLook(f"torch cannot use {chosen}", reason, "try --device cpu", finding="device.usable") from error
+        raise CannotLook(
+            f"torch cannot use {chosen}", _first_line(error), "try --device cpu", finding="device.usable"
+        ) from error
+    if wrong is not None:
+        fix = "see `gpucheck doctor`, or try --device cpu"
+        raise CannotLook(f"torch cannot use {chosen}", wrong, fix, finding="device.usable")
     properties = module.get_device_properties(chosen) if hasattr(module, "get_device_properties") else None
     return _described(chosen, module, properties, name, uuid)
+
+
+def _wrong_answer(device: torch.device) -> str | None:
+    """What a small kernel answers that is wrong; None where it is right. Raises what torch raises."""
+    # Each answer is another: memory that no kernel writes may still hold the last one.
+    wanted = float(next(_ANSWERS))
+    answer = torch.ones(1, device=device).mul_(wanted).item()
+    return None if answer == wanted else f"its kernels compute nothing, or wrongly: 1 times {wanted:g} is {answer:g}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _described(

@@ -30,7 +30,10 @@ OUTPUT_LIMIT_BYTES = 16 * 2**20
 STDERR_TAIL_BYTES = 64 * 2**10
 
 # What `python -m` does, less the current folder on the path: a stray json.py there must not break a child.
-_BOOT = "import sys; sys.path[:] = [{root!r}] + [p for p in sys.path if p]; import {module}; sys.exit({module}.main())"
+_BOOT = (
+    "import sys; sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import warned; warned.settle(); "
+    "import {module}; sys.exit({module}.main())"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,35 @@ class ChildResult:
     timed_out: bool
     abandoned: bool
     elapsed_s: float
+
+
+# Signals that a process is sent; those that it raises itself by a fault (SIGSEGV, SIGABRT) are not among them.
+_SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
+
+
+def sent_signal(returncode: int | None) -> str | None:
+    """The name of the signal by which somebody else ended a child; None where it ended in another way."""
+    if returncode is None or returncode >= 0:
+        return None
+    return next((name for name in _SENT if getattr(signal, name, None) == -returncode), None)
+
+
+class Cut:
+    """An earlier end for a child that is waited for, set by another thread once waiting has become pointless."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._at = float("inf")
+
+    def after(self, seconds: float, reason: str) -> None:
+        """Give it at most `seconds` more from now on. The first reason counts, and the earliest end."""
+        self._at = min(self._at, time.monotonic() + seconds)
+        if self.reason is None:
+            self.reason = reason
+
+    def before(self, deadline: float) -> float:
+        """The earlier of the two ends, on the monotonic clock."""
+        return min(deadline, self._at)
 
 
 class ChildEnded(Exception):
@@ -70,15 +102,19 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
     stdin: str | None = None,
+    cut: Cut | None = None,
 ) -> ChildResult:
-    """Run `argv` to its end, but no longer than `timeout_s` seconds. Raises OSError when it cannot be started."""
+    """Run `argv` to its end, but no longer than `timeout_s` seconds, or until `cut`.
+
+    Raises OSError when it cannot be started.
+    """
     started = time.monotonic()
     with _started(argv, env, cwd, wants_stdin=stdin is not None) as process:
         out, err = _Reader(process.stdout, OUTPUT_LIMIT_BYTES), _Reader(process.stderr, OUTPUT_LIMIT_BYTES)
         try:
             if stdin is not None:
                 _feed(process, stdin)
-            timed_out = not _wait(process, (out, err), started + timeout_s)
+            timed_out = not _wait(process, (out, err), started + timeout_s, cut)
         finally:
             gone = _end(process, (out, err))
         return ChildResult(
@@ -127,7 +163,7 @@ class LineChild:
         try:
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
-        except (BrokenPipeError, OSError):
+        except (OSError, ValueError):  # gone, or ended by us and its pipe closed
             raise self._ended() from None
 
     def receive(self, timeout_s: float) -> str | None:
@@ -148,7 +184,7 @@ class LineChild:
 
     def _ended(self) -> ChildEnded:
         # The pipe is closed: the process is gone or about to be.
-        gone = _end(self._process, (self._err,), grace_s=KILL_WAIT_S)
+        gone = self._end(KILL_WAIT_S)
         return ChildEnded(self._process.returncode if gone else None, self._err.text())
 
     def stderr(self) -> str:
@@ -157,14 +193,22 @@ class LineChild:
 
     def kill(self) -> bool:
         """End the child and its group now. False when it could not be ended and was abandoned."""
-        return _end(self._process, (self._err,))
+        return self._end()
 
     def close(self, timeout_s: float = KILL_WAIT_S) -> bool:
         """Let the child end by itself (its stdin is closed), or end it. False when it had to be abandoned."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
-        return _end(self._process, (self._err,), grace_s=timeout_s)
+        return self._end(timeout_s)
+
+    def _end(self, grace_s: float = 0.0) -> bool:
+        gone = _end(self._process, (self._err,), grace_s=grace_s)
+        if gone:
+            self._out.join(KILL_WAIT_S)
+            _close(self._process.stdout, self._out)
+            _close(self._process.stdin)
+        return gone
 
     def __enter__(self) -> LineChild:
         return self
@@ -198,6 +242,10 @@ class _Reader:
     def alive(self) -> bool:
         return self.thread.is_alive()
 
+    def close(self) -> None:
+        """Close the pipe, unless somebody who outlived the child still holds its other end."""
+        _close(self._pipe, self.thread)
+
     def text(self) -> str:
         return bytes(self._data).decode("utf-8", "replace")
 
@@ -208,7 +256,7 @@ def _popen(
     """Start a process. What Ctrl-C or SIGTERM raises meanwhile is raised once it is known, and ended."""
     process = None
     try:
-        with _signals_held():
+        with signals_held():
             process = subprocess.Popen(
                 list(argv),
                 stdin=subprocess.PIPE if wants_stdin else subprocess.DEVNULL,
@@ -227,10 +275,12 @@ def _popen(
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
+def signals_held(*, second_ends: bool = False) -> Iterator[None]:
     """Let the handlers of SIGINT and SIGTERM wait until the end of the block.
 
-    One that raises while a process is being started would lose its id, and leave it to itself.
+    One that raises while a process is being started would lose its id, and leave it to itself. With `second_ends` a
+    second signal ends this process at once, with the exit status that its number asks for: who repeats Ctrl-C does not
+    want to wait for a block that takes long.
     """
     if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread alone
         yield
@@ -241,6 +291,8 @@ def _signals_held() -> Iterator[None]:
 
     def hold(number: int, frame: FrameType | None) -> None:
         if holding:
+            if came and second_ends:
+                os._exit(128 + number)
             came.append((number, frame))
         else:  # a handler before it raised, and kept this one from being taken off
             handlers[number](number, frame)
@@ -256,8 +308,8 @@ def _signals_held() -> Iterator[None]:
         holding = False
         for taken, handler in handlers.items():
             signal.signal(taken, handler)
-    for taken, frame in came:
-        handlers[taken](taken, frame)
+        for taken, frame in came:
+            handlers[taken](taken, frame)
 
 
 @contextlib.contextmanager
@@ -279,23 +331,25 @@ def _feed(process: subprocess.Popen[bytes], text: str) -> None:
     def write() -> None:
         with contextlib.suppress(OSError, ValueError):
             pipe.write(text.encode())
-            pipe.close()
+        _close(pipe)
 
     threading.Thread(target=write, daemon=True).start()
 
 
-def _wait(process: subprocess.Popen[bytes], readers: Sequence[_Reader], deadline: float) -> bool:
-    """Wait for the child's end; False when the deadline came first.
+def _wait(
+    process: subprocess.Popen[bytes], readers: Sequence[_Reader], deadline: float, cut: Cut | None = None
+) -> bool:
+    """Wait for the child's end; False when the deadline, or the cut, came first.
 
     The end of its output is its end, as a rule, and costs no polling; a grandchild may keep the pipe open, though.
     """
-    while (left := deadline - time.monotonic()) > 0:
+    while (left := (deadline if cut is None else cut.before(deadline)) - time.monotonic()) > 0:
         reader = next((reader for reader in readers if reader.alive), None)
         if reader is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(left)
+                process.wait(left if cut is None else min(left, POLL_S))
                 return True
-            return False
+            continue
         reader.thread.join(min(left, POLL_S))
         if process.poll() is not None:
             return True
@@ -328,4 +382,12 @@ def _end(process: subprocess.Popen[bytes], readers: Sequence[_Reader], grace_s: 
         return False
     for reader in readers:
         reader.thread.join(KILL_WAIT_S)
+        reader.close()
     return True
+
+
+def _close(pipe: IO[bytes] | None, reader: threading.Thread | None = None) -> None:
+    """Close a pipe that `reader` has read to its end; while it still reads, closing would wait for it."""
+    if pipe is not None and (reader is None or not reader.is_alive()):
+        with contextlib.suppress(OSError):  # what was not written yet has no reader any more
+            pipe.close()

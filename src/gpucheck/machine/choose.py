@@ -75,6 +75,9 @@ def open_for(requested: str, facts: Facts) -> Accel:
 
 def open_named(device_id: str, facts: Facts) -> Accel:
     """The device with this id of the facts, ready for use. Raises CannotLook when torch cannot use it."""
+    from gpucheck.machine import torch_import
+
+    torch_import.load()
     from gpucheck.machine import accel
 
     device = next((device for device in facts.devices if device.id == device_id), None)

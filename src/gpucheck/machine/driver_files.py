@@ -76,6 +76,11 @@ def version_of(path: str | None) -> str | None:
     return match[1] if match and len(match[1].partition(".")[0]) >= 3 else None
 
 
+def folders_of(library_path: str) -> dict[str, str]:
+    """Its folders, from what they really are to what is written there; the first of one counts."""
+    return {os.path.realpath(part): part for part in reversed(library_path.split(":")) if part}
+
+
 def from_path(root: Path, library_path: str) -> tuple[Library, ...]:
     """Those in LD_LIBRARY_PATH, in its order."""
     return tuple(_libraries(_under(root, part) for part in library_path.split(":") if part))

@@ -68,15 +68,17 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def memory_kills(root: Path = ROOT) -> int | None:
-    """How many processes the kernel has ended for want of memory since it started, those of control groups included.
+    """How many processes the kernel has ended for want of memory, in this process's control group where that counts.
 
-    None where it does not say (no Linux, or one before 4.13). Killers that are programs (earlyoom, systemd-oomd) do not
-    count.
+    Else on the whole machine since it started, other containers included. None where neither says (no Linux, or one
+    before 4.13). Killers that are programs (earlyoom, systemd-oomd) do not count.
     """
-    for line in text_of(root / "proc/vmstat").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "oom_kill" and value.isdigit():
-            return int(value)
+    counts = [folder / name for folder, *_ in _memory_groups(root) for name in ("memory.events", "memory.oom_control")]
+    for path in (*counts, root / "proc/vmstat"):
+        for line in text_of(path).splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.isdigit():
+                return int(value)
     return None
 
 

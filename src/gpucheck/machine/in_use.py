@@ -1,4 +1,4 @@
-"""What others hold of a device's memory before this process goes there. Pure."""
+"""What others do on a device and hold of its memory before this process goes there. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from gpucheck.units import MIB
 
 # What an idle card shows without a process that one can see; the context of one that computes takes as much.
 IDLE_BYTES = 512 * MIB
+# NVML's utilisation is the share of the last second or less in which a kernel ran. From half on the card had no time to
+# rest, so that its clocks and its link are awake.
+AT_WORK_PERCENT = 50.0
 # NVML's older count has what the driver reserves for itself among what is used: some 1 % of the card, with ECC more.
 RESERVED_SHARE = 0.02
 

@@ -7,14 +7,18 @@ not show, then what torch alone knows, the CPU last.
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpucheck.machine import host, kernel_driver, processes, torch_build, torch_devices
+from gpucheck.machine.earlier import Memory, added, of
+from gpucheck.machine.in_use import AT_WORK_PERCENT
 from gpucheck.machine.kernel_driver import KernelDriver
 from gpucheck.machine.nvml_fields import LINKS, MEMORY, NVML_ONLY
 from gpucheck.machine.nvml_row import applies
@@ -49,7 +53,11 @@ VARIABLES = (
 HONEST = (0, 100)
 # Fields that NVML is not alone to tell.
 TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node")
+# NVML's own figures are renewed several times a second, and a job changes what it does within one.
+BETWEEN_READINGS_S = 1.0
 NOT_ASKED = "not asked for"
+ONE_READING = "the card was read once"
+NOT_COUNTED = "this device or driver does not count it"
 NAME_NOT_SEEN = "this system does not see a process with this PID; NVML gives the host's (another container?)"
 
 
@@ -114,8 +122,11 @@ def _paired(nvml: NvmlReading, cuda: CudaReading) -> list[DeviceReading]:
     """CUDA's devices in its order, each with what NVML tells of it; then NVML's others, instances after their card."""
     left = list(nvml.devices)
     rows = []
+    one_is_lost = _one_is_lost(nvml, cuda)
     for seen in cuda.devices:
         match = next((row for row in left if _is_same(row.device, seen.device)), None)
+        if match is None and one_is_lost is not None and one_is_lost[1] is seen:
+            match = one_is_lost[0]
         if match is None:
             rows.append(_without_nvml(seen, nvml))
         else:
@@ -129,6 +140,17 @@ def _paired(nvml: NvmlReading, cuda: CudaReading) -> list[DeviceReading]:
         return (sys.maxsize if index is None else index, own is None)
 
     return rows + [_without_cuda(row, cuda) for row in sorted(left, key=order)]
+
+
+def _one_is_lost(nvml: NvmlReading, cuda: CudaReading) -> tuple[DeviceReading, DeviceReading] | None:
+    """A lost card that does not even tell who it is, and the one device of CUDA's that NVML does not list: the same."""
+    nameless = [
+        row
+        for row in nvml.devices
+        if row.device.state == "lost" and (row.device.uuid, row.device.pci_address) == (None, None)
+    ]
+    alone = [one for one in cuda.devices if not any(_is_same(row.device, one.device) for row in nvml.devices)]
+    return (nameless[0], alone[0]) if len(nameless) == 1 and len(alone) == 1 else None
 
 
 def _merged(row: DeviceReading, seen: DeviceReading) -> DeviceReading:
@@ -221,6 +243,11 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
     for name in ("processes", *LINKS):
         if getattr(device, name) is None:
             found.setdefault(name, NOT_ASKED)
+    if device.changes is None:
+        found["changes"] = ONE_READING
+    for name, value in (device.violations_s or {}).items():
+        if value is None:
+            found.setdefault(f"violations_s/{name}", NOT_COUNTED)
     for place, process in enumerate(device.processes or ()):
         if process.name is None:
             found[f"processes/{place}/name"] = NAME_NOT_SEEN
@@ -279,7 +306,8 @@ class Inventory:
     """The machine, read as often as asked.
 
     NVML is read anew each time, in one long-lived child that is replaced when it dies or hangs; libcuda, which answers
-    a process only once, and torch are read the first time. Nothing is started before the first `read`.
+    a process only once, and torch are read the first time. Nothing is started before the first `read`. From the second
+    on a card's row has how its counters grew, and one that was lost meanwhile keeps its identity.
     """
 
     def __init__(
@@ -298,6 +326,7 @@ class Inventory:
         self._cuda: CudaReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
+        self._memory = Memory()
         self.restarts = 0
 
     def read(self) -> Facts:
@@ -320,9 +349,9 @@ class Inventory:
             if self._torch is None:
                 self._torch = torch_build.read()
             around = _around(self._torch, self._root)
-            nvml_read = self._named(self._nvml.reading()) if self._nvml is not None else None
+            nvml_read = self._remembered(self._nvml.reading()) if self._nvml is not None else None
             if cuda is not None:
-                self._cuda = cuda.reading()
+                self._cuda = cuda.reading(cards_are_up=nvml_read is not None and nvml_read.error is None)
         finally:
             if cuda is not None:
                 cuda.close()
@@ -330,14 +359,12 @@ class Inventory:
             self.restarts = self._nvml.restarts
         return nvml_read, around
 
-    def _named(self, nvml: NvmlReading) -> NvmlReading:
-        return replace(nvml, devices=tuple(self._with_names(row) for row in nvml.devices))
+    def _remembered(self, nvml: NvmlReading) -> NvmlReading:
+        named, self._memory = added(self._memory, self._named(nvml), now_text())
+        return named
 
-    def _with_names(self, row: DeviceReading) -> DeviceReading:
-        listed: tuple[Process, ...] | None = row.device.processes
-        if not listed:
-            return row
-        return replace(row, device=replace(row.device, processes=processes.named(listed, self._name)))
+    def _named(self, nvml: NvmlReading) -> NvmlReading:
+        return replace(nvml, devices=tuple(_with_names(row, self._name) for row in nvml.devices))
 
     def close(self) -> None:
         """End the child."""
@@ -349,6 +376,18 @@ class Inventory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _with_names(row: DeviceReading, name: Callable[[int], str | None]) -> DeviceReading:
+    listed: tuple[Process, ...] | None = row.device.processes
+    if not listed:
+        return row
+    return replace(row, device=replace(row.device, processes=processes.named(listed, name)))
+
+
+def now_text() -> str:
+    """The time as documents have it: ISO 8601, UTC."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _around(torch: TorchBuild, root: Path) -> Around:
@@ -383,3 +422,53 @@ def read(processes: bool = False, root: Path = host.ROOT, *, links: bool = False
     """
     with Inventory(with_processes=processes, with_links=links, root=root) as inventory:
         return inventory.read()
+
+
+def again(facts: Facts) -> Facts:
+    """The facts with their NVIDIA cards read a second time, with processes and links, and how their counters grew.
+
+    What does not change meanwhile (the machine, libcuda's answer, torch) is taken over. Where NVML has no card to tell
+    of, or did not answer the first time, the facts are returned as they are: it would be waited for again. Where a card
+    is at work a second lies between the readings.
+    """
+    driver = facts.driver
+    if driver is None or driver.nvml_error or not any(device.nvml_index is not None for device in facts.devices):
+        return facts
+    busy = [one.read_at_s for one in facts.devices if (one.utilization_percent or 0) >= AT_WORK_PERCENT]
+    with NvmlDoor() as door:
+        time.sleep(max([at_s + BETWEEN_READINGS_S - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
+        door.ask(processes=True, links=True)
+        read, _ = added(of(facts.devices), door.reading(), now_text())
+    named = replace(read, devices=tuple(_with_names(row, processes.name_of) for row in read.devices))
+    nodes = {device.pci_address: device.numa_node for device in facts.devices if device.numa_node is not None}
+    around = Around(
+        host=facts.host or Host(),
+        cpu=facts.devices[-1],
+        python=facts.python or host.python(),
+        torch=facts.torch or TorchBuild(),
+        kernel=KernelDriver(driver.kernel_module_version, driver.kernel_module_open, driver.kernel_module_loaded),
+        numa_nodes={address: node for address, node in nodes.items() if address is not None},
+    )
+    told = join(named, _as_libcuda_told(facts), around, facts.environment)
+    kept = {pointer: reason for pointer, reason in facts.unknown.items() if not pointer.startswith("/devices/")}
+    return replace(told, unknown={**kept, **told.unknown}, torch_runtime=facts.torch_runtime)
+
+
+def _as_libcuda_told(facts: Facts) -> CudaReading:
+    driver = facts.driver or Driver()
+    shown = []
+    for place, device in enumerate(facts.devices):
+        if device.cuda_index is not None:
+            names = ("kind", "cuda_index", "parent_uuid", "multiprocessors", "memory_bus_width_bits", "integrated")
+            told = {name: getattr(device, name) for name in (*names, "memory_total_bytes", *TOLD_BY_BOTH)}
+            pointers = {name: f"/devices/{place}/{name}" for name in names}
+            unknown = {name: facts.unknown[at] for name, at in pointers.items() if at in facts.unknown}
+            shown.append(DeviceReading(Device(**told), unknown))
+    return CudaReading(
+        code=driver.cuinit_code,
+        error=driver.cuinit_error,
+        start_s=driver.cuinit_start_s,
+        path=driver.libcuda_path,
+        version=driver.libcuda_version,
+        devices=tuple(shown),
+    )

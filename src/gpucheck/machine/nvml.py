@@ -11,22 +11,29 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from gpucheck.machine import nvml_fields as fields
 from gpucheck.machine import nvml_links, nvml_sound
 from gpucheck.machine.nvml_row import (
+    ECC_OFF,
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
     LIBRARY_NOT_FOUND,
     MISSHAPEN,
     NO_PERMISSION,
     NOT_ACCESSIBLE,
+    NOT_SUPPORTED,
+    OTHER_STRUCT,
+    REASONS,
     SENSELESS,
+    VERSION_MISMATCH,
     Refused,
     Row,
     call,
     checked,
+    filled,
 )
 from gpucheck.machine.speaking import Say, claim_stdout, mapped_library
 
@@ -158,6 +165,77 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
             row.refuse(name, refused)
 
 
+# nvmlEccSramErrorStatus_v1_t of nvml.h: our name of each count and NVML's.
+SRAM_COUNTS = {
+    "volatile_corrected": "volatileCor",
+    "volatile_parity": "volatileUncParity",
+    "volatile_secded": "volatileUncSecDed",
+    "aggregate_corrected": "aggregateCor",
+    "aggregate_parity": "aggregateUncParity",
+    "aggregate_secded": "aggregateUncSecDed",
+}
+SRAM_SOURCES = {name.lower(): f"aggregateUncBucket{name}" for name in ("L2", "Sm", "Pcie", "Mcu", "Other")}
+
+
+def read_sram(pynvml: Any, handle: Any, row: Row) -> None:
+    """Errors of the on-chip memory, and whether they are more than NVIDIA lets a card have."""
+    try:
+        status = filled(pynvml, handle, "c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus")
+        told: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
+        told["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
+        told["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
+        row.put(fields.SRAM, checked(fields.SRAM, told))
+    except MISSHAPEN:
+        row.unknown[fields.SRAM] = SENSELESS
+    except Refused as refused:
+        row.refuse(fields.SRAM, refused)
+        if refused.code == VERSION_MISMATCH:
+            row.unknown[fields.SRAM] = OTHER_STRUCT
+
+
+def without_ecc(row: Row) -> None:
+    """Where ECC is off nothing is counted: what the counters answer is no number of errors."""
+    ecc = row.device.get("ecc") or {}
+    if ecc.get("enabled") is not False:
+        return
+    for name in fields.ECC_COUNTERS:
+        ecc.pop(name.partition("/")[2], None)
+        row.unknown[name] = ECC_OFF
+    if fields.SRAM in row.device or fields.SRAM in row.unknown:
+        row.device.pop(fields.SRAM, None)
+        row.unknown[fields.SRAM] = ECC_OFF
+
+
+def read_violations(pynvml: Any, handle: Any, row: Row) -> None:
+    """The older call for how long what held the clock, where the driver knows no numbered values of it."""
+    seconds: dict[str, float | None] = {}
+    for policy, name in enumerate(fields.VIOLATION_FIELDS.values()):
+        try:
+            seconds[name] = call(pynvml, "nvmlDeviceGetViolationStatus", handle, policy).violationTime / 1e9
+        except Refused:
+            seconds[name] = None
+        except MISSHAPEN:
+            return
+    try:
+        if any(value is not None for value in seconds.values()):
+            row.put(fields.VIOLATIONS.name, checked(fields.VIOLATIONS.name, seconds))
+            del row.unknown[fields.VIOLATIONS.name]
+    except Refused as refused:
+        row.refuse(fields.VIOLATIONS.name, refused)
+
+
+def read_details(pynvml: Any, handle: Any, row: Row) -> None:
+    """All that is asked of one device by itself."""
+    row.read(pynvml, handle, fields.DETAILS)
+    if row.unknown.get(fields.VIOLATIONS.name) == REASONS[NOT_SUPPORTED]:
+        read_violations(pynvml, handle, row)
+    # Of all children on the machine one clock: differences of counters are held against it.
+    row.put("read_at_s", time.monotonic())
+    read_sram(pynvml, handle, row)
+    without_ecc(row)
+    read_memory(pynvml, handle, row)
+
+
 def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
     """Compute and graphics processes; a process that is both stands once."""
     found: dict[int, dict[str, Any]] = {}
@@ -204,6 +282,18 @@ def _is_plausible(process: Any, total_bytes: int | None) -> bool:
     return nvml_sound.whole(1, nvml_sound.LARGEST_PID)(process.pid) and known
 
 
+def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
+    """The handles of a card's MIG instances. Raises Refused where NVML does not count them."""
+    slots = call(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle)
+    if not nvml_sound.whole(0, nvml_sound.MOST_INSTANCES)(slots):
+        raise Refused(f"{SENSELESS}: {slots!r}")
+    for slot in range(slots):
+        try:
+            yield call(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
+        except Refused:  # an empty slot: NOT_FOUND, or INVALID_ARGUMENT from older drivers
+            continue
+
+
 def read_instances(pynvml: Any, handle: Any, card: Row, with_processes: bool) -> list[Row]:
     """The MIG instances of a card, a row each. NVML tells their name, memory and processes; the rest is the card's."""
     rows = []
@@ -211,18 +301,11 @@ def read_instances(pynvml: Any, handle: Any, card: Row, with_processes: bool) ->
     if not mig or not mig["enabled"]:
         return []
     try:
-        slots = call(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle)
+        listed = list(instances(pynvml, handle))
     except Refused as refused:
         card.refuse("mig/instances", refused)
         return []
-    if not nvml_sound.whole(0, nvml_sound.MOST_INSTANCES)(slots):
-        card.unknown["mig/instances"] = f"{SENSELESS}: {slots!r}"
-        return []
-    for slot in range(slots):
-        try:
-            instance = call(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
-        except Refused:  # an empty slot: NOT_FOUND, or INVALID_ARGUMENT from older drivers
-            continue
+    for instance in listed:
         row = Row(parent_uuid=card.device.get("uuid"), pci_address=card.device.get("pci_address"))
         row.read(pynvml, instance, fields.IDENTITY[:2])
         read_memory(pynvml, instance, row)
@@ -249,8 +332,7 @@ def answer(
     for place, (row, handle) in enumerate(rows):
         if handle is None:
             continue
-        row.read(pynvml, handle, fields.DETAILS)
-        read_memory(pynvml, handle, row)
+        read_details(pynvml, handle, row)
         if with_processes:
             read_processes(pynvml, handle, row)
         instances = read_instances(pynvml, handle, row, with_processes)

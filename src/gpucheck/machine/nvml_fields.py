@@ -42,8 +42,8 @@ FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 # one link, whose number is the scope. A Grace Hopper has 10 of 44712 MB/s: NVIDIA gives 450 GB/s for each direction.
 FIELD_C2C_COUNT, FIELD_C2C_STATUS, FIELD_C2C_SPEED = 170, 171, 172
 # NVML_FI_DEV_PERF_POLICY_… of nvml.h: nanoseconds since the driver was loaded in which this held the clock below what
-# was asked for. (nvmlDeviceGetViolationStatus tells the same and goes with CUDA 14; the newer fields
-# NVML_FI_DEV_CLOCKS_EVENT_REASON_… beside these have other numbers from driver to driver.)
+# was asked for. (nvmlDeviceGetViolationStatus tells the same of policies 0 to 5, in this order, and goes with CUDA 14;
+# the newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… beside these have other numbers from driver to driver.)
 VIOLATION_FIELDS = {
     74: "power",
     75: "thermal",
@@ -60,10 +60,18 @@ MOST_NAMED = 100
 
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
+# NVML_FI_DEV_MEMORY_TEMP, and NVML_FI_DEV_PCIE_COUNT_TX_BYTES and …_RX_BYTES of nvml.h. (nvmlDeviceGetPcieThroughput
+# counts for 20 ms at each call, which two readings of these counters need not.)
+FIELD_MEMORY_TEMPERATURE, FIELD_SENT, FIELD_RECEIVED = 82, 197, 198
+
 TEMPERATURE_GPU = 0
-THRESHOLD_SLOWDOWN = 1  # NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: from here on the hardware lowers the clock
+# NVML_TEMPERATURE_THRESHOLD_…: the card switches itself off; the hardware lowers the clock; the driver does, for the
+# memory and for the GPU.
+THRESHOLD_SHUTDOWN, THRESHOLD_SLOWDOWN, THRESHOLD_MEMORY_MAX, THRESHOLD_GPU_MAX = range(4)
 MANY_SINGLE_BIT, DOUBLE_BIT = 0, 1  # why a page was retired: nvmlPageRetirementCause_t
-CLOCK_SM, CLOCK_MEMORY = 1, 2
+# Application clocks are set for the graphics domain, which is that of the SMs.
+CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY = 0, 1, 2
+PERFORMANCE_STATE_UNKNOWN = 32  # NVML_PSTATE_UNKNOWN
 CORRECTED, UNCORRECTED = 0, 1
 VOLATILE, AGGREGATE = 0, 1
 AFFINITY_NODE = 0  # NVML_AFFINITY_SCOPE_NODE
@@ -77,9 +85,14 @@ class NotTold(Exception):
 
 
 class CodeAnswered(Exception):
-    """One of several values asked for in one call was refused with this NVML return code."""
+    """One of several values asked for in one call was refused with this NVML return code.
+
+    Raises ValueError for what is no code.
+    """
 
     def __init__(self, code: int) -> None:
+        if not isinstance(code, int):
+            raise ValueError(code)
         super().__init__(code)
         self.code = code
 
@@ -103,9 +116,21 @@ def _one(name: str, function: str, *arguments: object, convert: Callable[[Any], 
     return Field(name, (Call(function, arguments),), convert)
 
 
+def _value(name: str, field: int, kind: str, convert: Callable[[int], Any] = int) -> Field:
+    """A field that one of NVML's numbered values tells."""
+    return _one(name, "nvmlDeviceGetFieldValues", (field,), convert=lambda values: convert(one_field(values, kind)))
+
+
 def from_milliwatts(value: int) -> float:
     """Watts."""
     return value / 1e3
+
+
+def limit_w(value: int) -> float:
+    """Watts of a power limit. A card that has none answers 0."""
+    if value == 0:
+        raise NotTold("NVML answers 0 W, which is no limit")
+    return from_milliwatts(value)
 
 
 def from_megahertz(value: int) -> float:
@@ -118,6 +143,18 @@ def flag(value: int) -> bool:
     if value not in (0, 1):
         raise ValueError(value)
     return bool(value)
+
+
+def plain_text(value: str | bytes) -> str:
+    """Text; nvidia-ml-py does not decode every answer."""
+    return value if isinstance(value, str) else value.decode("utf-8")
+
+
+def performance_state(value: int) -> int:
+    """0 for the highest clocks to 15."""
+    if value == PERFORMANCE_STATE_UNKNOWN:
+        raise NotTold("NVML does not know it")
+    return value
 
 
 def capability(value: tuple[int, int]) -> str:
@@ -164,6 +201,26 @@ def recovery_action(values: Any) -> str:
     if answer.nvmlReturn:
         raise CodeAnswered(answer.nvmlReturn)
     return _named(RECOVERY_ACTIONS, answer.value.uiVal, "action")
+
+
+def remap_banks(value: Any) -> dict[str, int]:
+    """NVML's five numbers by name."""
+    return {name: getattr(value, name) for name in ("max", "high", "partial", "low", "none")}
+
+
+def window_bytes(memory: Any, name: str) -> int:
+    """A size of the window (BAR1) through which the host sees the card's memory. A card that has none answers 0."""
+    if memory.bar1Total == 0:
+        raise NotTold("NVML answers 0 bytes")
+    return int(getattr(memory, name))
+
+
+def one_field(values: Any, kind: str) -> int:
+    """The one value that was asked for."""
+    (answer,) = values
+    if answer.nvmlReturn:
+        raise CodeAnswered(answer.nvmlReturn)
+    return int(getattr(answer.value, kind))
 
 
 def compute_mode(value: int) -> str:
@@ -216,7 +273,11 @@ IDENTITY: tuple[Field, ...] = (
     _one("pci_address", "nvmlDeviceGetPciInfo", convert=pci_address),
 )
 
+VIOLATIONS = _one("violations_s", "nvmlDeviceGetFieldValues", tuple(VIOLATION_FIELDS), convert=violations)
 _ECC = "nvmlDeviceGetTotalEccErrors"
+_POWER_RANGE = "nvmlDeviceGetPowerManagementLimitConstraints"
+# Announced to go with CUDA 14.
+_APPLICATION, _DEFAULT_APPLICATION = "nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock"
 DETAILS: tuple[Field, ...] = (
     _one("compute_capability", "nvmlDeviceGetCudaComputeCapability", convert=capability),
     _one("utilization_percent", "nvmlDeviceGetUtilizationRates", convert=lambda rates: float(rates.gpu)),
@@ -230,30 +291,52 @@ DETAILS: tuple[Field, ...] = (
         ),
         float,
     ),
+    _value("memory_temperature_celsius", FIELD_MEMORY_TEMPERATURE, "uiVal", float),
+    _one("temperature_margin_celsius", "nvmlDeviceGetMarginTemperature", convert=float),
     _one("slowdown_celsius", "nvmlDeviceGetTemperatureThreshold", THRESHOLD_SLOWDOWN, convert=float),
+    _one("gpu_max_celsius", "nvmlDeviceGetTemperatureThreshold", THRESHOLD_GPU_MAX, convert=float),
+    _one("memory_max_celsius", "nvmlDeviceGetTemperatureThreshold", THRESHOLD_MEMORY_MAX, convert=float),
+    _one("shutdown_celsius", "nvmlDeviceGetTemperatureThreshold", THRESHOLD_SHUTDOWN, convert=float),
+    _one("fan_percent", "nvmlDeviceGetFanSpeed", convert=float),
     _one("power_w", "nvmlDeviceGetPowerUsage", convert=from_milliwatts),
-    _one("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", convert=from_milliwatts),
+    _one("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", convert=limit_w),
+    _one("power_limit_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", convert=limit_w),
+    _one("power_limit_min_w", _POWER_RANGE, convert=lambda limits: limit_w(limits[0])),
+    _one("power_limit_max_w", _POWER_RANGE, convert=lambda limits: limit_w(limits[1])),
+    _one("performance_state", "nvmlDeviceGetPerformanceState", convert=performance_state),
     _one("sm_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_SM, convert=from_megahertz),
     _one("memory_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_MEMORY, convert=from_megahertz),
     _one("max_sm_clock_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_SM, convert=from_megahertz),
     _one("max_memory_clock_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, convert=from_megahertz),
+    _one("application_sm_clock_hz", _APPLICATION, CLOCK_GRAPHICS, convert=from_megahertz),
+    _one("application_memory_clock_hz", _APPLICATION, CLOCK_MEMORY, convert=from_megahertz),
+    _one("default_application_sm_clock_hz", _DEFAULT_APPLICATION, CLOCK_GRAPHICS, convert=from_megahertz),
+    _one("default_application_memory_clock_hz", _DEFAULT_APPLICATION, CLOCK_MEMORY, convert=from_megahertz),
     # Drivers before R535 know only the older name.
     Field(
         "clock_reasons",
         (Call("nvmlDeviceGetCurrentClocksEventReasons"), Call("nvmlDeviceGetCurrentClocksThrottleReasons")),
         clock_reasons,
     ),
+    # How long what held the clock.
+    VIOLATIONS,
     _one("pcie/generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
     _one("pcie/width", "nvmlDeviceGetCurrPcieLinkWidth", convert=lanes),
     _one("pcie/max_generation", "nvmlDeviceGetMaxPcieLinkGeneration"),
     _one("pcie/max_width", "nvmlDeviceGetMaxPcieLinkWidth", convert=lanes),
     _one("pcie/device_max_generation", "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+    _one("pcie/replays", "nvmlDeviceGetPcieReplayCounter"),
+    _value("pcie/sent_bytes", FIELD_SENT, "ullVal"),
+    _value("pcie/received_bytes", FIELD_RECEIVED, "ullVal"),
     _one("ecc/enabled", "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[0])),
+    _one("ecc/enabled_after_reset", "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[1])),
+    _one("ecc/enabled_by_default", "nvmlDeviceGetDefaultEccMode", convert=lambda modes: flag(modes[0])),
     _one("ecc/volatile_corrected", _ECC, CORRECTED, VOLATILE),
     _one("ecc/volatile_uncorrected", _ECC, UNCORRECTED, VOLATILE),
     _one("ecc/aggregate_corrected", _ECC, CORRECTED, AGGREGATE),
     _one("ecc/aggregate_uncorrected", _ECC, UNCORRECTED, AGGREGATE),
     _one("remapped_rows", "nvmlDeviceGetRemappedRows", convert=remapped_rows),
+    _one("remap_banks", "nvmlDeviceGetRowRemapperHistogram", convert=remap_banks),
     # Up to Turing; later parts remap rows instead.
     _one("retired_pages/corrected", "nvmlDeviceGetRetiredPages", MANY_SINGLE_BIT, convert=len),
     _one("retired_pages/uncorrected", "nvmlDeviceGetRetiredPages", DOUBLE_BIT, convert=len),
@@ -267,6 +350,18 @@ DETAILS: tuple[Field, ...] = (
     _one("numa_node", "nvmlDeviceGetMemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node),
     _one("persistence_mode", "nvmlDeviceGetPersistenceMode", convert=flag),
     _one("compute_mode", "nvmlDeviceGetComputeMode", convert=compute_mode),
+    _one("bar1_total_bytes", "nvmlDeviceGetBAR1MemoryInfo", convert=lambda memory: window_bytes(memory, "bar1Total")),
+    _one("bar1_used_bytes", "nvmlDeviceGetBAR1MemoryInfo", convert=lambda memory: window_bytes(memory, "bar1Used")),
+    # What tells one card from another in a rack, and in a ticket.
+    _one("serial", "nvmlDeviceGetSerial"),
+    _one("part_number", "nvmlDeviceGetBoardPartNumber"),
+    _one("vbios_version", "nvmlDeviceGetVbiosVersion"),
+    _one("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", convert=plain_text),
+    _one("minor_number", "nvmlDeviceGetMinorNumber"),
+)
+# What an errors' counter holds where ECC is on; where it is off, NVML answers 0 or refuses.
+ECC_COUNTERS = tuple(
+    f"ecc/{span}_{kind}" for span in ("volatile", "aggregate") for kind in ("corrected", "uncorrected")
 )
 
 # Between the device and its own CPU, where there is such a link; no field of Device.
@@ -280,11 +375,9 @@ C2C = _one(
     convert=c2c_rate,
 )
 
-# How long what held the clock; read again and again beside a measurement, and no field of Device either.
-VIOLATIONS = _one("violations_s", "nvmlDeviceGetFieldValues", tuple(VIOLATION_FIELDS), convert=violations)
-
-# Fields of Device that are read apart, by `nvml_links`.
+# Fields of Device that are read apart, by `nvml_links`; and one whose answer is a struct to be filled.
 LINKS = ("fabric", "nvlinks")
+SRAM = "sram_ecc"
 
 # The fields of Device that NVML alone tells; where there is no NVML they share one reason. Memory is read apart.
 NVML_ONLY = (
@@ -292,6 +385,8 @@ NVML_ONLY = (
     *dict.fromkeys(
         field.name.split("/")[0] for field in DETAILS if field.name not in ("compute_capability", "numa_node")
     ),
+    SRAM,
+    "read_at_s",
     *LINKS,
 )
 MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ctypes import byref
 from typing import Any
 
 from gpucheck.machine.nvml_row import (
@@ -10,10 +9,12 @@ from gpucheck.machine.nvml_row import (
     MISSHAPEN,
     NOT_SUPPORTED,
     SENSELESS,
+    VERSION_MISMATCH,
     Refused,
     Row,
     call,
     checked,
+    filled,
     refusal,
 )
 
@@ -39,7 +40,6 @@ FABRIC_HEALTH = {
     6: "access_timeout_recovery",
 }
 INCORRECT_CONFIGURATION_SHIFT = 8  # four bits, of which 0 and 1 are no problem
-VERSION_MISMATCH = 25
 # The struct and the function that fills it, the newer first; the older has no health.
 FABRIC_CALLS = (
     ("c_nvmlGpuFabricInfoV_t", "nvmlDeviceGetGpuFabricInfoV"),
@@ -67,21 +67,12 @@ def fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
     """The state of the fabric that this GPU belongs to. Raises Refused, also where it belongs to none."""
     for struct, function in FABRIC_CALLS:
         try:
-            return _fabric(pynvml, _filled(pynvml, handle, struct, function))
+            return _fabric(pynvml, filled(pynvml, handle, struct, function))
         except Refused as error:
             refused = error
             if error.code not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
                 break
     raise refused
-
-
-def _filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
-    made = getattr(pynvml, struct, None)
-    if made is None:
-        raise Refused(f"this nvidia-ml-py has no {struct}", FUNCTION_NOT_FOUND)
-    info = made()
-    call(pynvml, function, handle, byref(info))
-    return info
 
 
 def _fabric(pynvml: Any, info: Any) -> dict[str, Any]:

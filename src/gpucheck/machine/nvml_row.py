@@ -5,6 +5,7 @@ For the children that read NVML; `pynvml` is handed to everything here.
 
 from __future__ import annotations
 
+from ctypes import byref
 from typing import Any
 
 from gpucheck.machine import nvml_fields as fields
@@ -24,16 +25,19 @@ STATES = {15: "lost", 16: "reset required"}
 # The state of a card that a container's or a scheduler's rules keep from us.
 NOT_ACCESSIBLE = "not accessible here (no permission)"
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 2, 3, 4
-INSUFFICIENT_SIZE, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 7, 12, 13
+INSUFFICIENT_SIZE, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, VERSION_MISMATCH = 7, 12, 13, 25
 # What a converter raises for an answer of another shape than NVML's.
 MISSHAPEN = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 NO_SUCH_CALL = "this nvidia-ml-py has no "
 SENSELESS = "NVML's answer makes no sense"
+ECC_OFF = "ECC is off: nothing is counted"
+OTHER_STRUCT = "the driver's NVML has another version of this structure"
 
 
 def applies(reason: str) -> bool:
     """Whether a question that was refused for this reason has an answer on this device: it is then not known."""
-    told = (REASONS[INVALID_ARGUMENT], REASONS[NOT_SUPPORTED], REASONS[FUNCTION_NOT_FOUND])
+    codes = (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
+    told = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
     return reason not in told and not reason.startswith(NO_SUCH_CALL)
 
 
@@ -62,6 +66,16 @@ def call(pynvml: Any, function: str, *arguments: object, **named: object) -> Any
         raise refusal(pynvml, error.value) from error
     except UnicodeDecodeError as error:
         raise Refused("NVML's text cannot be read") from error
+
+
+def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
+    """A struct of nvidia-ml-py, filled by one of its functions. Raises Refused."""
+    made = getattr(pynvml, struct, None)
+    if made is None:
+        raise Refused(f"{NO_SUCH_CALL}{struct}", FUNCTION_NOT_FOUND)
+    info = made()
+    call(pynvml, function, handle, byref(info))
+    return info
 
 
 def ask(pynvml: Any, handle: Any, field: fields.Field) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpucheck import links
 from gpucheck.machine import kernel_driver, nvml, nvml_fields
-from gpucheck.machine.nvml_row import Refused, Row
+from gpucheck.machine.nvml_row import Refused, Row, call
 from gpucheck.machine.speaking import claim_stdout
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.
@@ -37,6 +37,8 @@ DEVICES = Path("/sys/bus/pci/devices")
 ENERGY = nvml_fields.Field(
     "energy_j", (nvml_fields.Call("nvmlDeviceGetTotalEnergyConsumption"),), lambda millijoules: millijoules / 1e3
 )
+# What the energy counter is to a MIG instance.
+OF_CARD = "counted for the whole card, not for its MIG instances"
 
 
 def card_width(address: str | None) -> int | None:
@@ -56,8 +58,11 @@ def card_width(address: str | None) -> int | None:
 class Sampler:
     """Reads the device again and again in a thread."""
 
-    def __init__(self, pynvml: Any, handle: Any) -> None:
+    def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False) -> None:
         self._pynvml, self._handle = pynvml, handle
+        # Energy is the whole card's, of whatever its other instances do; clock, heat and link are shared.
+        self._fields = (*FIELDS, nvml_fields.VIOLATIONS) if of_card else (*FIELDS, ENERGY, nvml_fields.VIOLATIONS)
+        self._unknown = {ENERGY.name: OF_CARD} if of_card else {}
         self._lock = threading.Lock()
         self._kept: list[dict[str, Any]] = []
         self._once = Row()
@@ -97,11 +102,12 @@ class Sampler:
         """One reading; its time is the middle of its taking, on the clock of `Accel.host_now`."""
         began = time.perf_counter()
         row = Row()
-        row.read(self._pynvml, self._handle, (*FIELDS, ENERGY, nvml_fields.VIOLATIONS))
+        row.read(self._pynvml, self._handle, self._fields)
         link = {**row.device.get("pcie", {}), **self._once.device.get("pcie", {})}
         at_s = (began + time.perf_counter()) / 2
         once = {name: self._once.device.get(name) for name in ("max_sm_clock_hz", nvml_fields.C2C.name)}
-        return {**row.device, **once, "pcie": link, "at_s": at_s, "unknown": {**self._once.unknown, **row.unknown}}
+        unknown = {**self._once.unknown, **row.unknown, **self._unknown}
+        return {**row.device, **once, "pcie": link, "at_s": at_s, "unknown": unknown}
 
     def take(self) -> list[dict[str, Any]]:
         """What was read since the last time, in order."""
@@ -110,12 +116,30 @@ class Sampler:
         return sorted(taken, key=lambda sample: float(sample["at_s"]))
 
 
-def find(pynvml: Any, uuid: str) -> Any:
-    """The handle of the device with this UUID. Raises Refused where NVML has none."""
-    handles = [handle for row, handle in nvml.identify(pynvml) if row.device.get("uuid") == uuid]
-    if not handles or handles[0] is None:
-        raise Refused(f"NVML lists no device {uuid}")
-    return handles[0]
+def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
+    """The handle of the device with this UUID, and whether it is the card of a MIG instance that has it.
+
+    NVML answers what is sampled for cards alone. Raises Refused where it lists no such device.
+    """
+    cards = [(row.device.get("uuid"), handle) for row, handle in nvml.identify(pynvml) if handle is not None]
+    for known, handle in cards:
+        if known == uuid:
+            return handle, False
+    for _, handle in cards:
+        if uuid in _instances(pynvml, handle):
+            return handle, True
+    raise Refused(f"NVML lists no device {uuid}")
+
+
+def _instances(pynvml: Any, handle: Any) -> list[str]:
+    """The UUIDs of a card's MIG instances; none where NVML does not tell any."""
+    found = []
+    try:
+        for instance in nvml.instances(pynvml, handle):
+            found.append(call(pynvml, "nvmlDeviceGetUUID", instance))
+    except Refused:  # a card that has no such mode
+        return found
+    return found
 
 
 def main() -> int:
@@ -130,7 +154,8 @@ def main() -> int:
         started = nvml.start(pynvml)
         if started["code"]:
             raise Refused(str(started["error"]))
-        sampler = Sampler(pynvml, find(pynvml, sys.argv[1]))
+        handle, of_card = find(pynvml, sys.argv[1])
+        sampler = Sampler(pynvml, handle, of_card=of_card)
     except Refused as refused:
         say({"error": refused.reason})
         return 0

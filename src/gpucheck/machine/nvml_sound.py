@@ -67,6 +67,16 @@ def _violations(value: Any) -> bool:
     return all(one is None or number(0, 2**62 / 1e9)(one) for one in value.values())
 
 
+def _each(sound: Sound) -> Sound:
+    """Whether every value of a mapping is sound."""
+    return lambda value: all(map(sound, value.values()))
+
+
+def _sram(value: Any) -> bool:
+    numbers = {name: part for name, part in value.items() if name not in ("threshold_exceeded", "sources")}
+    return flag(value["threshold_exceeded"]) and _each(count)(numbers) and _each(count)(value["sources"])
+
+
 count = whole(0, 2**62)
 _rows = whole(0, 2**32 - 2)
 _bytes = whole(0, WHOLE_CARD_BYTES)
@@ -83,25 +93,41 @@ SOUND: dict[str, Sound] = {
     "utilization_percent": _percent,
     "memory_utilization_percent": _percent,
     "temperature_celsius": number(-100, 300),
-    "slowdown_celsius": number(1, 300),
+    "memory_temperature_celsius": number(1, 300),
+    "temperature_margin_celsius": number(-300, 300),
+    **dict.fromkeys(("slowdown_celsius", "gpu_max_celsius", "memory_max_celsius", "shutdown_celsius"), number(1, 300)),
+    # The share of what is the loudest that it should be: the manual of nvidia-smi says that it may exceed 100.
+    "fan_percent": number(0, 1000),
     "power_w": _watts,
-    "power_limit_w": _watts,
+    **dict.fromkeys(("power_limit_w", "power_limit_default_w", "power_limit_min_w", "power_limit_max_w"), _watts),
+    "performance_state": whole(0, 15),
     "sm_clock_hz": _clock,
     "memory_clock_hz": _clock,
     "max_sm_clock_hz": _clock,
     "max_memory_clock_hz": _clock,
+    "application_sm_clock_hz": _clock,
+    "application_memory_clock_hz": _clock,
+    "default_application_sm_clock_hz": _clock,
+    "default_application_memory_clock_hz": _clock,
     "clock_reasons": _reasons,
     "pcie/generation": _generation,
     "pcie/width": _width,
     "pcie/max_generation": _generation,
     "pcie/max_width": _width,
     "pcie/device_max_generation": _generation,
+    "pcie/replays": _rows,
+    "pcie/sent_bytes": count,
+    "pcie/received_bytes": count,
     "ecc/enabled": flag,
+    "ecc/enabled_after_reset": flag,
+    "ecc/enabled_by_default": flag,
     "ecc/volatile_corrected": count,
     "ecc/volatile_uncorrected": count,
     "ecc/aggregate_corrected": count,
     "ecc/aggregate_uncorrected": count,
+    "sram_ecc": _sram,
     "remapped_rows": _remapped,
+    "remap_banks": _each(_rows),
     "retired_pages/corrected": _rows,
     "retired_pages/uncorrected": _rows,
     "retired_pages/pending": flag,
@@ -110,6 +136,13 @@ SOUND: dict[str, Sound] = {
     "numa_node": whole(0, 1023),
     "persistence_mode": flag,
     "compute_mode": text,
+    "bar1_total_bytes": _bytes,
+    "bar1_used_bytes": _bytes,
+    "serial": text,
+    "part_number": text,
+    "vbios_version": text,
+    "gsp_firmware_version": text,
+    "minor_number": whole(0, 2**20),
     "memory_total_bytes": _bytes,
     "memory_used_bytes": _bytes,
     "memory_free_bytes": _bytes,

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpucheck.machine import child, driver_files, kernel_log
@@ -39,7 +39,8 @@ MODULE_PLACES = (
 FABRIC_MANAGER = "nv-fabricmanage"
 # These open at once: a card's own node may first have to wake the card, and NVML has opened it already.
 OPENED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
-OPEN_TIMEOUT_S = 5.0
+# Opening takes microseconds, and a Python for it starts within a second on a busy machine.
+OPEN_TIMEOUT_S = 3.0
 # In a child: a wedged driver may let an open wait for ever.
 OPEN_PROGRAM = """
 import os, sys
@@ -89,7 +90,8 @@ class Stack:
     kernels that have NVIDIA's module on disk, `parameters` those of its memory module. `log` is the kernel's lines
     about the driver, None with `log_error` where it may not be read.
 
-    `path_libraries` were found in LD_LIBRARY_PATH, which the loader asks first, `libraries` where it looks next;
+    `path_folders` are the folders of LD_LIBRARY_PATH, from what they really are to what is written there;
+    `path_libraries` were found in them, which the loader asks first, `libraries` where it looks next;
     `stray_libraries` are on disk where it does not look, `unlinked` are versioned files without the name that programs
     ask for, `cached` the paths in the loader's cache.
 
@@ -105,6 +107,7 @@ class Stack:
     parameters: Mapping[str, str] | None = None
     nodes: tuple[Node, ...] = ()
     libraries: tuple[Library, ...] = ()
+    path_folders: Mapping[str, str] = field(default_factory=dict)
     path_libraries: tuple[Library, ...] = ()
     stray_libraries: tuple[Library, ...] = ()
     unlinked: tuple[Library, ...] = ()
@@ -150,6 +153,7 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         parameters=_parameters(root),
         nodes=_nodes(root),
         libraries=driver_files.searched(root),
+        path_folders=driver_files.folders_of(library_path),
         path_libraries=driver_files.from_path(root, library_path),
         stray_libraries=driver_files.elsewhere(root),
         unlinked=driver_files.unlinked(root),

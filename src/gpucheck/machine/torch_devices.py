@@ -40,6 +40,8 @@ def read(timeout_s: float = TIMEOUT_S) -> TorchDevices:
         return TorchDevices(error=f"Python cannot be started to ask torch ({error.strerror or error})")
     if result.timed_out:
         return TorchDevices(error=f"torch did not answer within {timeout_s:g} s")
+    if (sent := child.sent_signal(result.returncode)) is not None:
+        return TorchDevices(error=f"the process that asks torch was ended from outside ({sent})")
     lines = result.stdout.strip().splitlines()
     if result.returncode != 0 or not lines:
         words = result.stderr.strip().splitlines() or [f"exit {result.returncode}"]

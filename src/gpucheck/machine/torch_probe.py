@@ -37,18 +37,26 @@ class TorchProbe:
     """What the diagnosed interpreter and its torch say. None is not known, mostly because an earlier step failed.
 
     `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early,
-    or `timed_out`, after `limit_s` seconds for all steps together.
+    or `timed_out`, after `limit_s` seconds for all steps together. `not_awaited` is why it was given up before that,
+    which says nothing of torch: its answer had become pointless, or its process was ended from outside.
     `active_elsewhere` is the variable that names another active environment than this interpreter's.
     `versions` are those of installed distributions by name, several for one that is installed twice. `shadowed_by` are
     files in the current folder that hide torch or a module of the standard library. `other` is an accelerator that is
     none of CUDA's, `xpu` or `mps`. `warnings` are what torch printed while it was asked. `foreign_libraries` are CUDA's
-    libraries that were loaded from elsewhere although the environment has its own. `has_compiler` and
+    libraries that were loaded from elsewhere although the environment has its own, or should have, `foreign_folders`
+    the entries of LD_LIBRARY_PATH by which they were found. `runtime` is the version of the libcudart that is loaded,
+    `cudnn_missing` are parts of the loaded cuDNN that the loader will not find. `missing_files` are libraries that
+    installed packages (`NAME==VERSION`) recorded and that are gone, `unmet` the packages that torch asks for in exactly
+    one version, with the one that is there; None for none. `externally_managed` is whether the interpreter is the
+    system's own, which pip may not change; `torch_folders` are all torches on its path, the one that is imported first,
+    `pythonpath_torch` the entries of PYTHONPATH by which any is found. `has_compiler` and
     `cache_has_libcuda` are what triton looks for.
     """
 
     stage: str = "start"
     error: str | None = None
     timed_out: bool = False
+    not_awaited: str | None = None
     limit_s: float | None = None
     executable: str | None = None
     python: str | None = None
@@ -70,21 +78,40 @@ class TorchProbe:
     capabilities: Mapping[str, str] | None = None
     names: Mapping[str, str] | None = None
     foreign_libraries: tuple[str, ...] = ()
+    foreign_folders: tuple[str, ...] = ()
+    runtime: str | None = None
+    cudnn_missing: tuple[str, ...] = ()
+    missing_files: Mapping[str, tuple[str, ...]] | None = None
+    unmet: Mapping[str, str | None] | None = None
     libcuda: str | None = None
     kernels: tuple[KernelRun, ...] = ()
+    externally_managed: bool | None = None
+    has_pip: bool | None = None
+    torch_folders: tuple[str, ...] = ()
+    pythonpath_torch: tuple[str, ...] = ()
     has_compiler: bool | None = None
     cache_has_libcuda: bool | None = None
     import_s: float | None = None
 
 
 def probe(
-    python: str | None = None, *, env: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+    python: str | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+    cut: child.Cut | None = None,
 ) -> TorchProbe:
-    """Ask the torch of `python` (this interpreter without it). Raises OSError where that cannot be started."""
+    """Ask the torch of `python` (this interpreter without it), until `cut` if another thread sets it.
+
+    Raises OSError where it cannot be started.
+    """
     # As a user's own process starts it: with the current folder on the path, where a stray file may shadow torch.
     argv = [python or sys.executable, "-c", PROGRAM.read_text(encoding="utf-8")]
-    ended = child.run(argv, timeout_s, env=env)
-    return replace(heard(ended), limit_s=timeout_s)
+    ended = child.run(argv, timeout_s, env=env, cut=cut)
+    found = replace(heard(ended), limit_s=timeout_s)
+    if found.timed_out and cut is not None and cut.reason is not None:
+        return replace(found, timed_out=False, not_awaited=cut.reason)
+    return found
 
 
 def said(stdout: str) -> dict[str, Any]:
@@ -107,6 +134,9 @@ def heard(ended: child.ChildResult) -> TorchProbe:
         return found
     if ended.timed_out:
         return replace(found, timed_out=True)
+    if (sent := child.sent_signal(ended.returncode)) is not None and found.error is None:
+        often = ", often by the kernel for want of memory" if sent == "SIGKILL" else ""
+        return replace(found, not_awaited=f"the process that asks torch was ended from outside ({sent}{often})")
     return replace(found, error=found.error or how_it_ended(ended))
 
 

@@ -14,13 +14,36 @@ FOLDER = [sys.path.pop(0)] if __name__ == "__main__" and sys.path[:1] == [""] el
 import glob  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
+import re  # noqa: E402
 import time  # noqa: E402
 from typing import Any  # noqa: E402
 
 CLAIMED = 1  # where the answer goes
 
 DISTRIBUTIONS = ("torch", "torchvision", "torchaudio", "triton", "pynvml", "nvidia-ml-py")
-CUDA_LIBRARIES = ("libcudart", "libcublas", "libcudnn", "libnvJitLink", "libcusparse", "libcufft", "libnccl")
+CUDA_LIBRARIES = (
+    "libcudart",
+    "libcublas",
+    "libcudnn",
+    "libnvrtc",
+    "libnvJitLink",
+    "libcusparse",
+    "libcusolver",
+    "libcufft",
+    "libcurand",
+    "libnccl",
+)
+# What libcudnn loads by name at the first convolution, by its major version: cuDNN's documentation, "API Overview". The
+# engines are left out: NVIDIA's smaller packages do without some.
+CUDNN_PARTS = {
+    8: ("ops_infer", "ops_train", "cnn_infer", "cnn_train", "adv_infer", "adv_train"),
+    9: ("graph", "ops", "cnn", "adv", "heuristic"),
+}
+# The records of what pip installed that brings torch's libraries.
+PACKAGES = ("torch-*.dist-info", "nvidia_*.dist-info")
+# How torch asks for exactly one version of a package: `nvidia-cudnn-cu12==9.10.2.21; platform_system == "Linux"`, with
+# brackets in older metadata.
+PINNED = re.compile(r"(nvidia[\w.-]*|cuda-toolkit)\s*(?:\[[^]]*\])?\s*\(?==\s*([\w.+!]+)\)?\s*(?:;(.*))?$")
 
 
 def say(**parts: Any) -> None:
@@ -52,6 +75,24 @@ def torch_folder() -> str | None:
     return os.path.dirname(spec.origin) if spec is not None and spec.origin else None
 
 
+def torch_places() -> tuple[list[str], list[str]]:
+    """The folders of every torch on the path, in its order, and the entries of PYTHONPATH that hold one."""
+    folders: dict[str, str] = {}
+    for place in sys.path:
+        if place and os.path.isfile(os.path.join(place, "torch", "__init__.py")):
+            folders.setdefault(os.path.realpath(place), os.path.join(place, "torch"))
+    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return list(folders.values()), [part for part in given if os.path.realpath(part) in folders]
+
+
+def is_managed() -> bool:
+    """Whether this is a system's own interpreter that pip is kept from: PEP 668."""
+    import sysconfig
+
+    marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
+    return sys.prefix == sys.base_prefix and os.path.exists(marker)
+
+
 def distributions() -> dict[str, list[str]]:
     """Versions of what is installed under the names that matter; more than one where metadata stands twice."""
     from importlib import metadata
@@ -77,26 +118,158 @@ def tools() -> tuple[bool, bool | None]:
         return compiler, None
 
 
-def mapped(folder: str) -> tuple[list[str], str | None]:
-    """CUDA's libraries in this process from elsewhere although the environment has its own, and the libcuda in use."""
-    foreign: list[str] = []
-    libcuda = None
+def mapped_files() -> list[str]:
+    """The files that are loaded in this process (Linux)."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            paths = {line.split(None, 5)[-1].strip() for line in file if "/" in line}
+            return sorted({line.split(None, 5)[-1].strip() for line in file if "/" in line})
     except OSError:
-        return foreign, libcuda
+        return []
+
+
+def stem(path: str) -> str:
+    """`libcudart` of `/x/libcudart.so.12.8.90`."""
+    return os.path.basename(path).partition(".so")[0]
+
+
+def library_path() -> dict[str, str]:
+    """The folders of LD_LIBRARY_PATH, from what they really are to what is written there."""
+    written = [part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part]
+    return {os.path.realpath(part): part for part in reversed(written)}
+
+
+def loaded(folder: str, brings_its_own: bool) -> dict[str, Any]:
+    """What is loaded of CUDA's libraries and where from; `folder` is torch's.
+
+    Foreign is what lies outside of the environment although that has its own, or should have: `brings_its_own` is
+    whether this torch is a wheel that has them installed beside it.
+    """
     site = os.path.dirname(folder)
-    own = glob.glob(os.path.join(site, "nvidia", "*", "lib", "lib*")) + glob.glob(os.path.join(folder, "lib", "lib*"))
-    stems = {os.path.basename(path).partition(".so")[0] for path in own}
-    inside = os.path.realpath(site) + os.sep
-    for path in sorted(paths):
-        name = os.path.basename(path)
-        if name.startswith("libcuda.so"):
+    places = [os.path.join(place, "nvidia", "*", "lib") for place in sys.path] + [os.path.join(folder, "lib")]
+    own = [path for place in places for path in glob.glob(os.path.join(place, "lib*"))]
+    stems = {stem(path) for path in own}
+    inside = [os.path.realpath(site)]
+    if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):  # conda's libraries lie beside Python's
+        inside.append(os.path.realpath(sys.prefix))
+    # An installer may have put links there, to files of its cache.
+    known = {os.path.realpath(path) for path in own}
+    foreign: list[str] = []
+    libcuda = None
+    files = mapped_files()
+    for path in files:
+        if os.path.basename(path).startswith("libcuda.so"):
             libcuda = path
-        elif name.startswith(CUDA_LIBRARIES) and not path.startswith(inside) and name.partition(".so")[0] in stems:
+        elif not os.path.basename(path).startswith(CUDA_LIBRARIES) or path in known:
+            continue
+        elif not path.startswith(tuple(place + os.sep for place in inside)) and (stem(path) in stems or brings_its_own):
             foreign.append(path)
-    return foreign, libcuda
+    written = library_path()
+    by_variable = [written[place] for place in map(os.path.dirname, foreign) if place in written]
+    return {
+        "foreign_libraries": foreign,
+        "foreign_folders": list(dict.fromkeys(by_variable)),
+        "libcuda": libcuda,
+        "runtime": runtime_version(files),
+        "cudnn_missing": cudnn_missing(files),
+    }
+
+
+def runtime_version(files: list[str]) -> str | None:
+    """The version of the libcudart that is loaded; it starts no driver to tell it."""
+    import ctypes
+
+    for path in files:
+        if stem(path) == "libcudart":
+            version = ctypes.c_int()
+            try:
+                code = ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
+            except (OSError, AttributeError):
+                return None
+            return None if code else f"{version.value // 1000}.{version.value % 1000 // 10}"
+    return None
+
+
+def cudnn_missing(files: list[str]) -> list[str]:
+    """Parts of the cuDNN that is loaded which are neither beside it nor where the loader looks."""
+    found = next((path for path in files if stem(path) == "libcudnn"), None)
+    major = re.match(r"libcudnn\.so\.(\d+)", os.path.basename(found or ""))
+    if found is None or major is None or os.environ.get("CUDNN_LIB_CONFIG"):
+        return []
+    folders = [os.path.dirname(found), *library_path()]
+    try:
+        with open("/etc/ld.so.cache", "rb") as file:
+            cache = file.read()
+    except OSError:
+        cache = b""
+    names = [f"libcudnn_{part}.so.{major[1]}" for part in CUDNN_PARTS.get(int(major[1]), ())]
+    here = {stem(path) for path in files}
+    return [
+        name
+        for name in names
+        if stem(name) not in here
+        and name.encode() not in cache
+        and not any(os.path.exists(os.path.join(folder, name)) for folder in folders)
+    ]
+
+
+def requirements() -> list[tuple[str, str]]:
+    """The packages of CUDA's libraries that torch asks for in exactly one version, by its metadata."""
+    import platform
+    from importlib import metadata
+
+    try:
+        asked = metadata.requires("torch") or []
+    except metadata.PackageNotFoundError:
+        return []
+    found = []
+    for text in asked:
+        match = PINNED.match(text)
+        marker = (match[3] or "") if match else ""
+        machine = re.search(r"platform_machine\s*==\s*[\"'](\w+)", marker)
+        elsewhere = machine is not None and machine[1] != platform.machine()
+        # A marker of another kind may not hold here: nothing is concluded from it.
+        if match and not elsewhere and not re.search(r"extra|python_version|win32|Windows", marker):
+            found.append((match[1], match[2]))
+    return found
+
+
+def missing_files() -> dict[str, list[str]]:
+    """Libraries that torch's and NVIDIA's packages recorded as theirs and that are gone, by package."""
+    from importlib import metadata
+    from pathlib import Path
+
+    found = {}
+    records = [path for place in sys.path for name in PACKAGES for path in glob.glob(os.path.join(place, name))]
+    for one in (metadata.Distribution.at(Path(path)) for path in records):
+        # Conda moves what a wheel recorded.
+        if (one.read_text("INSTALLER") or "").strip() == "conda":
+            continue
+        # The record of torch has ten thousand lines: only those of libraries are looked at.
+        lines = (line.partition(",")[0] for line in (one.read_text("RECORD") or "").splitlines() if ".so" in line)
+        gone = [line for line in lines if is_library(line) and not os.path.exists(str(one.locate_file(line)))]
+        if gone:
+            found[one.metadata["Name"] + "==" + one.version] = [str(one.locate_file(line)) for line in gone]
+    return found
+
+
+def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
+    """Which of these packages are not there in the version asked for, and the version that is; None for none."""
+    from importlib import metadata
+
+    found: dict[str, str | None] = {}
+    for name, wanted in asked:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            version = None
+        if version != wanted:
+            found[name + "==" + wanted] = version
+    return found
+
+
+def is_library(path: str) -> bool:
+    """Whether a file of this name is a shared library."""
+    return re.search(r"(^|/)lib[^/]*\.so[.\d]*$", path) is not None
 
 
 def active_elsewhere() -> str | None:
@@ -138,15 +311,21 @@ def run(torch: Any, device: str) -> str | None:
 
 def main() -> None:
     """Look for torch, import it, ask it, and run a kernel on each of its devices."""
+    from importlib import util
+
     stray = shadowing() if FOLDER else []
     compiler, cached = tools()
     versions = distributions()
+    asked, gone, managed = requirements(), missing_files(), is_managed()
+    has_pip = util.find_spec("pip") is not None
+    folders, given = torch_places()
     # From here on as in a process of the user's: what hides a module hides it from torch.
     sys.path[:0] = FOLDER
     hidden = {os.path.splitext(name)[0] for name in stray}
     for name in set(sys.modules) - AT_START:
         if name.partition(".")[0] in hidden:
             del sys.modules[name]
+    found = torch_folder()
     say(
         stage="find",
         executable=sys.executable,
@@ -155,10 +334,15 @@ def main() -> None:
         active_elsewhere=active_elsewhere(),
         shadowed_by=stray,
         versions=versions,
+        externally_managed=managed,
+        has_pip=has_pip,
+        torch_folders=folders,
+        pythonpath_torch=given,
         has_compiler=compiler,
         cache_has_libcuda=cached,
-        path=torch_folder(),
+        path=found,
     )
+    say(missing_files=gone, unmet=unmet(asked))
     say(stage="import")
     began = time.monotonic()
     import warnings
@@ -166,8 +350,12 @@ def main() -> None:
     caught: list[str] = []
     warnings.showwarning = lambda message, *_, **__: caught.append(str(message))
     warnings.simplefilter("always")
-    import torch
-
+    try:
+        import torch
+    except Exception:
+        # Which libraries it met so far is what a failed import mostly comes of.
+        say(**loaded(found or "", bool(asked)))
+        raise
     folder = os.path.dirname(getattr(torch, "__file__", None) or "")
     version = getattr(torch, "version", None)
     say(
@@ -182,7 +370,6 @@ def main() -> None:
     architectures = list(torch.cuda.get_arch_list()) if hasattr(torch.cuda, "get_arch_list") else None
     available, count = torch.cuda.is_available(), torch.cuda.device_count()
     other, others = other_accelerator(torch)
-    foreign, libcuda = mapped(folder)
     say(
         stage="run",
         available=available,
@@ -191,8 +378,7 @@ def main() -> None:
         other_count=others,
         architectures=architectures,
         warnings=caught,
-        foreign_libraries=foreign,
-        libcuda=libcuda,
+        **loaded(folder, bool(asked)),
     )
     kernels: list[dict[str, str | None]] = []
     names, capabilities = {}, {}
@@ -206,8 +392,7 @@ def main() -> None:
         say(names=names, capabilities=capabilities)
         kernels.append({"device": device, "error": run(torch, device)})
         say(kernels=kernels, warnings=caught)
-    foreign, libcuda = mapped(folder)
-    say(stage="end", warnings=caught, kernels=kernels, foreign_libraries=foreign, libcuda=libcuda)
+    say(stage="end", warnings=caught, kernels=kernels, **loaded(folder, bool(asked)))
 
 
 if __name__ == "__main__":
@@ -215,6 +400,8 @@ if __name__ == "__main__":
     os.dup2(2, 1)  # what an import prints belongs to stderr
     try:
         main()
+    except KeyboardInterrupt:  # a signal from outside is no word of torch's
+        raise
     except BaseException as error:  # the last words of a patient, SystemExit too
         say(error=told(error))
         raise SystemExit(1) from error

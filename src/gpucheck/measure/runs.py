@@ -27,6 +27,7 @@ def merge(reports: Sequence[Report]) -> Report:
         measurements=merged_measurements(reports),
         findings=merged_findings(reports),
         notices=tuple(dict.fromkeys(notice for one in reports for notice in one.notices)),
+        faults=tuple(fault for one in reports for fault in one.faults),
     )
 
 
@@ -88,6 +89,11 @@ def medians(one: Measurement) -> list[float]:
 def lower_quartiles(one: Measurement) -> list[float]:
     """The lower quartile of each run's time per call, seconds: what other work on the machine adds to it least."""
     return [stats.quantile(run.samples_s, 0.25) / run.calls_per_sample for run in one.runs if run.samples_s]
+
+
+def fastest(one: Measurement) -> float | None:
+    """The shortest time per call of all windows, seconds; None without one."""
+    return min((sample / run.calls_per_sample for run in one.runs for sample in run.samples_s), default=None)
 
 
 def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:

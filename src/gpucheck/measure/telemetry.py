@@ -19,6 +19,7 @@ from gpucheck.report.measurement import Run
 TAKE_TIMEOUT_S = 1.0
 # The energy counter is renewed some ten times a second: over two seconds that is a few percent.
 ENERGY_SPAN_S = 2.0
+ROW_TOO_SHORT = f"the row is shorter than the {ENERGY_SPAN_S:g} s over which energy is counted"
 
 # nvml.h: the clock is lower than asked for, to protect the device.
 THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -197,13 +198,25 @@ def is_below_maximum(telemetry: Mapping[str, Any]) -> bool:
 def _power(samples: Sequence[Sample], windows: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
     """Mean power from the energy counter over the whole row; None where it is too short or the counter is not there."""
     first, last = windows[0][0], windows[-1][0] + windows[-1][1]
-    counted = [one for one in samples if first <= one["at_s"] <= last and one.get("energy_j") is not None]
+    if last - first < ENERGY_SPAN_S:
+        return None, ROW_TOO_SHORT
+    within = [one for one in samples if first <= one["at_s"] <= last]
+    counted = [one for one in within if one.get("energy_j") is not None]
     if not counted:
-        return None, "the energy counter was not read"
+        refused = [reason for one in within if (reason := one.get("unknown", {}).get("energy_j"))]
+        return (
+            None,
+            f"the energy counter: {refused[-1]}" if refused else "no reading of the energy counter fell within it",
+        )
     span_s = counted[-1]["at_s"] - counted[0]["at_s"]
     if span_s < ENERGY_SPAN_S:
-        return None, f"the row is shorter than the {ENERGY_SPAN_S:g} s over which energy is counted"
-    return (counted[-1]["energy_j"] - counted[0]["energy_j"]) / span_s, ""
+        return (
+            None,
+            f"the readings of the energy counter span {span_s:.1f} s of the row, and {ENERGY_SPAN_S:g} s are needed",
+        )
+    joules = counted[-1]["energy_j"] - counted[0]["energy_j"]
+    # Loaded again, the driver counts anew.
+    return (joules / span_s, "") if joules > 0 else (None, "the energy counter ran backwards or stood still")
 
 
 def _violations(

@@ -57,7 +57,7 @@ def _one_device(found: dict[str, Any]) -> list[Block]:
     laid_out: list[Block] = [Line(_subject(found)), Line()]
     if found["trials"]:
         laid_out += [_trials(found), Line()]
-    if found["max_batch_size"] is not None:
+    if found["max_batch_size"] is not None or found.get("at_least") is not None:
         laid_out += [Line(text) for text in (_answer(found), *_below(found))]
         drawn = batch_size_curves.curves(found)
         laid_out += [Line(), *drawn] if drawn else []
@@ -105,11 +105,21 @@ def _result(trial: dict[str, Any]) -> Cell:
 
 
 def _answer(found: dict[str, Any]) -> str:
-    """The answer in one line: the largest, the one to use, and the smallest that is nearly as fast."""
-    axis = (found.get("axis") or {}).get("name")
-    largest = f"largest {axis}" if axis else "largest"
-    largest += " that trains" if found["mode"] == "train" else " that infers"
-    parts = [f"{largest}: {found['max_batch_size']}" + ("" if found["confirmed"] else " (not confirmed)")]
+    """The answer in one line: the largest, the one to use, and the smallest that is nearly as fast.
+
+    Where more may fit, what fits at least, and what is predicted.
+    """
+    axis, does = (found.get("axis") or {}).get("name"), "trains" if found["mode"] == "train" else "infers"
+    note = "" if found["confirmed"] else " (not confirmed)"
+    if found["max_batch_size"] is not None:
+        largest = f"largest {axis}" if axis else "largest"
+        within = " within 85 %" if found.get("limited_by") == "safety" else ""
+        parts = [f"{largest} that {does}{within}: {found['max_batch_size']}{note}"]
+    else:
+        parts = [f"at least {f'{axis} ' if axis else ''}{found['at_least']} {does}{note}"]
+        predicted = found.get("predicted_batch_size")
+        if predicted is not None and predicted > found["at_least"]:
+            parts.append(f"predicted: about {predicted}")
     return "   ".join(parts + batch_size_use.answer(found))
 
 
@@ -129,7 +139,8 @@ def _below(found: dict[str, Any]) -> list[str]:
     lines = [*filter(None, (_peak(found),)), *batch_size_use.below(found)]
     if found["samples_per_s"] is not None:
         unit = found["axis"]["name"] if found.get("axis") else "samples"
-        lines.append(f"{units.significant(found['samples_per_s'])} {unit}/s with the largest")
+        size = "the largest" if found["max_batch_size"] is not None else found["at_least"]
+        lines.append(f"{units.significant(found['samples_per_s'])} {unit}/s with {size}")
     margin = found["margin_bytes"]
     reason = found["budget_reason"] or UNKNOWN
     lines.append(f"budget: {reason}" + (f", {units.capacity(margin)} of it left out as margin" if margin else ""))

@@ -49,7 +49,7 @@ def _row(found: dict[str, Any], rate: str, shares: dict[str, int]) -> list[Cell 
     return [
         device["id"],
         device.get("name") or UNKNOWN,
-        _whole(found["max_batch_size"]),
+        _whole(found["max_batch_size"]) if found.get("at_least") is None else f"≥{found['at_least']}",
         _whole((found.get("recommended") or {}).get("batch_size")),
         rate,
         _whole(shares.get(device["id"])),

@@ -9,13 +9,15 @@ from gpucheck import units
 LIMITS = {
     "memory": "memory",
     "max-batch-size": "--max-batch-size",
-    "time": "time: a longer --time-budget may find more",
+    "time": "time: it ran out before the search ended",
     "trial-timeout": "time: a trial ran into its limit, see --trial-timeout",
     "kernel-limit": "a kernel's own limit, whatever the memory",
     "safety": "safety: filling the memory is dangerous here",
     "trials": "the number of trials",
     "interrupted": "an interruption",
     "device": "the device, which broke",
+    "killed": "a kill that was not for want of memory",
+    "no-process": "a process that could not be set up",
     "disturbed": "other processes, which disturbed the trials",
 }
 
@@ -40,11 +42,6 @@ def below(found: dict[str, Any]) -> list[str]:
     axis = (found.get("axis") or {}).get("name")
     told = (_split(found.get("memory_split"), axis), _limit(found), _confidence(found.get("confidence")))
     lines = [text for text in (*told, _checks(found.get("checks") or []), _gap(found.get("fragmentation"))) if text]
-    recommended, knee = found.get("recommended"), found.get("knee")
-    if recommended and recommended["batch_size"] is None:
-        lines.append(f"no size to recommend: {recommended['reason']}")
-    if knee and knee["batch_size"] is None:
-        lines.append(f"best value: not to be told ({knee['reason']})")
     return lines
 
 
@@ -59,6 +56,8 @@ def _limit(found: dict[str, Any]) -> str:
     if found.get("first_failing") is None:
         return text
     outcome = str(found["first_failing_outcome"]).replace("-", " ")
+    if found.get("first_failing_at_once"):
+        outcome = f"{outcome}: {found['first_failing_reason']}"
     return f"{text}; first that fails: {found['first_failing']} ({outcome})"
 
 

@@ -37,21 +37,24 @@ class Cell:
 class Column:
     """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first).
 
-    A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen.
+    A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen;
+    one that is `cropped` loses its end there rather than cost another column.
     """
 
     head: str
     align: Literal["left", "right"] = "right"
     keep: int = 9
     wraps: bool = False
+    cropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; every row has a cell for each column."""
+    """A table; every row has a cell for each column. `narrow` stands in its place on a screen that is narrow."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    narrow: Table | None = None
 
 
 @dataclass(frozen=True, slots=True)

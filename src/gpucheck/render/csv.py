@@ -1,4 +1,4 @@
-"""A report's measurements and findings as CSV, one row each, for a spreadsheet."""
+"""A report's measurements, comparisons and findings as CSV, one row each, for a spreadsheet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 
 from gpucheck.report.codec import to_json
 from gpucheck.report.report import Report
+from gpucheck.report.results.compare import ComparedRow
 
 COLUMNS = (
     "kind",
@@ -23,12 +24,29 @@ COLUMNS = (
     "rate_unit",
     "flags",
 )
+# Beside these, where two documents were compared. Times are seconds per call, the ratio is of times, new over old.
+COMPARED = (
+    "old_device",
+    "old_runs",
+    "new_runs",
+    "old_s",
+    "new_s",
+    "old_rate",
+    "new_rate",
+    "ratio",
+    "ci_low",
+    "ci_high",
+    "ci_level",
+    "change",
+)
 
 
 def rows(report: Report) -> str:
-    """A head and a row for each measurement and each finding; what does not apply is empty."""
+    """A head and a row for each measurement, each row compared and each finding; what does not apply is empty."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    compared = report.results.get("compare")
+    columns = COLUMNS if compared is None else (*COLUMNS, *COMPARED)
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
     for measurement in report.measurements:
         time, rate = measurement.time_s, measurement.rate
@@ -46,11 +64,27 @@ def rows(report: Report) -> str:
                 "flags": " ".join(measurement.flags),
             }
         )
+    if compared is not None:
+        writer.writerows(_compared(row) for row in compared.rows)
     for finding in report.findings:
         writer.writerow(
             {"kind": "finding", "name": finding.id, "verdict": finding.verdict, "message": _one_line(finding.message)}
         )
     return out.getvalue()
+
+
+def _compared(row: ComparedRow) -> dict[str, str]:
+    told = {name: value if isinstance(value := getattr(row, name), str) else _number(value) for name in COMPARED}
+    return {
+        **told,
+        "kind": "comparison",
+        "name": row.name,
+        "device": row.new_device,
+        "case": json.dumps(to_json(row.case), sort_keys=True),
+        "message": _one_line("; ".join((*((row.why,) if row.why else ()), *row.differences))),
+        "rate_unit": row.rate_unit or "",
+        "flags": " ".join(row.flags),
+    }
 
 
 def _number(value: float | None) -> str:

@@ -2,69 +2,227 @@
 
 from __future__ import annotations
 
+import datetime
+import re
+from dataclasses import replace
+
 from gpucheck import units
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, advice_line, finding_line, table, verdict_cell
+from gpucheck.health.devices_at_work import work
+from gpucheck.health.devices_checks import Group, grouped
+from gpucheck.render.blocks import (
+    SIGNS,
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    Line,
+    Table,
+    advice_line,
+    finding_line,
+    table,
+    verdict_cell,
+)
 from gpucheck.report.facts import Device, Facts, Link, Process
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 
+# Utilisation, power and the verdict stay on every screen.
 _COLUMNS = (
     Column("CUDA", "left"),
-    Column("NVML", "left", keep=6),
-    Column("device", "left"),
-    Column("memory used, GiB"),
-    Column("util", keep=4),
+    Column("NVML", "left", keep=4),
+    Column("device", "left", keep=7),
+    Column("memory, GiB", keep=6),
+    Column("util"),
+    Column("power"),
+    Column("temp", keep=5),
     Column("clock", keep=3),
-    Column("power", keep=5),
-    Column("temp", keep=7),
-    Column("link, idle", "left", keep=2),
+    Column("link", "left", keep=2),
+    Column("state", "left", cropped=True),
     Column("PCI address", "left", keep=1),
     Column("UUID", "left", keep=0),
-    Column("at rest", "left", keep=8),
+)
+# The same in 40 columns, a line for each device.
+_NARROW = (
+    Column("GPU", "left"),
+    Column("util"),
+    Column("power"),
+    Column("temp", keep=1),
+    Column("state", "left", cropped=True),
+)
+_OF_EVERY_CPU = re.compile(r"\((?:R|TM|C)\)| \d+-Core Processor| Processor\b| CPU @.*", re.IGNORECASE)
+# What stands above the table, the worst first, and what below.
+_FAULTS: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
+_REMARKS: tuple[Verdict, ...] = ("info", "skip")
+# A card that is gone comes before all that is said of others.
+_FIRST = "devices.answers"
+_HIDDEN = "hidden by CUDA_VISIBLE_DEVICES="
+# States of devices in few words; the others are as short as they are.
+_SHORT_STATES = (
+    (_HIDDEN, "hidden"),
+    ("not shown by CUDA", "not shown"),
+    ("in MIG mode", "MIG mode"),
+    ("not accessible here", "no permission"),
+    ("not answering", "not answering"),
+    ("not read", "not read"),
 )
 
 
 def blocks(report: Report) -> list[Block]:
-    """The table of devices, their processes, versions, and what was found."""
+    """The answer first with what is wrong, then the devices, their processes and versions, and remarks."""
+    faults = _groups(report.findings, _FAULTS)
+    laid_out: list[Block] = [line for group in faults for line in _said(group)] or _answer(report)
+    laid_out += [Line()] if laid_out and report.facts.devices else []
+    return laid_out + _body(report)
+
+
+def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[Block]:
+    """One reading of a watch: when it was taken, what is wrong in a line each, the devices, and then the details.
+
+    A small screen is cut off at its foot.
+    """
+    faults = _groups(report.findings, _FAULTS)
+    following = read + datetime.timedelta(seconds=interval_s)
+    laid_out: list[Block] = [
+        Line(f"{_clock_time(read)}, next {_clock_time(following)} (every {interval_s:g} s)"),
+        *(Line(f"{_sign(group)} {_who(group)}{group.title}", _style(group)) for group in faults),
+        *([] if faults else _answer(report)),
+    ]
+    laid_out += [Line()] if report.facts.devices else []
+    return [*laid_out, *_body(report), *(line for group in faults for line in _said(group))]
+
+
+def _body(report: Report) -> list[Block]:
     facts = report.facts
     laid_out: list[Block] = []
     if facts.devices:
-        laid_out.append(_filled([_row(device, report.findings) for device in facts.devices]))
+        laid_out.append(_filled(facts, report.findings))
         laid_out.append(Line())
     if any(device.processes for device in facts.devices):
         laid_out += [_processes(facts), Line()]
-    laid_out.append(Line(versions(facts)))
-    laid_out += [finding_line(finding) for finding in report.findings if finding.verdict != "pass"]
-    laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix and finding.verdict != "pass"]
-    return laid_out
+    laid_out += [Line(state) for state in _masks(facts)]
+    laid_out += versions_line(facts)
+    remarks = _groups([one for one in report.findings if one.id != "devices.none"], _REMARKS)
+    return laid_out + [line for group in remarks for line in _said(group)]
 
 
-def _filled(rows: list[list[str | Cell]]) -> Block:
+def _groups(found: tuple[Finding, ...] | list[Finding], verdicts: tuple[Verdict, ...]) -> list[Group]:
+    """The findings with these verdicts in their order, each said once for all its cards."""
+    ordered = sorted(
+        (one for one in found if one.verdict in verdicts),
+        key=lambda one: (verdicts.index(one.verdict), one.id != _FIRST),
+    )
+    return grouped([_with_time(one) for one in ordered])
+
+
+def _with_time(finding: Finding) -> Finding:
+    since = finding.evidence.get("since")
+    return replace(finding, title=f"{finding.title} since {_time_of(since)}") if since else finding
+
+
+def _time_of(text: str) -> str:
+    return _clock_time(datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc))
+
+
+def _clock_time(moment: datetime.datetime) -> str:
+    """The time of day where the reader is."""
+    return moment.astimezone().strftime("%H:%M:%S")
+
+
+def _sign(group: Group) -> str:
+    return SIGNS[group.verdict][0]
+
+
+def _style(group: Group) -> str:
+    return SIGNS[group.verdict][2]
+
+
+def _who(group: Group) -> str:
+    return f"{', '.join(group.devices)}: " if group.devices else ""
+
+
+def _said(group: Group) -> list[Block]:
+    """A group in a line, and what to do next; commands that differ in the card's UUID alone are shown once."""
+    message = f": {group.message}" if group.message else ""
+    lines: list[Block] = [Line(f"{_sign(group)} {group.title}{message}", _style(group))]
+    if not group.fixes:
+        return lines
+    others = len(group.fixes) - 1
+    likewise = f" (likewise for {others} more card{'s' * (others != 1)}, each with its own UUID)" if others else ""
+    return [*lines, advice_line(f"{group.fixes[0]}{likewise}")]
+
+
+def _answer(report: Report) -> list[Block]:
+    """The first line where nothing is wrong; what there is instead of a GPU where there is none."""
+    none = next((one for one in report.findings if one.id == "devices.none"), None)
+    if none is not None:
+        return [finding_line(none)]
+    cards = [device for device in report.facts.devices if device.nvml_index is not None]
+    if not cards:
+        return []
+    does = [work(card) for card in cards]
+    parts = [f"{count} {word}" for word in ("at work", "lightly used", "at rest") if (count := does.count(word))]
+    listed = f"{len(cards)} GPU{'s' * (len(cards) != 1)}, no fault seen"
+    text = f"{listed} ({', '.join(parts)})" if parts else listed
+    return [Line(f"{SIGNS['pass'][0]} {text}", SIGNS["pass"][2])]
+
+
+def _masks(facts: Facts) -> list[str]:
+    """What hides cards, once for all of them."""
+    return list(dict.fromkeys(one.state for one in facts.devices if one.state and one.state.startswith(_HIDDEN)))
+
+
+def _filled(facts: Facts, findings: tuple[Finding, ...]) -> Table:
     """The table without the columns that no device here fills."""
-    whole = table(_COLUMNS, rows)
+    whole = table(_COLUMNS, [_row(device, findings) for device in facts.devices])
     kept = [index for index in range(len(_COLUMNS)) if any(row[index].text for row in whole.rows)]
-    return table([_COLUMNS[index] for index in kept], [[row[index] for index in kept] for row in whole.rows])
+    shown = table([_COLUMNS[index] for index in kept], [[row[index] for index in kept] for row in whole.rows])
+    if not any(device.nvml_index is not None for device in facts.devices):
+        return shown
+    return replace(shown, narrow=table(_NARROW, [_narrow_row(device, findings) for device in facts.devices]))
 
 
 def _row(device: Device, findings: tuple[Finding, ...]) -> list[str | Cell]:
     if device.kind == "cpu":
         cores = f" ({device.cores_allowed})" if device.cores_allowed else ""
-        load = UNKNOWN if device.load_1min is None else f"load {units.significant(device.load_1min, 2)}"
-        return ["cpu", "", f"{device.name or 'CPU'}{cores}", _memory(device), "", load, *[""] * 6]
+        return ["cpu", "", f"{_cpu_name(device)}{cores}", _memory(device), *[""] * 5, _load(device), "", ""]
     return [
         _index(device),
         UNKNOWN if device.nvml_index is None else str(device.nvml_index),
-        device.name or UNKNOWN,
+        (device.name or UNKNOWN).removeprefix("NVIDIA "),
         _memory(device),
-        UNKNOWN if device.utilization_percent is None else f"{device.utilization_percent:.0f} %",
-        UNKNOWN if device.sm_clock_hz is None else f"{device.sm_clock_hz / 1e6:.0f} MHz",
+        _utilization(device),
         _power(device),
-        UNKNOWN if device.temperature_celsius is None else f"{device.temperature_celsius:.0f} °C",
+        _temperature(device),
+        UNKNOWN if device.sm_clock_hz is None else f"{device.sm_clock_hz / 1e6:.0f} MHz",
         link(device.pcie),
+        _state(device, findings),
         device.pci_address or UNKNOWN,
         device.uuid or UNKNOWN,
-        _at_rest(device, findings),
     ]
+
+
+def _narrow_row(device: Device, findings: tuple[Finding, ...]) -> list[str | Cell]:
+    if device.kind == "cpu":
+        return ["cpu", "", "", "", _load(device)]
+    power = UNKNOWN if device.power_w is None else f"{device.power_w:.0f} W"
+    return [_name(device), _utilization(device), power, _temperature(device), _state(device, findings, brief=True)]
+
+
+def _cpu_name(device: Device) -> str:
+    """The name without what every one of its maker's has, which would cost the table a column."""
+    return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
+
+
+def _load(device: Device) -> str:
+    return UNKNOWN if device.load_1min is None else f"load {units.significant(device.load_1min, 2)}"
+
+
+def _utilization(device: Device) -> str:
+    return UNKNOWN if device.utilization_percent is None else f"{device.utilization_percent:.0f} %"
+
+
+def _temperature(device: Device) -> str:
+    return UNKNOWN if device.temperature_celsius is None else f"{device.temperature_celsius:.0f} °C"
 
 
 def _index(device: Device) -> str:
@@ -101,16 +259,23 @@ def link(pcie: Link | None) -> str:
     return now if most == (pcie.generation, pcie.width) else f"{now} ({most[0]} x{most[1]})"
 
 
-def _at_rest(device: Device, findings: tuple[Finding, ...]) -> Cell:
-    """The worst that is proven of this device, else its state."""
+def _state(device: Device, findings: tuple[Finding, ...], *, brief: bool = False) -> Cell:
+    """The worst that is seen of this device, else why it is not simply there, else what it does.
+
+    `brief` leaves out since when.
+    """
     mine = [finding for finding in findings if _is_about(finding, device)]
-    for worst in ("fail", "warn"):
+    for worst in _FAULTS:
         for finding in mine:
             if finding.verdict == worst:
-                return verdict_cell(finding.verdict, finding.title)
+                return verdict_cell(finding.verdict, (finding if brief else _with_time(finding)).title)
     if device.state:
-        return Cell(device.state, "yellow")
-    return Cell("no fault seen" if device.nvml_index is not None else UNKNOWN)
+        short = next((word for begins, word in _SHORT_STATES if device.state.startswith(begins)), device.state)
+        return Cell(short, "yellow")
+    if device.nvml_index is None:
+        return Cell(UNKNOWN)
+    does = work(device)
+    return Cell(f"{SIGNS['pass'][0]} {'no fault seen' if does == 'unknown' else does}")
 
 
 def _is_about(finding: Finding, device: Device) -> bool:
@@ -151,6 +316,11 @@ def _process_memory(process: Process) -> str:
 
 def _process_name(process: Process) -> str:
     return process.name or "not visible here (another container?)"
+
+
+def versions_line(facts: Facts) -> list[Block]:
+    """The versions, where they were read: of a command that was cut off before, nothing is said."""
+    return [Line(versions(facts))] if facts.python is not None else []
 
 
 def versions(facts: Facts) -> str:

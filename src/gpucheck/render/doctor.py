@@ -7,7 +7,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.render.blocks import Block, Cell, Column, Line, advice_line, finding_line, table, verdict_cell
-from gpucheck.render.devices import versions
+from gpucheck.render.devices import versions_line
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.doctor import LoadResult, RungStanding
@@ -43,8 +43,7 @@ def blocks(report: Report) -> list[Block]:
         laid_out.append(finding_line(one))
         laid_out += [advice_line(one.fix)] if one.fix else []
     laid_out += _load(told.load if told is not None else None)
-    # Cut off before anything was read, there is nothing to say of versions.
-    return laid_out + ([Line(versions(report.facts))] if report.facts.python is not None else [])
+    return laid_out + versions_line(report.facts)
 
 
 def _diagnosis(first: Finding) -> list[Block]:

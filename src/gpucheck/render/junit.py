@@ -1,11 +1,16 @@
-"""A report as JUnit XML, which every CI reads: a test case for each finding."""
+"""A report as JUnit XML, which every CI reads: a test case for each finding and each row compared."""
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 from xml.etree import ElementTree
 
 from gpucheck import exits
+from gpucheck.compare import judge
+from gpucheck.compare.comparison import row_label
+from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 
@@ -24,6 +29,7 @@ def junit(report: Report) -> str:
         findings += (Finding("complete", "inconclusive", "the command ran to its end", "it was cut off"),)
     strict = is_strict(report)
     cases = [_case(report.command, finding, strict) for finding in findings]
+    cases += [_case("compare.row", finding, False) for finding in _rows_compared(report)]
     suite = ElementTree.Element("testsuite", {"name": f"gpucheck {report.command}", "timestamp": report.started})
     _properties(suite, report)
     suite.extend(cases)
@@ -36,6 +42,22 @@ def junit(report: Report) -> str:
         element.set("time", _seconds(report.elapsed_s))
     ElementTree.indent(suites)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
+
+
+def _rows_compared(report: Report) -> list[Finding]:
+    """Each row of a comparison as a finding, judged by the gate where one was set."""
+    compared = report.results.get("compare")
+    if compared is None:
+        return []
+    gate = next((one for one in report.findings if one.id == "compare.slower" and "limit" in one.evidence), None)
+    most = None if gate is None else float(gate.evidence["limit"]) - 1
+    found = []
+    for row in compared.rows:
+        verdict: Verdict = "pass" if most is None else judge.gate(row, most)
+        told = {name: value for name, value in to_json(row).items() if name not in ("name", "case") and value != []}
+        where = f"{row_label(row)} on {row.new_device}"
+        found.append(Finding(where, verdict, row.change, f"{row.ratio:.3f}× the time", told))
+    return found
 
 
 def is_strict(report: Report) -> bool:
@@ -97,8 +119,13 @@ def _details(finding: Finding) -> str:
     lines = [text for text in (finding.title, finding.message) if text]
     if finding.fix:
         lines.append(f"to do: {finding.fix}")
-    lines += [f"{name}: {value}" for name, value in finding.evidence.items() if name != "elapsed_s"]
+    lines += [f"{name}: {_value(value)}" for name, value in finding.evidence.items() if name != "elapsed_s"]
     return "\n".join(lines)
+
+
+def _value(value: Any) -> str:
+    """Evidence as text, what has parts as JSON."""
+    return value if isinstance(value, str) else json.dumps(to_json(value), ensure_ascii=False)
 
 
 def _seconds(value: float) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from gpucheck import units
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, advice_line, table, verdict_cell
-from gpucheck.render.devices import versions
+from gpucheck.render.devices import versions_line
 from gpucheck.report.finding import VERDICTS, Finding
 from gpucheck.report.report import Report
 
@@ -30,8 +30,7 @@ def blocks(report: Report) -> list[Block]:
             laid_out.append(Line(f"{cell.text}: {finding.message or finding.title}", cell.style))
             if finding.fix:
                 laid_out.append(advice_line(finding.fix))
-    laid_out.append(Line(versions(report.facts)))
-    return laid_out
+    return laid_out + versions_line(report.facts)
 
 
 def _row(finding: Finding) -> list[str | Cell]:

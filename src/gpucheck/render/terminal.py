@@ -18,6 +18,8 @@ from gpucheck.render.blocks import Block, Drawing, Line, Table, ascii_text
 NATURAL_WIDTH = 100_000
 # A column that wraps is worth having from this width on.
 LEAST_WRAPPED = 36
+# A cropped column says something from this width on: a sign and two words.
+LEAST_CROPPED = 14
 # Below this a table that does not fit turns into `name: value` lines.
 NARROW = 50
 
@@ -91,7 +93,10 @@ def _table_for(out: Console, table: Table) -> Iterator[RenderableType]:
     kept = list(range(len(table.columns)))
     while _width(out, table, kept) > out.width:
         droppable = [index for index in kept if table.columns[index].keep < 9]
-        if out.width < NARROW or not droppable:
+        if out.width < NARROW and table.narrow is not None:
+            yield from _table_for(out, table.narrow)
+            return
+        if (out.width < NARROW and not _is_cropped(table)) or not droppable:
             yield from _records(out, table)
             return
         # The least important goes first; of equals the rightmost.
@@ -105,6 +110,8 @@ def _width(out: Console, table: Table, kept: Sequence[int]) -> int:
     for index in kept:
         texts = [*table.columns[index].head.split("\n"), *(row[index].text for row in table.rows)]
         widest = max(cell_len(_text(out, text)) for text in texts)
+        if table.columns[index].cropped:
+            widest = min(widest, LEAST_CROPPED)
         widths.append(min(widest, LEAST_WRAPPED) if table.columns[index].wraps else widest)
     # A space on either side of a cell, and one between the columns.
     return sum(widths) + 2 * len(widths) + (len(widths) - 1)
@@ -112,14 +119,26 @@ def _width(out: Console, table: Table, kept: Sequence[int]) -> int:
 
 def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.Table:
     laid_out = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=True, header_style="bold")
+    # What the others leave of the screen: a space on either side of the cell, and one before it.
+    room = out.width - _width(out, table, [index for index in kept if not table.columns[index].cropped]) - 3
     for index in kept:
         column = table.columns[index]
         laid_out.add_column(
             Text(_text(out, column.head)), justify=column.align, no_wrap=not column.wraps, overflow="fold"
         )
     for row in table.rows:
-        laid_out.add_row(*(Text(_text(out, row[index].text), style=row[index].style) for index in kept))
+        cells = []
+        for index in kept:
+            cell = Text(_text(out, row[index].text), style=row[index].style)
+            if table.columns[index].cropped and cell.cell_len > room:
+                cell.truncate(max(room, 1), overflow="ellipsis" if can_encode(out, "…") else "crop")
+            cells.append(cell)
+        laid_out.add_row(*cells)
     return laid_out
+
+
+def _is_cropped(table: Table) -> bool:
+    return any(column.cropped for column in table.columns)
 
 
 def _records(out: Console, table: Table) -> Iterator[Text]:

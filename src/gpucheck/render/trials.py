@@ -10,7 +10,7 @@ from gpucheck.report.events import Trial
 from gpucheck.report.finding import Verdict
 
 # What ended a trial without a word on its size.
-UNDECIDED = ("timeout", "inconclusive", "suspected")
+UNDECIDED = ("timeout", "inconclusive", "suspected", "killed", "out-of-time")
 # Wide enough for a batch of 65 536 and the longest outcome; a line that is known only later cannot move earlier ones.
 _SIZE_WIDTH, _RATE_WIDTH = 9, 12
 # Of products: the longest dtype's name, and sides of six digits.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gpucheck.report.facts import Facts
+from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
@@ -70,7 +71,21 @@ class Notice:
     level: Literal["info", "warning"] = "info"
 
 
-Event = Started | Progress | Measured | Trial | Judged | Answered | Notice
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Work was broken off: the device failed, memory ran out, or an error of ours. Its finding follows."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A part of the command is behind, a benchmark or a device: what there is may be written down now."""
+
+    part: str
+
+
+Event = Started | Progress | Measured | Trial | Judged | Answered | Notice | Failed | Finished
 Emit = Callable[[Event], None]
 
 

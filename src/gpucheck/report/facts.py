@@ -20,24 +20,54 @@ class ClockReasons:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A PCIe link: what it is now, at most for card and system together, and at most for the card alone."""
+    """A PCIe link: what it is now, at most for card and system together, and at most for the card alone.
+
+    `replays` counts packets that were sent again since the driver was loaded; `sent_bytes` and `received_bytes` are the
+    driver's counters of what the card sent and received, which may wrap around.
+    """
 
     generation: int | None = None
     width: int | None = None
     max_generation: int | None = None
     max_width: int | None = None
     device_max_generation: int | None = None
+    replays: int | None = None
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ecc:
-    """Error-correcting memory: the mode, errors since the driver was loaded and over the card's life."""
+    """Error-correcting memory: the mode, errors since the driver was loaded and over the card's life.
+
+    Where it is off nothing is counted, and the numbers of errors are unknown. `enabled_by_default` is how cards come.
+    """
 
     enabled: bool | None = None
     volatile_corrected: int | None = None
     volatile_uncorrected: int | None = None
     aggregate_corrected: int | None = None
     aggregate_uncorrected: int | None = None
+    enabled_after_reset: bool | None = None
+    enabled_by_default: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SramEcc:
+    """Errors of the on-chip memory (SRAM): since the driver was loaded (`volatile`) and over the card's life.
+
+    `threshold_exceeded` is NVML's word that the card has more uncorrected errors than it may have. `sources` are the
+    uncorrected errors over the card's life by where they arose: l2, sm, pcie, mcu (microcontroller) and other.
+    """
+
+    volatile_corrected: int
+    volatile_parity: int
+    volatile_secded: int
+    aggregate_corrected: int
+    aggregate_parity: int
+    aggregate_secded: int
+    threshold_exceeded: bool
+    sources: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +81,17 @@ class RemappedRows:
     uncorrectable: int
     pending: bool
     failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemapBanks:
+    """Banks of the memory by how many spare rows they have left: all (`max`), most, some, few, none."""
+
+    max: int
+    high: int
+    partial: int
+    low: int
+    none: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +143,43 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed between two readings of a device that lie `span_s` apart: by how much counters grew.
+
+    A counter that is unknown in one of them, or ran backwards, is unknown here. `violations_s` are the seconds for
+    which each limit held the clock, `nvlink_errors` the new errors of all NVLinks by NVML's names for them, and
+    `lasting_clock_reasons` what both readings name as the reason for a lower clock.
+    """
+
+    span_s: float
+    violations_s: dict[str, float | None] = field(default_factory=dict)
+    pcie_replays: int | None = None
+    pcie_sent_bytes_per_s: float | None = None
+    pcie_received_bytes_per_s: float | None = None
+    nvlink_errors: dict[str, int] = field(default_factory=dict)
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    lasting_clock_reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One device. `id` is what torch calls it (`cuda:0`, `cpu`); None where torch cannot name it.
 
-    `state` says why it is not simply usable: `lost`, `reset required`, hidden, not answering. `parent_uuid` is the card
-    that a MIG instance is a part of. `memory_source` says who counted: NVML's version 1 counts what the driver reserved
-    as used, version 2 apart. `integrated` devices share the host's memory. From `slowdown_celsius` on the hardware
-    lowers the clock.
+    `state` says why it is not simply usable: `lost`, `reset required`, hidden, not answering; `state_since` is when a
+    watch first saw a lost card lost (ISO 8601, UTC). `parent_uuid` is the card that a MIG instance is a part of.
+    `memory_source` says who counted: NVML's version 1 counts what the driver reserved as used, version 2 apart.
+    `integrated` devices share the host's memory.
+
+    The card's own limits: from `slowdown_celsius` on the hardware lowers the clock, from `gpu_max_celsius` and
+    `memory_max_celsius` on the driver does, at `shutdown_celsius` the card switches itself off.
+    `temperature_margin_celsius` is what NVML says is left until the card slows down. `power_limit_w` is the limit in
+    force, beside the card's own default, least and most. `fan_percent` is the speed that is asked of the fan, and may
+    exceed 100. `performance_state` is 0 for the highest clocks to 15.
+
+    `violations_s` are the seconds since the driver was loaded for which each limit held the clock. `read_at_s` is when
+    the counters were read, on the host's monotonic clock; `changes` what grew since the reading before, where one
+    process took two.
     """
 
     kind: str
@@ -120,6 +191,12 @@ class Device:
     cuda_index: int | None = None
     nvml_index: int | None = None
     state: str | None = None
+    state_since: str | None = None
+    serial: str | None = None
+    part_number: str | None = None
+    vbios_version: str | None = None
+    gsp_firmware_version: str | None = None
+    minor_number: int | None = None
     compute_capability: str | None = None
     multiprocessors: int | None = None
     integrated: bool | None = None
@@ -128,21 +205,40 @@ class Device:
     memory_free_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     memory_source: str | None = None
+    bar1_total_bytes: int | None = None
+    bar1_used_bytes: int | None = None
     utilization_percent: float | None = None
     memory_utilization_percent: float | None = None
     temperature_celsius: float | None = None
+    memory_temperature_celsius: float | None = None
+    temperature_margin_celsius: float | None = None
     slowdown_celsius: float | None = None
+    gpu_max_celsius: float | None = None
+    memory_max_celsius: float | None = None
+    shutdown_celsius: float | None = None
+    fan_percent: float | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    power_limit_min_w: float | None = None
+    power_limit_max_w: float | None = None
+    performance_state: int | None = None
     sm_clock_hz: float | None = None
     memory_clock_hz: float | None = None
     max_sm_clock_hz: float | None = None
     max_memory_clock_hz: float | None = None
+    application_sm_clock_hz: float | None = None
+    application_memory_clock_hz: float | None = None
+    default_application_sm_clock_hz: float | None = None
+    default_application_memory_clock_hz: float | None = None
     memory_bus_width_bits: int | None = None
     clock_reasons: ClockReasons | None = None
+    violations_s: dict[str, float | None] | None = None
     pcie: Link | None = None
     ecc: Ecc | None = None
+    sram_ecc: SramEcc | None = None
     remapped_rows: RemappedRows | None = None
+    remap_banks: RemapBanks | None = None
     retired_pages: RetiredPages | None = None
     recovery_action: str | None = None
     mig: Mig | None = None
@@ -152,6 +248,8 @@ class Device:
     persistence_mode: bool | None = None
     compute_mode: str | None = None
     processes: tuple[Process, ...] | None = None
+    read_at_s: float | None = None
+    changes: Changes | None = None
     cores_physical: int | None = None
     cores_allowed: int | None = None
     load_1min: float | None = None

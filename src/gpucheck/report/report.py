@@ -8,8 +8,9 @@ from typing import Any, cast
 from gpucheck import exits
 from gpucheck.config import Settings
 from gpucheck.report.codec import check_kind
-from gpucheck.report.events import Answered, Event, Judged, Measured, Notice, Started
+from gpucheck.report.events import Answered, Event, Failed, Judged, Measured, Notice, Started
 from gpucheck.report.facts import Facts
+from gpucheck.report.fault import Fault
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results import Results
@@ -19,7 +20,7 @@ SCHEMA = "gpucheck.report/1"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What it all comes to. `complete` is False when a signal or an error cut the command off."""
+    """What it all comes to. `complete` is False when a signal, a fault or an error cut the command off."""
 
     verdict: Verdict
     exit: int
@@ -28,7 +29,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The document of one command."""
+    """The document of one command. `faults` is what broke work off, each with its finding among the others."""
 
     schema: str
     gpucheck: str
@@ -43,6 +44,7 @@ class Report:
     notices: tuple[str, ...]
     summary: Summary
     settings: Settings = field(default_factory=Settings)
+    faults: tuple[Fault, ...] = ()
 
 
 def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
@@ -88,6 +90,7 @@ class Collector:
     findings: list[Finding] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -102,6 +105,8 @@ class Collector:
                 self.results[name] = value
             case Notice(text):
                 self.notices.append(text)
+            case Failed(fault):
+                self.faults.append(fault)
 
     def report(
         self,
@@ -116,7 +121,10 @@ class Collector:
         strict: bool = False,
         settings: Settings | None = None,
     ) -> Report:
-        """The report so far. `code` is an exit status from outside the findings (an error, a signal)."""
+        """The report so far. `code` is an exit status from outside the findings (an error, a signal).
+
+        It is not complete where a fault broke work off, whatever `complete` says.
+        """
         findings = tuple(self.findings)
         codes = [exit_code(findings, strict=strict)] + ([code] if code is not None else [])
         settled = exits.settle(codes)
@@ -132,6 +140,7 @@ class Collector:
             findings=findings,
             results=cast(Results, dict(self.results)),
             notices=tuple(self.notices),
-            summary=Summary(verdict(findings, settled), settled, complete),
+            summary=Summary(verdict(findings, settled), settled, complete and not self.faults),
             settings=settings or Settings(),
+            faults=tuple(self.faults),
         )

@@ -15,11 +15,14 @@ from gpucheck.report.codec import hints
 from gpucheck.report.report import SCHEMA, Report
 
 _UNITS = {
+    # The first that fits counts.
+    "_bytes_per_s": "bytes per second",
     "_bytes": "bytes",
     "_s": "seconds",
     "_w": "watts",
     "_celsius": "degrees Celsius",
     "_hz": "hertz",
+    "fan_percent": "percent",
     "_percent": "percent, 0 to 100",
 }
 _PLAIN: dict[Any, dict[str, Any]] = {

@@ -79,7 +79,9 @@ def check_sums(
             spread = left.square() @ squares_of_b
             variance = (made.result**2 / 3 + 2 * made.drift**2) * squares + (made.sigma**2 + 2 * made.drift**2) * spread
             threshold = SIGMAS * variance.sqrt_().clamp_min_(torch.finfo(torch.float32).tiny)
-        share = difference / threshold
+        # On the host from here on: a place or a count that a broken device tells may lie anywhere.
+        threshold = threshold.cpu()
+        share = difference.cpu() / threshold
         # A NaN compares as false with everything: it must not pass as small.
         share = torch.where(share.isnan(), torch.full_like(share, math.inf), share)
         at = int(share.argmax())

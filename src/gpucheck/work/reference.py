@@ -40,6 +40,8 @@ _TERMS_AT_ONCE = 4
 # promoted to float32 after 128 (DeepSeek-V3 Technical Report, 2024, section 3.3.2; CUTLASS's mma_promotion_interval).
 # Others keep more.
 _FLOAT8_ACCUMULATOR, _FLOAT8_AT_ONCE, _FLOAT8_PROMOTED = 2.0**-13, 32, 128
+# Fewer random numbers than this may come out the same, the smallest whole ones among them.
+_FEWEST_TO_SPREAD = 16
 # Whole numbers are right or wrong.
 _HALF_OF_ONE = 0.5
 # Columns that are compared at once: float64 copies of a large matrix would not fit beside it.
@@ -169,21 +171,36 @@ def check_elements(
     result: torch.Tensor,
     places: Sequence[tuple[int, int]],
     precision: str | None = None,
+    *,
+    got: Sequence[float] | None = None,
 ) -> list[Element]:
-    """These elements of `result` against float64, the worst first. It costs K products for each of them."""
+    """These elements of `result` against float64, the worst first. It costs K products for each of them.
+
+    `got` are their values where they were read before: what is read again may be something else.
+    """
     if not places:
         return []
     rows, columns = [row for row, _ in places], [column for _, column in places]
     terms = _rows(a, rows) * _rows(b.t(), columns)
-    index = (torch.tensor(rows, device=result.device), torch.tensor(columns, device=result.device))
-    got, expected = result[index].cpu().double(), terms.sum(1)
+    if got is None:
+        index = (torch.tensor(rows, device=result.device), torch.tensor(columns, device=result.device))
+        values = result[index].cpu().double()
+    else:
+        values = torch.tensor(got, dtype=torch.float64)
+    expected = terms.sum(1)
     made = errors(a.dtype, result.dtype, a.shape[1], precision)
-    share = _share(got, expected, made.bound(expected, terms.square_().sum(1).sqrt_()))
+    share = _share(values, expected, made.bound(expected, terms.square_().sum(1).sqrt_()))
     found = [
         Element(row, column, float(mine), float(right), float(worst))
-        for row, column, mine, right, worst in zip(rows, columns, got, expected, share, strict=True)
+        for row, column, mine, right, worst in zip(rows, columns, values, expected, share, strict=True)
     ]
     return sorted(found, key=lambda one: -one.worst)
+
+
+def spread(matrix: torch.Tensor) -> float | None:
+    """The standard deviation of sampled rows, as the host reads them: 0 where all are the same. None for a few."""
+    sampled = _rows(matrix, sampled_rows(matrix.shape[0]))
+    return float(sampled.std(correction=0)) if sampled.numel() >= _FEWEST_TO_SPREAD else None
 
 
 def _share(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:

@@ -109,6 +109,12 @@ def load(
             "",
             "return the module, or an object with model, make_batch(batch_size), loss and optimizer",
         )
+    if any(nn.parameter.is_lazy(one) for one in (*model.parameters(), *model.buffers())):
+        raise TargetError(
+            f"layers of {target.text} do not know their sizes yet",
+            "lazy layers have weights once they have run",
+            "run the model once in the factory, or give the sizes",
+        )
     cast = None if dtype is None else getattr(torch, dtype)
     model = model.to(device=device, dtype=cast)
     model.train(mode == "train")

@@ -77,6 +77,10 @@ def _fabric(device: int, pointer: Any) -> None:
     pointer._obj.state, pointer._obj.healthMask = 3, 0x1AA
 
 
+def _sram(device: int, pointer: Any) -> None:
+    pointer._obj.bThresholdExceeded = 0
+
+
 REFUSED = object()
 # What a healthy driver answers, by function: of the device (None for the system) and what else it is asked with.
 HEALTHY: dict[str, Callable[..., Any]] = {
@@ -127,6 +131,23 @@ HEALTHY: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetGraphicsRunningProcesses_v3": lambda device: [],
     "nvmlDeviceGetGraphicsRunningProcesses_v2": lambda device: [],
     "nvmlDeviceGetTotalEnergyConsumption": lambda device: 10**9,
+    "nvmlDeviceGetMarginTemperature": lambda device: 53,
+    "nvmlDeviceGetFanSpeed": lambda device: REFUSED,
+    "nvmlDeviceGetPowerManagementDefaultLimit": lambda device: 700_000,
+    "nvmlDeviceGetPowerManagementLimitConstraints": lambda device: [200_000, 700_000],
+    "nvmlDeviceGetPerformanceState": lambda device: 0,
+    "nvmlDeviceGetApplicationsClock": lambda device, kind: 1980 if kind == 0 else 2619,
+    "nvmlDeviceGetDefaultApplicationsClock": lambda device, kind: 1980 if kind == 0 else 2619,
+    "nvmlDeviceGetPcieReplayCounter": lambda device: 0,
+    "nvmlDeviceGetDefaultEccMode": lambda device: [1],
+    "nvmlDeviceGetRowRemapperHistogram": lambda device: _value(max=2560, high=0, partial=0, low=0, none=0),
+    "nvmlDeviceGetBAR1MemoryInfo": lambda device: _value(bar1Total=2**37, bar1Free=2**37 - 1, bar1Used=1),
+    "nvmlDeviceGetSerial": lambda device: "1650000000000",
+    "nvmlDeviceGetBoardPartNumber": lambda device: "900-21001-0000-000",
+    "nvmlDeviceGetVbiosVersion": lambda device: "96.00.74.00.01",
+    "nvmlDeviceGetGspFirmwareVersion": lambda device: b"580.95.05",
+    "nvmlDeviceGetMinorNumber": lambda device: device,
+    "nvmlDeviceGetSramEccErrorStatus": _sram,
     "nvmlDeviceGetNvLinkState": lambda device, link: 1,
     "nvmlDeviceGetNvLinkErrorCounter": lambda device, link, counter: 0,
     "nvmlDeviceGetGpuFabricInfoV": _fabric,
@@ -143,6 +164,7 @@ class FuzzedNvml:
     NVMLError: Any = pynvml.NVMLError
     c_nvmlGpuFabricInfoV_t: Any = pynvml.c_nvmlGpuFabricInfoV_t
     c_nvmlGpuFabricInfo_t: Any = pynvml.c_nvmlGpuFabricInfo_t
+    c_nvmlEccSramErrorStatus_v1_t: Any = pynvml.c_nvmlEccSramErrorStatus_v1_t
 
     def __getattr__(self, name: str) -> Any:
         if name not in HEALTHY:
@@ -176,11 +198,14 @@ def broken(fault: Fault, healthy: Any, arguments: tuple[Any, ...]) -> Any:
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
     if fault.kind == "nothing":
         for one in arguments:
-            if hasattr(one, "_obj"):
+            if hasattr(getattr(one, "_obj", None), "state"):
                 one._obj.state = 0
         return None
     for one in arguments:
-        if hasattr(one, "_obj"):
+        if hasattr(getattr(one, "_obj", None), "bThresholdExceeded"):
+            one._obj.bThresholdExceeded = chance.choice((0, 1, 2, 2**32 - 1))
+            one._obj.aggregateUncParity = chance.choice((0, 1, 2**64 - 1))
+        if hasattr(getattr(one, "_obj", None), "state"):
             one._obj.state, one._obj.healthMask = chance.choice((0, 1, 2, 3, 4, 2**32 - 1)), chance.getrandbits(32)
             one._obj.status = chance.choice((0, 1, 999, 2**32 - 1))
     return garbled(chance, healthy)

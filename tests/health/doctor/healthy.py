@@ -8,7 +8,7 @@ from typing import Any
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.machine.stack import Library, Node, PciDevice, Stack
 from gpucheck.machine.torch_probe import KernelRun, TorchProbe
-from gpucheck.report.facts import Device, Driver, Ecc, Facts, Host, Python, RemappedRows, TorchBuild
+from gpucheck.report.facts import ClockReasons, Device, Driver, Ecc, Facts, Host, Link, Python, RemappedRows, TorchBuild
 
 GIB = 2**30
 CPU = Device(kind="cpu", id="cpu", name="a CPU")
@@ -32,6 +32,22 @@ def card(index: int, **changes: Any) -> Device:
         ecc=Ecc(enabled=True, volatile_uncorrected=0),
         remapped_rows=RemappedRows(0, 0, False, False),
         recovery_action="none",
+    )
+    return replace(made, **changes)
+
+
+def busy(index: int, *reasons: str, **changes: Any) -> Device:
+    """A card at work, with these reasons for a lower clock."""
+    made = card(
+        index,
+        utilization_percent=100.0,
+        temperature_celsius=70.0,
+        power_w=690.0,
+        power_limit_w=700.0,
+        sm_clock_hz=1.98e9,
+        max_sm_clock_hz=1.98e9,
+        clock_reasons=ClockReasons(0, reasons),
+        pcie=Link(5, 16, 5, 16, 5, 0),
     )
     return replace(made, **changes)
 

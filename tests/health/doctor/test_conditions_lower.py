@@ -385,7 +385,7 @@ def test_fixes_name_what_is_there() -> None:
     assert reboot is not None and reboot.fix == "reboot the machine"
     from_variable = with_stack(SEEN["library.other_version"], path_libraries=(library("/opt/libcuda.so.570.124.06"),))
     other = seen("library.other_version", from_variable)
-    assert other is not None and other.fix == "take its folder out of LD_LIBRARY_PATH"
+    assert other is not None and other.fix == "take /opt out of LD_LIBRARY_PATH"
     slurm = seen("container.devices_lost", with_stack(DOWN, nodes=(replace(CONTROL, error=errno.EPERM),)))
     assert slurm is not None and "--gres=gpu:1" in (slurm.fix or "")
 
@@ -527,3 +527,99 @@ def test_every_condition_has_a_page(condition: Condition) -> None:
 def test_the_catalogue_climbs() -> None:
     lower = [RUNGS.index(one.rung) for file in FILES for one in file.CONDITIONS if one.rung is not None]
     assert {RUNGS[place] for place in lower} >= {"hardware", "kernel", "nodes", "libraries", "nvml", "cuinit"}
+
+
+# --- a libcuda that LD_LIBRARY_PATH brings ----------------------------------------------------------------------------
+
+GIVEN = "/opt/old/libcuda.so.1"
+
+
+def given(evidence: Evidence, path: str = GIVEN, name: str = "libcuda.so.1", **changes: Any) -> Evidence:
+    """The machine whose library of this name came through LD_LIBRARY_PATH."""
+    return with_stack(evidence, path_libraries=(Library(name, path, path),), **changes)
+
+
+@pytest.mark.parametrize("container", [None, "docker"])
+@pytest.mark.parametrize("module", ["580.95.05", None])
+def test_803_of_a_libcuda_through_the_variable_names_it_and_blames_no_update(
+    container: str | None, module: str | None
+) -> None:
+    evidence = with_driver(cuinit(803), libcuda_path=GIVEN, kernel_module_version=module)
+    diagnosis = ladder.diagnose(with_host(given(evidence), container=container), catalogue.CONDITIONS)
+    assert diagnosis.first is not None and diagnosis.first.condition.id == "library.other_version"
+    seen = diagnosis.first.seen
+    assert seen.message == (
+        "cuInit answers 803 (words); LD_LIBRARY_PATH brought /opt/old/libcuda.so.1 in place of /lib/libcuda.so.1"
+    )
+    assert seen.fix == "take /opt/old out of LD_LIBRARY_PATH"
+    assert "driver.mismatch" not in [one.condition.id for one in diagnosis.consequences]
+
+
+@pytest.mark.parametrize(
+    ("container", "fix"),
+    [
+        (None, "take /opt/old out of LD_LIBRARY_PATH, and install the driver's libraries of version 580.95.05"),
+        ("docker", "take /opt/old out of LD_LIBRARY_PATH, or put the libraries of the host's driver there"),
+    ],
+)
+def test_where_the_loader_has_no_other_libcuda_the_drivers_has_to_come(container: str | None, fix: str) -> None:
+    evidence = given(with_driver(cuinit(803), libcuda_path=GIVEN), libraries=())
+    other = seen("library.other_version", with_host(evidence, container=container))
+    assert other is not None and other.fix == fix
+
+
+def test_an_nvml_through_the_variable_is_no_update_either() -> None:
+    path = "/opt/old/libnvidia-ml.so.1"
+    evidence = with_driver(cuinit(803, CONTAINER), nvml_code=18, nvml_error="words", nvml_path=path)
+    mismatch = seen("driver.mismatch", given(evidence, path, "libnvidia-ml.so.1"))
+    assert mismatch is not None and f"LD_LIBRARY_PATH brought {path}" in mismatch.message
+    assert (mismatch.fix or "").startswith("take /opt/old out of LD_LIBRARY_PATH")
+    aged = seen("driver.mismatch", evidence)
+    assert aged is not None and (aged.fix or "").startswith("recreate the container")
+
+
+def test_versions_that_do_not_differ_are_not_said_to() -> None:
+    evidence = with_driver(cuinit(803), nvml_code=18, nvml_error="words")
+    alike = seen("driver.mismatch", evidence)
+    assert alike is not None and alike.message == (
+        "NVML answers 18: its library and the kernel module are of different versions"
+    )
+    other = seen("driver.mismatch", with_driver(evidence, kernel_module_version="570.1"))
+    assert other is not None and other.message == (
+        "NVML answers 18; the libraries are 580.95.05, the loaded module is 570.1"
+    )
+
+
+def test_a_folder_that_the_loader_searches_anyway_is_no_cause() -> None:
+    own = HEALTHY.stack.libraries[0]
+    evidence = given(with_driver(cuinit(803, CONTAINER), libcuda_path=own.real_path), own.path)
+    evidence = with_stack(evidence, path_folders={"/lib": "/lib"})
+    assert seen("library.other_version", evidence) is None
+    aged = seen("driver.mismatch", evidence)
+    assert aged is not None and (aged.fix or "").startswith("recreate the container")
+
+
+def test_a_library_through_the_variable_is_known_by_its_folder_alone() -> None:
+    """As the child that loaded it tells, wherever this process looks for files."""
+    loaded = with_driver(cuinit(803), libcuda_path="/data/old/libcuda.so.1")
+    other = seen("library.other_version", with_stack(loaded, path_folders={"/data/old": "/opt/x/"}))
+    assert other is not None and "LD_LIBRARY_PATH brought /opt/x/libcuda.so.1" in other.message
+    assert other.fix == "take /opt/x out of LD_LIBRARY_PATH"
+
+
+def test_a_stub_and_a_compat_package_through_the_variable_stay_what_they_are() -> None:
+    stub = given(with_driver(cuinit(803), libcuda_path="/x/stubs/libcuda.so.1"), "/x/stubs/libcuda.so.1")
+    assert seen("library.other_version", stub) is None and seen("library.stub", stub) is not None
+    compat = given(with_driver(cuinit(803), libcuda_path="/x/compat/libcuda.so.1"), "/x/compat/libcuda.so.1")
+    assert seen("library.other_version", compat) is None
+    package = seen("library.compat_driver", compat)
+    assert package is not None and package.message.endswith(", through LD_LIBRARY_PATH (/x/compat)")
+
+
+@pytest.mark.parametrize("cuinit_code", [0, None])
+@pytest.mark.parametrize("error", ["libcuda did not answer within 5 s", "the process that asks libcuda ended early"])
+def test_libcuda_may_fail_before_its_path_is_known_and_after_it_started(cuinit_code: int | None, error: str) -> None:
+    path = "/lib/libcuda.so.1" if cuinit_code == 0 else None
+    evidence = with_driver(DOWN, cuinit_code=cuinit_code, cuinit_error=error, libcuda_path=path)
+    found = seen("driver.hung" if "answer" in error else "driver.crashed", evidence)
+    assert found is not None and found.message == ("cuInit answered; then " if cuinit_code == 0 else "") + error

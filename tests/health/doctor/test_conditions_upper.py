@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from healthy import (
     CARDS,
     GIB,
     HEALTHY,
+    busy,
     card,
     ended_at,
     with_cards,
@@ -33,20 +35,35 @@ from gpucheck.health.doctor import (
     conditions_log,
     conditions_masks,
     conditions_packages,
+    conditions_runtime,
     conditions_torch,
+    conditions_work,
 )
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.xid import BY_NUMBER
 from gpucheck.machine.torch_probe import KernelRun
-from gpucheck.report.facts import ClockReasons, Ecc, Mig, Process, RemappedRows, RetiredPages, TorchBuild
+from gpucheck.report.facts import (
+    ClockReasons,
+    Ecc,
+    Link,
+    Mig,
+    Process,
+    RemapBanks,
+    RemappedRows,
+    RetiredPages,
+    SramEcc,
+    TorchBuild,
+)
 
 FILES = (
     conditions_masks,
     conditions_torch,
     conditions_packages,
+    conditions_runtime,
     conditions_architecture,
     conditions_environment,
+    conditions_work,
     conditions_log,
 )
 CONDITIONS: dict[str, Condition] = {one.id: one for file in FILES for one in file.CONDITIONS}
@@ -196,6 +213,21 @@ CASES: list[tuple[str, Evidence, str]] = [
         with_torch(foreign_libraries=("/usr/local/cuda/lib64/libcublas.so.12",)),
         "loaded from elsewhere: /usr/local/cuda/lib64/libcublas.so.12",
     ),
+    (
+        "torch.missing_libraries",
+        with_torch(missing_files={"nvidia-cudnn-cu13==9.13.0.50": ["/x/libcudnn_cnn.so.9"]}),
+        "gone: libcudnn_cnn.so.9, of nvidia-cudnn-cu13==9.13.0.50",
+    ),
+    (
+        "torch.cuda_packages",
+        with_torch(unmet={"nvidia-cudnn-cu13==9.13.0.50": "9.1.0.70", "nvidia-nccl-cu13==2.27.7": None}),
+        "asks for nvidia-cudnn-cu13==9.13.0.50 (9.1.0.70 is here), nvidia-nccl-cu13==2.27.7 (none is here)",
+    ),
+    (
+        "torch.runtime_version",
+        with_torch(runtime="12.4"),
+        "libcudart is of CUDA 12.4, and torch is built for CUDA 13.0",
+    ),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}), "installed as 2.11.0 and 2.9.1"),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}), "as 2.9.1, and its files say 2.11.0+cu130"),
     ("torch.two_versions", with_torch(versions={"torch": ("2.11.0+cpu",)}), "installed as 2.11.0+cpu"),
@@ -272,6 +304,34 @@ CASES: list[tuple[str, Evidence, str]] = [
         "devices.slowed_down",
         with_cards(card(0, clock_reasons=ClockReasons(0x41, ("gpu_idle", "hw_thermal_slowdown")))),
         "cuda:0: hw_thermal_slowdown",
+    ),
+    ("devices.throttled", with_cards(busy(0, "hw_slowdown")), "cuda:0: hw_slowdown in this reading"),
+    ("devices.violations", with_cards(card(0, violations_s={"thermal": 90.0})), "cuda:0: since the driver was loaded"),
+    (
+        "devices.hot",
+        with_cards(card(0, temperature_celsius=91.0, gpu_max_celsius=87.0)),
+        "cuda:0: 91 °C: from 87 °C on",
+    ),
+    ("devices.low_clock", with_cards(busy(0, sm_clock_hz=345e6)), "cuda:0: clock 345 of 1980 MHz; 100 % busy"),
+    ("devices.power_limited", with_cards(busy(0, "sw_power_cap")), "cuda:0: 690 W of 700 W; 100 % busy"),
+    ("devices.clock_setting", with_cards(busy(0, "sync_boost")), "cuda:0: sync boost"),
+    ("devices.link_width", with_cards(busy(0, pcie=Link(5, 8, 5, 16))), "cuda:0: x8, and x16 is possible"),
+    ("devices.link_generation", with_cards(busy(0, pcie=Link(3, 16, 5, 16))), "cuda:0: generation 3, and generation 5"),
+    ("devices.pcie_replays", with_cards(card(0, pcie=Link(5, 16, 5, 16, replays=50_000))), "cuda:0: 50000 packets"),
+    ("devices.mig_empty", with_cards(card(0), card(1, cuda_index=None, mig=Mig(True, True))), "has no instance"),
+    ("devices.ecc_mode", with_cards(card(0, ecc=Ecc(enabled=False))), "cuda:0: errors of its memory"),
+    ("devices.power_limit", with_cards(busy(0, power_limit_default_w=1000.0)), "cuda:0: 700 W, where"),
+    (
+        "devices.application_clocks",
+        with_cards(card(0, application_sm_clock_hz=1e9, default_application_sm_clock_hz=1.98e9)),
+        "cuda:0: clock 1000 of 1980 MHz",
+    ),
+    ("devices.compute_mode", with_cards(card(0, compute_mode="prohibited")), "cuda:0: no program may compute"),
+    ("devices.remap_banks", with_cards(card(0, remap_banks=RemapBanks(500, 10, 1, 0, 1))), "cuda:0: 1 of the memory's"),
+    (
+        "devices.sram_ecc",
+        with_cards(card(0, sram_ecc=SramEcc(0, 0, 0, 0, 4, 5, True, {"l2": 9}))),
+        "(SRAM) than it may have: 9 over its life (l2 9)",
     ),
     ("devices.answers", with_cards(card(0), card(1, state="lost")), "cuda:1: the driver lost the card"),
     ("devices.recovery_action", with_cards(card(0, recovery_action="gpu_reset")), "recovery action gpu_reset"),
@@ -378,26 +438,191 @@ def test_counts_that_disagree_are_a_warning_where_torch_works_all_the_same() -> 
 
 
 @pytest.mark.parametrize(
-    ("driver", "capability", "tag"),
+    ("driver", "capability", "installed", "requirement", "tag"),
     [
-        ("13.0", "9.0", "cu130"),
-        ("12.8", "9.0", "cu129"),
-        ("12.8", "12.0", "cu129"),
-        ("13.0", "6.1", "cu126"),
-        ("12.4", "7.0", "cu126"),
-        ("11.8", "8.0", "cu118"),
-        (None, None, "cu130"),
+        ("13.0", "9.0", "2.13.0+cpu", "torch==2.13.0", "cu130"),
+        # What Triton compiles on the way is for the driver's own minor version or an older one.
+        ("12.8", "9.0", "2.13.0+cpu", "torch==2.13.0", "cu126"),
+        ("12.8", "12.0", "2.13.0+cpu", "torch==2.13.0", "cu129"),
+        ("12.8", "12.0", "2.9.1+cpu", "torch==2.9.1", "cu128"),
+        ("13.0", "6.1", "2.13.0+cpu", "torch==2.13.0", "cu126"),
+        ("12.4", "7.0", "2.5.1", "torch==2.5.1", "cu124"),
+        # Another release is named where the installed one has no such build.
+        ("11.8", "8.0", "2.13.0+cpu", "'torch==2.7.*'", "cu118"),
+        ("12.9", "12.0", "2.14.1+cpu", "'torch==2.13.*'", "cu129"),
+        ("13.3", "9.0", "2.14.1+cpu", "torch==2.14.1", "cu132"),
+        ("13.4", "9.0", "2.14.1", "torch==2.14.1", "cu134"),
+        # A vendor's own build and a nightly one are on no index by their version.
+        ("13.0", "9.0", "2.6.0a0+ecf3bae40a.nv25.01", "torch", "cu130"),
+        ("13.0", "9.0", "2.15.0.dev20260908+cpu", "torch", "cu130"),
+        (None, None, "2.13.0+cpu", "torch==2.13.0", "cu130"),
     ],
 )
-def test_the_fix_names_a_build_for_this_driver_and_this_card(driver: str, capability: str, tag: str) -> None:
+def test_the_fix_names_a_build_for_this_driver_and_this_card(
+    driver: str, capability: str, installed: str, requirement: str, tag: str
+) -> None:
     evidence = with_driver(
         with_cards(card(0, compute_capability=capability)), libcuda_version=driver, cuda_version=driver
     )
-    seen = judged("torch.cpu_build", with_torch(evidence, version="2.13.0+cpu", cuda=None, kernels=()))
+    seen = judged("torch.cpu_build", with_torch(evidence, version=installed, cuda=None, kernels=()))
     assert seen is not None
     assert seen.fix == (
-        f"/env/bin/python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{tag}"
+        f"/env/bin/python -m pip install --force-reinstall {requirement} "
+        f"--index-url https://download.pytorch.org/whl/{tag}"
     )
+
+
+def test_a_damaged_torch_is_put_back_in_its_own_version_and_cuda() -> None:
+    """The newest of everything would be another torch on another CUDA."""
+    built = replace(HEALTHY.facts, torch=TorchBuild("2.9.1+cu128", "/x", "cuda", "12.8"))
+    evidence = replace(ended_at("import", "ImportError: cannot import name 'x'"), facts=built)
+    seen = judged("torch.import_broken", evidence)
+    assert seen is not None and seen.fix == (
+        "/env/bin/python -m pip install --force-reinstall torch==2.9.1 "
+        "--index-url https://download.pytorch.org/whl/cu128"
+    )
+
+
+def test_an_import_that_fails_for_files_that_are_gone_brings_their_package_back() -> None:
+    gone = {"nvidia-cudnn-cu12==9.10.2.21": ["/x/nvidia/cudnn/lib/libcudnn.so.9"]}
+    evidence = ended_at("import", "ImportError: libcudnn.so.9: cannot open shared object file", missing_files=gone)
+    seen = judged("torch.import_broken", evidence)
+    assert seen is not None and seen.fix == (
+        "/env/bin/python -m pip install --force-reinstall --no-deps nvidia-cudnn-cu12==9.10.2.21"
+    )
+    assert judged("torch.missing_libraries", evidence) is None  # told once
+
+
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        (
+            {"externally_managed": True, "executable": "/usr/bin/python3"},
+            "/usr/bin/python3 -m venv ~/torch-env && ~/torch-env/bin/python -m pip install torch==2.13.0 "
+            "--index-url https://download.pytorch.org/whl/cu130 (the system's Python is not to be changed: an "
+            "environment of your own)",
+        ),
+        (
+            {"has_pip": False},
+            "uv pip install --python /env/bin/python --reinstall torch==2.13.0 "
+            "--index-url https://download.pytorch.org/whl/cu130",
+        ),
+    ],
+    ids=["the system's own Python", "an environment of uv's"],
+)
+def test_the_line_is_one_that_this_interpreter_takes(changes: dict[str, Any], fix: str) -> None:
+    evidence = with_torch(version="2.13.0+cpu", cuda=None, kernels=(), **changes)
+    seen = judged("torch.cpu_build", evidence)
+    assert seen is not None and seen.fix == fix
+
+
+def test_a_torch_that_pythonpath_brings_is_taken_out_of_it() -> None:
+    """No installer knows of it: uninstalling would remove the other one."""
+    folders = {"torch_folders": ("/extra/torch", "/env/lib/torch"), "pythonpath_torch": ("/extra",)}
+    seen = judged("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}, **folders))
+    assert seen is not None and seen.fix == "take /extra out of PYTHONPATH (unset PYTHONPATH)"
+    assert seen.message == "torch is installed as 2.11.0 and 2.9.1, in /extra/torch and /env/lib/torch"
+    mixed = judged("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}))
+    assert mixed is not None and (mixed.fix or "").endswith("then /env/bin/python -m pip install torch==2.9.1")
+
+
+# --- CUDA's libraries in torch's process ------------------------------------------------------------------------------
+
+CUDNN = "nvidia-cudnn-cu12==9.10.2.21"
+
+
+def test_a_foreign_library_is_taken_out_of_the_variable_that_brought_it() -> None:
+    """The rest of the variable stays: on some systems the driver's own folder is in it."""
+    path = "/usr/local/cuda-12.4/lib64/libcudart.so.12.4.127"
+    found = with_torch(foreign_libraries=(path,), foreign_folders=("/usr/local/cuda/lib64",))
+    seen = judged("torch.foreign_libraries", found)
+    assert seen is not None
+    assert seen.message == f"loaded from elsewhere: {path}, through LD_LIBRARY_PATH (/usr/local/cuda/lib64)"
+    assert seen.fix == "take /usr/local/cuda/lib64 out of LD_LIBRARY_PATH"
+    preloaded = judged("torch.foreign_libraries", with_variables(with_torch(foreign_libraries=(path,)), LD_PRELOAD="x"))
+    assert preloaded is not None and preloaded.fix == "unset LD_PRELOAD"
+    unknown = judged("torch.foreign_libraries", with_torch(foreign_libraries=(path,)))
+    assert unknown is not None and (unknown.fix or "").startswith("LD_DEBUG=libs /env/bin/python -c ")
+
+
+@pytest.mark.parametrize(
+    ("gone", "parts", "verdict", "message", "fix"),
+    [
+        (
+            {CUDNN: ["/x/libcudnn_cnn.so.9"]},
+            ("libcudnn_cnn.so.9",),
+            "fail",
+            f"gone: libcudnn_cnn.so.9, of {CUDNN}",
+            f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}",
+        ),
+        (
+            {"nvidia-nvshmem-cu12==3.3.20": ["/x/libnvshmem_host.so.3"]},
+            (),
+            None,
+            "gone: libnvshmem_host.so.3, of nvidia-nvshmem-cu12==3.3.20",
+            "/env/bin/python -m pip install --force-reinstall --no-deps nvidia-nvshmem-cu12==3.3.20",
+        ),
+        (
+            {},
+            ("libcudnn_ops.so.9", "libcudnn_cnn.so.9"),
+            "fail",
+            "gone: libcudnn_ops.so.9, libcudnn_cnn.so.9",
+            "export LD_LIBRARY_PATH=$(/env/bin/python -c 'import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "
+            '"/lib")\'):$LD_LIBRARY_PATH',
+        ),
+        (
+            {"torch==2.9.1": [f"/x/torch/lib/lib{n}.so" for n in range(7)]},
+            (),
+            None,
+            "gone: lib0.so, lib1.so, lib2.so, lib3.so and 3 more, of torch==2.9.1",
+            "/env/bin/python -m pip install --force-reinstall --no-deps torch==2.9.1",
+        ),
+    ],
+)
+def test_libraries_that_are_gone(
+    gone: dict[str, list[str]], parts: tuple[str, ...], verdict: str | None, message: str, fix: str
+) -> None:
+    seen = judged("torch.missing_libraries", with_torch(missing_files=gone, cudnn_missing=parts))
+    assert seen is not None and (seen.verdict, seen.message, seen.fix) == (verdict, message, fix)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "is_told"), [("12.4", True), ("13.0", False), ("13.2", False), ("14.0", True), (None, False)]
+)
+def test_a_newer_minor_of_the_runtime_is_no_matter(runtime: str | None, is_told: bool) -> None:
+    assert (judged("torch.runtime_version", with_torch(runtime=runtime)) is not None) is is_told
+
+
+def test_a_foreign_runtime_of_another_version_is_told_once() -> None:
+    evidence = with_torch(runtime="12.4", foreign_libraries=("/opt/libcudart.so.12",), foreign_folders=("/opt",))
+    seen = judged("torch.foreign_libraries", evidence)
+    assert seen is not None and seen.message.endswith(
+        ", through LD_LIBRARY_PATH (/opt); libcudart is of CUDA 12.4, and torch is built for CUDA 13.0"
+    )
+    assert judged("torch.runtime_version", evidence) is None
+
+
+def test_a_cudnn_without_its_parts_gives_way_or_gets_its_own() -> None:
+    parts = ("libcudnn_cnn.so.9",)
+    foreign = with_torch(cudnn_missing=parts, foreign_libraries=("/opt/libcudnn.so.9",), foreign_folders=("/opt",))
+    seen = judged("torch.missing_libraries", foreign)
+    assert seen is not None and seen.fix == "take /opt out of LD_LIBRARY_PATH"
+    unmet = {CUDNN: None, "nvidia-x==1": None}
+    absent = judged("torch.missing_libraries", with_torch(cudnn_missing=parts, unmet=unmet))
+    assert absent is not None and absent.fix == f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}"
+
+
+def test_an_undefined_symbol_names_the_library_that_was_met() -> None:
+    evidence = ended_at(
+        "import",
+        "ImportError: libcusparse.so.12: undefined symbol: x",
+        foreign_libraries=("/usr/local/cuda/lib64/libnvJitLink.so.12",),
+        foreign_folders=("/usr/local/cuda/lib64",),
+    )
+    seen = judged("torch.undefined_symbol", evidence)
+    assert seen is not None and seen.fix == "take /usr/local/cuda/lib64 out of LD_LIBRARY_PATH"
+    assert seen.message.endswith("; loaded from elsewhere: /usr/local/cuda/lib64/libnvJitLink.so.12")
+    assert judged("torch.foreign_libraries", evidence) is None  # told once
 
 
 def test_no_published_build_is_said() -> None:
@@ -408,7 +633,9 @@ def test_no_published_build_is_said() -> None:
 def test_without_a_gpu_the_fix_names_no_build_for_one() -> None:
     evidence = with_torch(without_gpu(), stage="import", error="ImportError: x", version=None, executable="/env/python")
     seen = judged("torch.import_broken", evidence)
-    assert seen is not None and seen.fix == "/env/python -m pip install --force-reinstall torch"
+    assert seen is not None and seen.fix == (
+        "/env/python -m pip install --force-reinstall torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+    )
 
 
 def test_an_undefined_symbol_is_mended_by_the_variable_only_where_it_is_set() -> None:
@@ -501,9 +728,10 @@ def test_two_cards_that_fail_are_both_told() -> None:
     assert "cuda:0: counted" in seen.message and "cuda:1: counted" in seen.message
 
 
-def test_a_pending_remap_is_a_remark() -> None:
+def test_a_pending_remap_is_a_warning_that_can_wait() -> None:
     seen = judged("devices.remapped_rows", with_cards(card(0, remapped_rows=RemappedRows(0, 1, True, False))))
-    assert seen is not None and (seen.verdict, seen.title) == ("info", "row remap pending")
+    assert seen is not None and (seen.verdict, seen.title) == ("warn", "row remap pending")
+    assert seen.fix is not None and seen.fix.startswith("let running work end")
 
 
 def test_a_programs_own_mistakes_are_a_remark_and_stand_last() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from healthy import CARDS, HEALTHY, with_cards, with_driver, with_host, with_stack, with_torch
 
+from gpucheck import advice
 from gpucheck.health.doctor import catalogue, fixes, ladder, wheels
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.machine.stack import Node
-from gpucheck.report.facts import Host
+from gpucheck.report.facts import Host, Mig
 
 HIDDEN = tuple(replace(one, id=None, cuda_index=None) for one in CARDS)
 DOWN = with_torch(with_cards(*HIDDEN), available=False, count=0, kernels=(), capabilities=None, names=None)
@@ -38,6 +40,11 @@ def fix_of(condition: str, evidence: Evidence) -> str | None:
         ("sudo modprobe nvidia", Host(system="Linux"), "sudo modprobe nvidia"),
         ("sudo modprobe nvidia", Host(system="Linux", container="docker"), "on the host: sudo modprobe nvidia"),
         ("sudo nvidia-smi -c 0", Host(system="Linux", container="podman"), "on the host: sudo nvidia-smi -c 0"),
+        (
+            "sudo nvidia-smi -i GPU-1 --gpu-reset",
+            Host(system="Linux", container="docker"),
+            "on the host: sudo nvidia-smi -i GPU-1 --gpu-reset",
+        ),
         (
             "start the container anew; outside, reboot",
             Host(container="docker"),
@@ -92,15 +99,108 @@ def test_a_group_joined_in_a_container_changes_nothing_there() -> None:
 )
 def test_the_interpreter_is_written_as_its_systems_shells_take_it(path: str | None, typed: str) -> None:
     assert wheels.interpreter(path) == typed
-    assert wheels.reinstall(path) == f"{typed} -m pip install --force-reinstall torch"
+    assert wheels.reinstall(wheels.Installer(path)) == f"{typed} -m pip install --force-reinstall torch"
 
 
 def test_aarch64_has_wheels_of_its_own() -> None:
-    assert wheels.tag_for(("11.0",), 13, "aarch64") == "cu130"  # Jetson Thor
-    assert wheels.tag_for(("11.0",), 13, "x86_64") is None
-    assert wheels.tag_for(("7.5",), 13, "aarch64") is None
-    assert wheels.tag_for(("9.0",), 12, "aarch64") == "cu129"
-    assert wheels.tag_for((), 11, "aarch64") is None
+    assert wheels.tag_for(("11.0",), "13.0", "aarch64") == "cu130"  # Jetson Thor
+    assert wheels.tag_for(("11.0",), "13.0", "x86_64") is None
+    assert wheels.tag_for(("7.5",), "13.0", "aarch64") is None
+    assert wheels.tag_for(("9.0",), "12.9", "aarch64", (2, 13)) == "cu129"
+    assert wheels.tag_for((), "11.8", "aarch64", (2, 7)) is None
+
+
+# --- the card that is meant, and no other -----------------------------------------------------------------------------
+
+UUIDS = [one.uuid for one in CARDS]
+CHANGES_A_CARD = re.compile(r"nvidia-smi (?!-i )[^;|`]*(?:--gpu-reset|-r\b|-c \d|-mig \d|-pl\b|mig (?!-i ))")
+
+
+def test_no_command_of_a_condition_changes_a_card_that_is_not_named() -> None:
+    told = {one.id: f"{one.fix} {one.settle}" for one in catalogue.CONDITIONS}
+    assert [name for name, text in told.items() if CHANGES_A_CARD.search(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "evidence", "start"),
+    [
+        (
+            "gpu.reset_required",
+            with_cards(replace(HIDDEN[0], state="reset required"), HIDDEN[1], evidence=cuinit(999)),
+            f"drain or cordon the node, end what runs on the card, then sudo nvidia-smi -i {UUIDS[0]} --gpu-reset;",
+        ),
+        (
+            "gpu.reset_required",
+            with_driver(with_cards(evidence=cuinit(999)), nvml_code=16, nvml_error="words"),
+            "drain or cordon the node, end what runs on the card, then sudo nvidia-smi -i INDEX --gpu-reset;",
+        ),
+        (
+            "gpu.unavailable",
+            with_cards(replace(HIDDEN[0], compute_mode="prohibited"), HIDDEN[1], evidence=cuinit(46)),
+            f"sudo nvidia-smi -i {UUIDS[0]} -c 0",
+        ),
+        (
+            "gpu.mig_empty",
+            with_cards(*(replace(one, mig=Mig(True, False, ())) for one in HIDDEN), evidence=cuinit(100)),
+            f"sudo nvidia-smi mig -i {UUIDS[0]},{UUIDS[1]} -lgip to list profiles, ",
+        ),
+    ],
+)
+def test_a_command_on_a_card_names_it(condition: str, evidence: Evidence, start: str) -> None:
+    told = fix_of(condition, evidence) or ""
+    assert told.startswith(start) and not CHANGES_A_CARD.search(told)
+
+
+@pytest.mark.parametrize(
+    ("container", "told"),
+    [
+        ("docker", "start the container with --gpus all"),
+        ("podman", f"on the host: {fixes.CDI}; then start the container with --device nvidia.com/gpu=all"),
+        ("kubernetes", "give the container a limit of nvidia.com/gpu (resources.limits)"),
+        ("lxc", fixes.START_WITH_GPUS),
+    ],
+)
+def test_a_container_is_given_gpus_by_what_runs_it(container: str, told: str) -> None:
+    bare = with_stack(with_host(DOWN, container=container), nodes=())
+    assert fix_of("container.no_gpu", with_driver(bare, nvml_code=9)) == told
+
+
+def test_podman_is_told_to_make_its_list_of_devices_wherever_it_is_named() -> None:
+    told = [one.fix for one in catalogue.CONDITIONS if "nvidia.com/gpu=all" in one.fix]
+    assert told and all("nvidia-ctk cdi generate" in text for text in told)
+
+
+# --- advice of several commands ---------------------------------------------------------------------------------------
+
+
+def test_the_allocators_setting_goes_by_both_of_its_names() -> None:
+    assert advice.allocator("expandable_segments:True") == (
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=expandable_segments:True"
+    )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "told"),
+    [
+        ("gfx1032", "HSA_OVERRIDE_GFX_VERSION=10.3.0"),
+        ("gfx1035", "HSA_OVERRIDE_GFX_VERSION=10.3.0"),
+        ("gfx1103", "HSA_OVERRIDE_GFX_VERSION=11.0.0"),
+        ("gfx1101:xnack-", "HSA_OVERRIDE_GFX_VERSION=11.0.0"),
+        ("gfx1201", None),
+        ("gfx1151", None),
+        ("gfx1010", None),
+        ("gfx90a", None),
+        ("sm_90", None),
+    ],
+)
+def test_rocms_override_is_of_the_cards_own_generation(architecture: str, told: str | None) -> None:
+    assert advice.rocm_override(architecture) == told
+
+
+def test_both_generations_are_named_where_the_card_is_not() -> None:
+    assert advice.rocm_overrides() == (
+        "HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA2, HSA_OVERRIDE_GFX_VERSION=11.0.0 on RDNA3"
+    )
 
 
 def test_a_jetson_takes_nvidias_wheel_up_to_jetpack_6() -> None:

@@ -11,7 +11,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from healthy import HEALTHY, card, ended_at, with_cards, with_driver, with_torch, with_variables, without_gpu
+from healthy import (
+    CARDS,
+    HEALTHY,
+    card,
+    ended_at,
+    with_cards,
+    with_driver,
+    with_host,
+    with_torch,
+    with_variables,
+    without_gpu,
+)
 
 from gpucheck.health.doctor import catalogue, ladder, rungs
 from gpucheck.health.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Rung, Seen
@@ -173,6 +184,61 @@ def test_of_two_faults_the_lower_is_named(evidence: Evidence, first: str, follow
 
 def states(evidence: Evidence) -> dict[str, str]:
     return {one.rung: one.state for one in rungs.standings(evidence, ladder.diagnose(evidence, catalogue.CONDITIONS))}
+
+
+def reasons(evidence: Evidence) -> dict[str, str]:
+    standing = rungs.standings(evidence, ladder.diagnose(evidence, catalogue.CONDITIONS))
+    return {one.rung: one.shown_by for one in standing}
+
+
+NO_LIBCUDA = with_torch(
+    with_driver(
+        with_cards(*(replace(one, id=None, cuda_index=None) for one in CARDS)),
+        cuinit_code=None,
+        cuinit_error="libcuda cannot be loaded (libcuda.so.1: file too short)",
+        libcuda_path=None,
+    ),
+    available=False,
+    count=0,
+    kernels=(),
+    capabilities=None,
+)
+
+
+def test_a_rung_above_the_broken_one_that_was_seen_to_hold_holds() -> None:
+    """NVML answers without libcuda."""
+    found = states(NO_LIBCUDA)
+    assert (found["libraries"], found["nvml"], found["cuinit"]) == ("broken", "held", "unreached")
+    assert reasons(NO_LIBCUDA)["nvml"] == "lists 2, driver 580.95.05"
+    assert reasons(NO_LIBCUDA)["torch"] == "torch 2.11.0+cu130 can be imported and finds no GPU"
+    assert reasons(NO_LIBCUDA)["run"] == "not looked at: torch has no GPU to run on"
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        NO_LIBCUDA,
+        replace(NO_LIBCUDA, torch=None),
+        with_torch(NO_LIBCUDA, available=None, not_awaited="libcuda did not answer within 5 s"),
+        with_driver(NO_LIBCUDA, nvml_code=9, nvml_error="Driver Not Loaded"),
+        with_driver(NO_LIBCUDA, kernel_module_version=None),
+        with_driver(HEALTHY, nvml_code=None, nvml_error="NVML did not answer within 5 s"),
+        replace(HEALTHY, torch=None),
+        with_driver(without_gpu(), cuinit_error=None),
+        with_host(replace(HEALTHY, torch=None), wsl=True),
+        Evidence(),
+    ],
+)
+def test_no_rung_that_was_not_seen_to_hold_is_without_its_reason(evidence: Evidence) -> None:
+    assert [rung for rung, why in reasons(evidence).items() if not why] == []
+
+
+def test_a_rung_above_the_broken_one_that_fails_too_says_what_fails() -> None:
+    two = with_torch(NO_LIBCUDA, version="2.13.0+cpu", cuda=None, architectures=())
+    assert (states(two)["torch"], reasons(two)["torch"]) == (
+        "unreached",
+        "this torch is built for the CPU and cannot use the GPU",
+    )
 
 
 def test_above_a_broken_rung_nothing_is_reached() -> None:

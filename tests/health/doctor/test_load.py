@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from healthy import CARDS, GIB, HEALTHY, card, with_cards, without_gpu
+from healthy import CARDS, GIB, HEALTHY, busy, card, with_cards, with_torch, without_gpu
 from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
 
 from gpucheck.health.doctor import conditions_load, load, load_run
@@ -29,6 +29,7 @@ Fake = Callable[..., Path]
 
 CONDITIONS = {one.id: one for one in conditions_load.CONDITIONS}
 LINK = {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16}
+UNKNOWN_WORK = ", and NVML does not tell whether it works: its clock and PCIe link are not judged"
 NOT_SUPPORTED = "not supported by this device or driver"
 
 
@@ -170,7 +171,7 @@ def test_a_link_that_all_cards_of_a_name_have_may_be_wired_so(
     address: str, link: dict[str, Any], found: tuple[str, str]
 ) -> None:
     alike = tuple(CardLoad(f"cuda:{place}", telemetry(pcie={**LINK, **link})) for place in (0, 1))
-    cards = (card(0, pci_address=address), card(1, pci_address=address))
+    cards = (card(0, name="NVIDIA A10G", pci_address=address), card(1, name="NVIDIA A10G", pci_address=address))
     evidence = replace(with_cards(*cards), load=Load("ran", load_s=1.0, cards=alike))
     assert [one[:2] for one in said(evidence)] == [found]
     another = replace(with_cards(cards[0], replace(cards[1], name="NVIDIA T4")), load=evidence.load)
@@ -220,16 +221,24 @@ def test_what_nvml_did_not_tell_under_load_is_not_healthy(name: str, reason: str
 
 def test_a_card_without_readings_is_not_healthy() -> None:
     evidence = replace(HEALTHY, load=Load("ran", cards=(CardLoad("cuda:0", reason="NVML does not answer"),)))
-    assert said(evidence) == [("load.unread", "inconclusive", "cuda:0: NVML does not answer")]
+    assert ("load.unread", "inconclusive", "cuda:0: NVML does not answer") in said(evidence)
 
 
 def test_a_load_that_failed_and_one_that_was_not_run() -> None:
     failed = replace(HEALTHY, load=Load("failed", "RuntimeError: CUDA error (under load)"))
     assert said(failed) == [("load.failed", "fail", "RuntimeError: CUDA error (under load)")]
-    idle = replace(HEALTHY, load=Load("none", "no card is free for it", left_out={"cuda:0": "in use by others: x (7)"}))
-    assert said(idle) == [("load.not_run", "skip", "cuda:0: in use by others: x (7)")]
+    left_out = {"cuda:0": "in use by others: x (7)", "cuda:1": "lost"}
+    well = with_cards(card(0), card(1, state="lost"))
+    idle = replace(well, load=Load("none", "no card is free for it", left_out=left_out))
+    words = f"cuda:0: in use by others: x (7){UNKNOWN_WORK}; cuda:1: lost"
+    assert said(idle) == [("load.not_run", "skip", words)]
+    working = replace(idle, facts=with_cards(busy(0), card(1)).facts)
+    ((_, _, told_of_it),) = said(working)
+    assert told_of_it.startswith("cuda:0: in use by others: x (7), judged as it works; ")
     full = replace(HEALTHY, load=Load("none", "OutOfMemoryError: CUDA out of memory (as it began)"))
-    assert said(full) == [("load.not_run", "skip", "OutOfMemoryError: CUDA out of memory (as it began)")]
+    ((name, verdict, words),) = said(full)
+    assert (name, verdict) == ("load.not_run", "skip")
+    assert words == f"cuda:0, cuda:1: OutOfMemoryError: CUDA out of memory (as it began){UNKNOWN_WORK}"
 
 
 MIG_CARD = card(0, mig=Mig(True, True))
@@ -330,10 +339,11 @@ def test_a_load_is_in_the_document(fake_driver: Fake, tmp_path: Path) -> None:
         ("1.sm_clock=345\n", [("load.low_clock", "warn")]),
         ("1.pcie.width=!999\n", [("load.unread", "inconclusive")]),
         ("1.pcie.width=99\n", [("load.unread", "inconclusive")]),
-        ("1.temperature=93\n1.slowdown=90\n", [("load.hot", "warn")]),
+        ("1.temperature=93\n1.slowdown=90\n", [("devices.hot", "warn"), ("load.hot", "warn")]),
         ("1.clock_reasons=0x80\n", [("devices.slowed_down", "warn"), ("load.hardware_slowdown", "fail")]),
         ("1.clock_reasons=0x4\n", []),
-        ("nvlinks=4\n1.nvlink.state=0\n", []),
+        ("nvlinks=4\n1.nvlink.state=0\n", [("links.inactive", "fail")]),
+        ("nvlinks=4\nnvlink.state=0\n", []),
         ("nvlinks=4\nnvlink.2.recovery=3\n", [("links.errors", "warn")]),
         ("fabric=3\n1.fabric.status=999\n", [("links.fabric", "warn")]),
         ("1.retired.corrected=63\n1.retired.uncorrected=0\n", [("devices.retired_pages", "fail")]),
@@ -381,6 +391,27 @@ def test_no_load_is_run_that_nobody_asked_for(fake_driver: Fake, tmp_path: Path)
         Options(python=interpreter(tmp_path, torch_of(tmp_path, load="raise SystemExit")), skip=("load",))
     )
     assert left_out.results["doctor"].load is None and worst(left_out) == []
+
+
+def test_a_machine_whose_torch_ran_nothing_says_that_no_load_was_run() -> None:
+    found = said(with_torch(with_cards(busy(0), card(1)), kernels=()))
+    why = "torch did not run on a GPU, so that none was loaded"
+    words = f"cuda:0: {why}, judged as it works; cuda:1: {why}{UNKNOWN_WORK}"
+    assert found == [("load.not_run", "skip", words)]
+
+
+def test_cards_that_torch_does_not_see_were_not_loaded_either() -> None:
+    hidden = card(1, id=None, cuda_index=None, state="hidden by CUDA_VISIBLE_DEVICES=0", utilization_percent=0.0)
+    one = (CardLoad("cuda:0", telemetry()),)
+    evidence = replace(with_cards(card(0), hidden), load=Load("ran", load_s=1.0, cards=one))
+    words = "NVML 1: hidden by CUDA_VISIBLE_DEVICES, at rest: its clock and PCIe link are not judged"
+    assert said(evidence) == [("load.not_run", "skip", words)]
+
+
+def test_data_centre_parts_have_sixteen_lanes() -> None:
+    alike = tuple(CardLoad(f"cuda:{place}", telemetry(pcie={**LINK, "width": 8})) for place in (0, 1))
+    evidence = replace(HEALTHY, load=Load("ran", load_s=1.0, cards=alike))
+    assert [one[:2] for one in said(evidence)] == [("load.link_width", "warn")]
 
 
 def test_nothing_is_loaded_where_torch_does_not_work() -> None:

@@ -253,3 +253,19 @@ def test_what_was_replaced_is_counted() -> None:
     texts = ["~/x of <user-1>, ~<user-2>/y and <user-1>", "GPU-1 <$HOME2>", "nothing ~= this"]
     assert redact.counts(texts) == {"user": (2, 3), "GPU": (1, 1), "~": (1, 2), "$": (1, 1)}
     assert redact.counts(["x"]) == {}
+
+
+def test_the_serial_number_of_a_card_is_taken_out_wherever_it_stands() -> None:
+    one = redactor()
+    told = {
+        "devices": [{"serial": "1650722001234", "vbios_version": "96.00.74.00.01", "part_number": "900-21001"}],
+        "message": "cuda:0: lost (PCI address 0000:11:00.0, serial number 1650722001234)",
+        "short": {"serial": "77"},
+    }
+    one.learn(told)
+    assert one.tree(told) == {
+        "devices": [{"serial": "<serial-1>", "vbios_version": "96.00.74.00.01", "part_number": "900-21001"}],
+        "message": "cuda:0: lost (PCI address 0000:11:00.0, serial number <serial-1>)",
+        "short": {"serial": "<serial-2>"},
+    }
+    assert one.tree(one.tree(told)) == one.tree(told)

@@ -224,6 +224,12 @@ RIGS = (
     Rig("library.compat_card", driven, refuses(804), libraries={"folder": "cuda-13.0/compat", "version": "590.44.01"}),
     Rig("library.other_version", driven, refuses(803), libraries={"version": "570.124.06"}, certainty="proof"),
     Rig("driver.mismatch", driven, refuses(803, "nvml.init=!18\n"), libraries={"version": "580.105.08"}),
+    Rig(
+        "library.other_version",
+        lambda m: m.driven().container(),
+        refuses(803),
+        name="803: in a container, of a libcuda that LD_LIBRARY_PATH brought",
+    ),
     # NVML
     Rig("gpu.lost", driven, refuses(100, "handle=!15\n")),
     Rig("gpu.lost", driven, refuses(999, "nvml.init=!15\n"), name="lost: as NVML starts"),

@@ -16,7 +16,8 @@ from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Emit, Progress
+from gpucheck.report.events import Emit, Judged, Progress
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
 DEFAULT_BUDGET_S = 10.0
@@ -31,6 +32,7 @@ def command(options: BandwidthOptions, emit: Emit, shared: Shared = ALONE) -> No
         emit,
         lambda accel, deadline: _rows(options, accel, emit, deadline),
         lambda accel, facts, measured: judge(measured, share.part_of(accel, facts)),
+        name="bandwidth",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
         shared=shared,
@@ -60,4 +62,13 @@ def _rows(options: BandwidthOptions, accel: Accel, emit: Emit, deadline: float) 
         for done, (size, operation) in enumerate((size, operation) for size in sizes for operation in operations):
             emit(Progress(f"{operation} {units.capacity(size)} on {accel.id}", done, total))
             share_s = max(deadline - time.monotonic(), 0.0) / (total - done)
-            yield measure(operation, size, accel, arrays, room, min(share_s, LONGEST_ROW_S), watch)
+            try:
+                row = measure(operation, size, accel, arrays, room, min(share_s, LONGEST_ROW_S), watch)
+            except RuntimeError as error:
+                refused = accel.why_no_kernel(error)
+                if refused is None:
+                    raise
+                title = f"{accel.id} has no kernel for {operation}"
+                emit(Judged(Finding("bandwidth.operation", "skip", title, refused, {"operation": operation})))
+                continue
+            yield row

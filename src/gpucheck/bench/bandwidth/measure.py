@@ -59,5 +59,6 @@ def measure(
             "last_level_cache_bytes": room.cache if room.known else None,
             "verified_slices": verified.slices,
             "wrong_elements": verified.wrong,
+            "unsteady_comparisons": verified.unsteady,
         },
     )

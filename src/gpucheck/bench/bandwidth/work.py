@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from gpucheck.bench.bandwidth.options import GRAIN, ITEM, ROW
+from gpucheck.work import same
 
 Operation = Literal["read", "write", "copy", "triad"]
 # How many arrays of the size each operation reads and writes; `read` also writes a sum for each row.
@@ -33,13 +34,17 @@ PERIOD = 128
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Three arrays of rows, the sums of the rows of the first, and what the two sources hold: twice its period."""
+    """Three arrays of rows, the sums of the rows of the first, and what the two sources hold: twice its period.
+
+    `on_host` is the same pattern as the host makes it, which decides what is right.
+    """
 
     a: torch.Tensor
     b: torch.Tensor
     c: torch.Tensor
     sums: torch.Tensor
     pattern: tuple[torch.Tensor, torch.Tensor]
+    on_host: tuple[torch.Tensor, torch.Tensor]
 
     @property
     def bytes(self) -> int:
@@ -55,7 +60,7 @@ def allocate(size: int, device: torch.device) -> Arrays:
         return torch.empty((rows, ROW), dtype=torch.float32, device=device)
 
     sums = torch.empty(rows, dtype=torch.float32, device=device)
-    made = Arrays(empty(), empty(), empty(), sums, pattern(device))
+    made = Arrays(empty(), empty(), empty(), sums, pattern(device), pattern(torch.device("cpu")))
     for start in range(0, rows, PERIOD):
         stop = min(start + PERIOD, rows)
         made.a[start:stop], made.b[start:stop] = (half[: stop - start] for half in made.pattern)
@@ -80,10 +85,14 @@ def moved(operation: Operation, size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the comparison came to: slices compared, and elements that are not what they must be."""
+    """What the comparison came to: slices compared, and elements that are not what they must be.
+
+    `unsteady` counts comparisons that came out otherwise at the second look.
+    """
 
     slices: int
     wrong: int
+    unsteady: int = 0
 
 
 @dataclass(slots=True)
@@ -97,6 +106,7 @@ class Repeated:
     _cursor: int = 0
     _calls: list[Callable[[], object]] = field(default_factory=list)
     _prepared: int = 0
+    _poison_missing: bool = False
 
     def __post_init__(self) -> None:
         count = min(max(1, -(-self.span // self.size)), self.arrays.bytes // self.size, MOST_SLICES)
@@ -133,9 +143,10 @@ class Repeated:
         if self._prepared < 2:
             self._prepared += 1
             self._cursor = 0
-            rows = self.count * self.size // GRAIN
-            target = self.arrays.sums if self.operation == "read" else self.arrays.c
-            target[:rows].fill_(POISON)
+            flat = self._flat(0, self.count * self.size // GRAIN)
+            flat.fill_(POISON)
+            # What is not overwritten may hold the right result of another row.
+            self._poison_missing |= not same.sample_is(flat, _poison)
 
     def forget(self) -> None:
         """The calls since were recorded and not run: which slices their replays write is seen when comparing."""
@@ -145,30 +156,58 @@ class Repeated:
         """Compare every slice that was written; needs the calls to be over.
 
         A slice counts as written where the calls are known to have come by, or anything in it is not as it was before.
+        None counts where the device had not even overwritten what was there.
         """
-        rows, slices, wrong = self.size // GRAIN, 0, 0
+        rows, slices, wrong, unsteady = self.size // GRAIN, 0, 0, 0
         for place in range(self.count):
-            bad = untouched = 0
-            for start in range(place * rows, (place + 1) * rows, PERIOD):
-                stop = min(start + PERIOD, (place + 1) * rows)
-                found, expected = self._result(start, stop)
-                if torch.equal(found, expected):
-                    continue
-                bad += int((found != expected).sum())
-                untouched += int((found == POISON).sum())
-            elements = rows if self.operation == "read" else rows * ROW
-            if place >= self._cursor and untouched == elements:
+            parts = [(start, min(start + PERIOD, (place + 1) * rows)) for start in self._starts(place, rows)]
+            if place >= self._cursor and all(self._is_untouched(*part) for part in parts):
                 continue
             slices += 1
-            wrong += bad
-        return Verified(slices, wrong)
+            for start, stop in parts:
+                expected, wanted = self._expected(start, stop)
+                seen = same.unequal(self._flat(start, stop), expected, wanted)
+                if seen is not None:
+                    differing = int((seen[0] != seen[1]).sum())
+                    wrong += differing
+                    unsteady += not differing
+        return Verified(0 if self._poison_missing else slices, wrong, unsteady)
 
-    def _result(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        first = start % PERIOD
-        a, b = (half[first : first + stop - start] for half in self.arrays.pattern)
+    @staticmethod
+    def _starts(place: int, rows: int) -> range:
+        return range(place * rows, (place + 1) * rows, PERIOD)
+
+    def _flat(self, start: int, stop: int) -> torch.Tensor:
+        """What the operation writes in these rows, in one dimension."""
+        return self.arrays.sums[start:stop] if self.operation == "read" else self.arrays.c[start:stop].view(-1)
+
+    def _is_untouched(self, start: int, stop: int) -> bool:
+        flat = self._flat(start, stop)
+        return same.unequal(flat, torch.full_like(flat, POISON), _poison) is None
+
+    def _expected(self, start: int, stop: int) -> tuple[torch.Tensor, same.Wanted]:
+        """What these rows must hold: on the device, and by any of their elements on the host."""
+        first, rows = start % PERIOD, stop - start
+        there, here = (
+            [half[first : first + rows] for half in halves] for halves in (self.arrays.pattern, self.arrays.on_host)
+        )
         if self.operation == "read":
-            return self.arrays.sums[start:stop], a.to(torch.float64).sum(dim=1).to(torch.float32)
-        found = self.arrays.c[start:stop]
-        if self.operation == "write":
-            return found, torch.full_like(a, WRITTEN)
-        return found, a if self.operation == "copy" else a + SCALAR * b
+            return _sums(there[0]), lambda begin, end: _sums(here[0][begin:end])
+        operation = self.operation
+        a, b = (half.view(-1) for half in here)
+        expected = _result(operation, there[0].view(-1), there[1].view(-1))
+        return expected, lambda begin, end: _result(operation, a[begin:end], b[begin:end])
+
+
+def _poison(start: int, stop: int) -> torch.Tensor:
+    return torch.full((stop - start,), POISON)
+
+
+def _sums(rows: torch.Tensor) -> torch.Tensor:
+    return rows.to(torch.float64).sum(dim=1).to(torch.float32)
+
+
+def _result(operation: Operation, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if operation == "write":
+        return torch.full_like(a, WRITTEN)
+    return a if operation == "copy" else a + SCALAR * b

@@ -17,7 +17,7 @@ from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as accels
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Answered, Emit, Progress
+from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -33,6 +33,8 @@ USUAL_POINTS = 12
 NORMAL_SHARE = 0.5
 # A size costs about so many calls of each side: three to find their length, three rounds, and the check.
 CALLS_A_POINT = 7
+# Where so many sizes have no kernel, the operation has none that tells anything.
+MOST_REFUSED = 4
 
 
 def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
@@ -55,6 +57,7 @@ def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> No
         emit,
         rows,
         conclude,
+        name="crossover",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
         shared=shared,
@@ -102,6 +105,7 @@ class Search:
     # What one call of each side took, added up, by size.
     call_s: dict[int, float] = field(default_factory=dict)
     measured: list[Measurement] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
 
     def rows(self) -> Iterator[Measurement]:
         """Measure size after size, each for all three sides. Raises CannotLook where there is no room for any."""
@@ -127,16 +131,27 @@ class Search:
             try:
                 found = measure(one, size, self.bench, budget_s)
             except (RuntimeError, MemoryError) as error:
-                if not self.bench.accel.is_out_of_memory(error):
+                refused = self.bench.accel.why_no_kernel(error)
+                if refused is not None:
+                    self._skip(size, refused)
+                    sizes = tuple(other for other in sizes if other != size)
+                    self.refused.add(size)
+                elif not self.bench.accel.is_out_of_memory(error):
                     raise
-                sizes = tuple(other for other in sizes if other < size)
-                self.ended[one.id] = "memory"
-                if not sizes and not self.call_s:
-                    raise _no_room(one, str(error).strip().splitlines()[0]) from error
+                else:
+                    sizes = tuple(other for other in sizes if other < size)
+                    self.ended[one.id] = "memory"
+                    if not sizes and not self.call_s:
+                        raise _no_room(one, str(error).strip().splitlines()[0]) from error
             else:
                 self._keep(size, found)
                 yield from found
             size, budget_s = self._next(sizes), self._point_s()
+
+    def _skip(self, size: int, reason: str) -> None:
+        where = f"{self.operation.id} {crossing.size_text(self.operation.id, size)} on {self.bench.accel.id}"
+        title = f"the library has no kernel for {where}"
+        self.emit(Judged(Finding("crossover.size", "skip", title, reason, {"size": size})))
 
     def _keep(self, size: int, found: list[Measurement]) -> None:
         self.measured += found
@@ -148,7 +163,9 @@ class Search:
             {size: race.winner for size, race in tried.get((self.operation.id, transfers), {}).items()}
             for transfers in (False, True)
         ]
-        return crossing.next_size(series, sizes, self.operation.grain)
+        size = crossing.next_size(series, sizes, self.operation.grain)
+        # Between two sizes that were measured another may be asked for, but not the same again.
+        return None if size in self.refused or len(self.refused) >= MOST_REFUSED else size
 
     def _left_s(self) -> float:
         return max(self.deadline - time.monotonic(), 0.0)

@@ -66,6 +66,7 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
         emit,
         rows,
         conclude,
+        name="matmul",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: default_s(options, accel),
         shared=shared,
@@ -179,7 +180,7 @@ class _Rows:
                 raise result.cut_off
 
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
-        """What `take` gives; None, and a skip told, where torch has no such product here."""
+        """What `take` gives; None, and a skip told, where torch has no such product here, or none of this shape."""
         try:
             return take()
         except (RuntimeError, MemoryError) as error:
@@ -187,6 +188,10 @@ class _Rows:
                 reason = str(error).strip().splitlines()[0]
                 title = f"{self.accel.id} has no product in {case.dtype}"
                 self.emit(Judged(Finding("matmul.dtype", "skip", title, reason)))
+                return None
+            if (refused := self.accel.why_no_kernel(error)) is not None:
+                title = f"{self.accel.id} has no kernel for {case.label}"
+                self.emit(Judged(Finding("matmul.shape", "skip", title, refused, {"case": case.label})))
                 return None
             if not self.accel.is_out_of_memory(error):
                 raise

@@ -48,6 +48,7 @@ class Repeats:
     compared: int = 0
     differing: int = 0
     elements: int = 0
+    vanished: int = 0
     spent_s: float = 0.0
     worst: Element | None = None
     _began_s: float = field(init=False)
@@ -73,12 +74,14 @@ class Repeats:
     def told(self) -> dict[str, Any]:
         """What was seen. `worst` is the differing element that lies farthest from float64, None where none differs.
 
-        Elements are counted and looked at in the first few results that differ: `results_examined` of them.
+        Elements are counted and looked at in the first few results that differ: `results_examined` of them. In
+        `results_vanished` of these nothing differed any more.
         """
         return {
             "results_compared": self.compared,
             "results_differing": self.differing,
             "results_examined": self._examined,
+            "results_vanished": self.vanished,
             "elements_differing": self.elements,
             "worst": None if self.worst is None else asdict(self.worst),
             "compare_s": self.spent_s,
@@ -96,31 +99,45 @@ class Repeats:
         self.spent_s += self.accel.host_now() - began
 
     def _examine(self, one: Matrices) -> None:
-        """Which elements differ, and the worst of those that differ most."""
-        found: list[tuple[float, tuple[int, int]]] = []
+        """Which elements differ, and the worst of those that differ most.
+
+        All of it on a copy that the host has: what a device that computes wrongly says of its own results, a place or a
+        count, proves nothing. Where nothing differs there, the difference was gone at the second look.
+        """
+        found: list[tuple[float, tuple[int, int], float]] = []
         rows = max(1, _AT_ONCE // one.out.shape[1])
         for start in range(0, one.out.shape[0], rows):
-            now, before = one.out[start : start + rows], self.first[start : start + rows]
+            now, before = one.out[start : start + rows].cpu(), self.first[start : start + rows].cpu()
             places = (bits(now) != bits(before)).nonzero()
             self.elements += len(places)
             index = places[:, 0], places[:, 1]
-            # A NaN differs most of all; float32 holds a difference well enough to sort by.
-            size = (now[index].float() - before[index].float()).abs_().nan_to_num_(nan=float("inf"))
+            got = now[index].double()
+            # A NaN differs most of all.
+            size = (got - before[index].double()).abs_().nan_to_num_(nan=float("inf"))
             size, order = size.topk(min(MOST_ELEMENTS, len(places)))
-            found += zip(size.tolist(), ((start + row, column) for row, column in places[order].tolist()), strict=True)
-        most = [place for _, place in sorted(found, reverse=True)[:MOST_ELEMENTS]]
-        worst = reference.check_elements(one.a, one.b, one.out, most, self.precision)[0]
+            at = ((start + row, column) for row, column in places[order].tolist())
+            found += zip(size.tolist(), at, got[order].tolist(), strict=True)
+        if not found:
+            self.vanished += 1
+            return
+        most = sorted(found, key=lambda element: element[:2], reverse=True)[:MOST_ELEMENTS]
+        places_of, values = [place for _, place, _ in most], [value for _, _, value in most]
+        worst = reference.check_elements(one.a, one.b, one.out, places_of, self.precision, got=values)[0]
         if self.worst is None or worst.worst > self.worst.worst:
             self.worst = worst
 
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first result against float64: sampled rows, sums of all columns, and the element that a wrong sum led to."""
+    """The first result against float64: sampled rows, sums of all columns, and the element that a wrong sum led to.
+
+    `operands_spread` is the smaller standard deviation of the two operands: 0 where they do not hold what was drawn.
+    """
 
     rows: reference.Check
     sums: freivalds.Sums
     element: Element | None
+    operands_spread: float | None
 
     def told(self) -> dict[str, Any]:
         """For the record."""
@@ -134,6 +151,7 @@ class First:
             "smallest_detectable_error": rows.smallest_detectable,
             "column_sums": {"compared": sums.blocks, "worst_of_threshold": sums.worst, "detects": sums.detectable},
             "wrong_element": None if wrong is None else asdict(wrong),
+            "operands_spread": self.operands_spread,
         }
 
 
@@ -145,4 +163,5 @@ def check_first(matrices: Matrices, result: torch.Tensor, precision: str | None)
     if not sums.passed:
         places = [(sums.row, column) for column in range(sums.column, sums.column + sums.columns)]
         element = reference.check_elements(a, b, result, places, precision)[0]
-    return First(rows, sums, element)
+    spread = min((one for one in (reference.spread(a), reference.spread(b)) if one is not None), default=None)
+    return First(rows, sums, element, spread)

@@ -35,7 +35,7 @@ def first_results(measurements: Sequence[Measurement]) -> Finding:
         evidence[label(one)] = _first_evidence(worst)
         if not is_as_asked(one):
             continue
-        if _size(worst["worst_error_of_bound"]) > 1 or worst["not_finite"] or _wrong_element(worst):
+        if _is_wrong(worst):
             wrong.append(f"{label(one)}: {_first_told(worst)}")
         elif _sums(worst) > 1:
             unclear.append(label(one))
@@ -52,9 +52,10 @@ def first_results(measurements: Sequence[Measurement]) -> Finding:
 def later_told(measurement: Measurement) -> str:
     """Which later result is wrong, and where; empty where none is, or where none was compared."""
     seen = _later(measurement)
-    if seen is None or not is_as_asked(measurement) or _size((seen["worst"] or {"worst": 0.0})["worst"]) <= 1:
+    if seen is None:
         return ""
-    return _later_text(measurement, seen)
+    beyond = is_as_asked(measurement) and _size((seen["worst"] or {"worst": 0.0})["worst"]) > 1
+    return _later_text(measurement, seen) if beyond or seen["results_vanished"] else ""
 
 
 def _later(measurement: Measurement) -> dict[str, Any] | None:
@@ -64,13 +65,19 @@ def _later(measurement: Measurement) -> dict[str, Any] | None:
         return None
     elements = [entry["worst"] for entry in seen if entry["worst"] is not None]
     worst = max(elements, key=lambda element: _size(element["worst"]), default=None)
-    total = {name: sum(entry[name] for entry in seen) for name in _COUNTED}
+    # Documents of older versions do not tell all of them.
+    total = {name: sum(entry.get(name, 0) for entry in seen) for name in _COUNTED}
     return {**total, "worst": worst, "detects": seen[0]["detects"]}
 
 
 def _later_text(measurement: Measurement, seen: Mapping[str, Any]) -> str:
-    compared = f"{seen['results_differing']} of {seen['results_compared']} results"
-    return f"{label(measurement)}: {compared}, {_told(seen['worst'])}"
+    compared = f"{seen['results_differing']} of {seen['results_compared']} results differ"
+    told = [f"{label(measurement)}: {compared}"]
+    if seen["worst"] is not None:
+        told.append(_told(seen["worst"]))
+    if gone := seen["results_vanished"]:
+        told.append(f"{gone} only at the first look: a read of memory, or the comparison, gave two answers")
+    return ", ".join(told)
 
 
 def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
@@ -100,7 +107,7 @@ def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
     return [Finding("matmul.corruption", "pass", title, f"{compared} results compared", evidence)]
 
 
-_COUNTED = ("results_compared", "results_differing", "results_examined", "elements_differing")
+_COUNTED = ("results_compared", "results_differing", "results_examined", "results_vanished", "elements_differing")
 
 
 def _size(value: float | None) -> float:
@@ -117,12 +124,29 @@ def _wrong_element(details: Mapping[str, Any]) -> bool:
     return element is not None and _size(element["worst"]) > 1
 
 
+def _never_drawn(details: Mapping[str, Any]) -> bool:
+    """Whether the operands hold no random data: a product of zeros is zero, also where nothing was computed."""
+    return details.get("operands_spread") == 0
+
+
+def _is_wrong(details: Mapping[str, Any]) -> bool:
+    beyond = _size(details["worst_error_of_bound"]) > 1
+    return beyond or bool(details["not_finite"]) or _wrong_element(details) or _never_drawn(details)
+
+
 def _badness(details: Mapping[str, Any]) -> tuple[bool, float, float]:
-    return _wrong_element(details) or details["not_finite"] > 0, _size(details["worst_error_of_bound"]), _sums(details)
+    return _is_wrong(details), _size(details["worst_error_of_bound"]), _sums(details)
 
 
 def _first_evidence(details: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("worst_error_of_bound", "not_finite", "smallest_detectable_error", "column_sums", "wrong_element")
+    names = (
+        "worst_error_of_bound",
+        "not_finite",
+        "smallest_detectable_error",
+        "column_sums",
+        "wrong_element",
+        "operands_spread",
+    )
     return {name: details.get(name) for name in names}
 
 
@@ -134,6 +158,8 @@ def _first_told(details: Mapping[str, Any]) -> str:
         told.append(f"error {_times(details['worst_error_of_bound'])} its bound")
     if details["not_finite"]:
         told.append(f"{details['not_finite']} elements not finite")
+    if _never_drawn(details):
+        told.append("the device left no random numbers in its operands")
     return ", ".join(told)
 
 

@@ -55,6 +55,11 @@ class Kind:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def is_private(self) -> bool:
+        """Whether torch multiplies it through a private function, which refuses in words of its own."""
+        return self.bind is not _mm
+
+    @property
     def operand_dtype(self) -> torch.dtype:
         """The dtype of A and B."""
         found: torch.dtype = getattr(torch, self.operand)
@@ -203,11 +208,24 @@ class Rotation:
         return call()
 
 
+def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
+    """Why the library has no product of the shape that raised `error`, of products that others showed to be there.
+
+    None for every other error: memory that ran out, a device that broke, a mistake of ours.
+    """
+    broken = feature("torch.AcceleratorError")
+    if (reason := accel.why_no_kernel(error)) is not None:
+        return reason
+    if not kind.is_private or accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
+        return None
+    return str(error).strip().splitlines()[0] if accel.why_broken() is None else None
+
+
 def try_once(call: Callable[[], _T], dtype: Dtype, accel: Accel) -> _T:
     """The first product of a dtype. What torch's private functions refuse is told as a product that is not implemented.
 
-    Returns what the call returns. Raises RuntimeError, and what torch raises for memory that runs out or a device that
-    breaks.
+    Returns what the call returns. Raises RuntimeError, and what torch raises for memory that runs out, a device that
+    breaks or a shape that alone has no kernel.
     """
     broken = feature("torch.AcceleratorError")
     try:
@@ -215,8 +233,9 @@ def try_once(call: Callable[[], _T], dtype: Dtype, accel: Accel) -> _T:
         accel.synchronize()
         return result
     except (RuntimeError, ValueError) as error:
-        private = KINDS[dtype].bind is not _mm
-        if not private or accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
+        if not KINDS[dtype].is_private or accel.is_out_of_memory(error) or accel.why_no_kernel(error) is not None:
+            raise
+        if broken is not None and isinstance(error, broken):
             raise
         reason = str(error).strip().splitlines()[0]
         raise RuntimeError(f"a product of {dtype} is not implemented for {accel.id}: {reason}") from error

@@ -1,9 +1,10 @@
 """The search for the fastest shape: which one to try next, and for how long. Pure: no clock, no device.
 
-It asks for a shape and is told its rate. What it is told is noisy and the clock drifts, so first looks choose only
-what is looked at again: many shapes for a moment, the best of them longer, and a few that are measured in turns, which
-alone decide. Tiles and waves of tiles make the landscape jagged, but mostly along single dimensions and pairs of them:
-from points spread over the range it follows lines along one dimension, and crosses the sides of good shapes.
+It asks for a shape and is told its rate, or that the library has no kernel for it, which costs that shape. What it is
+told is noisy and the clock drifts, so first looks choose only what is looked at again: many shapes for a moment, the
+best of them longer, and a few that are measured in turns, which alone decide. Tiles and waves of tiles make the
+landscape jagged, but mostly along single dimensions and pairs of them: from points spread over the range it follows
+lines along one dimension, and crosses the sides of good shapes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,19 @@ from gpucheck import stats
 from gpucheck.bench.matmul.search_model import Drift, promising
 from gpucheck.bench.matmul.search_range import Grid, Shape
 from gpucheck.bench.matmul.search_spread import Spread
-from gpucheck.bench.matmul.search_try import UNDISTURBED, Ask, Found, Reading, Stage, call_s, found_in, undisturbed
+from gpucheck.bench.matmul.search_try import (
+    UNDISTURBED,
+    Ask,
+    Found,
+    Reading,
+    Refused,
+    Stage,
+    call_s,
+    found_in,
+    undisturbed,
+)
 
-Steps = Generator[Ask, Reading, None]
+Steps = Generator[Ask, "Reading | Refused", None]
 
 # What a scan of every shape takes: so long for each, and at least so many calls, one of them untimed (mamf-finder's
 # 50 + 100 calls are 0.2 s at 8192 in bfloat16 on the largest GPU of today).
@@ -45,6 +56,8 @@ SPREAD_BETWEEN = 2
 # Dimensions of up to so many values are tried value by value, longer ones coarse to fine from so many values.
 TRIED_WHOLE, COARSE_VALUES = 16, 6
 MOST_SECOND, MOST_THIRD, FEWEST_AGAIN = 96, 16, 6
+# Where so many in a row have no kernel and none had one, the dtype has none here.
+MOST_REFUSED = 16
 # Eight differ by more than noise seldom; three are what is left of them where a call is long.
 MOST_FINALISTS, FEWEST_FINALISTS = 8, 3
 # An interval needs 6 rounds; beyond 24 it only narrows. Who is 2 % behind after 6, 1 % after 24 is not the fastest:
@@ -68,18 +81,20 @@ class Search:
     """
 
     def __init__(self, grid: Grid, limit_s: float) -> None:
-        self.grid = grid
+        # What has no kernel does not fit any more, whoever asks.
+        self.refused: dict[Shape, str] = {}
+        self.grid = Grid(grid.axes, lambda shape: shape not in self.refused and grid.fits(shape))
         self.time_s = limit_s
         self.spent_s = 0.0
         self.tries = 0
-        self.shapes_in_range = grid.count()
+        self.shapes_in_range = self.grid.count()
         self.complete = False
         self._drift = Drift()
         self._looks: dict[Shape, list[_Look]] = {}
         self._latest: list[Shape] = []
         self._finals: dict[Shape, list[float]] = {}
         self._call_s = 0.0
-        self._spread = Spread(grid, self.shapes_in_range)
+        self._spread = Spread(self.grid, self.shapes_in_range)
         self._steps = self._run()
         self._asked = next(self._steps, None)
 
@@ -89,19 +104,19 @@ class Search:
         """What to try next; None when the search is over. Asked again before an answer, it is the same."""
         return self._asked
 
-    def tell(self, reading: Reading) -> None:
+    def tell(self, answer: Reading | Refused) -> None:
         """The answer to what was asked."""
-        self.spent_s += reading.spent_s
+        self.spent_s += answer.spent_s
         self.tries += 1
         try:
-            self._asked = self._steps.send(reading)
+            self._asked = self._steps.send(answer)
         except StopIteration:
             self._asked, self.complete = None, True
 
     @property
     def shapes_tried(self) -> int:
-        """How many different shapes were tried."""
-        return len(self._looks)
+        """How many different shapes were tried, those without a kernel included."""
+        return len(self._looks.keys() | self.refused.keys())
 
     @property
     def best(self) -> Found | None:
@@ -124,17 +139,28 @@ class Search:
     # -- the plan -----------------------------------------------------------------------------------------------------
 
     def _run(self) -> Steps:
-        middle = self._middle()
-        if middle is None:
+        first = yield from self._first()
+        if first is None:
             return
-        yield from self._check_drift(middle)
-        self._plan(self._looks[middle][0].rate)
+        self._plan(self._looks[first][0].rate)
         yield from self._first_looks()
         for part, most in ((SECOND, MOST_SECOND), (THIRD, MOST_THIRD)):
             chosen = self._affordable(self.time_s * part, most)
             if chosen:
                 yield from self._again(chosen, self.time_s * part)
         yield from self._final()
+
+    def _first(self) -> Generator[Ask, Reading | Refused, Shape | None]:
+        """The middle of the range, which is the reference from then on; where that has no kernel, another with one."""
+        shape = self._middle()
+        while shape is not None and len(self.refused) < MOST_REFUSED:
+            reading = yield from self._try(shape, SHORTEST_S, "reference")
+            if reading is not None:
+                self._drift.add(self.spent_s, undisturbed(reading))
+                self._looks[shape] = [_Look(self.spent_s, undisturbed(reading))]
+                return shape
+            shape = self._spread.fresh(self._looks)
+        return None
 
     def _plan(self, rate: float) -> None:
         """How long all of it takes, from the rate in the middle of the range."""
@@ -154,16 +180,19 @@ class Search:
         starts: set[Shape] = set()
         spread = max(FEWEST_SPREAD, int((SPREAD_DENSE if dense else SPREAD) * affordable))
         crossed = max(FEWEST_CROSSED, int((CROSSED_DENSE if dense else CROSSED) * affordable))
-        while self.spent_s < until_s and self.shapes_tried != self.shapes_in_range:
+        tries = -1
+        # A round that found nothing to try is the last.
+        while self.spent_s < until_s and self.shapes_tried != self.shapes_in_range and tries != self.tries:
+            tries = self.tries
             for _ in range(spread):
                 if (shape := self._spread.fresh(self._looks)) is not None and self.spent_s < until_s:
                     yield from self._look(shape, window_s, "spread")
             spread = SPREAD_BETWEEN
-            start = self._ranked()[0]
-            if start not in starts and not dense:
+            start = next(iter(self._ranked()), None)
+            if start is not None and start not in starts and not dense:
                 starts.add(start)
                 yield from self._climb(start, window_s, until_s, whole, starts)
-            for shape in promising(self._scores(self._looks), self._looks.keys(), crossed):
+            for shape in promising(self._scores(self._looks), self._looks.keys() | self.refused.keys(), crossed):
                 if self.grid.fits(shape) and self.spent_s < until_s:
                     yield from self._look(shape, window_s, "crossing")
 
@@ -185,7 +214,7 @@ class Search:
 
     def _along(
         self, here: Shape, dimension: int, window_s: float, until_s: float, whole: bool
-    ) -> Generator[Ask, Reading, Shape]:
+    ) -> Generator[Ask, Reading | Refused, Shape]:
         """The best shape on the line through `here`."""
         values = self.grid.axes[dimension].values
         place = values.index(here[dimension])
@@ -212,15 +241,18 @@ class Search:
             if self.spent_s >= until_s and number >= FEWEST_AGAIN:
                 break
             if number % REFERENCE_EVERY == 0:
-                yield from self._check_drift(next(iter(self._looks)))
-            reading = yield Ask(shape, window_s, "again")
-            self._looks[shape].append(_Look(self.spent_s, undisturbed(reading)))
+                yield from self._check_drift()
+            reading = yield from self._try(shape, window_s, "again")
+            if reading is not None:
+                self._looks[shape].append(_Look(self.spent_s, undisturbed(reading)))
             self._latest = list(shapes[: number + 1])
 
     def _final(self) -> Steps:
         """In turns, so that whatever the clock does it does to all of them; who falls behind is dropped."""
         left_s = max(self.time_s - self.spent_s, 0.0)
         shapes = self._ranked()[:MOST_FINALISTS]
+        if not shapes:
+            return
         while len(shapes) > FEWEST_FINALISTS and self._mean_call_s(shapes) * 2 * len(shapes) * WANTED_ROUNDS > left_s:
             shapes.pop()
         window_s = max(left_s / (len(shapes) * WANTED_ROUNDS) - 1.5 * self._mean_call_s(shapes), SHORTEST_S)
@@ -229,6 +261,9 @@ class Search:
             # Another round takes as long as those behind.
             if done >= FEWEST_ROUNDS and (self.spent_s - began_s) * (done + 1) / done > left_s:
                 return
+            shapes = [one for one in shapes if one in self._finals]
+            if not shapes:
+                return
             if done >= FIRST_ROUNDS:
                 best = self.finalists[0].rate
                 shapes = [
@@ -236,21 +271,37 @@ class Search:
                 ]
             # Forwards and backwards: none always follows the same one.
             for shape in shapes if done % 2 == 0 else reversed(shapes):
-                reading = yield Ask(shape, window_s, "final")
-                self._finals[shape].append(reading.rate)
+                reading = yield from self._try(shape, window_s, "final")
+                if reading is None:
+                    del self._finals[shape]
+                else:
+                    self._finals[shape].append(reading.rate)
 
     # -- tries --------------------------------------------------------------------------------------------------------
 
+    def _try(self, shape: Shape, window_s: float, stage: Stage) -> Generator[Ask, Reading | Refused, Reading | None]:
+        """What a shape gives; None where it has no kernel: it is out of the race, also where it had one before."""
+        answer = yield Ask(shape, window_s, stage)
+        if isinstance(answer, Refused):
+            self.refused[shape] = answer.reason
+            return None
+        return answer
+
     def _look(self, shape: Shape, window_s: float, stage: Stage) -> Steps:
         if self.tries % REFERENCE_EVERY == 0:
-            yield from self._check_drift(next(iter(self._looks)))
-        reading = yield Ask(shape, window_s, stage)
-        self._looks[shape] = [_Look(self.spent_s, undisturbed(reading))]
+            yield from self._check_drift()
+        reading = yield from self._try(shape, window_s, stage)
+        if reading is not None:
+            self._looks[shape] = [_Look(self.spent_s, undisturbed(reading))]
 
-    def _check_drift(self, reference: Shape) -> Steps:
-        reading = yield Ask(reference, SHORTEST_S, "reference")
-        self._drift.add(self.spent_s, undisturbed(reading))
-        self._looks.setdefault(reference, [_Look(self.spent_s, undisturbed(reading))])
+    def _check_drift(self) -> Steps:
+        """Measure the reference again; where it has no kernel any more, the next one takes its place."""
+        while (reference := next((one for one in self._looks if one not in self.refused), None)) is not None:
+            reading = yield from self._try(reference, SHORTEST_S, "reference")
+            if reading is not None:
+                self._drift.add(self.spent_s, undisturbed(reading))
+                return
+            self._drift = Drift()
 
     def _scores(self, shapes: Iterable[Shape]) -> dict[Shape, float]:
         """The mean over each shape's looks of its rate over what the reference gave at that time."""
@@ -263,7 +314,7 @@ class Search:
 
     def _ranked(self) -> list[Shape]:
         """Those in the race, the fastest first."""
-        scores = self._scores(self._latest or self._looks)
+        scores = self._scores(one for one in self._latest or self._looks if one not in self.refused)
         return sorted(scores, key=lambda shape: -scores[shape])
 
     def _affordable(self, time_s: float, most: int) -> list[Shape]:

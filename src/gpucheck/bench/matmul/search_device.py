@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from gpucheck import stats
 from gpucheck.bench.matmul import product
 from gpucheck.bench.matmul.cases import Case, needed_bytes
+from gpucheck.bench.matmul.options import Dtype
 from gpucheck.bench.matmul.product import Kind, Matrices
 from gpucheck.bench.matmul.search_range import Grid, Shape
-from gpucheck.bench.matmul.search_try import Ask, Reading
+from gpucheck.bench.matmul.search_try import Ask, Reading, Refused
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.held import (
     AHEAD_IN_WINDOW,
@@ -96,6 +97,27 @@ class Tries:
             self._accel.synchronize()
             calls += 1
         self._usual = _work(shape) * calls / (now() - began)
+
+    def try_dtype(self, dtype: Dtype, shape: Shape) -> None:
+        """See that there is such a product. Raises RuntimeError where not; one shape without a kernel says nothing."""
+        try:
+            product.try_once(self._operands.product(shape), dtype, self._accel)
+        except RuntimeError as error:
+            if self._accel.why_no_kernel(error) is None:
+                raise
+
+    def take_or_refuse(self, ask: Ask) -> Reading | Refused:
+        """One try, or why the library has no kernel for its shape. Raises what torch raises for all else."""
+        try:
+            if not self._usual:
+                self.warm_up(ask.shape)
+            return self.take(ask)
+        except (RuntimeError, ValueError) as error:
+            reason = product.why_no_kernel(error, self._operands.kind, self._accel)
+            if reason is None:
+                raise
+            began, self._ended_s = self._ended_s, self._accel.host_now()
+            return Refused(reason, self._ended_s - began)
 
     def take(self, ask: Ask) -> Reading:
         """One try. Raises what torch raises."""

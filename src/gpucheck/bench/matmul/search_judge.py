@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
+from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.matmul import SearchedShape, SearchResult
@@ -16,13 +17,28 @@ def judge(entries: Sequence[SearchResult], measurements: Sequence[Measurement]) 
 
     The gain sets the row of the fastest shape against the fastest of the default squares.
     """
+    refused = _refused(entries)
     found = [one for one in entries if one.best is not None]
     if not found:
-        return []
+        return refused
     rates = {_key(one): one.rate.median for one in measurements if one.name == "matmul" and one.rate is not None}
     evidence = {one.dtype: _evidence(one, one.best, rates) for one in found if one.best is not None}
     told = "; ".join(_sentence(one, evidence[one.dtype]) for one in found)
-    return [Finding("matmul.search", "info", "fastest shapes found", told, evidence)]
+    return [Finding("matmul.search", "info", "fastest shapes found", told, evidence), *refused]
+
+
+def _refused(entries: Sequence[SearchResult]) -> list[Finding]:
+    """The shapes that have no kernel, of all dtypes in one finding; none where every shape has one."""
+    without = [one for one in entries if one.shapes_refused]
+    if not without:
+        return []
+    told = []
+    for one in without:
+        first, count = one.refused[0], one.shapes_refused
+        others = f" and {count - 1} others" if count > 1 else ""
+        told.append(f"{one.dtype} {_text((first.m, first.n, first.k))}{others}: {first.reason}")
+    evidence = {one.dtype: [to_json(shape) for shape in one.refused] for one in without}
+    return [Finding("matmul.shape", "skip", "the library has no kernel for some shapes", "; ".join(told), evidence)]
 
 
 def _key(one: Measurement) -> tuple[str, tuple[int, int, int]]:

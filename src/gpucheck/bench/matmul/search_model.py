@@ -35,8 +35,10 @@ class Drift:
 
     def level(self) -> Callable[[float], float]:
         """The level at any time: straight between the times known, where it is the median of the rate and its
-        neighbours, so that one hiccup moves none."""
+        neighbours, so that one hiccup moves none. Where nothing is known it is 1."""
         at_s, rates = self._at_s, self._rates
+        if not rates:
+            return lambda when_s: 1.0
         levels = [statistics.median(rates[max(place - 1, 0) : place + 2]) for place in range(len(rates))]
 
         def level(when_s: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from gpucheck.bench.matmul.search_try import Ask, Found, Reading
 from gpucheck.errors import UsageError
 from gpucheck.machine.accel import Accel
 from gpucheck.report.events import Answered, Emit, Progress, Trial
-from gpucheck.report.results.matmul import SearchedShape, SearchResult
+from gpucheck.report.results.matmul import RefusedShape, SearchedShape, SearchResult
 from gpucheck.work import precision
 
 RESULT = "bench_matmul_search"
@@ -25,6 +26,8 @@ DEFAULT_BUDGET_S = 60.0
 DEFAULT_AXES = {"accelerator": Axis(1024, 16384, 1024), "cpu": Axis(128, 2048, 128)}
 # On a pipe each is a line.
 PROGRESS_EVERY_S = 2.0
+# Of the shapes that have no kernel: they are counted all, and the first are named.
+MOST_REFUSED_TOLD = 16
 
 
 def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
@@ -57,7 +60,7 @@ class Results:
 
 
 def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, results: Results) -> Found | None:
-    """The fastest shape of the range for the dtype of `case`, within about `limit_s` seconds.
+    """The fastest shape of the range for the dtype of `case`, within about `limit_s` seconds; None where none has one.
 
     Whatever cuts it off, the best so far is told. Raises UsageError where no shape fits, and what torch raises.
     """
@@ -75,15 +78,15 @@ def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, resu
     try:
         with precision.precision(wanted):
             operands = allocate(case, grid, room, accel)
-            product.try_once(operands.product(first.shape), case.dtype, accel)
             tries = Tries(accel, operands)
-            tries.warm_up(first.shape)
+            tries.try_dtype(case.dtype, first.shape)
             while (ask := searcher.ask()) is not None:
-                reading = tries.take(ask)
-                searcher.tell(reading)
-                told.after(searcher, ask, reading)
+                answer = tries.take_or_refuse(ask)
+                searcher.tell(answer)
+                if isinstance(answer, Reading):
+                    told.after(searcher, ask, answer)
     finally:
-        if searcher.best is not None:
+        if searcher.best is not None or searcher.refused:
             results.tell(_entry(case, accel, searcher, time.monotonic() - began))
     return searcher.best
 
@@ -141,6 +144,11 @@ def _entry(case: Case, accel: Accel, searcher: Search, took_s: float) -> SearchR
         range={name: axis.text for name, axis in zip("mnk", searcher.grid.axes, strict=True)},
         shapes_in_range=searcher.shapes_in_range,
         shapes_tried=searcher.shapes_tried,
+        shapes_refused=len(searcher.refused),
+        refused=tuple(
+            RefusedShape(*shape, reason)
+            for shape, reason in itertools.islice(searcher.refused.items(), MOST_REFUSED_TOLD)
+        ),
         tries=searcher.tries,
         time_s=took_s,
         complete=searcher.complete,

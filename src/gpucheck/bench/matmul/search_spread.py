@@ -38,7 +38,7 @@ class Spread:
         if self._rest is None:
             self._rest = list(self._grid.shapes())
             random.Random(0).shuffle(self._rest)
-        while self._rest and self._rest[-1] in tried:
+        while self._rest and (self._rest[-1] in tried or not self._grid.fits(self._rest[-1])):
             self._rest.pop()
         return self._rest[-1] if self._rest else None
 

@@ -35,6 +35,14 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """The library has no kernel for the shape: why not, and what the try took."""
+
+    reason: str
+    spent_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """A shape with the median of its rates; the interval is None below six rounds of the final."""
 

@@ -242,6 +242,6 @@ def readings(samples: Sequence[Sample], run: Run) -> tuple[LoadReading, ...]:
 
 def _mean_power(first: Sample, last: Sample) -> float | None:
     start_j, end_j = first.get("energy_j"), last.get("energy_j")
-    if start_j is None or end_j is None:
+    if start_j is None or end_j is None or end_j < start_j:  # loaded again, the driver counts anew
         return None
     return float((end_j - start_j) / (last["at_s"] - first["at_s"]))

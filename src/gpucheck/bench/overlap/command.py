@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck.bench import accelerated, devices
 from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.bench.matmul.options import Dtype
 from gpucheck.bench.overlap import judge
 from gpucheck.bench.overlap.cases import HOST_BUFFERS, cases, fast_dtype, size_for
 from gpucheck.bench.overlap.measure import SLICES, Bench, Compute, compute, measure, warm_up
@@ -42,6 +43,7 @@ def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None
         emit,
         lambda accel, deadline: _rows(options, accel, emit, deadline),
         conclude,
+        name="overlap",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
         shared=shared,
@@ -71,7 +73,7 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
         emit(Judged(Finding("overlap.pinned", "skip", "no pinned memory was to be had", shared.no_pinned)))
     todo = cases(options, accel, size, pinned="pinned" in shared.host, two_streams=side_stream is not None)
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
-        bench = Bench(accel, shared, _compute(accel), room, watch, side_stream, {})
+        bench = Bench(accel, shared, _compute(accel, emit), room, watch, side_stream, {})
         wake(accel, shared)
         warm_up(accel, bench.compute)
         for done, case in enumerate(todo):
@@ -88,10 +90,26 @@ def _buffers(accel: Accel, capacity: int) -> Buffers:
         raise CannotLook(error.what, error.why, error.fix, finding="overlap.memory") from error
 
 
-def _compute(accel: Accel) -> Compute:
-    """What the copies hide behind. Raises CannotLook where the device has no room for it."""
+def _compute(accel: Accel, emit: Emit) -> Compute:
+    """What the copies hide behind, in float32 where the library has no kernel for the fastest dtype.
+
+    Raises CannotLook where the device has no room for it.
+    """
+    fastest = fast_dtype(accel)
     try:
-        return compute(accel, fast_dtype(accel))
+        return _of_dtype(accel, fastest)
+    except RuntimeError as error:
+        refused = accel.why_no_kernel(error)
+        if refused is None or fastest == "float32":
+            raise
+    title = f"{accel.id} has no kernel for products in {fastest}"
+    emit(Judged(Finding("overlap.compute", "skip", title, f"{refused}; float32 is taken", {"dtype": fastest})))
+    return _of_dtype(accel, "float32")
+
+
+def _of_dtype(accel: Accel, dtype: Dtype) -> Compute:
+    try:
+        return compute(accel, dtype)
     except RuntimeError as error:
         if not accel.is_out_of_memory(error):
             raise

@@ -138,6 +138,7 @@ def measured(
                 yield from _of_child(talk, for_s, name, emit, ran)
                 talk.end()
         except Lost as lost:
+            lost.raise_for_device(accel.id)
             emit(
                 Judged(
                     Finding(

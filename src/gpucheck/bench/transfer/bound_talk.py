@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from gpucheck import messages
+from gpucheck.errors import DeviceFailed
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
 
 # A module whose main() speaks lines → the child.
@@ -21,6 +23,12 @@ class Lost(Exception):
         super().__init__(who, reason)
         self.who = who
         self.reason = reason
+
+    def raise_for_device(self, device: str) -> None:
+        """Raise DeviceFailed where the child's last word is that the device has failed."""
+        cause = messages.cause_of(self.reason)
+        if cause is not None and cause.whose == "device":
+            raise DeviceFailed(f"{self.who}: {cause.title}", self.reason, cause.fix, device=device) from self
 
 
 def start(module: str) -> LineChild:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpucheck.bench import devices
 from gpucheck.bench.devices import ALONE, Shared
@@ -13,7 +13,8 @@ from gpucheck.bench.transfer.measure import room_for
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.parts import PARTS, TOGETHER, Part
 from gpucheck.bench.transfer.setting import Setting, Together
-from gpucheck.errors import CannotLook, Terminated
+from gpucheck.errors import CannotLook, DeviceFailed, Terminated
+from gpucheck.machine import faults
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.numa import Bound
 from gpucheck.measure.telemetry import Watch
@@ -44,6 +45,8 @@ class _Seen:
 def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time copies to and from every device asked for. Raises CannotLook and UsageError."""
     began = time.monotonic()
+    # A device that fails takes no part in what concerns several.
+    shared = replace(shared, lost={} if shared.lost is None else shared.lost)
     chosen = options.select([*(one.id for one in parts.PARTS), *(one.id for one in parts.TOGETHER)])
     alone = [part for part in PARTS if part.id in chosen]
     several = any(part.id in chosen for part in TOGETHER)
@@ -71,6 +74,7 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
         rows,
         conclude,
         # Only with this name there can be several devices; how many there are is not known yet.
+        name="transfer",
         time_budget_s=budget_s and budget_s * (1 - TOGETHER_SHARE if several and options.device == "all" else 1),
         default_s=lambda accel: (
             DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"]
@@ -78,6 +82,7 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
         ),
         shared=shared,
     )
+    seen.ids = [one for one in seen.ids if one not in (shared.lost or {})]
     if len(seen.ids) > 1:
         _together(options, chosen, seen, emit, began + budget_s if budget_s else time.monotonic() + TOGETHER_S)
     elif not alone:
@@ -156,6 +161,8 @@ def _together(options: TransferOptions, chosen: frozenset[str], seen: _Seen, emi
                 for measurement in part.rows(together):
                     emit(Measured(measurement))
                     seen.measured.append(measurement)
+            except DeviceFailed as error:
+                faults.tell(faults.of(error, "bench transfer", error.device, step=part.id), emit)
             except CannotLook as error:
                 emit(Judged(Finding(error.finding, "skip", error.what, error.why, fix=error.fix or None)))
     except (KeyboardInterrupt, Terminated):

@@ -6,11 +6,14 @@ in the wrong place shows. The destination is poisoned before: what the pattern n
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
+
+from gpucheck.work import same
 
 WORD = 8
 POISON = -1  # no index xor a sample number has all 64 bits set
@@ -182,7 +185,10 @@ class Copies:
                 yield place * self.stride, self.size
 
     def _mismatches(self, start: int, size: int) -> Iterator[tuple[int, int]]:
-        """How many bytes are wrong, and where the first one is, for each piece that has any."""
+        """How many bytes are wrong, and where the first one is, for each piece that has any.
+
+        A difference that is gone at the second look counts as one byte, the first of its piece.
+        """
         words, number = self.destination.words, self.source.number
         assert number is not None
         expected = torch.empty(min(CHUNK_WORDS, -(-size // WORD)), dtype=torch.int64, device=words.device)
@@ -192,10 +198,17 @@ class Copies:
             part = expected[:count]
             torch.arange(first, first + count, out=part)
             part.bitwise_xor_(number)
-            found = words[first : first + count]
-            if left % WORD == 0 and torch.equal(found, part):
+            seen = same.unequal(words[first : first + count], part, functools.partial(_pattern, number, first))
+            if seen is None:
                 continue
-            differ = (found.view(torch.uint8) != part.view(torch.uint8))[:left]
+            differ = (seen[0].view(torch.uint8) != seen[1].view(torch.uint8))[:left]
             wrong = int(differ.sum())
             if wrong:
                 yield wrong, first * WORD + int(differ.to(torch.uint8).argmax())
+            elif left % WORD == 0:
+                yield 1, first * WORD
+
+
+def _pattern(number: int, first: int, start: int, stop: int) -> torch.Tensor:
+    """What the words from one place to another, counted from `first` on, hold: on the CPU."""
+    return torch.arange(first + start, first + stop).bitwise_xor_(number)

@@ -17,7 +17,9 @@ from gpucheck.bench.transfer.copies import WORD
 from gpucheck.bench.transfer.measure import Buffers
 from gpucheck.directions import Direction, HostMemory
 from gpucheck.machine.accel import Accel
+from gpucheck.work import same
 
+HOST = torch.device("cpu")
 # How many samples a DataLoader's batch has, whatever its size: each is fetched and stacked on its own.
 BATCH_SAMPLES = 64
 # Every bit but the sign: no index has any of the high ones.
@@ -61,12 +63,17 @@ class Stage:
         words = self.size // WORD
         if len(found) != words:
             return self.size
-        expected = torch.arange(place * words, (place + 1) * words, device=found.device)
-        if flipped:
-            expected.bitwise_xor_(FLIP)
-        if torch.equal(found, expected):
+        number = FLIP if flipped else 0
+
+        def wanted(start: int, stop: int, device: torch.device = HOST) -> torch.Tensor:
+            first = place * words
+            return torch.arange(first + start, first + stop, device=device).bitwise_xor_(number)
+
+        seen = same.unequal(found, wanted(0, words, found.device), wanted)
+        if seen is None:
             return 0
-        return int((found.view(torch.uint8) != expected.view(torch.uint8)).sum())
+        # A difference that is gone at the second look is a fault too.
+        return int((seen[0].view(torch.uint8) != seen[1].view(torch.uint8)).sum()) or 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpucheck import units
+from gpucheck import messages, units
 from gpucheck.bench.transfer import bound_place, link
 from gpucheck.bench.transfer.cases import Case, Room, cases, fitting
 from gpucheck.bench.transfer.copies import Buffer, Copies, Verified, allocate
@@ -76,7 +76,10 @@ def buffers(accel: Accel, memories: Sequence[HostMemory], capacity: int) -> Buff
         try:
             made["pinned"] = allocate(capacity, cpu, pinned=True)
         except (RuntimeError, MemoryError) as error:  # the driver's refusal has no class of its own
-            refused = str(error).strip().splitlines()[0]
+            cause = messages.cause_of(str(error))
+            if cause is not None and cause.poisons:  # it refuses everything from now on
+                raise
+            refused = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return Buffers(device, made, refused)
 
 

@@ -72,6 +72,7 @@ def measured(together: Together, start: Start = bound_talk.start) -> Iterator[Me
                 left_s = (together.deadline - time.monotonic()) / (len(directions) - done)
                 yield from _at_once(talks, direction, min(max(left_s, SHORTEST_S), LONGEST_S))
         except Lost as lost:
+            lost.raise_for_device(lost.who)
             together.emit(Judged(_undecided(lost, len(together.ids))))
 
 

@@ -17,7 +17,9 @@ from gpucheck.health.doctor import (
     conditions_nvml,
     conditions_packages,
     conditions_refusals,
+    conditions_runtime,
     conditions_torch,
+    conditions_work,
 )
 from gpucheck.health.doctor.condition import Condition
 
@@ -32,8 +34,10 @@ CONDITIONS: tuple[Condition, ...] = (
     *conditions_masks.CONDITIONS,
     *conditions_torch.CONDITIONS,
     *conditions_packages.CONDITIONS,
+    *conditions_runtime.CONDITIONS,
     *conditions_architecture.CONDITIONS,
     *conditions_environment.CONDITIONS,
+    *conditions_work.CONDITIONS,
     *conditions_links.CONDITIONS,
     *conditions_load.CONDITIONS,
     *conditions_log.CONDITIONS,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpucheck import naming
 from gpucheck.errors import UsageError
 from gpucheck.health import required
-from gpucheck.health.doctor import ladder, load_run, rungs
+from gpucheck.health.doctor import conditions_cuinit, ladder, load_run, rungs, wheels
 from gpucheck.health.doctor.catalogue import CONDITIONS
 from gpucheck.health.doctor.condition import Condition
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.required import Usable
-from gpucheck.machine import inventory, stack, torch_build, torch_probe
+from gpucheck.machine import child, inventory, stack, torch_build, torch_probe
 from gpucheck.machine.host import ROOT
 from gpucheck.machine.stack import Stack
 from gpucheck.machine.torch_probe import TorchProbe
@@ -24,6 +24,10 @@ from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
 from gpucheck.report.facts import Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.doctor import DoctorResult
+
+# A driver that hangs is told within ten seconds: it is known after five, and torch, which starts the same driver, may
+# be about to answer for another reason.
+TORCH_GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ def command(options: Options, emit: Emit) -> Evidence:
     conditions = select(options.only, options.skip)
     required.validate(options.require, None)
     evidence = read(options, emit)
+    # A second time, now that torch is no longer at work in a child of ours: what others do now, and what grew.
+    evidence = replace(evidence, facts=inventory.again(evidence.facts))
     if any(one.id.startswith("load.") for one in conditions) and load_run.is_possible(evidence):
         emit(Progress("loading the GPUs for a second"))
         evidence = replace(evidence, load=load_run.run(evidence, options.python))
@@ -65,7 +71,8 @@ def command(options: Options, emit: Emit) -> Evidence:
             ),
         )
     )
-    asked = required.judge_seen(options.require, None, usable(evidence.torch), evidence.facts)
+    first = None if diagnosis.first is None else f"mend {diagnosis.first.condition.id} first"
+    asked = required.judge_seen(options.require, None, usable(evidence.torch), evidence.facts, fix=first)
     for finding in (*asked, *ladder.findings(diagnosis)):
         emit(Judged(finding))
     if diagnosis.first is None:
@@ -91,20 +98,17 @@ def usable(probe: TorchProbe | None) -> Usable:
 def read(options: Options, emit: Emit) -> Evidence:
     """Everything there is to see, the slow parts side by side. Raises UsageError for a --python that cannot start."""
     emit(Progress("asking the driver and torch"))
-    # torch in this thread, which an interrupt reaches; the rest has short limits of its own.
+    # The driver in this thread, which an interrupt reaches; torch is cut off by it.
+    cut = child.Cut()
     with ThreadPoolExecutor(max_workers=1) as beside:
-        around = beside.submit(_around, options.root)
+        asked = beside.submit(torch_probe.probe, options.python, timeout_s=options.timeout_s, cut=cut)
         try:
-            probe = torch_probe.probe(options.python, timeout_s=options.timeout_s)
-        except OSError as error:
-            raise UsageError(
-                f"--python {options.python} cannot be started",
-                os.strerror(error.errno or 0),
-                "give the path of a Python interpreter",
-            ) from error
-        facts, seen = around.result()
+            facts, seen = _around(options.root, cut)
+            probe = _answer(asked, options.python)
+        finally:
+            cut.after(0.0, "interrupted")
     if options.python is not None:
-        if probe.stage == "start" and not probe.timed_out:
+        if probe.stage == "start" and not probe.timed_out and probe.not_awaited is None:
             raise UsageError(
                 f"--python {options.python} does not run the probe",
                 probe.error or "it said nothing",
@@ -116,8 +120,23 @@ def read(options: Options, emit: Emit) -> Evidence:
     return Evidence(facts, seen, probe, frozenset(os.environ))
 
 
-def _around(root: Path) -> tuple[Facts, Stack]:
+def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
+    try:
+        return asked.result()
+    except OSError as error:
+        raise UsageError(
+            f"--python {python} cannot be started",
+            os.strerror(error.errno or 0),
+            "give the path of a Python interpreter",
+        ) from error
+
+
+def _around(root: Path, cut: child.Cut) -> tuple[Facts, Stack]:
     facts = inventory.read(processes=True, root=root, links=True)
+    driver = facts.driver
+    if driver is not None and driver.cuinit_code is None and conditions_cuinit.is_hung(driver):
+        # What torch waits for does not come. One that answers and hangs at a device may let torch use another.
+        cut.after(TORCH_GRACE_S, f"{driver.cuinit_error}, and torch waits for it too")
     running = facts.host.release if facts.host is not None else None
     # After the libraries were asked: a program of root's makes the nodes by asking.
     return facts, stack.read(root, os.environ.get("LD_LIBRARY_PATH", ""), running)
@@ -141,13 +160,15 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
         )
     if not evidence.is_nvidia_here:
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", _where_looked(evidence.facts))
-    asked = "are known" if everything else "were asked"
+    asked = "known" if everything else "selected"
+    python = wheels.interpreter(probe.executable if probe is not None else None)
     return Finding(
         "doctor.unknown",
         "inconclusive",
-        "no rung is seen to be broken, and torch was not seen to work",
-        f"what is wrong is none of the conditions that {asked}, or could not be read",
-        fix="gpucheck smoke --device cuda",
+        "no cause found, and torch was not seen to use the GPU",
+        f"no {asked} condition matches, or evidence was unreadable",
+        # torch's own words, in full.
+        fix=f"""{python} -c 'import torch; print(torch.ones(1, device="cuda"))'""",
     )
 
 

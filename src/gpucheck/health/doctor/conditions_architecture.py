@@ -6,6 +6,7 @@ import re
 
 from gpucheck.health.doctor import wheels
 from gpucheck.health.doctor.condition import Condition, Seen
+from gpucheck.health.doctor.conditions_torch import build_line
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.machine.torch_probe import KernelRun, TorchProbe
 
@@ -58,12 +59,10 @@ def _judged(evidence: Evidence, *, is_old: bool) -> Seen | None:
         return None
     said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in mine.items())
     refused = any(one.device in mine and _NO_IMAGE.search(one.error or "") for one in probe.kernels)
-    driver = evidence.driver.libcuda_version or evidence.driver.cuda_version
-    tag = wheels.tag_for(_capabilities(evidence).values(), wheels.major(driver), evidence.host.architecture)
     return Seen(
         f"{said}; torch {probe.version} has code for {', '.join(probe.architectures or ())}",
         {"capabilities": _capabilities(evidence), "architectures": list(probe.architectures or ())},
-        wheels.install(probe.executable, tag),
+        build_line(evidence, _capabilities(evidence).values()),
         "proof" if refused else None,
     )
 

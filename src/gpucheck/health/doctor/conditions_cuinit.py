@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gpucheck.health.doctor import mask
+from gpucheck.health.doctor import fixes, mask
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.cuinit import answered
 from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.report.facts import Driver
 from gpucheck.units import GIB
 
 MANY = 64  # more cards than a machine has
@@ -13,26 +14,31 @@ MANY = 64  # more cards than a machine has
 NO_ROOM_FOR_PAGES = r"request_free_mem_region\(\) err -34"
 
 
-def _silent(evidence: Evidence) -> str | None:
-    """Why there is no answer of cuInit's though the library was loaded; None where there is one."""
-    driver = evidence.driver
-    if driver.cuinit_code is not None or driver.libcuda_path is None:
-        return None
-    return driver.cuinit_error
+def is_hung(driver: Driver) -> bool:
+    """Whether libcuda did not answer within its time, as it was loaded, as it started, or at a device."""
+    return "did not answer within" in (driver.cuinit_error or "")
 
 
 def _hung(evidence: Evidence) -> Seen | None:
-    error = _silent(evidence)
-    if error is None or "did not answer within" not in error:
+    driver = evidence.driver
+    if not is_hung(driver):
         return None
-    return Seen(error, {"libcuda": evidence.driver.libcuda_path, "nvml_error": evidence.driver.nvml_error})
+    told = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error}
+    if evidence.torch is not None and evidence.torch.not_awaited is not None:
+        told["torch_not_awaited"] = evidence.torch.not_awaited
+    return Seen(_after_start(driver) + (driver.cuinit_error or ""), told)
 
 
 def _crashed(evidence: Evidence) -> Seen | None:
-    error = _silent(evidence)
-    if error is None or "ended early" not in error:
+    driver = evidence.driver
+    error = driver.cuinit_error or ""
+    if "ended early" not in error:
         return None
-    return Seen(error, {"libcuda": evidence.driver.libcuda_path})
+    return Seen(_after_start(driver) + error, {"libcuda": driver.libcuda_path})
+
+
+def _after_start(driver: Driver) -> str:
+    return "cuInit answered; then " if driver.cuinit_code == 0 else ""
 
 
 def _out_of_memory(evidence: Evidence) -> Seen | None:
@@ -62,7 +68,7 @@ def _no_memory_node(evidence: Evidence) -> Seen | None:
     more = "/dev/nvidiactl is there and /dev/nvidia-uvm is not"
     fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -c 0 -u" if loaded is False else None
     if evidence.in_container:
-        fix = "on the host: sudo nvidia-modprobe -c 0 -u; then start the container anew with --gpus all"
+        fix = "on the host: sudo nvidia-modprobe -c 0 -u; then recreate the container with --gpus all"
     return answered(
         evidence,
         f"{more}, nor is the module nvidia_uvm loaded" if loaded is False else more,
@@ -123,7 +129,16 @@ def _empty_mig(evidence: Evidence) -> Seen | None:
     return answered(
         evidence,
         f"MIG mode is on and has no instance on {', '.join(card.uuid or 'a card' for card in empty)}",
+        fix=_mig_fix(",".join(card.uuid for card in empty if card.uuid) or "INDEX"),
         uuids=[card.uuid for card in empty],
+    )
+
+
+def _mig_fix(cards: str) -> str:
+    """On these cards alone: without -i, each of them changes all."""
+    return (
+        f"sudo nvidia-smi mig -i {cards} -lgip to list profiles, sudo nvidia-smi mig -i {cards} -cgi 0 -C to make an "
+        f"instance; or {fixes.smi(cards, '-mig 0')} to use the whole card"
     )
 
 
@@ -134,10 +149,10 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="CUDA's driver does not answer",
-        meaning="cuInit did not return within its time. Whatever calls it hangs with it: torch, and every diagnosis "
-        "that has no time limit.",
+        meaning="libcuda was called and did not return within its time. Whatever calls it hangs with it: torch, and "
+        "every diagnosis that has no time limit. torch is then not awaited.",
         settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
-        fix="sudo dmesg | grep -i -e nvrm -e xid; then end what uses the GPU, and reboot",
+        fix="sudo dmesg | grep -i -e nvrm -e xid; then drain the node, end what uses the GPU, and reboot",
         judge=_hung,
         source="rwth-i6/returnn issue 1756",
     ),
@@ -147,9 +162,9 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="CUDA's driver ends the process that starts it",
-        meaning="The process that called cuInit ended before it returned. torch ends in the same way. libcuda is "
+        meaning="The process that called libcuda ended before it returned. torch ends in the same way. libcuda is "
         "damaged, or goes with neither the kernel module nor the C library.",
-        fix="install the driver's libraries anew, of the kernel module's version (cat /proc/driver/nvidia/version)",
+        fix="reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)",
         judge=_crashed,
     ),
     Condition(
@@ -158,10 +173,9 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="MIG mode is on and no instance was made",
-        meaning="In MIG mode a card is not a device of its own: its instances are, and there are none. CUDA then "
+        meaning="In MIG mode a card is not a device itself: its instances are, and none exists. CUDA then "
         "answers as on a machine without a GPU, and torch gives no reason.",
-        fix="sudo nvidia-smi mig -lgip to list profiles, sudo nvidia-smi mig -cgi 0 -C to make an instance; or "
-        "sudo nvidia-smi -mig 0 to use the whole card",
+        fix=_mig_fix("INDEX"),
         judge=_empty_mig,
         cuinit=(100,),
         source="NVIDIA Multi-Instance GPU User Guide; wilicc/gpu-burn issue 36",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.health.devices_at_rest import at_rest
+from gpucheck.health.devices_links import name_of
 from gpucheck.health.doctor.condition import Condition, Seen
-from gpucheck.health.doctor.conditions_links import name_of
+from gpucheck.health.doctor.every_card import taken_over
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.report.facts import Device
-from gpucheck.report.finding import VERDICTS, Finding
 
 # Variables of debuggers and profilers which slow down or change whatever uses CUDA, once they are left over: those that
 # DCGM's software test looks for, and NVIDIA's later names for core dumps. Their values are nobody's business.
@@ -32,8 +30,6 @@ LEFT_OVER = (
 SMALL_SHM_BYTES = 2**30
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
 FOREIGN_BYTES = 2**30
-# NVML's reasons for a lower clock that have no place on a card at rest. `hw_slowdown` itself flashes as clocks change.
-HOT = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 
 
 def _launch_blocking(evidence: Evidence) -> Seen | None:
@@ -92,40 +88,6 @@ def _is_for_a_screen(card: Device) -> bool:
     return len(computing) < len(card.processes or ()) and known == computing and sum(known) < FOREIGN_BYTES
 
 
-def _hot(evidence: Evidence) -> Seen | None:
-    found = {
-        name_of(card): names
-        for card in evidence.cards
-        if card.clock_reasons and (names := [name for name in card.clock_reasons.names if name in HOT])
-    }
-    if not found:
-        return None
-    return Seen("; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in found.items()), {"reasons": found})
-
-
-def _at_rest(check: str) -> Callable[[Evidence], Seen | None]:
-    """A judge that takes over what `gpucheck devices` says of every card, the worst of it first."""
-
-    def judge(evidence: Evidence) -> Seen | None:
-        if _is_the_diagnosis(check, evidence):
-            return None
-        found: list[Finding] = [
-            one
-            for card in evidence.cards
-            for one in at_rest(card, evidence.facts)
-            if one.id == check and one.verdict not in ("pass", "skip")
-        ]
-        if not found:
-            return None
-        # info, warn, fail in the order of verdicts: the last is the worst of what a card at rest may have.
-        worst = max(found, key=lambda one: VERDICTS.index(one.verdict))
-        said = [one.message if one.title == worst.title else f"{one.message} ({one.title})" for one in found]
-        told = {"devices": [one.evidence for one in found]}
-        return Seen("; ".join(said), told, worst.fix, verdict=worst.verdict, title=worst.title)
-
-    return judge
-
-
 def _unread(evidence: Evidence) -> Seen | None:
     """What is not known of cards that torch uses; where it cannot use them, that is told by its rung."""
     if not evidence.torch_works:
@@ -135,14 +97,7 @@ def _unread(evidence: Evidence) -> Seen | None:
     if silent and not evidence.stack.jetson:
         why = evidence.driver.nvml_error or "it does not list them"
         return Seen(f"NVML tells nothing of {', '.join(silent)}: {why}", {"devices": silent, "reason": why})
-    return _at_rest("devices.unread")(evidence)
-
-
-def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
-    """Whether a rung is broken by just this: it is then told there, and not twice."""
-    if check == "devices.answers":
-        return not evidence.cuda_works
-    return check == "devices.recovery_action" and evidence.driver.cuinit_code not in (0, None)
+    return taken_over("devices.unread")(evidence)
 
 
 CONDITIONS: tuple[Condition, ...] = (
@@ -203,19 +158,6 @@ CONDITIONS: tuple[Condition, ...] = (
         judge=_foreign_memory,
     ),
     Condition(
-        id="devices.slowed_down",
-        rung=None,
-        verdict="warn",
-        certainty="hint",
-        title="the card slows itself down at rest",
-        meaning="The hardware lowers the clock because it is too hot or for want of power. A card at rest has no "
-        "cause for either: its cooling or its power supply may have failed.",
-        settle="`gpucheck bench matmul` shows the clock under load",
-        fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
-        judge=_hot,
-        source="NVML, nvmlClocksEventReasons",
-    ),
-    Condition(
         id="devices.answers",
         rung=None,
         verdict="fail",
@@ -223,7 +165,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="a card does not answer its driver",
         meaning="NVML lists the card, and asking it fails: it fell off the bus, or it needs a reset.",
         fix="look for Xid messages in `sudo dmesg`",
-        judge=_at_rest("devices.answers"),
+        judge=taken_over("devices.answers"),
         texts=(r"GPU is lost", r"Unable to determine the device handle"),
         source="NVML, nvmlReturn_t 15 and 16",
     ),
@@ -235,7 +177,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="the driver asks for a recovery action",
         meaning="The driver itself says what the card needs before it can be relied on.",
         fix="do what the driver asks for",
-        judge=_at_rest("devices.recovery_action"),
+        judge=taken_over("devices.recovery_action"),
         source="NVML, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
     ),
     Condition(
@@ -245,10 +187,34 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="faulty memory rows",
         meaning="A card replaces faulty rows of its memory by spares. One that could not be replaced is a fault that "
-        "stays.",
+        "stays; one that waits for the next reset is in use until then, and a warning.",
         fix="take the card out of use and have it replaced",
-        judge=_at_rest("devices.remapped_rows"),
+        judge=taken_over("devices.remapped_rows"),
         source="NVML, nvmlDeviceGetRemappedRows",
+    ),
+    Condition(
+        id="devices.remap_banks",
+        rung=None,
+        verdict="warn",
+        certainty="proof",
+        title="banks of memory without spare rows",
+        meaning="Each bank of a card's memory has spare rows for its faulty ones. Where a bank has none left, its next "
+        "faulty row cannot be replaced; few left are a remark.",
+        fix="plan to have the card replaced",
+        judge=taken_over("devices.remap_banks"),
+        source="NVML, nvmlDeviceGetRowRemapperHistogram",
+    ),
+    Condition(
+        id="devices.sram_ecc",
+        rung=None,
+        verdict="fail",
+        certainty="proof",
+        title="errors of the on-chip memory (SRAM)",
+        meaning="Caches and registers have no spares. NVML itself says when a card has more uncorrected errors there "
+        "than it may have: NVIDIA then replaces it. Any since the driver was loaded is a failure as well.",
+        fix="take the card out of use and have it replaced",
+        judge=taken_over("devices.sram_ecc"),
+        source="NVML, nvmlDeviceGetSramEccErrorStatus",
     ),
     Condition(
         id="devices.retired_pages",
@@ -259,7 +225,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="Cards up to Turing take faulty pages of their memory out of use; later ones replace rows. A few are "
         "no harm, one that waits is still in use until the next reset, and a card that has none to spare is replaced.",
         fix="reset the card; where the limit is reached, have it replaced",
-        judge=_at_rest("devices.retired_pages"),
+        judge=taken_over("devices.retired_pages"),
         source="NVIDIA, Dynamic Page Retirement: 64 pages at most; DCGM's diagnostics fail from 63 on, and warn here "
         "beyond 15 after uncorrected errors",
     ),
@@ -271,7 +237,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="uncorrected memory errors",
         meaning="Counted since the driver was loaded: results since then may be wrong.",
         fix="reset the card; if they return, have it replaced",
-        judge=_at_rest("devices.ecc"),
+        judge=taken_over("devices.ecc"),
         source="NVML, nvmlDeviceGetTotalEccErrors",
     ),
     Condition(

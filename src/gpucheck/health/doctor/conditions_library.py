@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
+from gpucheck.health.doctor import fixes
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.conditions_module import why_absent
 from gpucheck.health.doctor.conditions_nodes import (
-    START_WITH_GPUS,
     cuda_not_loaded,
     has_nvml,
     lacks_nodes,
@@ -18,7 +19,7 @@ from gpucheck.health.doctor.cuinit import answered, answers
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.machine.driver_files import Library, is_compat, is_stub, version_of
 
-LIBCUDA = "libcuda.so.1"
+LIBCUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 NOT_FOUND = f"{LIBCUDA}: cannot open shared object file"
 # NixOS has neither a cache of the loader's nor folders built into it.
 NIXOS = "/run/opengl-driver/"
@@ -68,7 +69,7 @@ def _broken(evidence: Evidence) -> Seen:
     error = evidence.driver.cuinit_error or ""
     found = [one.path for one in (*evidence.stack.path_libraries, *evidence.stack.libraries) if one.name == LIBCUDA]
     told = {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found}
-    mend = "remove it if it is empty or foreign, else install the driver's libraries anew; then sudo ldconfig"
+    mend = "remove it if it is empty or foreign, else reinstall the driver's libraries; then sudo ldconfig"
     return Seen(error, told, f"ls -l {found[0]}; {mend}" if found else None)
 
 
@@ -97,7 +98,7 @@ def _missing(evidence: Evidence) -> Seen:
         return Seen(
             "the device nodes are in this container, the driver's libraries are not",
             {"kernel_module_version": module},
-            fix=f"{START_WITH_GPUS}: handing in /dev/nvidia* alone does not bring the libraries",
+            fix=f"{fixes.start_with_gpus(evidence.host)}: handing in /dev/nvidia* alone does not bring the libraries",
         )
     branch = (module or "").partition(".")[0]
     package = f"libnvidia-compute-{branch}" if branch else "libnvidia-compute-*"
@@ -127,7 +128,29 @@ def _compat(evidence: Evidence) -> Seen | None:
     path, module = evidence.driver.libcuda_path, evidence.driver.kernel_module_version
     if evidence.driver.cuinit_code != 803 or path is None or not is_compat(path):
         return None
-    return answered(evidence, f"{path} is loaded over the kernel module {module or 'of unknown version'}")
+    given = from_variable(evidence, path)
+    return answered(
+        evidence,
+        f"{path} is loaded over the kernel module {module or 'of unknown version'}"
+        f"{f', through LD_LIBRARY_PATH ({_folder(given)})' if given is not None else ''}",
+    )
+
+
+def from_variable(evidence: Evidence, path: str | None, name: str = LIBCUDA) -> Library | None:
+    """The library that is in use at `path`, where the loader found it by LD_LIBRARY_PATH alone."""
+    if any(path in (one.path, one.real_path) for one in evidence.stack.libraries):
+        return None
+    found = (one for one in evidence.stack.path_libraries if one.name == name)
+    for one in found:
+        if path in (one.path, one.real_path):
+            return one
+    folder, _, file = (path or "").rpartition("/")
+    written = evidence.stack.path_folders.get(folder)
+    return Library(name, f"{written.rstrip('/')}/{file}", path or "", version_of(path)) if written else None
+
+
+def _folder(library: Library) -> str:
+    return library.path.rpartition("/")[0]
 
 
 def other_version(evidence: Evidence) -> tuple[str, str] | None:
@@ -140,28 +163,60 @@ def other_version(evidence: Evidence) -> tuple[str, str] | None:
 
 
 def _other_version(evidence: Evidence) -> Seen | None:
-    """Only libcuda is another: NVML goes with the module. Where CUDA works all the same, it is no fault."""
+    """Only libcuda is another: NVML goes with the module. Where CUDA works all the same, it is no fault.
+
+    One that LD_LIBRARY_PATH brought and that answers 803 is another one too, whether or not its name has a version.
+    """
     versions, code = other_version(evidence), evidence.driver.cuinit_code
-    if versions is None or code in (None, 0) or evidence.driver.nvml_code == VERSION_MISMATCH:
+    given = from_variable(evidence, evidence.driver.libcuda_path)
+    if code in (None, 0) or evidence.driver.nvml_code == VERSION_MISMATCH or _stub(evidence) or _compat(evidence):
         return None
-    from_variable = any(one.real_path == evidence.driver.libcuda_path for one in evidence.stack.path_libraries)
-    return answered(
+    if versions is None and not (code == 803 and given is not None):
+        return None
+    said = [f"libcuda is {versions[0]} and the kernel module {versions[1]}"] if versions is not None else []
+    if given is not None:
+        said.append(f"LD_LIBRARY_PATH brought {given.path}{_in_place_of(evidence, given)}")
+    told = answered(
         evidence,
-        f"libcuda is {versions[0]} and the kernel module {versions[1]}",
-        fix="take its folder out of LD_LIBRARY_PATH" if from_variable else None,
-        certainty="proof" if code == 803 else None,
+        "; ".join(said),
+        fix=_without(evidence, given) if given is not None else None,
+        certainty="proof" if versions is not None and code == 803 else None,
+        LD_LIBRARY_PATH=_folder(given) if given is not None else None,
     )
+    # Its version is not in its name: that it is not the driver's is what is known.
+    return told if versions is not None else replace(told, title="another libcuda than the driver's own is loaded")
+
+
+def _in_place_of(evidence: Evidence, given: Library) -> str:
+    """The libcuda that the loader would take without the variable."""
+    own = next((one for one in evidence.stack.libraries if one.name == given.name), None)
+    return "" if own is None else f" in place of {own.path}"
+
+
+def _without(evidence: Evidence, given: Library) -> str:
+    """Without the variable's the loader needs another; where there is none, the driver's has to come."""
+    taken = fixes.out_of_library_path([_folder(given)])
+    if any(one.name == given.name for one in evidence.stack.libraries):
+        return taken
+    if evidence.in_container:
+        return f"{taken}, or put the libraries of the host's driver there"
+    module = evidence.driver.kernel_module_version
+    return f"{taken}, and install the driver's libraries{f' of version {module}' if module else ''}"
 
 
 def _mismatch(evidence: Evidence) -> Seen | None:
     """The driver was updated under a running module; NVML says so, or CUDA."""
     driver = evidence.driver
-    by_cuda = driver.cuinit_code == 803 and _compat(evidence) is None and other_version(evidence) is None
+    by_cuda = driver.cuinit_code == 803 and _compat(evidence) is None and _other_version(evidence) is None
     if driver.nvml_code != VERSION_MISMATCH and not by_cuda:
         return None
     library = version_of(driver.nvml_path) or version_of(driver.libcuda_path) or _version_on_disk(evidence)
     module = driver.kernel_module_version
-    known = f"the libraries are {library}, the loaded module is {module}" if library and module else ""
+    differ = library is not None and module is not None and library != module
+    known = f"the libraries are {library}, the loaded module is {module}" if differ else ""
+    given = _given(evidence)
+    if given is not None:
+        known = f"{known}{'; ' if known else ''}LD_LIBRARY_PATH brought {given.path}"
     who = f"NVML answers {VERSION_MISMATCH}" if driver.nvml_code == VERSION_MISMATCH else "cuInit answers 803"
     return Seen(
         f"{who}; {known}" if known else f"{who}: its library and the kernel module are of different versions",
@@ -171,12 +226,26 @@ def _mismatch(evidence: Evidence) -> Seen | None:
             "library_version": library,
             "kernel_module_version": module,
         },
-        fix="start the container anew: it holds the host's libraries of before an update"
-        if evidence.in_container
-        else None,
+        fix=_mismatch_fix(evidence),
         # torch goes on where its libcuda is the module's: what NVML tells is then all that is missing.
         verdict="warn" if evidence.cuda_works else None,
     )
+
+
+def _given(evidence: Evidence) -> Library | None:
+    """NVML's library or libcuda, where LD_LIBRARY_PATH brought it."""
+    driver = evidence.driver
+    return from_variable(evidence, driver.nvml_path, NVML) or from_variable(evidence, driver.libcuda_path)
+
+
+def _mismatch_fix(evidence: Evidence) -> str | None:
+    """None for the condition's own: load the new module."""
+    given = _given(evidence)
+    if given is not None:
+        return _without(evidence, given)
+    if evidence.in_container:
+        return "recreate the container: it holds the host's libraries of before an update"
+    return None
 
 
 def _version_on_disk(evidence: Evidence) -> str | None:
@@ -203,7 +272,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="The loader finds a file of this name and refuses it: it is empty, damaged, built for another "
         "processor, or needs a library that is missing. A container that was built while the driver was mounted keeps "
         "empty files of its names.",
-        fix="ls -l the file that is named; remove it, or install the driver's libraries anew, then sudo ldconfig",
+        fix="ls -l the file that is named; remove it, or reinstall the driver's libraries, then sudo ldconfig",
         judge=_unloaded("broken"),
         texts=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
     ),

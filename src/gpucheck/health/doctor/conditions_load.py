@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpucheck import units
+from gpucheck.health.devices_at_work import work
+from gpucheck.health.devices_checks import told_once
+from gpucheck.health.devices_links import name_of
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
-from gpucheck.health.doctor.load import CardLoad
-from gpucheck.links import LEAST_LANES, is_speed_lost
+from gpucheck.health.doctor.load import CardLoad, Load
+from gpucheck.links import is_speed_lost, is_width_lost
 from gpucheck.machine.nvml_row import applies
 from gpucheck.measure.telemetry import (
     HELD,
@@ -168,7 +171,7 @@ def _name(evidence: Evidence, card: str) -> str | None:
 
 
 def _lost_lanes(device: Device | None, link: dict[str, Any]) -> bool:
-    return bool(link["width"] < LEAST_LANES)
+    return is_width_lost(link["width"], device.name if device is not None else None)
 
 
 def _lost_speed(device: Device | None, link: dict[str, Any]) -> bool:
@@ -194,7 +197,8 @@ def _hot(evidence: Evidence) -> Seen | None:
     said, rows, over = [], {}, False
     for card, telemetry in _seen(evidence):
         device, warmest = _device(evidence, card.device), telemetry["temperature_celsius"]
-        limit = device.slowdown_celsius if device is not None else None
+        limits = (device.gpu_max_celsius, device.slowdown_celsius) if device is not None else ()
+        limit = min((one for one in limits if one is not None), default=None)
         if limit is None or warmest is None or warmest < limit - CLOSE_CELSIUS:
             continue
         over = over or warmest >= limit
@@ -213,10 +217,47 @@ def _failed(evidence: Evidence) -> Seen | None:
 
 def _not_run(evidence: Evidence) -> Seen | None:
     load = evidence.load
-    if load is None or load.outcome == "failed" or (load.outcome == "ran" and not load.left_out):
+    if load is None:
+        # Where torch works the load runs; where NVML lists no card there is nothing to look at.
+        listed = any(card.nvml_index is not None for card in evidence.cards)
+        if evidence.torch_works or not listed:
+            return None
+        load = Load("none", "torch did not run on a GPU, so that none was loaded")
+    if load.outcome == "failed":
         return None
-    kept = [f"{card}: {why}" for card, why in load.left_out.items()]
-    return Seen("; ".join(kept) or load.reason, {"left_out": dict(load.left_out), "reason": load.reason or None})
+    loaded = {card.device for card in load.cards}
+    kept = [(card, f"{why}{_instead(_device(evidence, card))}") for card, why in load.left_out.items()]
+    # What torch did not run on: hidden from it, lost, or divided.
+    others = [
+        (name_of(card), f"{_why_not_used(card, load.reason)}{_instead(card)}")
+        for card in evidence.cards
+        if card.nvml_index is not None and card.id not in (*loaded, *load.left_out)
+    ]
+    if not (kept or others or load.outcome != "ran"):
+        return None
+    said = told_once([*kept, *others]) or load.reason
+    return Seen(said, {"left_out": dict(load.left_out), "reason": load.reason or None})
+
+
+def _why_not_used(card: Device, reason: str) -> str:
+    """Why torch did not run on a card, in few words."""
+    state = card.state or ""
+    if state.startswith("hidden by"):
+        return "hidden by CUDA_VISIBLE_DEVICES"
+    return state or reason or "torch did not run on it"
+
+
+def _instead(card: Device | None) -> str:
+    """Whether a card that was not loaded was judged all the same: by what others do on it."""
+    hidden = card is not None and (card.state or "").startswith("hidden by")
+    if card is None or (card.state is not None and not hidden):
+        return ""  # its state says it all
+    return {
+        "at work": ", judged as it works",
+        "at rest": ", at rest: its clock and PCIe link are not judged",
+        "lightly used": ", lightly used: its clock and PCIe link are not judged",
+        "unknown": ", and NVML does not tell whether it works: its clock and PCIe link are not judged",
+    }[work(card)]
 
 
 def _unread(evidence: Evidence) -> Seen | None:
@@ -284,11 +325,11 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="the card is as hot as it may be",
-        meaning="Read under a second of load, beside the temperature from which on the hardware lowers the clock. "
+        meaning="Read under a second of load, beside the temperature from which driver or hardware lower the clock. "
         "Within 5 °C of it is a remark.",
         fix="look at fans, air flow and the temperature of the room",
         judge=_hot,
-        source="NVML, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN",
+        source="NVML, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN and _GPU_MAX, the lower of both",
     ),
     Condition(
         id="load.power_limited",
@@ -332,7 +373,8 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="strong",
         title="the PCIe link has fewer lanes than the card",
         meaning="Copies are slower in proportion. A card that is not seated well, a dirty contact or a riser loses "
-        "lanes: a warning where a card of the same name has more, or fewer than four are left. Alone it is a remark, "
+        "lanes: a warning where a card of the same name has more, where fewer than four are left, and for parts that "
+        "have sixteen by their data sheet. Else it is a remark, "
         "for many laptops, small cards and slots are wired so. Judged under load alone: at rest a link may be narrower "
         "on purpose.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap beside LnkSta on both ends",
@@ -373,7 +415,8 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="not every card was looked at under load",
         meaning="Throttling, heat and the PCIe link are judged under a second of matrix products and copies. A card "
-        "that others use is left alone, and where NVML sees nothing a load shows nothing.",
+        "that others use is left alone and judged by what they do on it, where they keep it busy (`devices.`); where "
+        "NVML sees nothing a load shows nothing.",
         fix="run it again when the card is free; `gpucheck devices --processes` shows who uses it",
         judge=_not_run,
     ),

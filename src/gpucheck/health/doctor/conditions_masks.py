@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucheck.health.doctor import mask
 from gpucheck.health.doctor.condition import Condition, Seen
+from gpucheck.health.doctor.conditions_card import FALLEN
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.presence import unlisted
 from gpucheck.report.facts import Device
@@ -149,7 +150,18 @@ def _not_listed(evidence: Evidence) -> Seen | None:
     found = unlisted(evidence.facts)
     if found is None:
         return None
-    return Seen(found.message, found.evidence, found.fix, title=found.title)
+    # One that the kernel's log calls fallen is lost, whatever the driver lists.
+    fallen = [address for address in found.evidence["pci_addresses"] if _has_fallen(address, evidence)]
+    if not fallen:
+        return Seen(found.message, found.evidence, found.fix, title=found.title)
+    message = f"{', '.join(fallen)} fell off the bus, as the kernel's log says; {found.message}"
+    title = f"{len(fallen)} card{'s' * (len(fallen) != 1)} lost: fell off the bus"
+    fix = "shut down, take the power off and on, and boot; if it returns, reseat the card and its power plugs"
+    return Seen(message, {**found.evidence, "fallen": fallen}, fix, verdict="fail", title=title)
+
+
+def _has_fallen(address: str, evidence: Evidence) -> bool:
+    return any(address.rpartition(".")[0] in line for line in evidence.logged(FALLEN))
 
 
 def _nvml_check(evidence: Evidence) -> Seen | None:
@@ -257,7 +269,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="NVIDIA devices on the PCI bus that the driver does not list",
         meaning="The bus has more GPUs than the driver: one is bound to another kernel driver, is not supported by "
-        "this one, or failed as it was started.",
+        "this one, or failed as it was started. A failure where the kernel's log says that it fell off the bus.",
         fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
         judge=_not_listed,
     ),

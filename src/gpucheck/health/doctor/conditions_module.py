@@ -76,7 +76,7 @@ def _elsewhere(evidence: Evidence) -> Seen:
         f"nvidia.ko is on disk for {', '.join(built_for)}, and the kernel that runs is {running}",
         {"built_for": list(built_for), "running": running},
         fix=f"sudo apt install linux-headers-{running} && sudo dkms autoinstall, then sudo modprobe nvidia (Debian, "
-        "Ubuntu; elsewhere install the driver's package anew for this kernel)",
+        "Ubuntu; elsewhere reinstall the driver's package for this kernel)",
     )
 
 
@@ -236,7 +236,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="the host of this container has no NVIDIA driver running",
         meaning="A container uses the host's kernel. Nothing inside the container can load a module into it.",
-        fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then start the container anew",
+        fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then recreate the container",
         judge=_absent("host"),
     ),
 )

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 
-from gpucheck.health.doctor import wheels
+from gpucheck.health.doctor import fixes, wheels
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.conditions_module import why_absent
 from gpucheck.health.doctor.evidence import Evidence
@@ -21,10 +21,6 @@ REFUSALS = (errno.EPERM, errno.EACCES)
 # The node's number belongs to no driver: the module was loaded anew and was given another, or it is gone.
 STALE = (errno.ENXIO, errno.ENODEV)
 VISIBLE, CAPABILITIES = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"
-START_WITH_GPUS = (
-    "start the container with --gpus all (docker), --device nvidia.com/gpu=all (podman), or a limit of nvidia.com/gpu "
-    "(Kubernetes)"
-)
 ASK_THE_SCHEDULER = (
     "ask the scheduler for a GPU (Slurm: --gres=gpu:1): its control group refuses those that a job did not get"
 )
@@ -65,6 +61,7 @@ def _no_gpu_given(evidence: Evidence) -> Seen | None:
     return Seen(
         f"the host's kernel runs NVIDIA's module, and {what} is in /dev",
         {"container": evidence.host.container, "nodes": nodes, VISIBLE: evidence.value(VISIBLE)},
+        fix=fixes.start_with_gpus(evidence.host),
     )
 
 
@@ -208,7 +205,8 @@ CONDITIONS: tuple[Condition, ...] = (
         title="NVIDIA_VISIBLE_DEVICES keeps every GPU out of this container",
         meaning="The container toolkit reads this variable as the container starts: void, none and an empty value hand "
         "in no GPU. Changing it inside changes nothing.",
-        fix="start the container with -e NVIDIA_VISIBLE_DEVICES=all, or with --gpus all",
+        fix="start the container with -e NVIDIA_VISIBLE_DEVICES=all, or with --gpus all (podman: --device "
+        f"nvidia.com/gpu=all, after `{fixes.CDI}` on the host)",
         judge=_kept_out,
         source="NVIDIA Container Toolkit documentation",
     ),
@@ -218,11 +216,15 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="this container was started without a GPU",
-        meaning="The host has a GPU and its driver runs, and the container was not given the nodes.",
+        meaning="The host has a GPU and its driver runs, and the container was not given the nodes. CUDA then often "
+        "says that the driver's version is insufficient, though there is no driver for it to see.",
         settle="the same image started with --gpus all finds it",
-        fix=START_WITH_GPUS,
+        fix=fixes.START_WITH_GPUS,
         judge=_no_gpu_given,
-        texts=(r"WARNING: The NVIDIA Driver was not detected",),
+        texts=(
+            r"WARNING: The NVIDIA Driver was not detected",
+            r"CUDA driver version is insufficient for CUDA runtime version",
+        ),
     ),
     Condition(
         id="driver.nodes_missing",
@@ -254,10 +256,11 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="strong",
         title="a control group refuses the driver's device nodes",
         meaning="A container that was started with the GPU lost it: `systemctl daemon-reload` on the host, or anything "
-        "else that writes the container's control group anew, drops the devices that the runtime had added.",
+        "else that rewrites the container's control group, drops the devices that the runtime had added.",
         settle="a new container of the same image works",
-        fix="start the container anew; to keep it from happening, hand the GPUs in by CDI (--device "
-        "nvidia.com/gpu=all), or make the links of /dev/char with `nvidia-ctk system create-dev-char-symlinks`",
+        fix="recreate the container; to keep it from happening, hand the GPUs in by CDI (on the host, once: "
+        f"{fixes.CDI}; then --device nvidia.com/gpu=all), or make the links of /dev/char with "
+        "`nvidia-ctk system create-dev-char-symlinks`",
         judge=_refused,
         nvml=(999,),
         texts=(r"Failed to initialize NVML: Unknown Error",),
@@ -272,7 +275,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="CUDA and NVML need to read and write /dev/nvidiactl, /dev/nvidia-uvm and a card's node. Their owner, "
         "group or mode keep this user out.",
         fix="ls -l /dev/nvidia* /dev/dxg; join the group that they belong to (often video or render): "
-        "sudo usermod -aG video $USER, then log in anew",
+        "sudo usermod -aG video $USER, then log in again",
         judge=_denied,
         nvml=(4,),
         texts=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
@@ -286,7 +289,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="The number of a node belongs to no driver now. /dev/nvidia-uvm gets another one each time the module "
         "is loaded, and a container keeps the one from its start.",
         settle="`grep nvidia /proc/devices` lists the numbers of now, `ls -l /dev/nvidia*` the nodes'",
-        fix="in a container, start it anew; outside, sudo rm /dev/nvidia-uvm && sudo nvidia-modprobe -c 0 -u",
+        fix="in a container, recreate it; outside, sudo rm /dev/nvidia-uvm && sudo nvidia-modprobe -c 0 -u",
         judge=_stale,
     ),
     Condition(
@@ -322,7 +325,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="a Linux driver's libcuda stands in front of Windows'",
         meaning="Under WSL the driver is Windows' and its libcuda lies in /usr/lib/wsl/lib. A driver that was "
         "installed inside Linux brings another, which looks for device nodes that WSL does not have.",
-        settle="LD_LIBRARY_PATH=/usr/lib/wsl/lib gpucheck doctor",
+        settle="`LD_LIBRARY_PATH=/usr/lib/wsl/lib python -c 'import torch; torch.cuda.init()'` raises nothing",
         fix="sudo apt purge 'libnvidia-*' 'nvidia-driver-*' && sudo ldconfig",
         judge=_wsl_shadowed,
         source="NVIDIA CUDA on WSL User Guide: install no Linux driver within WSL",

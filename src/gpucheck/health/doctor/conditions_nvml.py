@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpucheck.health.devices_at_rest import ACTIONS
-from gpucheck.health.doctor import conditions_library
+from gpucheck.health.doctor import conditions_library, fixes
 from gpucheck.health.doctor.condition import Certainty, Condition, Seen
 from gpucheck.health.doctor.conditions_card import FALLEN
 from gpucheck.health.doctor.conditions_module import why_absent
@@ -17,7 +17,8 @@ from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
 
-BLOCKED = 17  # NVML_ERROR_OPERATING_SYSTEM of nvml.h
+# NVML_ERROR_RESET_REQUIRED and NVML_ERROR_OPERATING_SYSTEM of nvml.h.
+RESET_REQUIRED, BLOCKED = 16, 17
 
 
 def _unless_cuda_works(evidence: Evidence) -> Verdict | None:
@@ -71,6 +72,12 @@ def _name(card: Device) -> str:
     return card.pci_address or card.uuid or f"device {card.nvml_index}"
 
 
+def _smi_name(card: Device) -> str | None:
+    """What nvidia-smi takes for the card; its own number is NVML's."""
+    index = None if card.nvml_index is None else str(card.nvml_index)
+    return card.uuid or card.pci_address or index
+
+
 def _in_state(state: str, code: int) -> Callable[[Evidence], Seen | None]:
     """A judge for cards that are in this state, or an nvmlInit that answers so; not where the log tells more."""
 
@@ -86,6 +93,7 @@ def _in_state(state: str, code: int) -> Callable[[Evidence], Seen | None]:
         return Seen(
             f"{', '.join(map(_name, cards))}: {state}{asked}",
             {"cards": [_name(card) for card in cards], "recovery_actions": actions},
+            fix=fixes.reset(*map(_smi_name, cards)) if code == RESET_REQUIRED else None,
         )
 
     return judge
@@ -167,6 +175,8 @@ def _busy(evidence: Evidence) -> Seen | None:
     return Seen(
         f"{', '.join(f'{_name(card)} is {card.compute_mode}' for card in cards)}{on_it}",
         {"compute_modes": [card.compute_mode for card in cards], "pids": pids},
+        fix=f"end {'PID ' + ', '.join(map(str, pids)) if pids else 'the process on it'}, or "
+        + fixes.each((card.uuid for card in cards), "-c 0"),
     )
 
 
@@ -192,8 +202,8 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="the GPU needs a reset",
         meaning="An error left the card in a state in which it takes no work until it is reset.",
-        fix="end what runs on it, then sudo nvidia-smi --gpu-reset; if that is refused, reboot",
-        judge=_in_state("reset required", 16),
+        fix=fixes.reset(None),
+        judge=_in_state("reset required", RESET_REQUIRED),
         nvml=(16,),
         texts=(r"GPU requires (?:a )?reset", r"NVML_ERROR_RESET_REQUIRED"),
     ),
@@ -229,7 +239,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="NVML ends the process that asks it",
         meaning="The process that asked NVML ended before the answer. Its library is damaged, or is not the driver's "
         "own.",
-        fix="install the driver's libraries anew, of the kernel module's version (cat /proc/driver/nvidia/version)",
+        fix="reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)",
         judge=_crashed,
     ),
     Condition(
@@ -322,7 +332,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="nvmlInit answers 999. In a container it is mostly lost access to the nodes, elsewhere a card that "
         "failed.",
         settle="a new container that works, or `sudo dmesg`, tells which",
-        fix="start the container anew; outside one, sudo dmesg | grep -i -e nvrm -e xid",
+        fix="recreate the container; outside one, sudo dmesg | grep -i -e nvrm -e xid",
         judge=_unknown,
         nvml=(999,),
     ),
@@ -346,7 +356,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="In exclusive mode a card takes one process at a time, in prohibited mode none. CUDA starts and counts "
         "the card, and the first use fails.",
         settle="`nvidia-smi -q -d COMPUTE` shows the mode of each card",
-        fix="end the process on it, or sudo nvidia-smi -c 0",
+        fix=f"end the process on it, or {fixes.smi(None, '-c 0')}",
         judge=_busy,
         texts=(r"all CUDA-capable devices are busy or unavailable",),
     ),

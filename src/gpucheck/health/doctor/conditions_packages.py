@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
-from gpucheck.health.doctor import wheels
+from gpucheck.health.doctor import fixes, wheels
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.conditions_torch import torch_version
 from gpucheck.health.doctor.evidence import Evidence
@@ -29,22 +29,20 @@ def _parts(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _foreign(evidence: Evidence) -> Seen | None:
-    paths = evidence.torch.foreign_libraries if evidence.torch else ()
-    if not paths:
-        return None
-    return Seen(f"loaded from elsewhere: {', '.join(paths)}", {"paths": list(paths)})
-
-
 def _two_versions(evidence: Evidence) -> Seen | None:
     probe = evidence.torch
     told = (probe.versions or {}).get("torch", ()) if probe else ()
     if probe is None or not told:
         return None
-    uninstall = f"{_interpreter(evidence)} -m pip uninstall -y torch"
-    fix = f"{uninstall}, until it says that there is none; then install it once"
+    how = fixes.installer(evidence)
+    fix = f"{how.uninstall('torch')}, until it finds none; then {how.install(wheels.pinned(told[0]))}"
+    if probe.pythonpath_torch:
+        # No installer sees what lies there, and none can remove it.
+        fix = f"take {', '.join(probe.pythonpath_torch)} out of PYTHONPATH (unset PYTHONPATH)"
     if len(set(told)) > 1:
-        return Seen(f"torch is installed as {' and '.join(sorted(set(told)))}", {"versions": list(told)}, fix)
+        where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
+        told_versions = {"versions": list(told), "folders": list(probe.torch_folders)}
+        return Seen(f"torch is installed as {' and '.join(sorted(set(told)))}{where}", told_versions, fix)
     loaded = probe.version
     if loaded is None or _is_same_version(loaded, told[0]):
         return None
@@ -75,12 +73,13 @@ def _pynvml(evidence: Evidence) -> Seen | None:
         return None
     told = {name: list(versions[name]) for name in ("pynvml", "nvidia-ml-py")}
     said = f"pynvml {told['pynvml'][0]} and nvidia-ml-py {told['nvidia-ml-py'][0]} are installed"
-    remove = f"{_interpreter(evidence)} -m pip uninstall -y pynvml"
+    how = fixes.installer(evidence)
+    remove = how.uninstall("pynvml")
     if _parts(told["pynvml"][0]) >= (12,):
         title = "pynvml is only a name for nvidia-ml-py, and warns of itself"
         return Seen(f"{said}; from 12 on pynvml brings no module of that name", told, remove, "proof", "info", title)
-    install = f"{_interpreter(evidence)} -m pip install --force-reinstall nvidia-ml-py"
-    return Seen(said, told, f"{remove}; {install}")
+    pinned = f"nvidia-ml-py=={told['nvidia-ml-py'][0]}"
+    return Seen(said, told, f"{remove}; {fixes.packages_again(evidence, [pinned])}")
 
 
 def _interpreter(evidence: Evidence) -> str:
@@ -103,7 +102,12 @@ def _torchvision(evidence: Evidence) -> Seen | None:
     if theirs[1] - 15 == ours[1] and len(set(built)) < 2:
         return None
     wanted = f"torchvision 0.{ours[1] + 15} belongs to torch 2.{ours[1]}"
-    fix = f"{_interpreter(evidence)} -m pip install --force-reinstall torch torchvision, both from one index"
+    # torch stays as it is: it is torchvision that has to fit.
+    tag = torch.partition("+")[2]
+    fix = fixes.installer(evidence).install(
+        f"{wheels.pinned(torch)} 'torchvision==0.{ours[1] + 15}.*'",
+        index=tag if re.fullmatch(r"cpu|cu\d+|xpu", tag) else None,
+    )
     return Seen(f"torchvision {vision} with torch {torch}; {wanted}", {"torchvision": vision, "torch": torch}, fix)
 
 
@@ -140,18 +144,6 @@ CONDITIONS: tuple[Condition, ...] = (
         texts=(r"PTX was compiled with an unsupported toolchain",),
     ),
     Condition(
-        id="torch.foreign_libraries",
-        rung=None,
-        verdict="warn",
-        certainty="strong",
-        title="torch uses CUDA libraries from outside its environment",
-        meaning="The environment has its own, and others were loaded in their place, mostly through LD_LIBRARY_PATH. "
-        "Errors and results that differ from machine to machine come of it.",
-        fix="unset LD_LIBRARY_PATH",
-        judge=_foreign,
-        source="pytorch issue 134929",
-    ),
-    Condition(
         id="torch.two_versions",
         rung=None,
         verdict="warn",
@@ -159,7 +151,8 @@ CONDITIONS: tuple[Condition, ...] = (
         title="two versions of torch are mixed in this environment",
         meaning="What is recorded as installed and what is loaded are not one version: an installation was cut off, "
         "or two tools installed into one folder.",
-        fix="python -m pip uninstall -y torch, until it says that there is none; then install it once",
+        fix="python -m pip uninstall -y torch, until it finds none; then install one version once. One "
+        "that is found through PYTHONPATH: unset PYTHONPATH",
         judge=_two_versions,
     ),
     Condition(
@@ -170,7 +163,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="another environment is active than the one that was looked at",
         meaning="gpucheck looks at the torch of the interpreter that runs it. Installed by pipx or in another "
         "environment, that is not the one that your programs use.",
-        fix='gpucheck doctor --python "$(command -v python)"',
+        fix='run this with --python "$(command -v python)"',
         judge=_mixed,
     ),
     Condition(
@@ -181,7 +174,8 @@ CONDITIONS: tuple[Condition, ...] = (
         title="two distributions bring the module pynvml",
         meaning="pynvml is the old name of nvidia-ml-py. Both install a module of the same name, the later one "
         "overwrites the other, and torch warns of it.",
-        fix="python -m pip uninstall -y pynvml; python -m pip install --force-reinstall nvidia-ml-py",
+        fix="python -m pip uninstall -y pynvml; python -m pip install --force-reinstall --no-deps "
+        "nvidia-ml-py==VERSION, the version that is there",
         judge=_pynvml,
         texts=(r"The pynvml package is deprecated",),
     ),
@@ -192,7 +186,8 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="strong",
         title="torchvision is for another torch",
         meaning="torchvision has compiled code for one torch, of one version and built for one thing.",
-        fix="python -m pip install --force-reinstall torch torchvision, both from one index",
+        fix="install the torchvision of this torch from the index that torch came from: python -m pip install "
+        "torch==VERSION 'torchvision==0.MINOR.*' --index-url INDEX; 0.(N + 15) belongs to torch 2.N",
         judge=_torchvision,
         texts=(r"operator torchvision::nms does not exist",),
         source="torchvision's README, table of versions",

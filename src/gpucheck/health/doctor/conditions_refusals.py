@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpucheck.health.doctor import conditions_cuinit, conditions_library, conditions_masks
+from gpucheck.health.doctor import conditions_cuinit, conditions_library, conditions_masks, fixes
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.cuinit import answered, answers
 from gpucheck.health.doctor.evidence import Evidence
@@ -19,14 +19,21 @@ def _unavailable(evidence: Evidence) -> Seen | None:
     modes = {card.compute_mode for card in evidence.cards}
     pids = sorted({process.pid for card in evidence.cards for process in card.processes or ()})
     if "prohibited" in modes:
-        return answered(evidence, "its compute mode is prohibited", certainty="proof", compute_modes=["prohibited"])
+        return answered(
+            evidence,
+            "its compute mode is prohibited",
+            fix=fixes.each((card.uuid for card in evidence.cards if card.compute_mode == "prohibited"), "-c 0"),
+            certainty="proof",
+            compute_modes=["prohibited"],
+        )
     exclusive = sorted(mode for mode in modes if mode and mode.startswith("exclusive"))
     if exclusive and pids:
         listed = ", ".join(str(pid) for pid in pids)
         return answered(
             evidence,
             f"its compute mode is {exclusive[0]} and PID {listed} is on it",
-            fix=f"end PID {listed}, or sudo nvidia-smi -c 0",
+            fix=f"end PID {listed}, or "
+            + fixes.each((card.uuid for card in evidence.cards if card.compute_mode in exclusive), "-c 0"),
             certainty="strong",
             compute_modes=exclusive,
             pids=pids,
@@ -112,7 +119,7 @@ def _not_supported(evidence: Evidence) -> Seen | None:
         return None
     if evidence.stack.jetson is None:
         return answered(evidence)
-    fix = "sudo usermod -aG video,render $USER, then log in anew; a container: --group-add video --group-add render"
+    fix = "sudo usermod -aG video,render $USER, then log in again; a container: --group-add video --group-add render"
     return answered(evidence, "this is a Jetson", fix=fix, jetson=evidence.stack.jetson)
 
 
@@ -132,7 +139,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="cuInit answers 46. A card in exclusive mode lets one process in, a prohibited one none; a virtual GPU "
         "without a licence answers so too.",
         settle="`nvidia-smi -q -d COMPUTE` shows the mode of each card",
-        fix="sudo nvidia-smi -c 0",
+        fix=fixes.smi(None, "-c 0"),
         judge=_unavailable,
         cuinit=(46,),
         texts=(r"CUDA-capable device\(s\) is/are busy or unavailable", r"CUDA_ERROR_DEVICE_UNAVAILABLE"),
@@ -236,7 +243,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="the MPS server is not ready for new clients",
         meaning="The server starts, or is getting over a client's fault.",
         settle="its log, server.log in CUDA_MPS_LOG_DIRECTORY, says what it waits for",
-        fix="try again in a few seconds; else echo quit | nvidia-cuda-mps-control, and start it anew",
+        fix="try again in a few seconds; else echo quit | nvidia-cuda-mps-control, and restart it",
         judge=_mps(807),
         cuinit=(807,),
         texts=(r"MPS server is not ready to accept new MPS client", r"CUDA_ERROR_MPS_SERVER_NOT_READY"),
@@ -280,7 +287,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="cuInit answers a code that is none of those whose causes are known. Libraries of several drivers "
         "mixed, and a driver that was updated while it ran, are worth a look.",
         settle="the same answer after a reboot, with LD_LIBRARY_PATH unset, is the installation's",
-        fix="env -u LD_LIBRARY_PATH gpucheck doctor; sudo dmesg | grep -i nvrm; reboot",
+        fix="unset LD_LIBRARY_PATH and try again; sudo dmesg | grep -i nvrm; reboot",
         judge=_other,
     ),
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
-from gpucheck.health.doctor import wheels
+from gpucheck.health.doctor import fixes, wheels
 from gpucheck.health.doctor.condition import Condition, Seen
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.machine.torch_probe import TorchProbe
@@ -29,17 +31,35 @@ def torch_version(evidence: Evidence) -> str | None:
 
 
 def _cuda_build(evidence: Evidence) -> str:
-    """The line that installs a torch for the GPUs and the driver that are here."""
+    """The line that installs a torch for the GPUs and the driver that are here: of the version that is installed."""
     if not evidence.is_nvidia_here:
-        return wheels.reinstall(evidence.torch.executable if evidence.torch else None)
+        return wheels.reinstall(fixes.installer(evidence), torch_version(evidence))
     # From JetPack 7 (R38) on a Jetson takes the wheels that servers take.
     release = re.search(r"\bR(\d+)", evidence.stack.jetson or "")
     if release is not None and int(release[1]) < 38:
         return wheels.JETSON
-    driver = evidence.driver.libcuda_version or evidence.driver.cuda_version
     capabilities = [card.compute_capability for card in evidence.cards if card.compute_capability]
-    python = evidence.torch.executable if evidence.torch else None
-    return wheels.install(python, wheels.tag_for(capabilities, wheels.major(driver), evidence.host.architecture))
+    return build_line(evidence, capabilities)
+
+
+def build_line(evidence: Evidence, capabilities: Iterable[str]) -> str:
+    """The line that installs the published build which runs on hardware of these capabilities and on this driver."""
+    choice = wheels.choose(
+        capabilities,
+        evidence.driver.libcuda_version or evidence.driver.cuda_version,
+        evidence.host.architecture,
+        version=torch_version(evidence),
+        keep=built_for_cuda(evidence),
+    )
+    return wheels.install(fixes.installer(evidence), choice)
+
+
+def built_for_cuda(evidence: Evidence) -> str | None:
+    """The CUDA that the torch which is diagnosed was built for; None for another build, and where it is not known."""
+    probe, build = evidence.torch, evidence.build
+    if probe is not None and probe.version is not None:
+        return probe.cuda
+    return build.toolkit_version if build.built_for == "cuda" else None
 
 
 def _failed(evidence: Evidence, *stages: str) -> TorchProbe | None:
@@ -80,10 +100,13 @@ def _undefined_symbol(evidence: Evidence) -> Seen | None:
     found = _UNDEFINED.search(probe.error or "") if probe else None
     if probe is None or found is None or _shadowed(evidence):
         return None
-    fix = None if "LD_LIBRARY_PATH" in evidence.variables else _cuda_build(evidence)
-    return Seen(
-        probe.error or "", {"symbol": found[1], "LD_LIBRARY_PATH": "LD_LIBRARY_PATH" in evidence.variables}, fix
-    )
+    given = "LD_LIBRARY_PATH" in evidence.variables
+    fix = None if given else _cuda_build(evidence)
+    if probe.foreign_folders:
+        fix = fixes.out_of_library_path(probe.foreign_folders)
+    foreign = f"; loaded from elsewhere: {', '.join(probe.foreign_libraries)}" if probe.foreign_libraries else ""
+    told = {"symbol": found[1], "LD_LIBRARY_PATH": given, "foreign_libraries": list(probe.foreign_libraries)}
+    return Seen(f"{probe.error}{foreign}", told, fix)
 
 
 def _crashed(evidence: Evidence) -> Seen | None:
@@ -111,7 +134,12 @@ def _import_broken(evidence: Evidence) -> Seen | None:
         return None
     if any(judge(evidence) for judge in (_shadowed, _undefined_symbol, _crashed)):
         return None
-    return Seen(f"{_step(probe)}: {probe.error}", {"stage": probe.stage, "path": probe.path}, _cuda_build(evidence))
+    told: dict[str, Any] = {"stage": probe.stage, "path": probe.path}
+    broken = dict(probe.missing_files or {})
+    if broken:
+        told["missing_files"] = broken
+        return Seen(f"{_step(probe)}: {probe.error}", told, fixes.packages_again(evidence, broken))
+    return Seen(f"{_step(probe)}: {probe.error}", told, _cuda_build(evidence))
 
 
 def _cpu_build(evidence: Evidence) -> Seen | None:
@@ -135,10 +163,7 @@ def _wrong_backend(evidence: Evidence) -> Seen | None:
 
 def _driver_too_old(evidence: Evidence) -> Seen | None:
     """CUDA runs under a driver of its own major version or a newer one; a newer minor is no matter."""
-    probe = evidence.torch
-    built = (probe.cuda if probe else None) or (
-        evidence.build.toolkit_version if evidence.build.built_for == "cuda" else None
-    )
+    built = built_for_cuda(evidence)
     served = evidence.driver.libcuda_version or evidence.driver.cuda_version
     needs, has = wheels.major(built), wheels.major(served)
     if needs is None or has is None or needs <= has:
@@ -225,7 +250,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="torch ends its process",
         meaning="Importing torch, or asking it for its devices, ends the process by a signal: its libraries are "
         "damaged, are for another processor (SIGILL), or do not go together.",
-        fix="reinstall torch in an environment of its own",
+        fix="reinstall torch in a fresh environment",
         judge=_crashed,
     ),
     Condition(
@@ -247,7 +272,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="torch cannot be imported",
         meaning="The import raises: parts of torch are missing, damaged or of another version than the rest.",
-        fix="reinstall torch in an environment of its own",
+        fix="reinstall torch in a fresh environment",
         judge=_import_broken,
         texts=(r"ImportError: lib\w+\.so[\d.]*: cannot open shared object file",),
     ),
@@ -280,7 +305,8 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="the driver is too old for this torch",
         meaning="A torch for CUDA 13 needs a driver that serves CUDA 13: within a major version a newer torch runs "
-        "under an older driver, from one to the next it does not.",
+        "under an older driver, from one to the next it does not. `driver version is insufficient` alone proves no old "
+        "driver: CUDA says it as well where there is no driver to see, as in a container that was given no GPU.",
         fix="update the driver, or install a torch for an older CUDA",
         judge=_driver_too_old,
         texts=(

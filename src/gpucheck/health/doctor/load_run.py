@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from gpucheck.health.doctor import load
 from gpucheck.health.doctor.evidence import Evidence
 from gpucheck.health.doctor.load import Load
 from gpucheck.machine import child, load_child
-from gpucheck.machine.readings import NvmlDoor
 from gpucheck.machine.torch_probe import how_it_ended, said
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.facts import Device
 
 # Clocks and links are up a few tens of milliseconds after work arrives, and NVML's reasons may flash meanwhile.
 SETTLE_S = 0.3
@@ -33,11 +30,8 @@ def run(evidence: Evidence, python: str | None) -> Load:
     """The load on every card that torch can use, that NVML tells of and that nobody else uses."""
     assert evidence.torch is not None
     ran = {one.device for one in evidence.torch.kernels if one.error is None}
-    with NvmlDoor() as door:
-        # Anew: as the facts were read, torch was at work in a child of ours.
-        door.ask(processes=True)
-        now = {row.device.uuid: row.device for row in door.reading().devices if row.device.uuid is not None}
-    cards = {card.id: _as_of_now(card, now) for card in evidence.cards if card.id in ran and card.id is not None}
+    # As of the second reading: at the first torch was at work in a child of ours.
+    cards = {card.id: card for card in evidence.cards if card.id in ran and card.id is not None}
     left_out = {name: why for name, card in cards.items() if (why := load.why_not(card))}
     left_out |= dict.fromkeys(ran - set(cards), load.UNTOLD)
     loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
@@ -46,14 +40,6 @@ def run(evidence: Evidence, python: str | None) -> Load:
     # An import that is slow enough to be given more time is so again.
     timeout_s = max(TIMEOUT_S, evidence.torch.limit_s or 0.0)
     return _run(loaded, left_out, python, timeout_s)
-
-
-def _as_of_now(card: Device, now: dict[str, Device]) -> Device:
-    read = now.get(card.uuid or "")
-    if read is None:
-        return replace(card, nvml_index=None)
-    seen = replace(card, processes=read.processes, memory_used_bytes=read.memory_used_bytes)
-    return replace(seen, memory_reserved_bytes=read.memory_reserved_bytes, state=read.state)
 
 
 def _run(loaded: dict[str, str | None], left_out: dict[str, str], python: str | None, timeout_s: float) -> Load:

@@ -47,6 +47,8 @@ _HOME = re.compile(
 )
 # What stands in such a folder and is nobody's name.
 _NOBODY = ("home", "homes", "users", "shared", "public", "default", "lost+found")
+# The key of a card's serial number.
+_SERIAL = "serial"
 # A name of one or two letters is a part of too much else.
 SHORTEST_NAME = 3
 # A short value is a switch; what is called a secret may be shorter.
@@ -86,6 +88,7 @@ class Redactor:
         self._numbers: dict[str, dict[str, str]] = {}
         self._users: dict[str, None] = {}
         self._secrets: dict[str, None] = {}
+        self._serials: dict[str, None] = {}
         for name in self._identity.users:
             self._learn_user(name)
         self._homes = self._known_homes()
@@ -137,13 +140,15 @@ class Redactor:
             self._users.setdefault(name.lower())
 
     def learn(self, value: Any) -> None:
-        """Take note of the names in paths, of devices' UUIDs and of secrets that are called so once."""
+        """Take note of names in paths, of devices' UUIDs and serial numbers, and of secrets that are called so once."""
         for name, text in _strings(value):
             for match in _HOME.finditer(text):
                 if not _in_url(match):
                     self._learn_user(match["name"])
             for match in _DEVICE.finditer(text):
                 self._device(match)
+            if name == _SERIAL and len(text) >= SHORTEST_VALUE:
+                self._serials.setdefault(text)
             self._learn_secrets(name, text)
         self._patterns = None
 
@@ -169,6 +174,8 @@ class Redactor:
         if isinstance(value, str):
             if value and redact_shapes.is_secret_name(name):
                 return value if _PLACEHOLDER.fullmatch(value) else self._numbered("secret", value)
+            if value and name == _SERIAL and not _PLACEHOLDER.fullmatch(value):
+                return self._numbered("serial", value)
             return self.text(value, is_version=redact_shapes.is_version_name(name))
         if isinstance(value, Mapping):
             inherited = name if redact_shapes.is_version_name(name) else ""
@@ -179,9 +186,10 @@ class Redactor:
 
     def text(self, text: str, *, is_version: bool = False) -> str:
         """A text redacted; `is_version` says that it holds versions, which may look like IP addresses."""
-        values, secrets, hosts, users = self._compiled()
+        values, secrets, serials, hosts, users = self._compiled()
         pieces = _PLACEHOLDER.split(text)
         pieces = _changed(pieces, lambda piece: self._without_secrets(piece, values, secrets))
+        pieces = _replaced(pieces, serials, lambda match: self._numbered("serial", match[0]))
         for shape in SHAPES:
             if shape.kind != "secret":
                 pieces = self._shaped(pieces, shape)
@@ -198,13 +206,14 @@ class Redactor:
         return "".join(pieces)
 
     def _compiled(self) -> tuple[re.Pattern[str] | None, ...]:
-        """The patterns of what is known by its letters: values, secrets, hosts and users."""
+        """The patterns of what is known by its letters: values, secrets, serial numbers, hosts and users."""
         if self._patterns is None:
             hosts = [name for name in (*self._identity.hosts, *self._identity.domains) if self._is_name(name)]
             users = [name for name in self._users if self._is_name(name)]
             self._patterns = (
                 _literals(self._values),
                 _literals(self._secrets),
+                _literals(self._serials),
                 # With its domain, known or not.
                 _literals(hosts, re.IGNORECASE, after=r"(?:(?:\.[A-Za-z][A-Za-z0-9-]*){2,}(?![\w-]))?"),
                 _literals(users, re.IGNORECASE),

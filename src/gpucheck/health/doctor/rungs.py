@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gpucheck.health.doctor import wheels
 from gpucheck.health.doctor.condition import RUNGS, Rung
 from gpucheck.health.doctor.evidence import Evidence
-from gpucheck.health.doctor.ladder import Diagnosis
+from gpucheck.health.doctor.ladder import Diagnosis, Sighting
 from gpucheck.report.results.doctor import RungStanding
 
 
@@ -18,14 +18,28 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
     for rung in RUNGS:
         if rung == diagnosis.broken:
             assert diagnosis.first is not None
-            title = diagnosis.first.seen.title or diagnosis.first.condition.title
-            found.append(RungStanding(rung, "broken", title))
+            found.append(RungStanding(rung, "broken", _title(diagnosis.first)))
             above = True
         elif above:
-            found.append(RungStanding(rung, "unreached"))
+            found.append(_above(rung, evidence, diagnosis))
         else:
             found.append(_standing(rung, evidence))
     return tuple(found)
+
+
+def _title(one: Sighting) -> str:
+    return one.seen.title or one.condition.title
+
+
+def _above(rung: Rung, evidence: Evidence, diagnosis: Diagnosis) -> RungStanding:
+    """A rung above the broken one: it may hold all the same, as NVML does without libcuda."""
+    failed = next((one for one in diagnosis.consequences if one.condition.rung == rung), None)
+    if failed is not None:
+        return RungStanding(rung, "unreached", _title(failed))
+    shown_by = _SHOWN[rung](evidence)
+    if shown_by is not None:
+        return RungStanding(rung, "held", shown_by)
+    return RungStanding(rung, "unreached", _ANSWERED[rung](evidence) or f"not looked at: {diagnosis.broken} is broken")
 
 
 def _standing(rung: Rung, evidence: Evidence) -> RungStanding:
@@ -37,7 +51,7 @@ def _standing(rung: Rung, evidence: Evidence) -> RungStanding:
         return RungStanding(rung, "absent", "no NVIDIA GPU is here")
     if rung in _BELOW_WINDOWS and (evidence.host.wsl or evidence.host.system == "Windows"):
         return RungStanding(rung, "absent", "Windows has the driver")
-    return RungStanding(rung, "unknown", "not told here")
+    return RungStanding(rung, "unknown", _ANSWERED[rung](evidence) or _NOT_LOOKED_AT[rung])
 
 
 # Windows' driver stands where these do on Linux.
@@ -87,7 +101,9 @@ def _cuinit(evidence: Evidence) -> str | None:
 
 def _devices(evidence: Evidence) -> str | None:
     shown = [card for card in evidence.cards if card.cuda_index is not None]
-    return f"CUDA shows {len(shown)}" if shown else None
+    empty = [card for card in evidence.cards if card.mig is not None and card.mig.enabled and not card.mig.instances]
+    without = f"; {len(empty)} in MIG mode without an instance" if empty else ""
+    return f"CUDA shows {len(shown)}{without}" if shown else None
 
 
 def _torch(evidence: Evidence) -> str | None:
@@ -132,4 +148,77 @@ _SHOWN: dict[Rung, Callable[[Evidence], str | None]] = {
     "torch": _torch,
     "architecture": _architecture,
     "run": _run,
+}
+
+
+# -- what a rung answered that was not seen to hold; None where it was not asked ---------------------------------------
+
+
+def _nothing(_: Evidence) -> str | None:
+    return None
+
+
+def _refused_nodes(evidence: Evidence) -> str | None:
+    refused = [node.path for node in evidence.stack.nodes if node.error]
+    return f"could not be opened: {', '.join(refused)}" if refused else None
+
+
+def _nvml_error(evidence: Evidence) -> str | None:
+    return f"NVML: {evidence.driver.nvml_error}" if evidence.driver.nvml_error else None
+
+
+def _libcuda_error(evidence: Evidence) -> str | None:
+    driver = evidence.driver
+    if driver.cuinit_code:
+        return f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
+    return driver.cuinit_error
+
+
+def _no_devices(evidence: Evidence) -> str | None:
+    return evidence.driver.cuinit_error or "CUDA shows none" if evidence.driver.cuinit_code == 0 else None
+
+
+def _torch_said(evidence: Evidence) -> str | None:
+    probe = evidence.torch
+    if probe is None:
+        return None
+    if probe.not_awaited is not None:
+        return f"not looked at: {probe.not_awaited}"
+    if probe.available is False:
+        return f"torch {probe.version} can be imported and finds no GPU"
+    return probe.error
+
+
+def _no_kernel(evidence: Evidence) -> str | None:
+    """Why no kernel was run, where torch was asked."""
+    probe = evidence.torch
+    failed = [f"{one.device}: {one.error}" for one in probe.kernels if one.error] if probe is not None else []
+    if failed:
+        return "; ".join(failed)
+    return "not looked at: torch has no GPU to run on" if probe is not None and probe.available is False else None
+
+
+_ANSWERED: dict[Rung, Callable[[Evidence], str | None]] = {
+    "hardware": _nothing,
+    "kernel": _nothing,
+    "nodes": _refused_nodes,
+    "libraries": _libcuda_error,
+    "nvml": _nvml_error,
+    "cuinit": _libcuda_error,
+    "devices": _no_devices,
+    "torch": _torch_said,
+    "architecture": _no_kernel,
+    "run": _no_kernel,
+}
+_NOT_LOOKED_AT: dict[Rung, str] = {
+    "hardware": "the PCI bus cannot be read here",
+    "kernel": "the kernel does not show the module's version here",
+    "nodes": "no device node is here that could be opened",
+    "libraries": "the loaded libcuda's path is not known",
+    "nvml": "NVML was not asked",
+    "cuinit": "libcuda was not asked",
+    "devices": "libcuda was not asked for its devices",
+    "torch": "torch did not say whether it finds a GPU",
+    "architecture": "torch did not name the architecture of a GPU",
+    "run": "no kernel was run",
 }

@@ -214,6 +214,12 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         ("transfer.part", "a part can be measured here", "The device has no such thing.", "leave it out with --skip"),
     ),
     "bench bandwidth": (
+        (
+            "bandwidth.operation",
+            "the device has every operation",
+            "It has no kernel for the one named; the others were measured.",
+            "",
+        ),
         ("bandwidth.result", "every operation left what it must", _CHANGED, "gpucheck smoke; sudo dmesg | grep -i xid"),
         ("bandwidth.speed", "how fast memory is read and written", "The best cold rate of the largest arrays.", ""),
         (
@@ -248,6 +254,12 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "the device multiplies in this data type",
             "It has no code for it.",
             "leave it out of --dtype",
+        ),
+        (
+            "matmul.shape",
+            "the library has a kernel for every shape",
+            "It has none for the shapes named; the others were measured.",
+            "leave the shape out; another size, or another version of torch, has one",
         ),
         ("matmul.efficiency", "how much is computed per watt", "The rate divided by the power that NVML shows.", ""),
         ("matmul.speed", "how fast the fastest product is", "The best rate over shapes and data types.", ""),
@@ -294,6 +306,12 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "torch.cuda.Stream for the copies, wait_stream before the use",
         ),
         ("overlap.streams", "the device has streams", "Without a second stream nothing can overlap.", ""),
+        (
+            "overlap.compute",
+            "the device multiplies in its fastest data type",
+            "The library has no kernel for it; copies were hidden behind float32 products.",
+            "",
+        ),
         ("overlap.device", "the device can be measured", "Overlap needs an accelerator.", "--device cuda"),
         ("overlap.memory", "there was memory to measure", _MEMORY, "gpucheck memory"),
     ),
@@ -310,6 +328,12 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "TF32 on one side makes the comparison unfair.",
             'torch.set_float32_matmul_precision("highest")',
         ),
+        (
+            "crossover.size",
+            "the library has a kernel for every size",
+            "It has none for the size named; the others were measured.",
+            "",
+        ),
         ("crossover.device", "the device can be compared", "It needs an accelerator beside the CPU.", "--device cuda"),
         ("crossover.memory", "there was memory to measure", _MEMORY, "gpucheck memory"),
     ),
@@ -325,9 +349,52 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
 }
 
 
+# What breaks any command off.
+_FAULTS = (
+    (
+        "device.error",
+        "bench, memory, smoke and find-batch-size",
+        "the device works",
+        "The device, its driver or a library of its failed in the middle of the work: an error that is known as a "
+        "device's, a small kernel that fails in a fresh process too, or no answer at all. What was measured before is "
+        "kept and judged; a threshold is not met by it.",
+        "the fix that stands with it; else gpucheck smoke, and sudo dmesg | grep -i xid",
+    ),
+    (
+        "device.memory",
+        "bench, memory, smoke and find-batch-size",
+        "there was memory to work in",
+        "Memory ran out on the device or the host in the middle of the work: mostly another process took it.",
+        "gpucheck memory shows whose it is; run it again when there is more",
+    ),
+    (
+        "gpucheck.error",
+        "devices, and every other command",
+        "gpucheck itself works",
+        "An error of gpucheck's own ended the command. What was found until then is in the report.",
+        "report it with the traceback at the project's issue tracker",
+    ),
+)
+
+
 def _of_any_benchmark(name: str) -> dict[str, Page]:
     """What every benchmark judges beside its own figures."""
     return {
+        f"{name}.error": Page(
+            f"{name}.error",
+            f"bench {name}",
+            "the benchmark came to its end",
+            "It raised an error, and a small kernel in a fresh process works: a shape or a call that this torch does "
+            "not take, or a bug of gpucheck's. What was measured before is kept and judged.",
+            f"gpucheck bench {name} --debug, and report what it says",
+        ),
+        f"{name}.skipped": Page(
+            f"{name}.skipped",
+            f"bench {name}",
+            "the device could be measured",
+            "A device failed before, and this process cannot use it any more: the finding device.error says how.",
+            "what device.error says; then run it again",
+        ),
         f"{name}.clock": Page(
             f"{name}.clock",
             f"bench {name}",
@@ -359,7 +426,7 @@ def _of_threshold(one: Threshold) -> Page:
 
 
 def _pages() -> dict[str, Page]:
-    pages = {row[0]: Page(row[0], "smoke", *row[1:]) for row in _SMOKE}
+    pages = {row[0]: Page(row[0], "smoke", *row[1:]) for row in _SMOKE} | {row[0]: Page(*row) for row in _FAULTS}
     for command, rows in _BENCH.items():
         pages |= {row[0]: Page(row[0], command, *row[1:]) for row in rows}
         pages |= _of_any_benchmark(command.removeprefix("bench ")) if command != "bench" else {}

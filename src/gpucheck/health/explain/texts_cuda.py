@@ -13,7 +13,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.illegal_access",
         "a kernel touched memory that is not its own",
-        (r"an illegal memory access was encountered", r"CUDA_ERROR_ILLEGAL_ADDRESS", r"cudaErrorIllegalAddress"),
+        messages.BY_ID["cuda.illegal_access"].patterns,
         "Mostly an index out of range, a tensor freed too early, or a custom kernel's bug; now and then out of memory "
         "that a library did not notice. The line in the traceback is where it was noticed, not where it happened. The "
         "process cannot use the GPU any more.",
@@ -24,7 +24,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.misaligned",
         "a kernel read at an address that is not a multiple of its element",
-        (r"misaligned address", r"CUDA_ERROR_MISALIGNED_ADDRESS"),
+        messages.BY_ID["cuda.misaligned"].patterns,
         "A custom or compiled kernel got a view that begins at an odd offset. The process cannot use the GPU any more.",
         _SANITIZER + "; a .contiguous() or .clone() before the call works around it",
         "proof",
@@ -33,7 +33,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.illegal_instruction",
         "a kernel met an instruction that the GPU does not know",
-        (r"an illegal instruction was encountered",),
+        messages.BY_ID["cuda.illegal_instruction"].patterns,
         "A kernel's bug, or code that was built for another architecture; seldom the hardware.",
         "gpucheck smoke --device cuda; if it passes, the kernel of the traceback is at fault",
         source=_RUNTIME,
@@ -41,7 +41,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.launch_failure",
         "a kernel crashed",
-        (r"unspecified launch failure", r"CUDA_ERROR_LAUNCH_FAILED", r"cudaErrorLaunchFailure"),
+        messages.BY_ID["cuda.launch_failure"].patterns,
         "Mostly memory that it may not touch; the driver knows no more. The process cannot use the GPU any more.",
         _SANITIZER + "; sudo dmesg | grep -i xid shows what the driver noted",
         source=_RUNTIME,
@@ -49,7 +49,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.device_assert",
         "a check inside a kernel failed",
-        (r"device-side assert triggered", r"CUDA_ERROR_ASSERT", r"cudaErrorAssert"),
+        messages.BY_ID["cuda.device_assert"].patterns,
         "A kernel found a value that it must not get: mostly an index or a label out of range. Which one stands in "
         "the lines 'Assertion … failed' above, and the same step on the CPU says it in plain words.",
         "run the step on the CPU, or " + _BLOCKING,
@@ -112,7 +112,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.launch_timeout",
         "a kernel ran longer than the display driver allows",
-        (messages.LAUNCH_TIMEOUT,),
+        messages.BY_ID["cuda.launch_timeout"].patterns,
         "A GPU that drives a screen ends a kernel after some seconds (on Windows two).",
         "smaller kernels (a smaller batch), another GPU, or a longer limit: TdrDelay on Windows",
         "proof",
@@ -121,12 +121,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.no_kernel",
         "this torch has no code for this GPU's architecture",
-        (
-            r"no kernel image is available for execution on the device",
-            r"cudaErrorNoKernelImageForDevice",
-            r"CUDA_ERROR_NO_BINARY_FOR_GPU",
-            r"hipErrorNoBinaryForGpu",
-        ),
+        messages.BY_ID["cuda.no_kernel"].patterns,
         "The wheel, or the extension that the traceback names, was built for other architectures than this GPU's. "
         "`torch.cuda.get_arch_list()` shows torch's own.",
         "gpucheck doctor names the wheel that has it; an extension has to be built with TORCH_CUDA_ARCH_LIST set",
@@ -194,7 +189,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.ecc",
         "the GPU's memory had an error that it could not correct",
-        (r"uncorrectable ECC error encountered", r"CUDA_ERROR_ECC_UNCORRECTABLE"),
+        messages.BY_ID["cuda.ecc"].patterns,
         "Data were lost. The process has to end; if it comes again the card is failing.",
         "gpucheck devices shows the counters; then sudo nvidia-smi --gpu-reset, or reboot",
         "proof",
@@ -203,7 +198,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.nvlink",
         "NVLink had an error that it could not correct",
-        (r"uncorrectable NVLink error", r"CUDA_ERROR_NVLINK_UNCORRECTABLE"),
+        messages.BY_ID["cuda.nvlink"].patterns,
         "A link between GPUs lost data.",
         "nvidia-smi nvlink -e; reset the GPUs or reboot",
         "proof",
@@ -212,10 +207,29 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.hardware_stack",
         "a kernel's call stack was damaged",
-        (r"hardware stack error",),
+        messages.BY_ID["cuda.hardware_stack"].patterns,
         "A stack that was overwritten, or the hardware.",
         _SANITIZER + "; gpucheck smoke --device cuda",
         "hint",
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.program_counter",
+        "a kernel left its own code",
+        messages.BY_ID["cuda.program_counter"].patterns,
+        "A function pointer or a kernel's memory was overwritten; seldom the hardware. The process cannot use the GPU "
+        "any more.",
+        _SANITIZER,
+        "strong",
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.contained",
+        "the GPU's hardware reported an error of its own",
+        messages.BY_ID["cuda.contained"].patterns,
+        "Data of this process were lost, and the error was kept from others. The process has to end; if it comes again "
+        "the card is failing.",
+        "gpucheck devices; sudo dmesg | grep -i xid shows what the driver noted",
         source=_RUNTIME,
     ),
     Text(
@@ -289,7 +303,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "hip.fault",
         "a kernel touched memory that is not its own (ROCm)",
-        (r"Memory access fault by GPU node",),
+        messages.BY_ID["hip.fault"].patterns,
         "The address that was used belongs to no memory of the process: an index out of range, or code that was built "
         "for another GPU.",
         "AMD_SERIALIZE_KERNEL=3 shows which call it is",
@@ -297,7 +311,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "xpu.lost",
         "the Intel GPU does not answer any more",
-        (messages.XPU_DEVICE,),
+        messages.BY_ID["xpu.lost"].patterns,
         "The driver reset the device, or ran out of its own resources: mostly a kernel that took too long or too much "
         "memory.",
         "a smaller batch; sudo dmesg | grep -i -e i915 -e xe",

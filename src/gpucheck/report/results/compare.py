@@ -46,6 +46,7 @@ class Comparison:
     """Everything that the two reports say of each other. What differs between them stands as `old → new`.
 
     `alpha` is the chance that a table without a change shows one, `same_within` what counts as the same: 0.05 is ±5 %.
+    `old_command` and `new_command` made the documents, with so many measurements in each.
     """
 
     rows: tuple[ComparedRow, ...]
@@ -55,3 +56,7 @@ class Comparison:
     software: tuple[str, ...]
     alpha: float
     same_within: float
+    old_command: str = ""
+    new_command: str = ""
+    old_measurements: int | None = None
+    new_measurements: int | None = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# `held` was seen to hold, `broken` is where the diagnosis stands, `unreached` lies above it; `unknown` is not told and
-# `absent` does not apply here.
+# `held` was seen to hold, `broken` is where the diagnosis stands, `unreached` lies above it and was not seen to hold;
+# `unknown` is not known and `absent` does not apply here.
 RungState = Literal["held", "broken", "unreached", "unknown", "absent"]
 # `ran` to its end; `failed` with an error, a crash or a hang; `none` where it was not started, or had no memory.
 LoadOutcome = Literal["ran", "failed", "none"]
@@ -14,7 +14,7 @@ LoadOutcome = Literal["ran", "failed", "none"]
 
 @dataclass(frozen=True, slots=True)
 class RungStanding:
-    """One rung of the ladder: how it stands, and by what that shows."""
+    """One rung of the ladder: how it stands, and by what that shows; why, for one that was not seen to hold."""
 
     rung: str
     state: RungState

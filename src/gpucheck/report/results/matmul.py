@@ -19,12 +19,22 @@ class SearchedShape:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedShape:
+    """A shape M×N×K that the library has no kernel for, and what it said."""
+
+    m: int
+    n: int
+    k: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """The search for the fastest shape of one dtype on one device. `unit` is FLOP/s or OP/s.
 
     `best` is the fastest so far, None before any; `finalists` were measured in turns, the fastest first. `range` has
     the text of each dimension's range; `shapes_in_range` is None where they are too many to count. `complete` is False
-    where the search was cut off.
+    where the search was cut off. `shapes_refused` have no kernel; `refused` are the first of these.
     """
 
     device: str
@@ -38,6 +48,8 @@ class SearchResult:
     tries: int
     time_s: float
     complete: bool
+    shapes_refused: int = 0
+    refused: tuple[RefusedShape, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,152 @@
+"""What an exception says of the device: the one place that turns it into a fact.
+
+What class and text do not tell, a small kernel in a fresh process does: a sound card must not be blamed for a call of
+ours that makes no sense, nor a broken one pass for a bug. Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from gpucheck import messages
+from gpucheck.errors import DeviceFailed, GpucheckError
+from gpucheck.machine import child
+from gpucheck.report.events import Emit, Failed, Judged
+from gpucheck.report.fault import Fault, Kind, first_line, judge
+
+# As for torch's own list of devices (torch_devices): importing torch from a cold disk has taken most of a minute, and
+# the first kernels load their libraries.
+FRESH_TIMEOUT_S = 90.0
+WORKS = "works"
+# A product of ones is its inner dimension, whatever the precision; small enough to take no memory worth naming.
+_SIDE = 64
+
+# SIGKILL and SIGTERM, as a return code tells them.
+_FROM_OUTSIDE = (-9, -15)
+
+# The device → WORKS, why it fails, or None where that could not be found out.
+Ask = Callable[[str], str | None]
+
+
+def of(error: BaseException, where: str, device: str | None, *, step: str = "", ask: Ask | None = None) -> Fault:
+    """What an exception means that was raised in the command `where` at work on `device` (None: not known).
+
+    `ask` finds out whether the device works in a fresh process, which is asked only where the error does not tell.
+    """
+    cause, raised, text = _telling(error)
+    kind: Kind
+    fresh: str | None = None
+    if isinstance(error, DeviceFailed):
+        kind, device = "device", error.device or device
+    elif cause is not None and cause.whose in ("device", "setup"):
+        kind = "device"
+    elif cause is not None and cause.whose == "memory":
+        kind = "memory"
+    else:
+        fresh = _asked(error, device, ask or fresh_process)
+        kind = "error" if fresh in (None, WORKS) else "device"
+        raised, text = type(error).__name__, str(error)
+    poisons = cause is not None and cause.poisons and kind == "device"
+    return Fault(kind, where, device, raised, text, step, cause.id if cause else None, poisons, fresh)
+
+
+def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
+    """What an exception stands for, with the class and the text that say so: its own, or those that it came from."""
+    cause, link = messages.cause_in(messages.chain_of(error))
+    if cause is None and isinstance(error, GpucheckError) and error.why:
+        # An error of ours that another process raised: what it came from is in its reason alone.
+        name, _, text = error.why.partition(": ")
+        named = text and name.replace(".", "").isidentifier()
+        raised, text = (name, text) if named else (type(error).__name__, error.why)
+        return messages.cause_of(error.why), raised.rpartition(".")[2], text
+    if cause is None:
+        return None, type(error).__name__, str(error)
+    return cause, link.classes[0].rpartition(".")[2], link.message
+
+
+def tell(fault: Fault, emit: Emit) -> None:
+    """Say that work was broken off, and the one finding that this comes to."""
+    emit(Failed(fault))
+    emit(Judged(judge(fault)))
+
+
+def is_device(error: GpucheckError) -> bool:
+    """Whether an error of ours was raised because the device failed, and not because it cannot be used here at all."""
+    if isinstance(error, DeviceFailed):
+        return True
+    cause, _, _ = _telling(error)
+    return cause is not None and cause.whose == "device"
+
+
+def _asked(error: BaseException, device: str | None, ask: Ask) -> str | None:
+    """Only torch's kind of error can be a device's, and only a device can be broken: the CPU runs this very program."""
+    if device is None or device == "cpu" or not isinstance(error, RuntimeError):
+        return None
+    return ask(device)
+
+
+def fresh_process(device: str) -> str | None:
+    """Run a small kernel of each library in a fresh process: WORKS, why it failed, or None where that says nothing."""
+    try:
+        ended = child.run(child.python_argv("gpucheck.machine.faults", device), FRESH_TIMEOUT_S)
+    except OSError:
+        return None
+    return read(ended)
+
+
+def read(ended: child.ChildResult) -> str | None:
+    """What a fresh process came to. Memory that is taken, or a device that one process holds alone, is no answer."""
+    lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{") and line.endswith("}")]
+    answer: dict[str, Any] = next((line for line in lines if "ok" in line), {})
+    if not answer:
+        # What ended before torch was loaded, or was killed from outside, has not met the device.
+        if not lines or (ended.returncode in _FROM_OUTSIDE and not ended.timed_out):
+            return None
+        how = f"ended with {ended.returncode}"
+        return f"no answer within {FRESH_TIMEOUT_S:.0f} s" if ended.timed_out else how
+    if answer["ok"]:
+        return WORKS
+    text = str(answer["text"])
+    cause = messages.cause_of(text)
+    return None if cause is not None and (cause.whose == "memory" or "busy or unavailable" in text) else text
+
+
+def main() -> int:
+    """Open the device, run the kernels, and say in one line of JSON what came of it."""
+    from gpucheck.machine.speaking import claim_stdout
+
+    say = claim_stdout()
+    import torch  # noqa: F401 - what takes long and is not the device's
+
+    say({"loaded": True})
+    try:
+        wrong = _kernels(sys.argv[1])
+    except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the answer
+        said = error.why if isinstance(error, GpucheckError) else str(error)
+        wrong = first_line(said) or type(error).__name__
+    say({"ok": wrong is None, "text": wrong})
+    return 0
+
+
+def _kernels(device_id: str) -> str | None:
+    """What is wrong with a sum, a product and a convolution of ones: those three load what torch computes with."""
+    import torch
+
+    from gpucheck.machine import accel
+
+    one = accel.open_device(device_id)
+    with one.as_current():
+        if (reason := one.why_broken()) is not None:
+            return reason
+        square = torch.ones(_SIDE, _SIDE, device=one.device)
+        product = (square @ square).sum().item()
+        image, kernel = torch.ones(1, 1, 8, 8, device=one.device), torch.ones(1, 1, 3, 3, device=one.device)
+        convolved = torch.nn.functional.conv2d(image, kernel).sum().item()
+        one.synchronize()
+    if product != _SIDE**3:
+        return f"the sum of a product of ones is {product}, not {_SIDE**3}"
+    # 6 × 6 places where the 3 × 3 kernel fits.
+    return None if convolved == 36 * 9 else f"the sum of a convolution of ones is {convolved}, not {36 * 9}"

@@ -1,0 +1,229 @@
+"""Whether this process still hears from its device: a call to a device that hangs never returns.
+
+Nothing in Python can interrupt such a call, but it lets other threads run. One of them looks now and then when
+something was last heard: a step, a row, a device that was waited for. Where that is too long ago, and the device does
+not come to the end of its work either, whoever guards this process writes down what there is and ends it.
+
+Only an accelerator is watched: on a CPU a slow step is no hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpucheck.report.fault import Fault
+
+# A row is measured within seconds, and the driver itself gives up on what it can see within some 10 s. Nothing that
+# was seen on a sound device was silent for half of this.
+SILENT_S = 60.0
+# Opening one loads CUDA and its libraries, perhaps from a network disk, and may compile every kernel that it needs for
+# an architecture that came after torch.
+OPENING_S = 300.0
+# Then it is asked whether its work is done, from another thread. Work that is still to be done is a few windows of
+# milliseconds; a device that is idle says so at once, and this process is busy with something else.
+ANSWER_S = 10.0
+# Where it answers and yet nothing comes, the call that hangs is another one. The longest thing that a benchmark does on
+# the host in one call is to compare a result, and that takes seconds; what may take longer says so (`off_device`).
+LONGEST_S = 600.0
+LOOK_EVERY_S = 0.5
+
+
+class Waited(Protocol):
+    """The device, as far as it is asked here: an `Accel`."""
+
+    @property
+    def id(self) -> str:
+        """What torch calls it."""
+        ...
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is the CPU."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until it has done all that it was asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A device at work: how to ask it, None where that cannot be done yet, and what to say of its rows so far."""
+
+    device: str
+    where: str
+    limit_s: float
+    wait: Callable[[], None] | None
+    conclude: Callable[[], None]
+
+
+@dataclass(slots=True)
+class Pulse:
+    """What was last heard, and what is being watched. A process has one; tests make their own."""
+
+    clock: Callable[[], float] = time.monotonic
+    heard_s: float = 0.0
+    # Whether a device was waited for since it was last looked: set beside timed calls, so that it must cost nothing.
+    waited: bool = False
+    # When the device last said that it has nothing to do.
+    asked_s: float = 0.0
+    step: str = ""
+    off_device: int = 0
+    watched: list[Watched] = field(default_factory=list)
+    beside: list[Callable[[Fault], None]] = field(default_factory=list)
+    # Starts the thread that looks, where somebody guards this process.
+    start: Callable[[], None] = lambda: None
+
+    def beat(self, step: str = "") -> None:
+        """Something was heard; `step` is what begins now, if anything does."""
+        self.heard_s = self.clock()
+        self.step = step or self.step
+
+    def silent(self) -> Watched | None:
+        """What is watched and was not heard for longer than it may be; None while all is well."""
+        if self.waited:
+            self.waited = False
+            self.beat()
+        if not self.watched or self.off_device:
+            return None
+        one = self.watched[-1]
+        return one if self.clock() - max(self.heard_s, self.asked_s) >= one.limit_s else None
+
+    def is_lost(self, one: Watched) -> bool:
+        """Whether one that is silent is to be given up: it does not come to the end of its work, or it was too long."""
+        if one.wait is None or not self._answers(one.wait) or self.clock() - self.heard_s >= LONGEST_S:
+            return True
+        self.asked_s = self.clock()
+        return False
+
+    def _answers(self, wait: Callable[[], None]) -> bool:
+        """Whether the device has done all that it was asked to. Asked in a thread, which may hang as well."""
+        done = threading.Event()
+
+        def ask() -> None:
+            with contextlib.suppress(RuntimeError):  # a device that answers with an error is not well
+                wait()
+                done.set()
+
+        threading.Thread(target=ask, name="gpucheck asks the device", daemon=True).start()
+        answered = done.wait(ANSWER_S)
+        # What was just asked is no word of the work.
+        self.waited = self.waited and not answered
+        return answered
+
+    def end(self, one: Watched, lost: Callable[[Fault], None]) -> None:
+        """Judge what there is of a device that is not heard any more, and call it lost."""
+        silent_s, step = self.clock() - self.heard_s, self.step
+        fault = Fault("device", one.where, one.device, "TimeoutError", "", step, None, True, None, silent_s)
+        one.conclude()
+        for conclude in reversed(self.beside):
+            conclude(fault)
+        lost(fault)
+
+
+PULSE = Pulse()
+
+
+def beat(step: str = "") -> None:
+    """Something was heard of the work: a step that begins, a row, a device that was waited for."""
+    PULSE.beat(step)
+
+
+def step() -> str:
+    """What was begun last; empty where nothing was."""
+    return PULSE.step
+
+
+@contextlib.contextmanager
+def watching(accel: Waited, where: str, conclude: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Watch a device while work is done on it. `conclude` judges what there is, in the thread that finds it silent."""
+    if accel.is_cpu:
+        yield
+        return
+    with _watched(Watched(accel.id, where, SILENT_S, accel.synchronize, conclude)):
+        yield
+
+
+@contextlib.contextmanager
+def opening(device: str, where: str) -> Iterator[None]:
+    """Watch a device while it is opened: there is nothing to ask yet."""
+    if device == "cpu":
+        yield
+        return
+    with _watched(Watched(device, where, OPENING_S, None, lambda: None)):
+        yield
+
+
+@contextlib.contextmanager
+def _watched(one: Watched) -> Iterator[None]:
+    PULSE.beat()
+    PULSE.watched.append(one)
+    PULSE.start()
+    try:
+        yield
+    finally:
+        PULSE.watched.remove(one)
+        PULSE.beat()
+
+
+@contextlib.contextmanager
+def concluding(conclude: Callable[[Fault], None]) -> Iterator[None]:
+    """Have this called too where a device falls silent within, after its own rows were judged."""
+    PULSE.beside.append(conclude)
+    try:
+        yield
+    finally:
+        PULSE.beside.remove(conclude)
+
+
+@contextlib.contextmanager
+def off_device() -> Iterator[None]:
+    """Work of the host's own, which may take as long as it likes: the device is not waited for."""
+    PULSE.off_device += 1
+    try:
+        yield
+    finally:
+        PULSE.off_device -= 1
+        PULSE.beat()
+
+
+@contextlib.contextmanager
+def guarded(lost: Callable[[Fault], None]) -> Iterator[None]:
+    """Look after what is watched within. `lost` is called in another thread and ends the process."""
+    ended = threading.Event()
+    # Once what there is is being written down, a call that returns after all must not get in between.
+    ending = threading.Lock()
+    started: list[threading.Thread] = []
+
+    def start() -> None:
+        if not started:
+            arguments = (PULSE, ended, ending, lost)
+            started.append(threading.Thread(target=look, args=arguments, name="gpucheck pulse", daemon=True))
+            started[0].start()
+
+    before, PULSE.start, PULSE.step = PULSE.start, start, ""
+    try:
+        yield
+    finally:
+        PULSE.start = before
+        ended.set()
+        with ending:
+            pass
+
+
+def look(pulse: Pulse, ended: threading.Event, ending: threading.Lock, lost: Callable[[Fault], None]) -> None:
+    """Look until `ended`, or until a device is lost, which is told once."""
+    while not ended.wait(LOOK_EVERY_S):
+        one = pulse.silent()
+        if one is None or not pulse.is_lost(one):
+            continue
+        with ending:
+            if ended.is_set() or pulse.silent() is None:  # it was heard meanwhile
+                continue
+            pulse.end(one, lost)
+        return

@@ -1,0 +1,145 @@
+"""What broke a command off in its work: a fact like a measurement, and the one finding that it comes to. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpucheck.messages import BY_ID
+from gpucheck.report.finding import Finding
+
+# `device`: it failed; `memory`: it ran out, here or on the host; `error`: something else was raised, and the device
+# works, or was not at work.
+Kind = Literal["device", "memory", "error"]
+DEVICE_ERROR = "device.error"
+# Where no benchmark was at work: the command itself failed.
+OWN_ERROR = "gpucheck.error"
+_LONGEST_LINE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Work that was broken off.
+
+    `where` is the command (`bench matmul`), `step` what it was doing. `error` is the class that was raised and `text`
+    its message; `cause` is the row of `messages.CAUSES` that this is, None where it is not known. One that `poisons`
+    leaves the process unable to use the device. `fresh` is what a small kernel in a fresh process said: `works`, why it
+    failed, or None where none was asked. `silent_s` is for how long nothing was heard of the device, where that is all.
+    """
+
+    kind: Kind
+    where: str
+    device: str | None
+    error: str
+    text: str
+    step: str = ""
+    cause: str | None = None
+    poisons: bool = False
+    fresh: str | None = None
+    silent_s: float | None = None
+
+    def is_of(self, error: BaseException) -> bool:
+        """Whether this is about this very exception, as far as its words tell."""
+        return (self.error, self.text) == (type(error).__name__, str(error))
+
+
+def first_line(text: str) -> str:
+    """The first line of an error's text; empty where it says nothing."""
+    return (text.strip().splitlines() or [""])[0][:_LONGEST_LINE]
+
+
+def judge(fault: Fault) -> Finding:
+    """The one finding that a fault comes to: a failure of the device, memory that was taken, or an error of ours."""
+    return {"device": _device, "memory": _memory, "error": _error}[fault.kind](fault)
+
+
+def in_words(fault: Fault) -> str:
+    """What happened, in a clause: `cuda:0 failed in bench matmul: its memory had an error …`."""
+    device = fault.device or "the device"
+    if fault.silent_s is not None:
+        return f"{device}: no answer for {fault.silent_s:.0f} s in {fault.where}"
+    return f"{device} failed in {fault.where}: {_cause(fault)}"
+
+
+def _option(fault: Fault) -> str:
+    return f" --device {fault.device}" if fault.device else ""
+
+
+def _cause(fault: Fault) -> str:
+    cause = BY_ID.get(fault.cause or "")
+    # Of a call that may be at fault itself its own words say more.
+    if cause is not None and cause.whose not in ("program", "library"):
+        return cause.title
+    return first_line(fault.text) or fault.error
+
+
+def _said(fault: Fault) -> str:
+    """The error itself in one line, with what was being done."""
+    line = first_line(fault.text)
+    told = fault.kind == "device" and line == _cause(fault)  # by the title
+    said = f"{fault.error}: {line}" if line and not told else fault.error
+    return f"{said} (during {fault.step})" if fault.step else said
+
+
+def _evidence(fault: Fault) -> dict[str, Any]:
+    return {
+        "device": fault.device,
+        "where": fault.where,
+        "step": fault.step or None,
+        "error": fault.error,
+        "text": fault.text,
+        "cause": fault.cause,
+        "poisons_process": fault.poisons,
+        "fresh_process": fault.fresh,
+        "silent_s": fault.silent_s,
+    }
+
+
+def _device(fault: Fault) -> Finding:
+    message = _said(fault)
+    if fault.silent_s is not None:
+        message = f"a call did not return{f' (during {fault.step})' if fault.step else ''}"
+    if fault.fresh is not None:
+        message += (
+            "; a fresh process can use it" if fault.fresh == "works" else f"; nor in a fresh process: {fault.fresh}"
+        )
+    fix = BY_ID[fault.cause].fix if fault.cause is not None else ""
+    fix = fix or f"gpucheck smoke{_option(fault)}; sudo dmesg | grep -i xid shows what the driver noted"
+    return Finding(DEVICE_ERROR, "fail", in_words(fault), message, _evidence(fault), fix=fix)
+
+
+def _memory(fault: Fault) -> Finding:
+    name = _area(fault) or "device"
+    where = "the host" if fault.cause == "oom.cpu" else fault.device or "the device"
+    return Finding(
+        f"{name}.memory",
+        "inconclusive",
+        f"memory ran out on {where} in {fault.where}",
+        _said(fault),
+        _evidence(fault),
+        fix=f"`gpucheck memory{_option(fault)}` shows who holds it; run this again when there is more",
+    )
+
+
+def _error(fault: Fault) -> Finding:
+    name = _area(fault)
+    return Finding(
+        f"{name}.error" if name else OWN_ERROR,
+        "fail",
+        f"{fault.where} ended with an error",
+        _said(fault),
+        _evidence(fault),
+        fix=f"run `gpucheck {fault.where} --debug`, then `gpucheck smoke`",
+    )
+
+
+def _area(fault: Fault) -> str:
+    """The benchmark's name, with which its ids begin; empty for other commands."""
+    group, _, name = fault.where.partition(" ")
+    return name if group == "bench" and name != "all" else ""
+
+
+def not_run(name: str, what: str, fault: Fault) -> Finding:
+    """What was not measured on a device, or at all, because of a fault before."""
+    evidence = {"device": fault.device, "cause": fault.cause}
+    return Finding(f"{name}.skipped", "skip", f"{what} was not measured", in_words(fault), evidence)

@@ -1,0 +1,521 @@
+"""What breaks a command off: the rows that were measured are kept and judged, and every document is whole."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+
+from gpucheck import exits
+from gpucheck.bench.bandwidth.work import Repeated
+from gpucheck.bench.matmul import corruption
+from gpucheck.bench.transfer.copies import Copies
+from gpucheck.cli.app import main
+from gpucheck.machine import faults
+from gpucheck.measure import row
+from gpucheck.report import schema
+from gpucheck.report.measurement import Measurement
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
+
+from failing_card import ECC, Plan, plant
+
+COMMANDS = {
+    "bench transfer": ["--only", "copies", "--size", "64KiB", "--size", "128KiB", "--time-budget", "0.2s"],
+    "bench bandwidth": ["--size", "64KiB", "--time-budget", "0.2s"],
+    "bench matmul": ["--dtype", "float32", "--size", "32", "--size", "64", "--time-budget", "0.2s"],
+    "bench overlap": ["--size", "1MiB", "--time-budget", "0.2s"],
+    "bench crossover": ["--time-budget", "0.2s"],
+    "memory": [],
+    "smoke": ["--only", "tensors.round_trip", "--only", "tensors.layouts", "--only", "modules.to"],
+}
+BENCHMARKS = [command for command in COMMANDS if command.startswith("bench ")]
+AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
+
+
+def ecc() -> RuntimeError:
+    return AcceleratorError(ECC)
+
+
+# What is raised, what the small kernel in a fresh process says then, and what the command ends with.
+ERRORS: dict[str, tuple[BaseException, str | None, int, str]] = {
+    "ecc": (ecc(), None, exits.FAILED, "device.error"),
+    "illegal access": (
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        None,
+        exits.FAILED,
+        "device.error",
+    ),
+    "unknown to the table": (AcceleratorError("some new words"), None, exits.FAILED, "device.error"),
+    "hip": (RuntimeError("HIP error: unspecified launch failure"), None, exits.FAILED, "device.error"),
+    "xpu": (RuntimeError("UR_RESULT_ERROR_DEVICE_LOST"), None, exits.FAILED, "device.error"),
+    "cudnn, broken": (
+        RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),
+        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+        exits.FAILED,
+        "device.error",
+    ),
+    "cublas, sound": (
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(…)`"),
+        faults.WORKS,
+        exits.BUG,
+        "{name}.error",
+    ),
+    "argument, sound": (
+        AcceleratorError("CUDA error: invalid configuration argument"),
+        faults.WORKS,
+        exits.BUG,
+        "{name}.error",
+    ),
+    "no words, broken": (RuntimeError(""), "CUDA error: unknown error", exits.FAILED, "device.error"),
+    "index": (IndexError("index 7 is out of range"), None, exits.BUG, "{name}.error"),
+    "zero": (ZeroDivisionError("division by zero"), None, exits.BUG, "{name}.error"),
+    "host memory": (MemoryError(), None, exits.UNDECIDED, "{name}.memory"),
+}
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Measurement]]:
+    """Every row as it is made, whatever becomes of it."""
+    rows: list[Measurement] = []
+    real = row.measurement
+
+    def measurement(*arguments: Any, **more: Any) -> Measurement:
+        rows.append(real(*arguments, **more))
+        return rows[-1]
+
+    monkeypatch.setattr(row, "measurement", measurement)
+    yield rows
+
+
+def run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, *more: str, device: str = "cuda:0"
+) -> tuple[int, dict[str, Any]]:
+    """Run a command; its exit status and its document, which is valid and the same in the file."""
+    options = [*COMMANDS.get(command, []), *more, "--device", device, "--json", "--quiet"]
+    files = [str(tmp_path / name) for name in ("x.json", "x.csv", "x.xml", "x.md")]
+    code = main([*command.split(), *options, *(word for path in files for word in ("--output", path))])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, schema.schema())
+    assert json.loads(Path(files[0]).read_text(encoding="utf-8")) == document
+    with open(files[1], encoding="utf-8") as file:
+        assert len(list(csv.reader(file))) > 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(Path(path).name for path in files)
+    assert document["summary"]["exit"] == code
+    return code, document
+
+
+def ids(document: dict[str, Any], *verdicts: str) -> list[str]:
+    return [one["id"] for one in document["findings"] if not verdicts or one["verdict"] in verdicts]
+
+
+def expected_id(command: str, wanted: str) -> str:
+    """The id of a finding; where no benchmark was at work it is the device's memory, or our own error."""
+    name = command.partition(" ")[2]
+    fallback = {"{name}.error": "gpucheck.error", "{name}.memory": "device.memory"}
+    return wanted.format(name=name) if name else fallback.get(wanted, wanted)
+
+
+# In the loop: of the benchmarks the row after the first ones, of memory its last step.
+AMID = {"bench overlap": 3, "bench crossover": 2, "memory": 3}
+
+
+# What these two do about memory that runs out is theirs: a smaller size, and the row's own words (exit 3).
+OWN_MEMORY = ("bench crossover", "bench matmul")
+# Slow ones are broken off by one error of each kind.
+CASES = [
+    (command, which)
+    for command in COMMANDS
+    for which in ERRORS
+    if command != "smoke"
+    and not (command in OWN_MEMORY and which == "host memory")
+    and (command not in AMID or which in ("ecc", "cudnn, broken", "zero"))
+]
+
+
+@pytest.mark.parametrize(("command", "which"), CASES)
+def test_in_the_loop(
+    command: str,
+    which: str,
+    made: list[Measurement],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error, fresh, code, finding = ERRORS[which]
+    monkeypatch.setattr(faults, "fresh_process", lambda device: fresh)
+    plant(monkeypatch, Plan("memory", AMID.get(command, 1), error))
+    found, document = run(capsys, tmp_path, command)
+    assert found == code
+    assert ids(document).count(expected_id(command, finding)) == 1
+    assert document["summary"]["complete"] is False
+    assert len(document["faults"]) == 1
+    if command != "memory":
+        # Rows of one case are compared with each other: they are told together.
+        together = 3 if command in AMID else 1
+        assert len(document["measurements"]) == len(made) // together * together > 0
+        # They were judged: something is said of them beside what broke it off.
+        assert len(document["findings"]) > 1
+    else:
+        assert "memory.device" in ids(document)
+    told = [one for one in document["findings"] if one["verdict"] == "fail"]
+    assert len(told) == (0 if code == exits.UNDECIDED else 1)
+
+
+PLACES = ("open", "enter", "memory_info", "reset_peak", "synchronize", "empty_cache")
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        (command, place)
+        for command in COMMANDS
+        for place in PLACES
+        # The checks do not ask for memory, and the slow one is broken off early.
+        if place in ("open", "enter", "synchronize") or command not in ("smoke", "bench overlap")
+    ],
+)
+def test_wherever_the_device_fails_it_is_the_device(
+    command: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(place, 0, ecc(), poisons=True)
+    plant(monkeypatch, plan)
+    code, document = run(capsys, tmp_path, command)
+    assert code == exits.FAILED
+    told = ids(document, "fail")
+    # A device that smoke cannot open is the check that failed.
+    assert told.count("device.error") == (0 if (command, place) == ("smoke", "open") else 1)
+    if command != "smoke":
+        assert told == ["device.error"]
+        (one,) = [one for one in document["findings"] if one["id"] == "device.error"]
+        assert one["title"].startswith(f"cuda:0 failed in {command}: its memory had an error")
+        assert (one["evidence"]["cause"], one["evidence"]["where"]) == ("cuda.ecc", command)
+        assert one["fix"]
+        assert document["summary"] == {"verdict": "fail", "exit": 1, "complete": False}
+
+
+@pytest.mark.parametrize(
+    ("command", "owner", "name"),
+    [
+        ("bench transfer", Copies, "finish"),
+        ("bench overlap", Copies, "finish"),
+        ("bench bandwidth", Repeated, "finish"),
+        ("bench matmul", corruption.Repeats, "finish"),
+    ],
+)
+def test_while_results_are_verified(
+    command: str,
+    owner: type,
+    name: str,
+    made: list[Measurement],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, calls = getattr(owner, name), []
+
+    def finish(self: object) -> Any:
+        calls.append(self)
+        if len(calls) > 1:
+            raise ecc()
+        return real(self)
+
+    monkeypatch.setattr(owner, name, finish)
+    plant(monkeypatch, Plan())
+    code, document = run(capsys, tmp_path, command)
+    assert (code, ids(document, "fail")) == (exits.FAILED, ["device.error"])
+    assert len(document["measurements"]) == len(made) >= 1
+
+
+def test_a_check_that_kills_the_device_costs_the_checks_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, Plan("synchronize", 1, ecc(), poisons=True))
+    code, document = run(capsys, tmp_path, "smoke")
+    assert code == exits.FAILED
+    verdicts = [(one["id"], one["verdict"]) for one in document["findings"]]
+    assert [verdict for _, verdict in verdicts].count("skip") >= 1
+    assert verdicts[-1] == ("device.error", "fail")
+    assert document["summary"]["complete"] is False
+
+
+# Thresholds
+
+
+@pytest.mark.parametrize("which", ["ecc", "index"])
+@pytest.mark.parametrize(
+    ("command", "gate", "option"),
+    [
+        ("bench bandwidth", "bandwidth.min_gbps", "--min-gbps"),
+        ("bench matmul", "matmul.min_tflops", "--min-tflops"),
+        ("bench transfer", "transfer.min_gbps", "--min-gbps"),
+    ],
+)
+@pytest.mark.parametrize("place", ["open", "memory"])
+def test_a_threshold_is_not_met_by_rows_from_before(
+    place: str,
+    command: str,
+    gate: str,
+    option: str,
+    which: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error, _, code, _ = ERRORS[which]
+    plant(monkeypatch, Plan(place, 0 if place == "open" else 1, error))
+    found, document = run(capsys, tmp_path, command, option, "1e-9")
+    assert found == code
+    assert [one["verdict"] for one in document["findings"] if one["id"] == gate] == ["inconclusive"]
+
+
+# A device that does not answer, and a kill: in processes of their own
+
+# Waits in C for what never comes, as a synchronise on a hung GPU does; limits of seconds in place of minutes.
+HANGING = """
+import ctypes, sys
+sys.path.insert(0, {fakes!r})
+import failing_card, pytest
+from gpucheck.cli.app import main
+from gpucheck.machine import pulse
+
+pulse.SILENT_S, pulse.ANSWER_S, pulse.LOOK_EVERY_S = {silent_s}, 0.5, 0.1
+libc, never = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+libc.sem_init(never, 0, 0)
+
+def meet(self, name):
+    self.calls[name] = self.calls.get(name, 0) + 1
+    if name == self.call and self.calls[name] > self.after or self.broken:
+        self.broken = {stays!r}
+        libc.sem_wait(never) if {where!r} == "device" else __import__("time").sleep({sleep_s})
+
+failing_card.Plan.meet = meet
+failing_card.plant(pytest.MonkeyPatch(), failing_card.Plan({call!r}, {after}))
+sys.exit(main({arguments!r}))
+"""
+
+
+def hanging(tmp_path: Path, command: str, *more: str, **how: Any) -> tuple[int, dict[str, Any]]:
+    """Run a command whose device hangs in a process of its own; its exit status and document, which is in the file."""
+    arguments = [*command.split(), *COMMANDS.get(command, []), *more, "--device", "cuda:0", "--json"]
+    arguments += ["--output", str(tmp_path / "x.json")]
+    given = {"silent_s": 1.0, "stays": True, "where": "device", "sleep_s": 0, "call": "synchronize", "after": 0, **how}
+    script = HANGING.format(fakes=str(Path(__file__).parents[1] / "fakes"), arguments=arguments, **given)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    document: dict[str, Any] = json.loads(ended.stdout)
+    jsonschema.validate(document, schema.schema())
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == document
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+    return ended.returncode, document
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the wait is glibc's")
+@pytest.mark.parametrize(
+    ("command", "call", "after"),
+    [
+        ("bench bandwidth", "memory", 1),
+        ("bench transfer", "synchronize", 40),
+        ("smoke", "synchronize", 1),
+        ("memory", "synchronize", 2),
+    ],
+)
+def test_a_call_that_never_returns_ends_the_process(command: str, call: str, after: int, tmp_path: Path) -> None:
+    more = ("--min-gbps", "1e-9") if command == "bench bandwidth" else ()
+    code, document = hanging(tmp_path, command, *more, call=call, after=after)
+    assert code == exits.FAILED
+    (one,) = [one for one in document["findings"] if one["verdict"] == "fail"]
+    assert one["id"] == "device.error"
+    assert re.fullmatch(rf"cuda:0: no answer for \d+ s in {command}", one["title"])
+    assert document["summary"] == {"verdict": "fail", "exit": 1, "complete": False}
+    assert len(document["findings"]) > 1 or command == "bench transfer"
+    if more:
+        assert len(document["measurements"]) == 1
+        gates = [one["verdict"] for one in document["findings"] if one["id"] == "bandwidth.min_gbps"]
+        assert gates == ["inconclusive"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the wait is glibc's")
+def test_of_all_benchmarks_those_after_a_hang_are_skipped(tmp_path: Path) -> None:
+    code, document = hanging(tmp_path, "bench all", "--time-budget", "1s", call="memory", after=1)
+    assert (code, ids(document, "fail")) == (exits.FAILED, ["device.error"])
+    assert {name: verdict for name, (verdict, _) in all_of(document).items()} == {
+        "transfer": "fail",
+        "bandwidth": "skip",
+        "matmul": "skip",
+        "overlap": "skip",
+        "crossover": "skip",
+    }
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the wait is glibc's")
+def test_a_long_step_beside_a_device_that_answers_is_no_hang(tmp_path: Path) -> None:
+    how = {"call": "memory", "after": 1, "stays": False, "where": "host", "sleep_s": 1.5, "silent_s": 0.5}
+    code, document = hanging(tmp_path, "bench matmul", **how)
+    assert (code, ids(document, "fail")) == (exits.OK, [])
+    assert len(document["measurements"]) == 2
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {fakes!r})
+import failing_card, pytest
+from gpucheck.cli.app import main
+
+def seen(name):
+    if name == "memory" and plan.calls.get("empty_cache", 0) >= 2 and plan.calls.get("memory", 0) >= 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+plan = failing_card.Plan(seen=seen)
+failing_card.plant(pytest.MonkeyPatch(), plan)
+sys.exit(main({arguments!r}))
+"""
+
+
+def test_a_kill_costs_the_benchmark_that_it_met(tmp_path: Path) -> None:
+    arguments = ["bench", "all", "--only", "transfer", "--only", "bandwidth", "--only", "matmul", "--device", "cuda:0"]
+    target = tmp_path / "x.json"
+    target.write_text("what was there before", encoding="utf-8")
+    script = KILLED.format(
+        fakes=str(Path(__file__).parents[1] / "fakes"),
+        arguments=[*arguments, "--time-budget", "1s", "--output", str(target), "--quiet"],
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == -9, ended.stderr
+    document = json.loads(target.read_text(encoding="utf-8"))
+    jsonschema.validate(document, schema.schema())
+    assert document["summary"]["complete"] is False
+    assert document["summary"]["exit"] != exits.OK
+    assert all_of(document)["transfer"][0] in ("pass", "warn")
+    assert {one["name"] for one in document["measurements"]} >= {"transfer"}
+
+
+# Several devices, several benchmarks
+
+
+def test_the_devices_that_answer_are_measured(
+    made: list[Measurement], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, Plan("memory", 1, ecc(), poisons=True), Plan(), Plan("open", 0, ecc()))
+    code, document = run(capsys, tmp_path, "bench bandwidth", device="all")
+    assert code == exits.FAILED
+    assert {one["device"]["id"] for one in document["measurements"]} == {"cuda:0", "cuda:1"}
+    assert len(document["measurements"]) == len(made) == 1 + 4
+    assert ids(document, "fail") == ["device.error"]
+    # After an error that the process does not survive, what fails to open may do so because of it.
+    assert [one["title"] for one in document["findings"] if one["id"] == "bandwidth.skipped"] == [
+        "cuda:2 in bench bandwidth was not measured"
+    ]
+
+
+def test_a_device_that_cannot_be_used_does_not_cost_the_others_their_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, Plan("open", 0, RuntimeError("no kernel image is available")), Plan())
+    code, document = run(capsys, tmp_path, "bench bandwidth", device="all")
+    assert code == exits.COULD_NOT_LOOK
+    assert {one["device"]["id"] for one in document["measurements"]} == {"cuda:1"}
+
+
+def test_a_process_that_is_poisoned_fails_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = Plan("memory", 1, RuntimeError("CUDA error: unspecified launch failure"), poisons=True)
+    plant(monkeypatch, same, same, same)
+    _, document = run(capsys, tmp_path, "bench bandwidth", device="all")
+    assert ids(document, "fail") == ["device.error"]
+    assert ids(document).count("bandwidth.skipped") == 2
+
+
+def all_of(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {one["benchmark"]: (one["verdict"], one["why"]) for one in document["results"]["bench_all"]["benchmarks"]}
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "all"])
+def test_of_all_benchmarks_those_after_a_poisoned_one_are_skipped(
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, Plan("memory", 1, ecc(), poisons=True))
+    code, document = run(capsys, tmp_path, "bench all", "--time-budget", "1s", device=device)
+    assert code == exits.FAILED
+    assert ids(document, "fail") == ["device.error"]
+    why = "cuda:0 failed in bench transfer: its memory had an error that could not be corrected (ECC)"
+    skipped = {name: ("skip", f"bench {name} was not measured") for name in ("bandwidth", "matmul", "overlap")}
+    assert all_of(document) == {
+        "transfer": ("fail", why),
+        **skipped,
+        "crossover": ("skip", "bench crossover was not measured"),
+    }
+    assert len(document["measurements"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "fresh", "code", "finding"),
+    [
+        # The device answers afterwards.
+        (AcceleratorError("CUDA error: of a new kind"), None, exits.FAILED, "device.error"),
+        (RuntimeError("shape '[3]' is invalid for input"), faults.WORKS, exits.FAILED, "transfer.error"),
+        (IndexError("list index out of range"), None, exits.BUG, "transfer.error"),
+        (MemoryError(), None, exits.UNDECIDED, "transfer.memory"),
+    ],
+)
+def test_of_all_benchmarks_one_that_fails_costs_itself(
+    error: BaseException,
+    fresh: str | None,
+    code: int,
+    finding: str,
+    made: list[Measurement],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(faults, "fresh_process", lambda device: fresh)
+    plan = Plan("memory", 1, error)
+    plant(monkeypatch, plan)
+
+    def once(name: str) -> None:
+        if name == "empty_cache":  # what ends the first benchmark's row, or begins another
+            plan.error = None if plan.calls.get("memory", 0) > 1 else plan.error
+        if plan.calls.get("memory", 0) > 1:
+            plan.call = ""
+
+    plan.seen = once
+    options = ("--only", "transfer", "--only", "bandwidth", "--time-budget", "1s")
+    found, document = run(capsys, tmp_path, "bench all", *options)
+    assert found == code
+    assert ids(document).count(finding) == 1
+    assert len(document["measurements"]) == len(made)
+    assert {one["name"] for one in document["measurements"]} == {"transfer", "bandwidth"}
+
+
+def test_the_cpu_is_not_asked_whether_it_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(device: str) -> str:
+        raise AssertionError("a process was started")
+
+    def finish(self: object) -> Any:
+        raise RuntimeError("not a text that is known")
+
+    monkeypatch.setattr(faults, "fresh_process", never)
+    monkeypatch.setattr(corruption.Repeats, "finish", finish)
+    plant(monkeypatch)
+    code, document = run(capsys, tmp_path, "bench matmul", device="cpu")
+    assert (code, ids(document, "fail")) == (exits.BUG, ["matmul.error"])
+
+
+def test_a_bug_tells_where_to_report_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, Plan("memory", 1, IndexError("of ours")))
+    assert main(["bench", "bandwidth", *COMMANDS["bench bandwidth"], "--device", "cuda:0", "--quiet"]) == exits.BUG
+    captured = capsys.readouterr()
+    assert "IndexError: of ours" in captured.err and "this is a bug in gpucheck" in captured.err
+    # The row before it is on the screen.
+    assert "64 KiB" in captured.out

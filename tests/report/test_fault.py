@@ -1,0 +1,92 @@
+"""The one finding that a fault comes to, judged by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.health.explain import table
+from gpucheck.messages import CAUSES
+from gpucheck.report.events import Failed
+from gpucheck.report.fault import Fault, judge, not_run
+from gpucheck.report.report import Collector
+
+FAULT = Fault(
+    "device",
+    "bench matmul",
+    "cuda:0",
+    "AcceleratorError",
+    "CUDA error: uncorrectable ECC error encountered\nmore",
+    "float32 512",
+    "cuda.ecc",
+    True,
+)
+
+
+def test_a_device_that_failed() -> None:
+    finding = judge(FAULT)
+    assert (finding.id, finding.verdict) == ("device.error", "fail")
+    assert finding.title == "cuda:0 failed in bench matmul: its memory had an error that could not be corrected (ECC)"
+    assert finding.message == ("AcceleratorError: CUDA error: uncorrectable ECC error encountered (during float32 512)")
+    assert finding.fix is not None and finding.fix.startswith("gpucheck devices shows its counters; ")
+    assert finding.evidence["text"] == FAULT.text
+
+
+def test_one_that_no_table_knows_is_told_in_its_own_words() -> None:
+    one = replace(FAULT, cause=None, text="of a new kind", fresh="CUDA error: unknown error")
+    finding = judge(one)
+    assert finding.title == "cuda:0 failed in bench matmul: of a new kind"
+    assert finding.message.endswith("; nor in a fresh process: CUDA error: unknown error")
+    assert finding.fix is not None and finding.fix.startswith("gpucheck smoke --device cuda:0; ")
+
+
+def test_of_a_librarys_call_its_own_words_are_told() -> None:
+    text = "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"
+    finding = judge(replace(FAULT, cause="library.failed", text=text, fresh=text, poisons=False))
+    assert finding.title == f"cuda:0 failed in bench matmul: {text}"
+    assert finding.evidence["cause"] == "library.failed"
+
+
+def test_one_that_does_not_answer() -> None:
+    finding = judge(replace(FAULT, cause=None, error="TimeoutError", text="", silent_s=70.4))
+    assert finding.title == "cuda:0: no answer for 70 s in bench matmul"
+    assert finding.message == "a call did not return (during float32 512)"
+
+
+@pytest.mark.parametrize(
+    ("where", "memory", "error"),
+    [
+        ("bench matmul", "matmul.memory", "matmul.error"),
+        ("bench all", "device.memory", "gpucheck.error"),
+        ("memory", "device.memory", "gpucheck.error"),
+    ],
+)
+def test_ids_by_where_it_was(where: str, memory: str, error: str) -> None:
+    finding = judge(replace(FAULT, kind="memory", where=where, cause="oom.cuda"))
+    assert (finding.id, finding.verdict) == (memory, "inconclusive")
+    assert finding.title == f"memory ran out on cuda:0 in {where}"
+    assert judge(replace(FAULT, kind="memory", cause="oom.cpu")).title == "memory ran out on the host in bench matmul"
+    finding = judge(replace(FAULT, kind="error", where=where))
+    assert (finding.id, finding.verdict, finding.title) == (error, "fail", f"{where} ended with an error")
+
+
+def test_what_was_not_measured_because_of_it() -> None:
+    finding = not_run("overlap", "bench overlap", FAULT)
+    assert (finding.id, finding.verdict, finding.title) == ("overlap.skipped", "skip", "bench overlap was not measured")
+    assert finding.message.startswith("cuda:0 failed in bench matmul: ")
+
+
+def test_a_report_with_a_fault_is_not_complete() -> None:
+    collector = Collector()
+    collector(Failed(FAULT))
+    report = collector.report(version="0", command="bench matmul", argv=(), started="", elapsed_s=1.0)
+    assert (report.summary.complete, report.faults) == (False, (FAULT,))
+
+
+def test_what_explain_knows_by_the_same_id_it_knows_by_the_same_words() -> None:
+    texts = {text.id: text for text in (*table.TEXTS, *table.OF_CONDITIONS)}
+    shared = [cause for cause in CAUSES if cause.poisons and cause.id in texts and not cause.id.startswith("cuinit.")]
+    assert len(shared) > 10
+    for cause in shared:
+        assert texts[cause.id].patterns == cause.patterns
