@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-from gpucheck.bench.transfer.fit import Fit, NoFit, fit, told
+from gpucheck.bench.transfer.fit import Fit, NoFit, fit
+from gpucheck.bench.transfer.judge import fitted
+from gpucheck.report.codec import to_json
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
@@ -90,9 +92,12 @@ def test_without_a_line_there_is_a_reason(points: list[tuple[float, float]], rea
 
 
 def test_the_document_keeps_the_reason() -> None:
-    assert told(NoFit("why"))["unknown_because"] == "why"
-    assert told(NoFit("why"))["latency_s"] is None
-    assert told(Fit(1e-6, 2e9, 0.5, (64.0,))) == {
+    copies = {"direction": "host_to_device", "host_memory": "pinned", "timed": "call", "sizes": 6}
+    names = ("latency_s", "bytes_per_s", "half_rate_bytes", "worst_residual", "sizes_off_bytes")
+    unknown = to_json(fitted(NoFit("why"), "host_to_device", "pinned", "call", 6))
+    assert unknown == {**copies, **dict.fromkeys(names), "unknown_because": "why"}
+    assert to_json(fitted(Fit(1e-6, 2e9, 0.5, (64.0,)), "host_to_device", "pinned", "call", 6)) == {
+        **copies,
         "latency_s": 1e-6,
         "bytes_per_s": 2e9,
         "half_rate_bytes": 2000.0,

@@ -20,6 +20,7 @@ from gpucheck.report.events import Answered, Judged, Notice, Recorder, Started
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
+from gpucheck.report.results.memory import MemoryStep
 from gpucheck.units import GIB, MIB
 
 NATIVE = Allocator("native", None)
@@ -127,7 +128,7 @@ class Card:
         yield
 
 
-def stepped(card: Card) -> tuple[list[dict[str, Any]], Finding]:
+def stepped(card: Card) -> tuple[tuple[MemoryStep, ...], Finding]:
     return memory.judge_steps(memory_steps.walk(card, card.allocate), card.allocator(), card.kind)
 
 

@@ -183,4 +183,4 @@ def test_a_flag_of_many_rows_counts_them(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_part_alone_has_no_table_of_copies() -> None:
     laid_out = transfer.blocks(report(IDIOMS))
     assert not any(isinstance(block, Line) and "preallocated buffers, caches" in block.text for block in laid_out)
-    assert transfer_lines.blocks(copies(), {}) == []
+    assert transfer_lines.blocks(copies(), NOTHING) == []

@@ -151,11 +151,11 @@ def fits(measurements: Sequence[Measurement]) -> tuple[CopyFit, ...]:
         # What launching takes is not in the link's time; where it is, the row tells the launch.
         usable = [one for one in rows if "launch-bound" not in one.flags]
         line = fit.fit([(one.case["size_bytes"], one.time_s.median) for one in usable if one.time_s])
-        found.append(_fitted(line, direction, memory, timed, len(usable)))
+        found.append(fitted(line, direction, memory, timed, len(usable)))
     return tuple(found)
 
 
-def _fitted(line: fit.Fit | fit.NoFit, direction: str, memory: str, timed: str, sizes: int) -> CopyFit:
+def fitted(line: fit.Fit | fit.NoFit, direction: str, memory: str, timed: str, sizes: int) -> CopyFit:
     """As it stands in the document."""
     if isinstance(line, fit.NoFit):
         return CopyFit(direction, memory, timed, sizes, None, None, None, None, None, line.reason)
