@@ -282,7 +282,7 @@ def test_a_threshold_is_not_met_by_rows_from_before(
 
 # Waits in C for what never comes, as a synchronise on a hung GPU does; limits of seconds in place of minutes.
 HANGING = """
-import ctypes, sys
+import ctypes, sys, threading
 sys.path.insert(0, {fakes!r})
 import failing_card, pytest
 from gpucheck.cli.app import main
@@ -293,6 +293,9 @@ libc, never = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 libc.sem_init(never, 0, 0)
 
 def meet(self, name):
+    # Where the work is slow the watch asks before it: that question is answered, and is no call of the work's.
+    if threading.current_thread().name == "gpucheck asks the device" and not self.broken:
+        return
     self.calls[name] = self.calls.get(name, 0) + 1
     if name == self.call and self.calls[name] > self.after or self.broken:
         self.broken = {stays!r}
