@@ -235,9 +235,10 @@ def test_a_program_that_kills_itself_ends_the_search_at_the_second_size(scenario
     # The first is run twice: once may be chance.
     asked = log.read_text().splitlines()
     assert [asked.count(f"trial {trial['batch_size']}") for trial in killed] == [2, 1]
-    finding = findings(recorder)[0]
+    (finding,) = findings(recorder)
     assert (finding.id, finding.verdict) == ("batch_size.fits", "inconclusive")
     assert finding.message.startswith("larger sizes were killed, and not for want of memory")
+    assert "it passed once, and there was no run in a process of its own" in finding.message
     assert killed[1]["reason"] == "killed by SIGKILL, which the kernel did not send for want of memory"
 
 
@@ -267,6 +268,14 @@ def test_a_normalisation_over_the_batch_is_tried_with_one_sample_whatever_else_i
     recorder = find(max_batch_size=8, quick=True)
     assert [check["batch_size"] for check in answer(recorder)["checks"]] == [1]
     assert "batch_size.partial_batch" in [finding.id for finding in findings(recorder)]
+
+
+def test_batches_of_one_size_that_differ_are_told(scenario: Scenario) -> None:
+    scenario(per_sample=1, at={"8": {"ok": True, "batch_elements": [64, 128]}})
+    recorder = find(max_batch_size=8, quick=True)
+    (warning,) = [finding for finding in findings(recorder) if finding.id == "batch_size.unlike_batches"]
+    assert (warning.verdict, warning.title) == ("warn", "batches of one size are not alike")
+    assert warning.evidence == {"batch_size": 8, "least_elements": 64, "most_elements": 128}
 
 
 def test_quick_leaves_out_what_follows(scenario: Scenario) -> None:
