@@ -244,7 +244,7 @@ SAMPLES: dict[str, str] = {
     "import.nvjitlink": "ImportError: /venv/lib/python3.11/site-packages/torch/lib/../../nvidia/cusparse/lib/"
     "libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
     "import.symbol": (
-        "ImportError: /venv/lib/python3.11/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: "
+        "ImportError: /venv/lib/python3.11/site-packages/mmcv/_ext.cpython-311-x86_64-linux-gnu.so: "
         "undefined symbol: _ZN3c104cuda9SetDeviceEi"
     ),
     "import.libcuda": "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
@@ -301,6 +301,50 @@ SAMPLES: dict[str, str] = {
     "import.nvrtc": "RuntimeError: nvrtc: error: failed to open libnvrtc-builtins.so.12.1.",
     "oom.vllm": "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
     "initializing the engine.",
+    "process.killed": "subprocess.CalledProcessError: Command '['/venv/bin/python', 'train.py']' died with "
+    "<Signals.SIGKILL: 9>.",
+    "crash.abort": "E0902 15:10:49.013000 819010 torch/distributed/elastic/multiprocessing/api.py:874] Signal 6 "
+    "(SIGABRT) "
+    "received by PID 819025",
+    "hip.hang": "HW Exception by GPU node-4 (Agent handle: 0x1ebc04e0) reason :GPU Hang",
+    "hip.library": "MIOpen Error: /MIOpen/src/hipoc/hipoc_program.cpp:304: Code object build failed.",
+    "cuda.shutdown": "RuntimeError: CUDA error: driver shutting down",
+    "cuda.registered": "RuntimeError: CUDA error: part or all of the requested memory range is already mapped",
+    "xpu.none": "RuntimeError: No XPU devices are available.",
+    "tpu.none": "RuntimeError: Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so",
+    "nccl.interface": "ncclInternalError: Internal check failed.\nLast error:\nBootstrap : no socket interface found",
+    "dist.environment": "ValueError: Error initializing torch.distributed using env:// rendezvous: environment "
+    "variable "
+    "RANK expected, but not set",
+    "dist.mismatch": "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+    "CollectiveFingerPrint(OpType=ALLREDUCE)",
+    "dist.ready_twice": "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the "
+    "following reasons: 1) Use of a module parameter outside the `forward` function.",
+    "mask.mig": "ValueError: invalid literal for int() with base 10: 'MIG-4c60d78c-506f-5593-938d-a136eaa1fa52'",
+    "container.cdi": "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all",
+    "build.isolation": "  × Getting requirements to build wheel did not run successfully.\n  │ exit code: 1\n  ╰─> "
+    "[18 lines "
+    "of output]\n      ModuleNotFoundError: No module named 'torch'",
+    "import.torch_too_old": "AttributeError: module 'torch' has no attribute 'float8_e4m3fn'",
+    "compile.launcher": "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/tmp5x_k1/main.c', '-O3', "
+    "'-shared', "
+    "'-fPIC', '-lcuda']' returned non-zero exit status 1.",
+    "attention.package": "ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following "
+    "error: the package flash_attn seems to be not installed.",
+    "xformers.setup": "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:\n    "
+    "PyTorch "
+    "2.3.0+cu121 with CUDA 1201 (you have 2.1.0+cu121)",
+    "vllm.start": "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+    "sglang.start": "[2025-08-08 09:09:09] Received sigquit from a child process. It usually means the child failed.",
+    "quant.dtype": "ValueError: The quantization method fp8 is not supported for the current GPU. Minimum capability: "
+    "89. "
+    "Current capability: 86.",
+    "build.memory": "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
+    "build.ninja": "RuntimeError: Ninja is required to load C++ extensions",
+    "build.failed": "RuntimeError: Error building extension 'fused_adam'",
+    "numerics.nan": "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
+    "mps.dtype": "TypeError: Trying to convert Float8_e4m3fn to the MPS backend but it does not have support for that "
+    "dtype.",
     "hip.none": "RuntimeError: No HIP GPUs are available",
     "hip.fault": "Memory access fault by GPU node-1 (Agent handle: 0x55d0) on address 0x7f0. Reason: Page not present",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,17 +19,32 @@ _SAME_LINE = 500
 # From where to where a pattern is, by the number that it holds; everywhere under "".
 _Spans = dict[str, list[tuple[int, int]]]
 # The line that ends a traceback says more than a line of a log, and that more than a line of source in a frame.
-_WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2}
+_WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
+# What a paste speaks of that is ours. What any program prints counts beside one of these.
+_OURS = re.compile(
+    r"torch|cuda|cudnn|nvidia|nvrm|nccl|\bgpus?\b|\btriton|dataloader|deepspeed|vllm|sglang|\brocm|amdgpu|xformers|"
+    r"diffusers|transformers|safetensors|huggingface|lightning|megatron|tensorflow|\bjax|llama|checkpoint shards|"
+    r"\bepoch|\bh[12]00|\ba100|\brtx ?\d{4}|python\S* \S*(train|main|run|infer|tune|eval|generate)\w*\.py"
+)
+# A paste of no more letters than this is an error alone, without its program's other words.
+_ALONE = 200
+# The lines before and after the one where a text stands that its numbers are read from, and no more letters than that.
+_LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A text that was found: on which line, which conditions it points to, and whether only a part of it was there."""
+    """A text that was found: on which line, which conditions it points to, and whether only a part of it was there.
+
+    `said` are its line and those after it, `around` also those before, for who reads the numbers in them.
+    """
 
     text: Text
     line: int
     conditions: tuple[str, ...]
     cut: bool = False
+    said: str = ""
+    around: str = ""
 
     @property
     def certainty(self) -> Certainty:
@@ -47,14 +63,16 @@ class _Place:
     cut: bool = False
 
     def within(self, other: _Place) -> bool:
-        """Whether a longer one covers it that says as much."""
+        """Whether a longer one covers it that says as much, and that is not what follows from it."""
         covered = other.start <= self.start and self.end <= other.end
         longer = other.end - other.start > self.end - self.start
-        return covered and longer and (self.text.symptom or not other.text.symptom)
+        brought_about = self.text.id.startswith(other.text.follows)
+        return covered and longer and not brought_about and (self.text.symptom or not other.text.symptom)
 
     def adds_nothing(self, other: _Place) -> bool:
-        """Whether it is a symptom on a line that says more."""
-        return self.text.symptom and not other.text.symptom and self.line == other.line
+        """Whether it is a symptom on a line that says more, or covers what brings it about."""
+        covers = self.touches(other) and other.text.id.startswith(self.text.follows) and self.text.id != other.text.id
+        return covers or (self.text.symptom and not other.text.symptom and self.line == other.line)
 
     def touches(self, other: _Place) -> bool:
         return self.start < other.end and other.start < self.end
@@ -86,7 +104,7 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     pointed = list(_places(normal, conditions))
     # What is there whole explains what is there in part: only where nothing is, parts are looked for.
     if not told and not pointed:
-        told = list(_cut_places(normal, [*texts, *conditions]))
+        told = _cut_places(normal, texts) or _cut_places(normal, conditions)
     mine, theirs = _Near(told), _Near(pointed)
     found = told + [place for place in pointed if not any(place.touches(one) for one in mine.to(place))]
     near = _Near(found)
@@ -95,10 +113,12 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
+    first = {place.text.id for place in found if place.line.kind not in _LATE}
     matches: dict[str, Match] = {}
-    for place in sorted(found, key=_order):
+    for place in sorted(found, key=lambda place: _order(place, first)):
         beside = [one.text.id for one in theirs.to(place) if one.touches(place)]
-        match = Match(place.text, place.line.number, (*place.text.conditions, *beside), place.cut)
+        said, around = _excerpts(normal, place.line)
+        match = Match(place.text, place.line.number, (*place.text.conditions, *beside), place.cut, said, around)
         earlier = matches.setdefault(place.text.id, match)
         matches[place.text.id] = replace(
             earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions)))
@@ -106,11 +126,16 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     return list(matches.values())
 
 
-def _order(place: _Place) -> tuple[bool, bool, int, int, int, int]:
+# What stands in the source of a frame, or in what a program calls information, was perhaps never wrong.
+_LATE: tuple[Kind, ...] = ("frame", "quiet")
+
+
+def _order(place: _Place, found: set[str]) -> tuple[bool, bool, bool, int, int, int, int]:
+    """What comes first: what was said as an error, what brings the rest about, and what says more; `found` are ids."""
     line = place.line
-    # What stands in the source of a frame alone was perhaps never said.
     return (
-        line.kind == "frame",
+        line.kind in _LATE,
+        any(one.startswith(place.text.follows) for one in found if one != place.text.id),
         place.text.symptom,
         _WEIGHT[line.kind],
         -line.group,
@@ -119,10 +144,20 @@ def _order(place: _Place) -> tuple[bool, bool, int, int, int, int]:
     )
 
 
+def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
+    """The line with those after it, and the same with those before it too."""
+    lines = [one.text for one in normal.lines[max(line.number - 1 - _LINES_BEFORE, 0) : line.number + _LINES_AFTER]]
+    before = min(line.number - 1, _LINES_BEFORE)
+    return " ".join(lines[before:])[:_MOST_LETTERS], " ".join(lines)[:_MOST_LETTERS]
+
+
 def _places(normal: Normal, texts: Sequence[Text]) -> Iterator[_Place]:
     tried: dict[str, _Spans] = {}
+    ours = _OURS.search(normal.spaced) is not None
+    alone = len(normal.solid) <= _ALONE
     for text in texts:
-        for source in text.patterns:
+        common = text.common if ours or (alone and text.alone) else ()
+        for source in (*text.patterns, *common):
             pattern = compiled(source)
             if source not in tried:
                 tried[source] = _spans(normal, pattern)
@@ -148,7 +183,7 @@ def _spans(normal: Normal, pattern: Pattern) -> _Spans:
     return found
 
 
-def _cut_places(normal: Normal, texts: Sequence[Text]) -> Iterator[_Place]:
-    for text in texts:
-        if any(is_cut(normal.solid, compiled(source)) for source in text.patterns):
-            yield _Place(text, 0, 0, normal.lines[-1], cut=True)
+def _cut_places(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
+    """The text of which a part stands at the end or the beginning; what may be a part of several is none of them."""
+    found = [text for text in texts if any(is_cut(normal.solid, compiled(source)) for source in text.patterns)]
+    return [_Place(text, 0, 0, normal.lines[-1], cut=True) for text in found] if len(found) == 1 else []

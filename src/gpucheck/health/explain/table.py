@@ -11,6 +11,7 @@ from gpucheck.health.explain import (
     texts_libraries,
     texts_log,
     texts_memory,
+    texts_packages,
     texts_start,
     texts_tensors,
 )
@@ -23,6 +24,7 @@ TEXTS: tuple[Text, ...] = (
     *texts_libraries.TEXTS,
     *texts_tensors.TEXTS,
     *texts_data.TEXTS,
+    *texts_packages.TEXTS,
     *texts_install.TEXTS,
     *texts_log.TEXTS,
 )

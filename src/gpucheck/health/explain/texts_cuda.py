@@ -9,6 +9,13 @@ _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the l
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
 _RUNTIME = "NVIDIA, CUDA Runtime API, cudaError_t"
 
+# Which wheels have which architectures: torch's release table, RELEASE.md in its repository.
+_ARCHITECTURES = (
+    "a torch whose wheel has the architecture: Blackwell (sm_100, sm_120) needs torch 2.7 of CUDA 12.8 or newer; "
+    "Maxwell "
+    "and Pascal (sm_50 to sm_61) need a wheel of CUDA 12.6 or older, Volta (sm_70) one of CUDA 12"
+)
+
 TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.illegal_access",
@@ -33,9 +40,10 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.illegal_instruction",
         "a kernel met an instruction that the GPU does not know",
-        (r"an illegal instruction was encountered",),
+        (r"an illegal instruction was encountered", r"CUDA_ERROR_ILLEGAL_INSTRUCTION", r"cudaErrorIllegalInstruction"),
         "A kernel's bug, or code that was built for another architecture; seldom the hardware.",
-        "gpucheck smoke --device cuda; if it passes, the kernel of the traceback is at fault",
+        "rebuild or reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke "
+        "--device cuda on that machine tests the GPU itself",
         source=_RUNTIME,
     ),
     Text(
@@ -68,6 +76,10 @@ TEXTS: tuple[Text, ...] = (
             r"vectorized_gather_kernel",
             r"\bindex out of range in self\b",
             r"\bindex -?\d+ is out of bounds for dimension \d+ with size \d+",
+            r"index out of bounds: 0 <=",
+            r"thread: \[[\d, ]+\] Assertion .{0,60}(index|ind|idx)\w* ?(<|>)",
+            r"thread: \[[\d, ]+\] Assertion .{0,60}index out of bounds",
+            r"token (id|index|indices) .{0,40}out of vocab",
         ),
         "An index into a tensor is negative or beyond its end: in an embedding, a token that is not in the "
         "vocabulary; else in gather, index_select or x[i].",
@@ -82,6 +94,8 @@ TEXTS: tuple[Text, ...] = (
             r"t >= 0 && t < n_classes",
             r"cur_target >= 0 && cur_target < n_classes",
             r"Target -?\d+ is out of bounds",
+            r"(nll_loss|ClassNLLCriterion)\w*: block: .{0,60}Assertion",
+            r"ClassNLLCriterion\.cu.{0,100}Assertion",
         ),
         "cross_entropy or nll_loss got a target that is negative or not below the number of classes. Labels begin at "
         "0; what is to be left out is ignore_index, −100.",
@@ -103,6 +117,7 @@ TEXTS: tuple[Text, ...] = (
             r"probability tensor contains either [`']?inf",
             r"invalid multinomial distribution",
             r"cumdist\[size - 1\] > .{0,40}0",
+            r"sampleMultinomial\w*: block: .{0,60}Assertion",
         ),
         "The model's output is not finite: mostly float16 that overflowed, a wrong attention mask, or weights that "
         "did not load.",
@@ -125,11 +140,18 @@ TEXTS: tuple[Text, ...] = (
             r"no kernel image is available for execution on the device",
             r"cudaErrorNoKernelImageForDevice",
             r"CUDA_ERROR_NO_BINARY_FOR_GPU",
-            r"hipErrorNoBinaryForGpu",
+            r"CUDA error: invalid device function",
+            r"cudaErrorInvalidDeviceFunction",
+            r"CUDA error: device kernel image is invalid",
+            r"cudaErrorInvalidKernelImage",
+            r"CUDA error: named symbol not found",
+            r"CUDA_ERROR_INVALID_IMAGE",
+            r"no kernel image is available",
         ),
         "The wheel, or the extension that the traceback names, was built for other architectures than this GPU's. "
         "`torch.cuda.get_arch_list()` shows torch's own.",
-        "gpucheck doctor names the wheel that has it; an extension has to be built with TORCH_CUDA_ARCH_LIST set",
+        _ARCHITECTURES + "; an extension (flash-attn, xformers, mmcv …) has to be built for the GPU, with "
+        "TORCH_CUDA_ARCH_LIST set",
         "proof",
         source="pytorch issue 167244",
     ),
@@ -140,22 +162,34 @@ TEXTS: tuple[Text, ...] = (
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
             r"The current PyTorch install supports CUDA capabilities",
             r"PyTorch no longer supports this GPU because it is too old",
-            r"which is of cuda capability \d\.\d",
+            r"which is of (cuda )?capability \d+\.\d",
+            r"with CUDA capability sm_\d+",
+            r"Minimum and Maximum cuda capability supported by this version of PyTorch",
+            r"(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer supported)",
         ),
         "The GPU is newer or older than every architecture that the wheel was built for. torch.cuda.is_available() is "
         "True all the same.",
-        "gpucheck doctor names the wheel that has it",
+        _ARCHITECTURES,
         "proof",
         source="torch/cuda/__init__.py; pytorch issue 167244",
     ),
     Text(
         "cuda.ordinal",
         "there is no GPU of this number",
-        (r"invalid device ordinal", r"CUDA_ERROR_INVALID_DEVICE", r"Invalid device id"),
+        (
+            r"invalid device ordinal",
+            r"CUDA_ERROR_INVALID_DEVICE",
+            r"cudaErrorInvalidDevice\b",
+            r"Invalid device id",
+            r"You requested gpu: .{0,40}But your machine only has",
+            r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
+        ),
         "The program asks for cuda:N and fewer than N + 1 are visible. CUDA_VISIBLE_DEVICES renumbers from 0; a "
         "launcher may also have started more processes than there are GPUs.",
-        "gpucheck devices",
+        "as many processes as GPUs (--nproc-per-node), and device numbers from 0 within CUDA_VISIBLE_DEVICES; "
+        "python -c 'import torch; print(torch.cuda.device_count())', or gpucheck devices, shows how many there are",
         "proof",
+        follows=("cuinit.", "nvml.", "xid.79", "bus."),
     ),
     Text(
         "cuda.count_assert",
@@ -169,7 +203,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.initialization",
         "CUDA was used in a process that was forked after CUDA had started",
-        (r"CUDA error: initialization error",),
+        (r"CUDA error: initialization error", r"cudaErrorInitializationError"),
         "A forked child inherits a CUDA that it cannot use. Mostly a DataLoader worker, or multiprocessing's fork, "
         "touches a CUDA tensor.",
         'keep CUDA out of Dataset and collate_fn, or multiprocessing.set_start_method("spawn")',
@@ -196,7 +230,8 @@ TEXTS: tuple[Text, ...] = (
         "the GPU's memory had an error that it could not correct",
         (r"uncorrectable ECC error encountered", r"CUDA_ERROR_ECC_UNCORRECTABLE"),
         "Data were lost. The process has to end; if it comes again the card is failing.",
-        "gpucheck devices shows the counters; then sudo nvidia-smi --gpu-reset, or reboot",
+        "take the GPU out of use (drain or cordon the node), then sudo nvidia-smi --gpu-reset -i INDEX with nothing "
+        "running on it, or reboot; gpucheck devices shows the counters before and after",
         "proof",
         source=_RUNTIME,
     ),
@@ -205,7 +240,8 @@ TEXTS: tuple[Text, ...] = (
         "NVLink had an error that it could not correct",
         (r"uncorrectable NVLink error", r"CUDA_ERROR_NVLINK_UNCORRECTABLE"),
         "A link between GPUs lost data.",
-        "nvidia-smi nvlink -e; reset the GPUs or reboot",
+        "drain the node; nvidia-smi nvlink -e shows which link; then reset all GPUs that NVLink joins, together "
+        "(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot",
         "proof",
         source=_RUNTIME,
     ),
@@ -214,7 +250,7 @@ TEXTS: tuple[Text, ...] = (
         "a kernel's call stack was damaged",
         (r"hardware stack error",),
         "A stack that was overwritten, or the hardware.",
-        _SANITIZER + "; gpucheck smoke --device cuda",
+        _SANITIZER + "; gpucheck smoke --device cuda on that machine tests the GPU itself",
         "hint",
         source=_RUNTIME,
     ),
@@ -246,6 +282,8 @@ TEXTS: tuple[Text, ...] = (
             r"operation would make the legacy stream depend on a capturing",
             r"cudaErrorStreamCapture",
             r"operation failed due to a previous error during capture",
+            r"Cannot prepare for replay during capturing",
+            r"Offset increment outside graph capture",
         ),
         "Synchronising, .item(), .cpu(), an allocation outside the graph's pool or the first call of cuBLAS happened "
         "during the capture.",
@@ -267,10 +305,20 @@ TEXTS: tuple[Text, ...] = (
         (
             r"HIP error: invalid device function",
             r"hipErrorInvalidDeviceFunction",
-            r"rocBLAS error: Cannot read .{0,200}TensileLibrary",
+            r"hipErrorNoBinaryForGpu",
+            r"HIP error: no kernel image is available",
+            r"HIP error: device kernel image is invalid",
+            r"rocBLAS error: .{0,200}Tensile",
+            r"TensileLibrary\w*\.dat .{0,40}(No such file|not found)",
+            r"HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
+            r"hipErrorSharedObjectInitFailed",
+            r"Attempting to use hipBLASLt on an? unsupported architecture",
         ),
         "The wheel was not built for this AMD GPU (gfx number).",
-        "use a wheel that lists the GPU; HSA_OVERRIDE_GFX_VERSION of a near relative, such as 10.3.0, is a workaround",
+        "a wheel or a ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround the number of a near "
+        "relative: HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x); another "
+        "generation's number crashes",
+        source="ROCm, supported GPUs; pytorch issue 106728",
     ),
     Text(
         "hip.none",
@@ -278,26 +326,120 @@ TEXTS: tuple[Text, ...] = (
         (
             r"No HIP GPUs are available",
             r"Unable to open /dev/kfd",
+            r"is not member of .{0,3}(render|video).{0,3} group",
             r"hipErrorNoDevice",
             r"HIP error: no ROCm-capable device is detected",
+            r"ROCk module is NOT loaded",
+            r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
+            r"(Failed|Unable) to (open|get).{0,20}/dev/kfd",
         ),
         "ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and video, a "
         "container was not given them, or the kernel's amdgpu does not serve this GPU for computing.",
-        "ls -l /dev/kfd /dev/dri; sudo usermod -aG render,video $USER, then log in anew; a container: "
+        "ls -l /dev/kfd /dev/dri; sudo usermod -aG render,video $USER, then log in again; a container: "
         "--device /dev/kfd --device /dev/dri",
     ),
     Text(
         "hip.fault",
         "a kernel touched memory that is not its own (ROCm)",
-        (r"Memory access fault by GPU node",),
+        (
+            r"Memory access fault by GPU node",
+            r"HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
+            r"HIP error: an illegal memory access",
+            r"\[(gfxhub|mmhub)\d*\] (no-retry |retry )?page fault",
+            r"amdgpu: .{0,60}(no-retry )?page fault",
+            r"VM_L2_PROTECTION_FAULT_STATUS",
+        ),
         "The address that was used belongs to no memory of the process: an index out of range, or code that was built "
         "for another GPU.",
         "AMD_SERIALIZE_KERNEL=3 shows which call it is",
     ),
     Text(
+        "hip.hang",
+        "the AMD GPU hung and was reset",
+        (
+            r"HW Exception by GPU node",
+            r"amdgpu.{0,80}GPU reset begin",
+            r"amdgpu.{0,80}ring \w[\w.]* timeout",
+            r"amdgpu.{0,80}(MES failed to respond|VRAM is lost)",
+            r"VRAM is lost due to GPU reset",
+            r"reason ?:GPU Hang",
+        ),
+        "A kernel did not end, the card lost power or clocks, or its firmware failed; the driver reset it and every "
+        "program on it lost its memory.",
+        "start the program again with AMD_SERIALIZE_KERNEL=3; if it comes back with another program too: newer "
+        "firmware and ROCm, lower clocks, or another card",
+        source="ROCm/ROCm issues 4021 and 5259",
+        follows=("hip.fault",),
+    ),
+    Text(
+        "hip.library",
+        "a library of ROCm's failed",
+        (
+            r"MIOpen Error",
+            r"miopenStatus(UnknownError|InternalError|NotInitialized|BadParm|AllocFailed)",
+            r"(ROCBLAS|HIPBLAS|rocblas|hipblas)_?STATUS_\w+",
+            r"HIPBLAS_STATUS_\w+",
+        ),
+        "MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
+        "AMD_SERIALIZE_KERNEL=3 and the same again; MIOPEN_FIND_MODE=FAST, TORCH_BLAS_PREFER_HIPBLASLT=0",
+        "hint",
+        follows=("hip.fault", "hip.arch", "oom."),
+    ),
+    Text(
+        "cuda.shutdown",
+        "CUDA was used while the process was ending",
+        (r"CUDA error: driver shutting down", r"cudaErrorCudartUnloading", r"CUDA_ERROR_DEINITIALIZED"),
+        "A thread or a destructor used the GPU after the driver had begun to stop: a follow-on of how the program "
+        "ends.",
+        "the first error above it; end worker threads and destroy_process_group() before the main thread ends",
+        symptom=True,
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.registered",
+        "memory is registered with CUDA twice",
+        (
+            r"part or all of the requested memory range is already mapped",
+            r"cudaErrorHostMemoryAlreadyRegistered",
+            r"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+        ),
+        "The same host memory was pinned twice, or memory of another process was pinned.",
+        "pin it once; leave pin_memory out where the library pins on its own",
+        source=_RUNTIME,
+    ),
+    Text(
+        "xpu.none",
+        "torch finds no Intel GPU",
+        (
+            r"No XPU devices are available",
+            r"PI_ERROR_DEVICE_NOT_FOUND",
+            r"No device of requested type available",
+            r"XPU device count is zero",
+        ),
+        "Intel's driver (Level Zero) or the right to /dev/dri is missing, or the torch is not built for XPU.",
+        "ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in anew; sycl-ls lists what the driver shows",
+    ),
+    Text(
+        "tpu.none",
+        "no TPU is found",
+        (
+            r"Unable to initialize backend 'tpu'",
+            r"No TPU (devices?|accelerator|platform)s? (were |was |are )?(found|available)",
+            r"Failed to (get|find|initialize) .{0,20}TPU",
+            r"TPU (initialization|driver|system|platform).{0,60}(fail|not (available|found|initialized))",
+            r"Cannot find any TPU cores",
+            r"Missing XRT configuration",
+            r"PJRT_DEVICE.{0,60}TPU.{0,60}(fail|error)",
+            r"libtpu\.so.{0,60}(not found|cannot open|fail|already in use)",
+            r"The TPU is already in use by process",
+        ),
+        "The program wants a TPU: this machine has none, another process holds it, or the library libtpu is missing.",
+        "run it on a TPU machine, or choose the device: PJRT_DEVICE=CUDA, JAX_PLATFORMS=cuda; end what else holds it",
+    ),
+    Text(
         "xpu.lost",
         "the Intel GPU does not answer any more",
-        (messages.XPU_DEVICE,),
+        (messages.XPU_DEVICE, r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST)", r"-999 \(Unknown PI error\)"),
         "The driver reset the device, or ran out of its own resources: mostly a kernel that took too long or too much "
         "memory.",
         "a smaller batch; sudo dmesg | grep -i -e i915 -e xe",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from gpucheck.health.explain.text import Text
 
-_DOCTOR = "gpucheck doctor"
+_DOCTOR = "gpucheck doctor on the machine where it happened names the first rung that is broken"
+# What keeps the driver from starting; what CUDA and torch say then follows from it.
+_DRIVER_DOWN = ("nvml.mismatch", "nvml.not_loaded", "nvml.lost", "kernel.", "bus.", "xid.", "container.", "nvml.wsl")
 _DRIVER = "NVIDIA, CUDA Driver API, CUresult"
 _NVML = "NVIDIA, NVML API reference, nvmlReturn_t"
 
@@ -16,16 +18,18 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA driver initialization failed, you might not have a CUDA gpu",
             r"CUDA_ERROR_NOT_INITIALIZED",
             r"Error 3: initialization error",
+            r"failed call to cuInit: CUDA_ERROR_NOT_INITIALIZED",
         ),
         "cuInit answers 3. With the open kernel module and some kernels it is its memory management (HMM) that does "
         "not start, and nvidia-smi works all the same.",
-        _DOCTOR,
+        "sudo dmesg | grep -i -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm uvm_disable_hmm=1 in "
+        "/etc/modprobe.d, then reboot. " + _DOCTOR,
         source="NVIDIA/open-gpu-kernel-modules issues 797, 901 and 947",
     ),
     Text(
         "cuinit.34",
         "the libcuda that is found is a stub",
-        (r"CUDA driver is a stub library",),
+        (r"CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY", r"cudaErrorStubLibrary"),
         "A CUDA toolkit's stubs folder is in LD_LIBRARY_PATH, and its libcuda was loaded in place of the driver's.",
         "take the folder that ends in /stubs out of LD_LIBRARY_PATH",
         "proof",
@@ -34,9 +38,14 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuinit.46",
         "another process has the GPU for itself",
-        (r"all CUDA-capable devices are busy or unavailable", r"CUDA-capable device\(s\) is/are busy or unavailable"),
+        (
+            r"all CUDA-capable devices are busy or unavailable",
+            r"CUDA-capable device\(s\) is/are busy or unavailable",
+            r"cudaErrorDevicesUnavailable",
+        ),
         "The GPU's compute mode lets one process at a time use it, or none; a virtual GPU without licence says so too.",
-        "nvidia-smi -q -d COMPUTE; sudo nvidia-smi -c 0 lets several in",
+        "nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
+        "several in",
         source=_DRIVER,
     ),
     Text(
@@ -46,20 +55,34 @@ TEXTS: tuple[Text, ...] = (
             r"No CUDA GPUs are available",
             r"no CUDA-capable device is detected",
             r"CUDA_ERROR_NO_DEVICE",
+            r"cudaErrorNoDevice",
+            r"No visible GPU devices",
+            r"No GPU/TPU found",
+            r"No CUDA device(s)? (is |are |was |were )?(found|available|detected)",
+            r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
         ),
         "cuInit answers 100: CUDA_VISIBLE_DEVICES hides every GPU, MIG is on without an instance, a container has "
         "none, or the driver sees none.",
-        _DOCTOR,
+        "nvidia-smi -L where the program runs: lists it the GPU, echo $CUDA_VISIBLE_DEVICES is next (unset it); lists "
+        "it none, a container wants --gpus all, a cluster's job a GPU in its request. " + _DOCTOR,
         source=_DRIVER,
+        follows=(*_DRIVER_DOWN, "cuinit.3", "cuinit.34", "cuinit.46", "cuinit.80", "cuinit.999", "cuinit.too_old"),
     ),
     Text(
         "cuinit.no_driver",
         "there is no NVIDIA driver for torch to find",
-        (r"Found no NVIDIA driver on your system",),
+        (
+            r"Found no NVIDIA driver on your system",
+            r"Could not find cuda drivers on your machine",
+            r"CUDA driver (is )?not (found|installed)",
+            r"Failed to load libcuda",
+        ),
         "libcuda could not be loaded: the driver is not installed, or a container was started without it (`--gpus "
         "all`, and NVIDIA_DRIVER_CAPABILITIES with compute).",
-        _DOCTOR,
+        "nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
+        "nvidia.com/gpu=all); where it does not, install NVIDIA's driver. " + _DOCTOR,
         source="torch/cuda/__init__.py, torch/csrc/cuda",
+        follows=_DRIVER_DOWN,
     ),
     Text(
         "cuinit.too_old",
@@ -69,19 +92,38 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA driver version is insufficient for CUDA runtime version",
             r"cudaErrorInsufficientDriver",
             r"forward compatibility was attempted on non.supported HW.{0,40}insufficient",
+            r"API call is not supported in the installed CUDA driver",
+            r"cudaErrorCallRequiresNewerDriver",
+            r"driver (version )?(is )?too old.{0,40}CUDA",
+            r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
         ),
         "The driver serves CUDA up to the number that nvidia-smi shows, and the wheel is of a newer major version: "
-        "13.x needs 580 or newer, 12.x 525, 11.x 450.",
-        "update the driver, or install a wheel of an older index; gpucheck doctor names it",
-        "proof",
+        "13.x needs 580 or newer, 12.x 525, 11.x 450. `driver version is insufficient` alone proves no old driver: a "
+        "container without a GPU, or with a libcuda that is not the host's, says the same.",
+        "nvidia-smi where the program runs: fails it, hand the GPU into the container (--gpus all); else update the "
+        "driver, or install a torch whose wheel is of a CUDA that it serves",
+        "strong",
         source="NVIDIA, CUDA compatibility, minimum driver versions",
+        follows=_DRIVER_DOWN,
     ),
     Text(
         "cuinit.101",
         "CUDA_VISIBLE_DEVICES names a GPU that is not there",
         (r"Error 101: invalid device ordinal",),
         "The list was read and one of its entries is no device.",
-        "gpucheck devices shows the indices and UUIDs that exist",
+        "nvidia-smi -L shows the indices and UUIDs that exist; export CUDA_VISIBLE_DEVICES with those, or unset it",
+    ),
+    Text(
+        "mask.mig",
+        "a program takes the name of a MIG instance or GPU for a number",
+        (r"invalid literal for int\(\) with base 10: '?(MIG|GPU)-",),
+        "CUDA_VISIBLE_DEVICES holds a UUID (MIG-… or GPU-…), as CUDA allows it and as a cluster's device plugin sets "
+        "it, and the program wants indices.",
+        "a newer release of the program (vLLM and others parse it today); for a whole GPU its index: "
+        "CUDA_VISIBLE_DEVICES=0. A MIG instance has no index of its own: where only one was handed in, unset the "
+        "variable",
+        "proof",
+        source="vllm-project/vllm issues 13815, 17047 and 41848",
     ),
     Text(
         "cuinit.802",
@@ -132,23 +174,33 @@ TEXTS: tuple[Text, ...] = (
         (
             r"CUDA unknown error - this may be due to an incorrectly set up environment",
             r"Error 999: unknown error",
-            r"CUDA_ERROR_UNKNOWN",
+            r"CUDA_ERROR_UNKNOWN\b",
             r"CUDA error: unknown error",
+            r"cudaErrorUnknown\b",
+            r"failed call to cuInit: UNKNOWN ERROR",
         ),
         "cuInit answers 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
         "suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
-        _DOCTOR,
+        "ls -l /dev/nvidia-uvm; where it is missing: sudo nvidia-modprobe -c 0 -u; after a suspend: sudo rmmod "
+        "nvidia_uvm "
+        "&& sudo modprobe nvidia_uvm. " + _DOCTOR,
         "hint",
         source="pytorch issues 49081 and 88639",
     ),
     Text(
         "cuinit.unexpected",
         "CUDA does not start",
-        (r"Unexpected error from cudaGetDeviceCount\(\)",),
+        (
+            r"Unexpected error from cudaGetDeviceCount\(\)",
+            r"failed call to cuInit",
+            r"cuInit.{0,20}(failed|returned|error)",
+            r"CUDA initialization: .{0,20}error",
+        ),
         "cuInit's code stands behind the word Error at the end of the message.",
-        _DOCTOR,
+        "explain the whole message: its end says why. " + _DOCTOR,
         "hint",
         symptom=True,
+        follows=(*_DRIVER_DOWN, "cuinit."),
     ),
     Text(
         "torch.cpu_only",
@@ -157,10 +209,18 @@ TEXTS: tuple[Text, ...] = (
             r"Torch not compiled with CUDA enabled",
             r"Torch not compiled with XPU enabled",
             r"Cannot get CUDA generator without ATen_cuda library",
+            r"Torch not compiled with (ROCm|HIP|MPS|HPU) (enabled|support)",
+            r"PyTorch is not linked with support for cuda devices",
+            r"'?torch\._C'? has no attribute '?_cuda_\w+",
+            r"Cannot initialize CUDA without ATen_cuda library",
+            r"(torch|pytorch) .{0,30}(cpu[- ]only|built for (the )?cpu|without cuda)",
+            r"\btorch[ =]+[\d.]+\+cpu\b.{0,60}cuda",
         ),
         "The wheel is the CPU's: pip took it from an index without CUDA, or another package pulled it in over a CUDA "
         "one.",
-        "gpucheck doctor names the command that installs the right one",
+        "pip uninstall torch, then install the same version of torch from PyTorch's index of your CUDA (the selector "
+        "on "
+        "pytorch.org; in conda a CUDA build); gpucheck doctor on that machine names the command",
         "proof",
         source="torch/cuda/__init__.py; pytorch issue 30528",
     ),
@@ -172,10 +232,27 @@ TEXTS: tuple[Text, ...] = (
             r"\bfp16 mixed precision requires a GPU",
             r"No supported gpu backend found",
             r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
+            r"torch\.cuda\.is_available\(\)( ==| is| returns?| should be True)? ?(False|but)",
+            r"(torch )?cuda (is )?(not available|unavailable|not found|not detected|not working)",
+            r"\b(gpu|cuda device|graphics card)s? (is |was |are )?not (detected|found|available|recognized|visible)\b",
+            r"\A.{0,30}\bno (gpu|cuda|cuda gpu|nvidia gpu)s?( is| are| devices?)? ?(detected|found|available)?\W*\Z",
+            r"\b(cannot|can'?t|does not|doesn'?t|could not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)\b",
+            r"Failed to infer device type",
+            r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
+            r"CUDA (was|is) requested but .{0,30}(not|no)",
+            r"\bNo (GPU|accelerator)s? (was |were |is |are )?(found|available|detected)\b",
+            r"requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
+            r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",
+            r"User specified an unsupported autocast device_type",
+            r"Device type CUDA is not supported for torch\.Generator",
         ),
-        "Something asked for the accelerator (pinned memory, mixed precision, a trainer's GPU) and torch sees none.",
-        _DOCTOR,
-        "proof",
+        "Something asked for the accelerator (pinned memory, mixed precision, a trainer's GPU) and torch sees none: a "
+        "torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
+        "python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi, where the "
+        "program "
+        "runs: None is a torch for the CPU, and where nvidia-smi fails it is the driver or the container. " + _DOCTOR,
+        "strong",
+        follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
     ),
     Text(
         "nvml.mismatch",
@@ -184,19 +261,22 @@ TEXTS: tuple[Text, ...] = (
             r"Driver/library version mismatch",
             r"RM has detected an NVML/RM version mismatch",
             r"NVRM: API mismatch",
+            r"NVML(_ERROR|Error)_LibRmVersionMismatch",
+            r"NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+            r"kernel (module )?version .{0,40}does not match DSO version",
         ),
-        "The driver was updated and the old kernel module is still loaded.",
-        "reboot, or unload and load the modules: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo "
-        "modprobe nvidia",
+        "The driver was updated and the old kernel module is still loaded; or a container brings libraries of its own.",
+        "end what uses the GPUs (drain the node), then reboot, or unload and load the modules: sudo rmmod nvidia_uvm "
+        "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia",
         "proof",
         source=_NVML,
     ),
     Text(
         "nvml.unknown",
         "NVML lost its right to the devices",
-        (r"Failed to initialize NVML: Unknown Error",),
+        (r"Failed to initialize NVML: Unknown Error", r"NVMLError_Unknown", r"nvmlInit\w*.{0,30}Unknown Error"),
         "In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
-        "start the container anew; to prevent it, hand the devices in by CDI or with --device",
+        "restart the container; to prevent it, hand the devices in by CDI or with --device",
         source="NVIDIA/nvidia-container-toolkit issue 48",
     ),
     Text(
@@ -222,8 +302,11 @@ TEXTS: tuple[Text, ...] = (
         ),
         "After a kernel update the module was not built for the new one, nouveau has the card, or Secure Boot refuses "
         "it.",
-        "sudo modprobe nvidia says why; then gpucheck doctor",
+        "sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm; after a kernel update sudo dkms autoinstall "
+        "and a "
+        "reboot",
         source=_NVML,
+        follows=("kernel.", "nvml.mismatch", "container."),
     ),
     Text(
         "nvml.no_library",
@@ -232,10 +315,20 @@ TEXTS: tuple[Text, ...] = (
             r"NVML Shared Library Not Found",
             r"NVMLError_LibraryNotFound",
             r"NVIDIA Management Library \(NVML\) not found",
+            r"couldn'?t find libnvidia-ml\.so",
+            r"libnvidia-ml\.so[.\d]*: cannot open shared object file",
+            r"(could not|failed to|unable to) (load|find|open) (library )?(libnvidia-ml|nvml)",
+            r"nvidia-smi(\.exe)?: (command )?not found",
+            r"No such file or directory: '?nvidia-smi",
+            r"'?nvidia-smi'? is not recognized as",
+            r"nvidia-smi.{0,4}: executable file not found",
         ),
-        "libnvidia-ml.so.1 cannot be loaded: no driver, or a container without the capability utility.",
-        _DOCTOR,
+        "libnvidia-ml.so.1 cannot be loaded, or nvidia-smi is not there: no driver, or a container without the "
+        "capability utility.",
+        "on the host: install NVIDIA's driver; in a container: --gpus all, and "
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         source=_NVML,
+        follows=("container.",),
     ),
     Text(
         "nvml.no_devices",
@@ -243,8 +336,10 @@ TEXTS: tuple[Text, ...] = (
         (r"No devices were found",),
         "The module is loaded and no card answers it: Blackwell needs the open kernel module, a card may be handed to "
         "a virtual machine or have failed to start.",
-        "sudo dmesg | grep -i nvrm; then gpucheck doctor",
+        "sudo dmesg | grep -i nvrm says what the module met: for a Blackwell card install the open kernel module "
+        "(nvidia-open); for RmInitAdapter see gpucheck explain kernel.rm_init",
         source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
+        follows=("kernel.", "bus.", "xid."),
     ),
     Text(
         "nvml.lost",
@@ -255,16 +350,20 @@ TEXTS: tuple[Text, ...] = (
             r"NVMLError_GpuIsLost",
         ),
         "The card was there and is gone: fallen off the bus, mostly by power, heat or its seat.",
-        "sudo dmesg | grep -i -e xid -e 'fallen off'; then power the machine off and on",
+        "drain or cordon the node; sudo dmesg | grep -i -e xid -e 'fallen off'; then power the machine off and on (a "
+        "reboot alone may not bring it back)",
         "proof",
         source=_NVML,
+        follows=("xid.", "bus."),
     ),
     Text(
         "nvml.reset",
         "a GPU has to be reset before it can be used",
-        (r"GPU requires reset", r"NVMLError_ResetRequired"),
+        (r"GPU requires reset", r"NVMLError_ResetRequired", r"GPU recovery action .{0,40}reset"),
         "The driver stopped using the card after an error that it could not clear.",
-        "sudo nvidia-smi --gpu-reset -i INDEX; gpucheck devices shows the recovery action that the driver asks for",
+        "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
+        "joined "
+        "GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
         "proof",
         source=_NVML,
     ),
@@ -290,20 +389,55 @@ TEXTS: tuple[Text, ...] = (
         (
             r"could not select device driver .{0,6}with capabilities: \[\[gpu\]\]",
             r"unknown or invalid runtime name: nvidia",
-            r"unresolvable CDI devices nvidia\.com/gpu",
             r"failed to discover GPU vendor from CDI",
+            r"exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
+            r"nvidia-container-runtime(-hook)?: (command )?not found",
+            r"Unknown runtime specified nvidia",
+            r"no runtime for \W*nvidia\W* is configured",
+            r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
         ),
         "NVIDIA's container toolkit is not installed on the host, or docker was not told of it.",
-        "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
+        "install nvidia-container-toolkit on the host; then sudo nvidia-ctk runtime configure --runtime=docker && sudo "
+        "systemctl restart docker (containerd and k3s: --runtime=containerd)",
         "proof",
+    ),
+    Text(
+        "container.cdi",
+        "the CDI device of the GPU is not described, or no longer right",
+        (
+            r"unresolvable CDI device",
+            r"failed to inject CDI devices",
+            r"setting up CDI devices",
+            r"could not resolve CDI device",
+            r"failed to stat CDI host device",
+            r"CDI (device )?injection failed",
+            r"stat nvidia\.com/gpu=\w+: no such file",
+            r"failed to (get|load|parse) CDI spec",
+        ),
+        "podman, and docker with CDI, take the devices from a file in /etc/cdi or /var/run/cdi that NVIDIA's toolkit "
+        "writes. It is missing, not where the engine looks, or of the driver of before an update.",
+        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows what is described; "
+        "again "
+        "after each update of the driver",
+        "proof",
+        source="NVIDIA/nvidia-container-toolkit issues 146, 885 and 1853",
     ),
     Text(
         "container.cli",
         "NVIDIA's container toolkit finds no driver on the host",
-        (r"nvidia-container-cli: (initialization error|requirement error|mount error|detection error)",),
-        "What follows in the message is the host's fault, not the image's: no driver, another version, or a CUDA that "
-        "the image requires and the driver does not serve.",
-        "nvidia-smi on the host; then gpucheck doctor there",
+        (
+            r"nvidia-container-cli: \w+ error",
+            r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
+            r"nvidia-container-cli(\.real)?\W*: .{0,40}error",
+            r"unsatisfied condition: (cuda|driver|brand)",
+        ),
+        "What follows in the message is the host's fault, not the image's: no driver, another version, a device that "
+        "is "
+        "not there, or a CUDA that the image requires and the driver does not serve.",
+        "nvidia-smi on the host: it has to work there first. `unsatisfied condition: cuda>=N` asks for a newer driver "
+        "or an "
+        "older image, `unknown device` for an index that exists, `ldcache` for a working /sbin/ldconfig on the host",
+        follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
     ),
     Text(
         "kernel.key_rejected",
@@ -323,6 +457,10 @@ TEXTS: tuple[Text, ...] = (
         (
             r"Bad return status for module build on kernel",
             r"Building module.{0,200}/nvidia/.{0,200}make\.log",
+            r"ERROR: Unable to build the NVIDIA kernel module",
+            r"Unable to load the kernel module 'nvidia\.ko'",
+            r"The kernel module failed to load.{0,200}nvidia",
+            r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
         ),
         "DKMS compiles the module for each kernel, and the compiler refused it: the kernel is newer than the driver "
         "knows, its headers are missing, or it was built by another compiler. Without a module there is no GPU.",
@@ -331,17 +469,27 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "jetson.memory",
         "a Jetson's memory manager does not answer",
-        (r"NvRmMemInit(Nvmap)? ?failed", r"NvRmMemMgrInit ?failed"),
+        (
+            r"NvRmMemInit(Nvmap)? ?failed",
+            r"NvRmMemMgrInit ?failed",
+            r"NvRmGpuLibOpen failed",
+            r"/dev/nvmap.{0,60}(denied|failed|No such)",
+        ),
         "CUDA on a Jetson starts with /dev/nvmap. `Permission denied`: the user is not in the groups video and render; "
         "`No such file`: the container was started without NVIDIA's runtime, or its image is of another JetPack.",
-        "sudo usermod -aG video,render $USER, then log in anew; for a container docker run --runtime nvidia with an "
+        "sudo usermod -aG video,render $USER, then log in again; for a container docker run --runtime nvidia with an "
         "image of the host's JetPack",
         source="dusty-nv/jetson-containers issues 384 and 1136",
     ),
     Text(
         "kernel.wrong_module",
         "the driver's module was not built for the kernel that runs",
-        (r"modprobe: FATAL: Module nvidia not found in directory", r"nvidia: version magic"),
+        (
+            r"modprobe: FATAL: Module nvidia not found in directory",
+            r"nvidia: version magic",
+            r"could not insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
+            r"Module nvidia(-current|-\d+)? not found in directory",
+        ),
         "After a kernel update the module has to be built again.",
         "install the headers of the running kernel, then sudo dkms autoinstall",
         "proof",
