@@ -290,11 +290,12 @@ SAMPLES: dict[str, str] = {
     "NVRM: fallen off the bus and is not responding to commands.",
     "bus.off": "NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.",
     "kernel.rm_init": "NVRM: GPU 0000:17:00.0: RmInitAdapter failed! (0x22:0x56:884)",
+    "kernel.watchdog": "NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7",
     "kernel.pcie": "pcieport 0000:16:01.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer",
     "xid.unknown": "NVRM: Xid (PCI:0000:b3:00.0): 999, pid=4711, name=python",
     **{
         f"xid.{one.number}": f"NVRM: Xid (PCI:0000:b3:00.0): {one.number}, pid=4711, name=python, Ch 00000008"
-        for one in xid.CATALOGUE
+        for one in (*xid.CATALOGUE, *xid.OLDER)
     },
     "kernel.build": "Error! Bad return status for module build on kernel: 6.8.0-41-generic (x86_64)",
     "jetson.memory": "NvRmMemInitNvmap failed with Permission denied\n549: Memory Manager Not supported",
