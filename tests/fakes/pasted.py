@@ -342,10 +342,21 @@ SAMPLES: dict[str, str] = {
     "Current capability: 86.",
     "build.memory": "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
     "build.ninja": "RuntimeError: Ninja is required to load C++ extensions",
-    "build.failed": "RuntimeError: Error building extension 'fused_adam'",
+    "build.extension": "RuntimeError: Error building extension 'fused_adam'",
     "numerics.nan": "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
     "mps.dtype": "TypeError: Trying to convert Float8_e4m3fn to the MPS backend but it does not have support for that "
     "dtype.",
+    "xpu.memory_query": "RuntimeError: The device (Intel(R) Arc(TM) Graphics) doesn't support querying the available "
+    "free "
+    "memory.",
+    "kernel.gpu_hang": "[29256.536743] [drm] GPU HANG: ecode 9:0:0x84df7efc, in python [9467], reason: Ring hung, "
+    "action: "
+    "reset",
+    "pip.conflict": "ERROR: Cannot install torch~=1.10.0 and torchvision==0.8.2 because these package versions have "
+    "conflicting dependencies.",
+    "nvml.not_supported": "pynvml.NVMLError_NotSupported: Not Supported",
+    "kubernetes.insufficient": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+    "mig.no_room": "error creating MIG device: error creating GPU instance for '1g.10gb': Insufficient Resources",
     "hip.none": "RuntimeError: No HIP GPUs are available",
     "hip.fault": "Memory access fault by GPU node-1 (Agent handle: 0x55d0) on address 0x7f0. Reason: Page not present",
 }
@@ -402,7 +413,8 @@ MORE: tuple[tuple[str, str], ...] = (
     ("oom.host", "OSError: [Errno 12] Cannot allocate memory"),
     ("oom.host", "MemoryError"),
     ("oom.killed", "slurmstepd: error: Detected 1 oom_kill event in StepId=1234.0"),
-    ("oom.killed", "Reason: OOMKilled, Exit Code: 137"),
+    ("oom.killed", "Reason: OOMKilled"),
+    ("process.killed", "command terminated with exit code 137"),
     ("cuinit.802", "Error 802"),
     ("cuinit.802", "cudaErrorSystemNotReady: system not yet initialized"),
     ("cuinit.100", "CUDA error: no CUDA-capable device is detected"),

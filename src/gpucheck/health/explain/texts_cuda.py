@@ -20,7 +20,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.illegal_access",
         "a kernel touched memory that is not its own",
-        (r"an illegal memory access was encountered", r"CUDA_ERROR_ILLEGAL_ADDRESS", r"cudaErrorIllegalAddress"),
+        (
+            r"an illegal memory access was encountered",
+            r"CUDA_ERROR_ILLEGAL_ADDRESS",
+            r"cudaErrorIllegalAddress",
+            r"\bInvalid __(global|shared|local)__ (read|write|atomic) of size",
+            r"Address 0x[0-9a-f]+ is out of bounds",
+        ),
         "Mostly an index out of range, a tensor freed too early, or a custom kernel's bug; now and then out of memory "
         "that a library did not notice. The line in the traceback is where it was noticed, not where it happened. The "
         "process cannot use the GPU any more.",
@@ -31,7 +37,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.misaligned",
         "a kernel read at an address that is not a multiple of its element",
-        (r"misaligned address", r"CUDA_ERROR_MISALIGNED_ADDRESS"),
+        (
+            r"misaligned address",
+            r"CUDA_ERROR_MISALIGNED_ADDRESS",
+            r"cudaErrorMisalignedAddress",
+            r"Address 0x[0-9a-f]+ is misaligned",
+        ),
         "A custom or compiled kernel got a view that begins at an odd offset. The process cannot use the GPU any more.",
         _SANITIZER + "; a .contiguous() or .clone() before the call works around it",
         "proof",
@@ -127,7 +138,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.launch_timeout",
         "a kernel ran longer than the display driver allows",
-        (messages.LAUNCH_TIMEOUT,),
+        (messages.LAUNCH_TIMEOUT, r"CUDA_ERROR_LAUNCH_TIMEOUT", r"cudaErrorLaunchTimeout"),
         "A GPU that drives a screen ends a kernel after some seconds (on Windows two).",
         "smaller kernels (a smaller batch), another GPU, or a longer limit: TdrDelay on Windows",
         "proof",
@@ -146,6 +157,8 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorInvalidKernelImage",
             r"CUDA error: named symbol not found",
             r"CUDA_ERROR_INVALID_IMAGE",
+            r"CUDA_ERROR_NOT_FOUND",
+            r"cudaErrorSymbolNotFound",
             r"no kernel image is available",
         ),
         "The wheel, or the extension that the traceback names, was built for other architectures than this GPU's. "
@@ -221,14 +234,20 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.peer",
         "two GPUs cannot read each other's memory",
-        (r"peer access is not supported between these two devices", r"peer mapping resources exhausted"),
+        (
+            r"peer access is not supported between these two devices",
+            r"peer mapping resources exhausted",
+            r"cudaErrorPeerAccessUnsupported",
+            r"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+            r"cudaErrorTooManyPeers",
+        ),
         "Direct copies between these two are not possible here, or too many are mapped (eight at most).",
         "NCCL_P2P_DISABLE=1; `gpucheck bench transfer --device all` shows which pairs can",
     ),
     Text(
         "cuda.ecc",
         "the GPU's memory had an error that it could not correct",
-        (r"uncorrectable ECC error encountered", r"CUDA_ERROR_ECC_UNCORRECTABLE"),
+        (r"uncorrectable ECC error encountered", r"CUDA_ERROR_ECC_UNCORRECTABLE", r"cudaErrorECCUncorrectable"),
         "Data were lost. The process has to end; if it comes again the card is failing.",
         "take the GPU out of use (drain or cordon the node), then sudo nvidia-smi --gpu-reset -i INDEX with nothing "
         "running on it, or reboot; gpucheck devices shows the counters before and after",
@@ -238,7 +257,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.nvlink",
         "NVLink had an error that it could not correct",
-        (r"uncorrectable NVLink error", r"CUDA_ERROR_NVLINK_UNCORRECTABLE"),
+        (r"uncorrectable NVLink error", r"CUDA_ERROR_NVLINK_UNCORRECTABLE", r"cudaErrorNvlinkUncorrectable"),
         "A link between GPUs lost data.",
         "drain the node; nvidia-smi nvlink -e shows which link; then reset all GPUs that NVLink joins, together "
         "(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot",
@@ -248,7 +267,14 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.hardware_stack",
         "a kernel's call stack was damaged",
-        (r"hardware stack error",),
+        (
+            r"hardware stack error",
+            r"CUDA_ERROR_HARDWARE_STACK_ERROR",
+            r"cudaErrorHardwareStackError",
+            r"CUDA error: invalid program counter",
+            r"CUDA_ERROR_INVALID_(PC|ADDRESS_SPACE)",
+            r"operation not supported on global/shared address space",
+        ),
         "A stack that was overwritten, or the hardware.",
         _SANITIZER + "; gpucheck smoke --device cuda on that machine tests the GPU itself",
         "hint",
@@ -257,7 +283,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.handle",
         "a stream, event or handle belongs to another device or context",
-        (r"invalid resource handle",),
+        (
+            r"invalid resource handle",
+            r"CUDA_ERROR_INVALID_HANDLE",
+            r"cudaErrorInvalidResourceHandle",
+            r"CUDA error: (context is destroyed|invalid device context)",
+            r"CUDA_ERROR_(CONTEXT_IS_DESTROYED|INVALID_CONTEXT)",
+        ),
         "Mostly a stream or event that was made on another GPU, or a process that was forked.",
         "make streams under torch.cuda.device(N) of the tensors that they work on",
     ),
@@ -267,6 +299,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"CUDA error: invalid argument",
             r"CUDA_ERROR_INVALID_VALUE",
+            r"cudaErrorInvalidValue",
             r"cuda runtime error \(11\) ?: invalid argument",
         ),
         "The message does not say which. Common causes are an extension built for another torch, and memory that is "
@@ -293,7 +326,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.ptx",
         "the driver is too old to compile this PTX",
-        (r"the provided PTX was compiled with an unsupported toolchain", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
+        (
+            r"the provided PTX was compiled with an unsupported toolchain",
+            r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)",
+            r"cudaErrorUnsupportedPtxVersion",
+        ),
         "Code that is compiled at run time (Triton, NVRTC) came from a newer CUDA than the driver's, of the same major "
         "version.",
         "update the driver, or use a torch built for the CUDA version that nvidia-smi shows",
@@ -345,6 +382,7 @@ TEXTS: tuple[Text, ...] = (
             r"Memory access fault by GPU node",
             r"HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
             r"HIP error: an illegal memory access",
+            r"hipErrorIllegalAddress",
             r"\[(gfxhub|mmhub)\d*\] (no-retry |retry )?page fault",
             r"amdgpu: .{0,60}(no-retry )?page fault",
             r"VM_L2_PROTECTION_FAULT_STATUS",
@@ -418,6 +456,19 @@ TEXTS: tuple[Text, ...] = (
         ),
         "Intel's driver (Level Zero) or the right to /dev/dri is missing, or the torch is not built for XPU.",
         "ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in anew; sycl-ls lists what the driver shows",
+    ),
+    Text(
+        "xpu.memory_query",
+        "this Intel GPU does not tell its free memory",
+        (r"doesn'?t support querying the available free memory",),
+        "Intel's driver reports free memory only where its management interface (Sysman) is switched on; integrated "
+        "GPUs "
+        "often have none.",
+        "export ZES_ENABLE_SYSMAN=1 before the program; where the device has no such counter, tell the program the "
+        "memory "
+        "instead of letting it ask",
+        "proof",
+        source="pytorch, torch/xpu/memory.py",
     ),
     Text(
         "tpu.none",

@@ -130,6 +130,7 @@ TEXTS: tuple[Text, ...] = (
             r"exit ?code ?:? ?-11\b",
             r"return ?code ?[=:]? ?-11\b",
             r"Segfault encountered",
+            r"Caught signal 11 \(Segmentation fault",
             r"\A\W*(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
             r"ERROR: Unexpected segmentation fault encountered in worker",
         ),
@@ -168,6 +169,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"died with <?(Signals\.)?SIGBUS|Signal 7 \(SIGBUS\)|exit ?code ?:? ?-7\b|return ?code ?[=:]? ?-7\b",
             r"Fatal Python error: Bus error",
+            r"Caught signal 7 \(Bus error",
             r"\A\W*bus error( \(core dumped\))?\W*\Z",
             r"terminated with signal SIGBUS",
         ),

@@ -28,6 +28,8 @@ TEXTS: tuple[Text, ...] = (
             r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: undefined symbol",
             r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: version .{1,40} not found",
             r"\bundefined symbol: iJIT_NotifyEvent",
+            r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
+            r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
         ),
         "LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn or libnccl of another "
         "version than the wheel's.",
@@ -79,14 +81,24 @@ TEXTS: tuple[Text, ...] = (
             r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
             r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc|nvinfer)",
             r"Library (lib)?(cu(dart|blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)",
+            r"Could not load library (lib)?cudnn\w*",
+            r"Could not (load|locate) (library )?(lib)?cudnn\w*\.(so|dll)",
+            r"Could not locate (cudnn\w*|zlibwapi)\.dll",
+            r"Cannot load symbol cudnn\w+",
+            r"Unable to load any of \{lib(cudnn|cublas|nv)",
             r"Cannot dlopen some GPU libraries",
             r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
             r"lib(cudart|cublas|cusparse|nvrtc)\.so not found",
             r"Failed to create CUDAExecutionProvider",
         ),
-        "The package wants a CUDA of another major version than what is installed (the number after .so says which), "
-        "or its nvidia-… wheels were left out.",
-        _PAIR + "; for another package the wheel of torch's CUDA version",
+        "The package wants a CUDA or cuDNN of another major version than what is installed (the number after .so says "
+        "which), its nvidia-… wheels were left out, or they are in site-packages/nvidia/…/lib, where a program beside "
+        "torch does not look.",
+        "find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder (for "
+        "cuDNN "
+        "…/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the name, or the "
+        "program's release for the CUDA that is installed. Where it is torch itself: " + _PAIR,
+        follows=("cudnn.version",),
     ),
     Text(
         "import.nvrtc",
@@ -131,6 +143,7 @@ TEXTS: tuple[Text, ...] = (
             r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}\bNo module named '?torch'?(?!\w|\.\w)",
             r"\bNo module named '?torch'?(?!\w|\.\w).{0,400}(subprocess-exited-with-error|metadata-generation-failed|"
             r"Getting requirements to build wheel did not|egg_info|--no-build-isolation|build isolation)",
+            r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import torch",
             r"--no-build-isolation",
         ),
         "pip and uv build a package in an environment of its own, in which torch is not; its setup.py imports torch.",
@@ -174,19 +187,21 @@ TEXTS: tuple[Text, ...] = (
         "import.numpy",
         "torch and NumPy do not fit",
         (
-            r"A module that was compiled using NumPy 1\.x cannot be run in NumPy 2",
             r"RuntimeError: Numpy is not available",
-            r"Failed to initialize NumPy",
+            r"UserWarning: Failed to initialize NumPy",
         ),
         "A torch before 2.3 was compiled for NumPy 1; or NumPy is missing.",
         "pip install 'numpy<2', or a newer torch",
         "proof",
+        common=(r"A module that was compiled using NumPy 1\.x cannot be run in NumPy 2",),
+        alone=True,
     ),
     Text(
         "import.glibc",
         "the system's C library is older than the package",
         (
             _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
+            r"ImportError: .{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
             r"(GLIBC(XX)?|CXXABI)_[\d.]+'? not found \(required by [\w./-]{0,99}" + _TORCHS,
         ),
         "A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
@@ -195,7 +210,6 @@ TEXTS: tuple[Text, ...] = (
         "libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH",
         "proof",
         common=(r"version [`']?GLIBC(XX)?_[\d.]+'? not found", r"(GLIBCXX|CXXABI)_[\d.]+'? not found"),
-        alone=True,
     ),
     Text(
         "import.dll",

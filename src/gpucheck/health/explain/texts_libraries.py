@@ -90,17 +90,11 @@ TEXTS: tuple[Text, ...] = (
             r"CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
             r"CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED",
             r"cuDNN version incompatibility",
-            r"Could not load library (lib)?cudnn\w*",
-            r"Could not (load|locate) (library )?(lib)?cudnn\w*\.(so|dll)",
-            r"Could not locate (cudnn\w*|zlibwapi)\.dll",
             r"Could not load symbol cudnn\w+",
-            r"Cannot load symbol cudnn\w+",
-            r"Unable to load any of \{libcudnn",
             r"Loaded runtime CuDNN library: [\d.]+ but source was compiled with",
             r"libcudnn\w*\.so[.\d]*: undefined symbol",
             r"undefined symbol: cudnn\w+",
             r"CUDNN_STATUS_VERSION_MISMATCH",
-            r"libcudnn_\w+\.so[.\d]*: cannot open shared object file",
             r"cuDNN version .{0,40}(mismatch|does not match|incompatible)",
         ),
         "cuDNN comes in parts that have to be of one version. One from the system, conda or LD_LIBRARY_PATH is mixed "
@@ -199,7 +193,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nccl.unhandled_cuda",
         "a CUDA call inside NCCL failed",
-        (r"NCCL error.{0,200}unhandled cuda error", r"ncclUnhandledCudaError"),
+        (
+            r"NCCL error in: ?[\w./:-]{0,120}, unhandled cuda error",
+            r"NCCL error:? unhandled cuda error",
+            r"ncclUnhandledCudaError",
+        ),
         "NCCL passes on what CUDA said; the line `Last error:` or NCCL_DEBUG=INFO says what: out of memory, a GPU "
         "used twice, peer access.",
         _DEBUG,
@@ -231,7 +229,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nccl.unhandled_system",
         "a system call inside NCCL failed",
-        (r"ncclSystemError", r"NCCL error.{0,200}unhandled system error"),
+        (
+            r"ncclSystemError",
+            r"NCCL error in: ?[\w./:-]{0,120}, unhandled system error",
+            r"NCCL error:? unhandled system error",
+        ),
         "Sockets, /dev/shm or InfiniBand: mostly a wrong network interface or a firewall.",
         _DEBUG + "; NCCL_SOCKET_IFNAME=eth0 chooses the interface",
         symptom=True,
@@ -240,7 +242,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nccl.internal",
         "NCCL failed inside",
-        (r"ncclInternalError", r"NCCL error.{0,200}internal error"),
+        (r"ncclInternalError", r"NCCL error in: ?[\w./:-]{0,120}, internal error"),
         "A topology that NCCL does not understand, ranks with different NCCL versions, or a lost rank.",
         _DEBUG,
         "hint",
@@ -250,7 +252,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nccl.usage",
         "NCCL was called in a way that is not allowed",
-        (r"ncclInvalidUsage", r"ncclInvalidArgument", r"NCCL error.{0,200}invalid (usage|argument)"),
+        (r"ncclInvalidUsage", r"ncclInvalidArgument", r"NCCL error in: ?[\w./:-]{0,120}, invalid (usage|argument)"),
         "More ranks than GPUs, a device that is not set, or tensors on another device than the group's.",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; ' + _DEBUG,
         symptom=True,

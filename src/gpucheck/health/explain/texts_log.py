@@ -69,6 +69,7 @@ TEXTS: tuple[Text, ...] = (
         "drain or cordon the node; power the machine off and on; then reseat the card and check its power",
         "proof",
         source="leptonai/gpud, kmsg.go; NVIDIA/NVSentinel issue 155",
+        follows=("xid.",),
     ),
     Text(
         "kernel.rm_init",
@@ -105,10 +106,25 @@ TEXTS: tuple[Text, ...] = (
             r"(nvidia|NVRM|amdgpu|GPU).{0,60}(AER|PCIe Bus Error).{0,80}(Uncorrect|Fatal)",
             r"nvidia [0-9a-f:.]+: PCIe Bus Error: severity=Uncorrect",
             r"nvidia [0-9a-f:.]+: AER: can'?t recover",
+            r"PCIe Bus Error: severity=",
+            r"\bAER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         ),
-        "The link lost data that it could not send again. The card may fall off the bus next.",
-        "drain the node; reseat the card, leave out the riser, and compare with `gpucheck bench transfer`",
-        common=(r"pcieport.{0,60}(AER|PCIe Bus Error).{0,80}(Uncorrect|Fatal)", r"PCIe Bus Error: severity=Uncorrect"),
-        alone=True,
+        "`Uncorrected` or `Fatal`: the link lost data, and what is behind it may fall off the bus next. `Corrected`: "
+        "it "
+        "sent them again, which costs speed where it is frequent. A line of pcieport does not say whose link it is: "
+        "the "
+        "GPU's, a disk's or a network card's.",
+        "lspci -tv shows what is behind the address; where it is a GPU: drain the node, reseat the card, leave out the "
+        "riser, and compare with gpucheck bench transfer",
+        "hint",
+    ),
+    Text(
+        "kernel.gpu_hang",
+        "an Intel GPU hung and was reset",
+        (r"\bGPU HANG: ecode", r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine reset)"),
+        "A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
+        "start the program again; if it comes back: a newer kernel and Mesa or compute runtime; sudo dmesg | grep -i "
+        "-e i915 "
+        "-e xe",
     ),
 )

@@ -119,13 +119,15 @@ TEXTS: tuple[Text, ...] = (
             r"\[WinError 1455\]",
             r"CUDA out of memory.{0,20}(host|pinned)",
             r"cudaHostAlloc.{0,60}out of memory",
+            r"\b(OSError|RuntimeError): \[Errno 12\]",
+            r"\A.{0,70}std::bad_alloc.{0,30}\Z",
+            r"\A\W*MemoryError\W*\Z",
         ),
         "The process asked the system for memory and got none: the machine's, the container's or the shell's limit is "
         "reached. It is RAM, not the GPU's memory.",
         "fewer DataLoader workers, a smaller prefetch_factor or a smaller data set in memory; free -h and gpucheck "
         "memory --device cpu show the limits; on Windows (WinError 1455) a larger paging file",
         common=(messages.HOST_ALLOCATION, r"\bMemoryError\b"),
-        alone=True,
     ),
     Text(
         "oom.killed",
@@ -135,7 +137,7 @@ TEXTS: tuple[Text, ...] = (
             r"oom-kill:.{0,300}task=" + _OURS,
             _OURS.removeprefix(r"\(?") + r"[\w.:-]* invoked oom-killer",
             r"oom.?kill event",
-            r"\A.{0,40}\b(OOMKilled|exit(ed with)?( status| code)?:? ?137)\b.{0,40}\Z",
+            r"\A.{0,40}\bOOMKilled\b.{0,40}\Z",
             r"killed by the cgroup out-of-memory handler",
             r"ran out of memory on the host|host ran out of memory|out of host memory",
             r"Workers? (is|was|were|are)? ?(killed|died).{0,60}(memory pressure|low on memory|OOM)",
@@ -153,7 +155,6 @@ TEXTS: tuple[Text, ...] = (
             r"invoked oom-killer",
             r"oom_reaper: reaped process",
             r"OOMKilled",
-            r"exit(ed with)?( status| code)?:? ?137\b",
             r"Memory cgroup out of memory",
             r"SIGKILL.{0,40}(probably|likely|possibly|perhaps).{0,20}memory",
             r"systemd-oomd .{0,80}killed",
@@ -171,6 +172,7 @@ TEXTS: tuple[Text, ...] = (
             r"process \d+ terminated with signal (9|SIGKILL)",
             r"non-zero exit status -9\b",
             r"\A\W*killed\W*\Z",
+            r"\A.{0,60}\bexit(ed with)?( status| code)?:? ?137\b.{0,20}\Z",
         ),
         "Somebody ended it with signal 9, which leaves no message: mostly the kernel's out-of-memory killer for want "
         "of "
@@ -184,9 +186,21 @@ TEXTS: tuple[Text, ...] = (
             r"line \d+: +\d+ Killed\b",
             r"\[\d+\] ?[+-]? ?\d+ killed\b",
             r"\bSIGKILL\b",
-            r"exit(ed with)?( status| code)?:? ?-9\b",
+            r"exit(ed with)?( status| code)?:? ?(-9|137)\b",
         ),
-        follows=("oom.", "build.memory", "cuda.", "nccl.", "loader.", "xid.", "assert.", "import.", "shm."),
+        follows=(
+            "oom.",
+            "build.",
+            "cuda.",
+            "nccl.",
+            "loader.",
+            "xid.",
+            "assert.",
+            "import.",
+            "shm.",
+            "vllm.",
+            "sglang.",
+        ),
     ),
     Text(
         "oom.nccl",
@@ -218,7 +232,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "oom.nvml_assert",
         "torch could not ask NVML while it was out of memory",
-        (messages.NVML_ASSERT + " INTERNAL ASSERT", r"NVML_SUCCESS == r", r"NvMapMemAlloc\w* ?: ?.{0,30}error 12"),
+        (
+            messages.NVML_ASSERT + " INTERNAL ASSERT",
+            r"NVML_SUCCESS == (r\b|DriverAPI)",
+            r"NvMapMemAlloc\w* ?: ?.{0,30}error 12",
+        ),
         "As torch made up its out-of-memory message it asked NVML about the device, and NVML does not answer there: "
         "seen on MIG instances and on Jetson. What happened first is that the memory was full.",
         _FITS,
@@ -299,7 +317,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "size.grid",
         "a kernel was started with a size that CUDA does not allow",
-        (messages.GRID, r"too many resources requested for launch", r"cudaErrorLaunchOutOfResources"),
+        (
+            messages.GRID,
+            r"cudaErrorInvalidConfiguration",
+            r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+            r"too many resources requested for launch",
+            r"cudaErrorLaunchOutOfResources",
+        ),
         "A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or zero. It is "
         "seen in attention with batch times heads beyond 65 535. More memory does not help.",
         "a smaller batch, or the same in parts",

@@ -85,6 +85,8 @@ TEXTS: tuple[Text, ...] = (
             r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
             r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
             r"libbitsandbytes_cpu\.so",
+            r"bitsandbytes.{0,60}BUG REPORT|BUG REPORT=+ .{0,20}Welcome to bitsandbytes",
+            r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
         ),
         "bitsandbytes brings a library for each CUDA version and loads the one of torch's: that one is not in this "
         "release, "
@@ -129,6 +131,7 @@ TEXTS: tuple[Text, ...] = (
             r"Received sigquit from a child process?",
             r"Rank \d+ scheduler (is dead|died|exited)",
             r"Rank 0 scheduler is dead",
+            r"Initialization failed\. warmup error",
             r"sglang.{0,200}(Initialization failed|child process(es)? (died|failed|exited))",
             r"sglang.{0,200}scheduler process .{0,40}(died|exited|failed)",
             r"TP rank \d+ could finish the model loading, but there are other ranks",
@@ -147,7 +150,8 @@ TEXTS: tuple[Text, ...] = (
         "the GPU is too old for this quantised or low-precision kernel",
         (
             r"The quantization method \w+ is not supported for the current GPU",
-            r"Minimum capability: \d+\. Current capability: \d+",
+            r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+",
+            r"Quantization scheme is not supported for",
             r"type fp8e\w+ not supported in this architecture",
             r"The supported fp8 dtypes are",
             r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)",
@@ -185,19 +189,24 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "build.ninja",
         "ninja is missing, which torch builds extensions with",
-        (r"Ninja is required to load C\+\+ extensions",),
+        (
+            r"Ninja is required to load C\+\+ extensions",
+            r"verify_ninja_availability",
+            r"No such file or directory: '?ninja'?",
+            r"\bninja: (command )?not found",
+        ),
         "torch.utils.cpp_extension starts ninja, a small build program.",
         "pip install ninja, and look that ninja --version works in that environment",
         "proof",
     ),
     Text(
-        "build.failed",
+        "build.extension",
         "an extension of torch could not be compiled",
         (
             r"Error building extension",
             r"Error compiling objects for extension",
             r"error: command '?\S*nvcc'? failed with exit (status|code)",
-            r"\['ninja', '-v'.{0,20}\]\W* returned non-zero exit status",
+            r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
             r"Error compiling the CUDA|Error in building the CUDA",
         ),
         "The compiler's own words stand above: the first line with `error:`, or with FAILED.",
@@ -206,6 +215,24 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
+    ),
+    Text(
+        "pip.conflict",
+        "two packages ask for different versions of torch",
+        (
+            r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm)\S* .{0,400}have conflicting dependencies",
+            r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
+            r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|unsatisfiable)",
+            r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
+            r"Could not find a version that satisfies the requirement (torch|torchvision|torchaudio|triton)\b",
+            r"No matching distribution found for (torch|torchvision|torchaudio|triton)\b",
+        ),
+        "pip finds no version that serves both, or none for this Python and system; or it installed one and tells that "
+        "another package wanted a different one.",
+        "pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
+        "package "
+        "after it, at a release made for that torch; python --version has to be one that the release has wheels for",
+        "strong",
     ),
     Text(
         "numerics.nan",
@@ -225,6 +252,9 @@ TEXTS: tuple[Text, ...] = (
             r"non-?finite (loss|gradient|grad_norm|norm)",
             r"total norm .{0,60}is non-finite",
             r"found NaN in local (grad|forward|param)",
+            r"\bloss (became|is|was) (infinite|nan)\b",
+            r"\bloss\w*\W{1,4}(tensor\()?(nan|inf)\b",
+            r"\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?(nan|inf)\b",
             r"gradients? (are|is|contains?|became|become|has) (nan|inf)\b",
             r"(all|only) (nan|NaN)s? (in|after|from) .{0,30}(output|logits|loss|model)",
         ),

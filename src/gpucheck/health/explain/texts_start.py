@@ -29,7 +29,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuinit.34",
         "the libcuda that is found is a stub",
-        (r"CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY", r"cudaErrorStubLibrary"),
+        (
+            r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so",
+            r"CUDA driver is a stub library",
+            r"CUDA_ERROR_STUB_LIBRARY",
+            r"cudaErrorStubLibrary",
+        ),
         "A CUDA toolkit's stubs folder is in LD_LIBRARY_PATH, and its libcuda was loaded in place of the driver's.",
         "take the folder that ends in /stubs out of LD_LIBRARY_PATH",
         "proof",
@@ -91,7 +96,7 @@ TEXTS: tuple[Text, ...] = (
             r"The NVIDIA driver on your system is too old \(found version",
             r"CUDA driver version is insufficient for CUDA runtime version",
             r"cudaErrorInsufficientDriver",
-            r"forward compatibility was attempted on non.supported HW.{0,40}insufficient",
+            r"forward compatibility was attempted on non.?supported HW.{0,40}insufficient",
             r"API call is not supported in the installed CUDA driver",
             r"cudaErrorCallRequiresNewerDriver",
             r"driver (version )?(is )?too old.{0,40}CUDA",
@@ -146,7 +151,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuinit.804",
         "the forward-compatibility libcuda does not serve this GPU",
-        (r"forward compatibility was attempted on non.supported HW", r"\bError 804\b"),
+        (r"forward compatibility was attempted on non.?supported HW", r"\bError 804\b"),
         "cuInit answers 804: a folder called compat brings a newer libcuda, which works on data-centre GPUs alone.",
         "take the compat folder out of LD_LIBRARY_PATH (or of the image), or update the driver",
         "proof",
@@ -172,7 +177,7 @@ TEXTS: tuple[Text, ...] = (
         "cuinit.999",
         "CUDA does not start and gives no reason",
         (
-            r"CUDA unknown error - this may be due to an incorrectly set up environment",
+            r"unknown error - this may be due to an incorrectly set up environment",
             r"Error 999: unknown error",
             r"CUDA_ERROR_UNKNOWN\b",
             r"CUDA error: unknown error",
@@ -348,6 +353,7 @@ TEXTS: tuple[Text, ...] = (
             r"GPU is lost",
             r"Unable to determine the device handle for GPU",
             r"NVMLError_GpuIsLost",
+            r"ERROR_GPU_IS_LOST",
         ),
         "The card was there and is gone: fallen off the bus, mostly by power, heat or its seat.",
         "drain or cordon the node; sudo dmesg | grep -i -e xid -e 'fallen off'; then power the machine off and on (a "
@@ -359,13 +365,63 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nvml.reset",
         "a GPU has to be reset before it can be used",
-        (r"GPU requires reset", r"NVMLError_ResetRequired", r"GPU recovery action .{0,40}reset"),
+        (
+            r"GPU requires reset",
+            r"NVMLError_ResetRequired",
+            r"ERROR_RESET_REQUIRED",
+            r"GPU recovery action .{0,40}reset",
+        ),
         "The driver stopped using the card after an error that it could not clear.",
         "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
         "joined "
         "GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
         "proof",
         source=_NVML,
+    ),
+    Text(
+        "nvml.not_supported",
+        "this GPU does not have what NVML was asked for",
+        (r"NVMLError_NotSupported", r"NVML_ERROR_NOT_SUPPORTED", r"\bnvml\w*.{0,60}: Not Supported\b"),
+        "Not every card has every counter: a GeForce has no serial number, an integrated GPU no memory of its own, a "
+        "MIG "
+        "instance no utilization. The GPU is well.",
+        "catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated GPU "
+        "torch.cuda.mem_get_info())",
+        "strong",
+        source=_NVML,
+    ),
+    Text(
+        "kubernetes.insufficient",
+        "Kubernetes has no free GPU for the pod",
+        (
+            r"Insufficient (nvidia\.com|amd\.com|gpu\.intel\.com)/\w+",
+            r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
+            r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
+        ),
+        "No node has as many GPUs free as the pod asks for: other pods have them, the node's device plugin does not "
+        "run, "
+        "or the GPUs are marked unhealthy.",
+        "kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu: 0 or absent is the device plugin or "
+        "the "
+        "driver (kubectl logs of nvidia-device-plugin), else other pods hold them",
+        "proof",
+        source="NVIDIA/k8s-device-plugin issues 348 and 585",
+        follows=("nvml.", "container.", "xid."),
+    ),
+    Text(
+        "mig.no_room",
+        "there is no room for another MIG instance",
+        (
+            r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|device).{0,120}Insufficient Resources",
+            r"MIG device allocation failed",
+            r"Insufficient Resources.{0,60}(MIG|GPU instance)",
+        ),
+        "The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
+        "nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; destroy "
+        "one "
+        "that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
+        "proof",
+        source="NVIDIA Multi-Instance GPU user guide",
     ),
     Text(
         "nvml.wsl",
@@ -411,6 +467,7 @@ TEXTS: tuple[Text, ...] = (
             r"could not resolve CDI device",
             r"failed to stat CDI host device",
             r"CDI (device )?injection failed",
+            r"could not select device driver \W{0,4}cdi",
             r"stat nvidia\.com/gpu=\w+: no such file",
             r"failed to (get|load|parse) CDI spec",
         ),

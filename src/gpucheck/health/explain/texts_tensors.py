@@ -80,7 +80,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "tensor.numpy",
         "a tensor on a device was given to NumPy",
-        (r"can'?t convert .{1,12} device type tensor to numpy", r"Can'?t call numpy\(\) on Tensor that requires grad"),
+        (
+            r"can'?t convert .{1,12} device type tensor to numpy",
+            r"can'?t convert (a )?(CUDA|MPS|XPU|HIP) tensor to numpy",
+            r"Can'?t call numpy\(\) on Tensor that requires grad",
+        ),
         "NumPy works in the host's memory, and knows no gradients.",
         "x.detach().cpu().numpy()",
         "proof",
