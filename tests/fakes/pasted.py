@@ -199,8 +199,7 @@ SAMPLES: dict[str, str] = {
         "NotImplementedError: Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty()"
     ),
     "tensor.backend": (
-        "NotImplementedError: Could not run 'xformers::efficient_attention_forward_cutlass' with arguments from the "
-        "'CUDA' backend."
+        "NotImplementedError: Could not run 'torchcodec_ns::create_from_file' with arguments from the 'CUDA' backend."
     ),
     "tensor.load": "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is "
     "False. If you are running on a CPU-only machine, please use torch.load with map_location=torch.device('cpu')",
@@ -349,6 +348,7 @@ SAMPLES: dict[str, str] = {
     "xpu.memory_query": "RuntimeError: The device (Intel(R) Arc(TM) Graphics) doesn't support querying the available "
     "free "
     "memory.",
+    "nvswitch.sxid": "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 46 sourcetrack timeout error",
     "kernel.gpu_hang": "[29256.536743] [drm] GPU HANG: ecode 9:0:0x84df7efc, in python [9467], reason: Ring hung, "
     "action: "
     "reset",

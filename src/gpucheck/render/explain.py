@@ -54,6 +54,8 @@ def _answer(matches: list[dict[str, Any]]) -> list[Block]:
 def _certainty(match: dict[str, Any]) -> str:
     if match["cut"]:
         return "a part of the text is missing"
+    if match["doubt"]:
+        return f"a guess: {match['doubt']}"
     symptom = "; what caused it is not in the text" if match["symptom"] else ""
     return _SURE[match["certainty"]] + symptom
 

@@ -115,6 +115,7 @@ def _told(match: Match) -> dict[str, Any]:
         "line": match.line,
         "symptom": text.symptom,
         "cut": match.cut,
+        "doubt": match.doubt,
     }
 
 

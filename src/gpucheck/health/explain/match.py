@@ -6,6 +6,7 @@ import bisect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from gpucheck.health.doctor.condition import Certainty
 from gpucheck.health.explain.normal import Kind, Line, Normal, normalise
@@ -28,6 +29,14 @@ _OURS = re.compile(
 )
 # A paste of no more letters than this is an error alone, without its program's other words.
 _ALONE = 200
+# What programs say as they go on without a GPU or a package: no error, where the paste has another one.
+_GOES_ON = re.compile(
+    r"will not be used|(default(ing|s)?|fall(ing|s)? ?back|switching|reverting) to (the )?(cpu|eager|slow|python|native|math)|"
+    r"(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster with|deprecat|"
+    r"not compiled to use|to enable the following instructions|failed to load image python extension|rebuild tensorflow|"
+    r"is not a supported|unable to register (cudnn|cublas|cufft)|proceeding without",
+    re.IGNORECASE,
+)
 # The lines before and after the one where a text stands that its numbers are read from, and no more letters than that.
 _LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
 
@@ -36,7 +45,8 @@ _LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
 class Match:
     """A text that was found: on which line, which conditions it points to, and whether only a part of it was there.
 
-    `said` are its line and those after it, `around` also those before, for who reads the numbers in them.
+    `said` are its line and those after it, `around` also those before, for who reads the numbers in them. `doubt` says
+    what in the paste speaks against it, where something does.
     """
 
     text: Text
@@ -45,11 +55,12 @@ class Match:
     cut: bool = False
     said: str = ""
     around: str = ""
+    doubt: str = ""
 
     @property
     def certainty(self) -> Certainty:
-        """How sure it is: less so for a part of a text."""
-        return "hint" if self.cut else self.text.certainty
+        """How sure it is: less so for a part of a text, and beside what speaks against it."""
+        return "hint" if self.cut or self.doubt else self.text.certainty
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +118,9 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         told = _cut_places(normal, texts) or _cut_places(normal, conditions)
     mine, theirs = _Near(told), _Near(pointed)
     found = told + [place for place in pointed if not any(place.touches(one) for one in mine.to(place))]
+    errors = _unknown_errors(normal, found)
+    if errors == "all":
+        found = [place for place in found if not _GOES_ON.search(place.line.text)]
     near = _Near(found)
     found = [
         place
@@ -123,7 +137,47 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         matches[place.text.id] = replace(
             earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions)))
         )
-    return list(matches.values())
+    return _doubted(list(matches.values()), found, errors)
+
+
+def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> Literal["none", "some", "all"]:
+    """How many of the exceptions in the paste are not known."""
+    raised = [line for line in normal.lines if line.kind == "exception"]
+    # A message goes on below the line that begins it, up to the next frame or traceback.
+    known = {line.number for place in found for line in normal.lines_of(place.start, place.end)}
+    unknown = [line for line in raised if not known & set(_message(normal, line))]
+    return "none" if not unknown else "all" if len(unknown) == len(raised) else "some"
+
+
+def _message(normal: Normal, line: Line) -> range:
+    """The numbers of the lines of an exception's message: its own, and the plain ones right below it."""
+    end = line.number
+    while end < min(len(normal.lines), line.number + _LINES_AFTER) and normal.lines[end].kind == "plain":
+        end += 1
+    return range(line.number, end + 1)
+
+
+def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list[Match]:
+    """The same, the first with what speaks against it: an error that is not known, or another cause beside it."""
+    if not matches:
+        return matches
+    first = matches[0]
+    place = next(one for one in found if one.text.id == first.text.id and one.line.number == first.line)
+    others = {
+        one.text.id
+        for one in found
+        if one.line.kind not in _LATE
+        and not one.text.symptom
+        and one.text.id.split(".")[0] != first.text.id.split(".")[0]
+        and not one.text.id.startswith(first.text.follows)
+        and not first.text.id.startswith(one.text.follows)
+        and (one.line.kind == "exception" or place.line.kind != "exception")
+        and one.line.group == place.line.group
+    }
+    unknown = errors == "all" or (errors == "some" and first.text.symptom)
+    doubt = "the paste has an error that is not known here" if unknown else ""
+    doubt = doubt or ("the paste holds other causes too" if others else "")
+    return [replace(first, doubt=doubt), *matches[1:]]
 
 
 # What stands in the source of a frame, or in what a program calls information, was perhaps never wrong.

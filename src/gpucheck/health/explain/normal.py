@@ -57,7 +57,8 @@ _UNICODE = re.compile(r"\\u00([2-7][0-9A-Fa-f])")
 _MOST_PREFIXES = 8
 
 _EXCEPTION = re.compile(
-    r"terminate called|what\(\):|(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Fault|OutOfResources)\s*(?::|$)"
+    r"terminate called|what\(\):|Exception:|"
+    r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Fault|OutOfResources)\s*(?::|$)"
 )
 _FRAME = re.compile(r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] ')
 _TRACEBACK = "Traceback (most recent call last)"
@@ -89,6 +90,11 @@ class Normal:
     def line_at(self, offset: int) -> Line:
         """The line to which a character of `solid` belongs."""
         return self.lines[max(bisect.bisect_right(self.starts, offset) - 1, 0)]
+
+    def lines_of(self, start: int, end: int) -> tuple[Line, ...]:
+        """The lines over which characters of `solid` reach."""
+        first = max(bisect.bisect_right(self.starts, start) - 1, 0)
+        return self.lines[first : max(bisect.bisect_left(self.starts, end), first + 1)]
 
     def solid_offset(self, offset: int) -> int:
         """Where a character of `spaced` stands in `solid`."""

@@ -16,6 +16,12 @@ _ARCHITECTURES = (
     "and Pascal (sm_50 to sm_61) need a wheel of CUDA 12.6 or older, Volta (sm_70) one of CUDA 12"
 )
 
+# How torch, Triton, CTranslate2, ONNX Runtime and torch before 1.0 begin a message of CUDA's.
+_ERROR = (
+    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA failed with error|CUDA failure \d+:|"
+    r"Triton Error \[CUDA\]:|CUDA_?Runtime_?Error ?:?) ?"
+)
+
 TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.illegal_access",
@@ -151,11 +157,11 @@ TEXTS: tuple[Text, ...] = (
             r"no kernel image is available for execution on the device",
             r"cudaErrorNoKernelImageForDevice",
             r"CUDA_ERROR_NO_BINARY_FOR_GPU",
-            r"CUDA error: invalid device function",
+            _ERROR + r"invalid device function",
             r"cudaErrorInvalidDeviceFunction",
-            r"CUDA error: device kernel image is invalid",
+            _ERROR + r"device kernel image is invalid",
             r"cudaErrorInvalidKernelImage",
-            r"CUDA error: named symbol not found",
+            _ERROR + r"named symbol not found",
             r"CUDA_ERROR_INVALID_IMAGE",
             r"CUDA_ERROR_NOT_FOUND",
             r"cudaErrorSymbolNotFound",
@@ -167,6 +173,7 @@ TEXTS: tuple[Text, ...] = (
         "TORCH_CUDA_ARCH_LIST set",
         "proof",
         source="pytorch issue 167244",
+        follows=("cuda.capability",),
     ),
     Text(
         "cuda.capability",
@@ -216,7 +223,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.initialization",
         "CUDA was used in a process that was forked after CUDA had started",
-        (r"CUDA error: initialization error", r"cudaErrorInitializationError"),
+        (_ERROR + r"initialization error", r"cudaErrorInitializationError"),
         "A forked child inherits a CUDA that it cannot use. Mostly a DataLoader worker, or multiprocessing's fork, "
         "touches a CUDA tensor.",
         'keep CUDA out of Dataset and collate_fn, or multiprocessing.set_start_method("spawn")',
@@ -224,7 +231,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.fork",
         "CUDA cannot start in a forked process",
-        (r"Cannot re-initialize (CUDA|XPU|MTIA) in forked subprocess",),
+        (
+            r"Cannot re-initialize (CUDA|XPU|MTIA) in forked subprocess",
+            r"Lightning can'?t create new processes if CUDA is already initialized",
+            r"avoid running any instruction using .{0,4}torch\.cuda",
+        ),
         "CUDA had started in the parent, be it by torch.cuda.is_available() alone, and the child was forked.",
         'multiprocessing.set_start_method("spawn") first of all, or touch CUDA only in the children; '
         "PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
@@ -297,10 +308,9 @@ TEXTS: tuple[Text, ...] = (
         "cuda.argument",
         "CUDA was called with a value that it does not take",
         (
-            r"CUDA error: invalid argument",
+            _ERROR + r"invalid argument",
             r"CUDA_ERROR_INVALID_VALUE",
             r"cudaErrorInvalidValue",
-            r"cuda runtime error \(11\) ?: invalid argument",
         ),
         "The message does not say which. Common causes are an extension built for another torch, and memory that is "
         "pinned twice.",
@@ -340,10 +350,11 @@ TEXTS: tuple[Text, ...] = (
         "hip.arch",
         "ROCm has no code for this GPU",
         (
-            r"HIP error: invalid device function",
+            r"(HIP|ROCm) error: invalid device function",
+            r"Triton Error \[HIP\]: .{0,40}(no kernel image|invalid device function)",
             r"hipErrorInvalidDeviceFunction",
             r"hipErrorNoBinaryForGpu",
-            r"HIP error: no kernel image is available",
+            r"(HIP|ROCm) error: no kernel image is available",
             r"HIP error: device kernel image is invalid",
             r"rocBLAS error: .{0,200}Tensile",
             r"TensileLibrary\w*\.dat .{0,40}(No such file|not found)",

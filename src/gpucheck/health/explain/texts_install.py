@@ -294,7 +294,6 @@ TEXTS: tuple[Text, ...] = (
         "apt-get install python3-dev, of the version that runs (python3.11-dev …)",
         "proof",
         common=(r"Python\.h: No such file or directory",),
-        alone=True,
     ),
     Text(
         "compile.resources",

@@ -21,6 +21,16 @@ _RANK_ENDED = (
     "cuinit.",
     "numerics.",
 )
+# An earlier kernel that failed is told by the next library that is called; and so is memory that is full.
+_BEFORE_LIBRARIES = (
+    "assert.",
+    "cuda.illegal_access",
+    "cuda.no_kernel",
+    "cuda.capability",
+    "oom.",
+    "xid.",
+    "cudnn.version",
+)
 # Whatever stands beside a launcher's summary is its cause.
 _ANYTHING = (
     *_RANK_ENDED,
@@ -44,6 +54,7 @@ TEXTS: tuple[Text, ...] = (
         "Mostly the GPU's memory is full as cuBLAS makes its handle; else an earlier kernel has already failed, often "
         "by an index out of range, or a foreign cuBLAS is loaded.",
         _OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
+        follows=_BEFORE_LIBRARIES,
     ),
     Text(
         "cublas.failed",
@@ -52,6 +63,7 @@ TEXTS: tuple[Text, ...] = (
         "An earlier kernel wrote where it must not, or memory is full; a real bug of cuBLAS is rare.",
         "CUDA_LAUNCH_BLOCKING=1 python …; " + _OOM_FIRST,
         "hint",
+        follows=_BEFORE_LIBRARIES,
     ),
     Text(
         "cublas.not_supported",
@@ -70,6 +82,7 @@ TEXTS: tuple[Text, ...] = (
         "print the shapes before the product; echo $LD_LIBRARY_PATH: a cuBLAS of another version there is loaded in "
         "place "
         "of torch's",
+        follows=_BEFORE_LIBRARIES,
     ),
     Text(
         "cudnn.not_initialized",
@@ -82,6 +95,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "Memory is full as cuDNN makes its handle, or its libraries are of another version than torch's.",
         _OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there is loaded in place of torch's",
+        follows=_BEFORE_LIBRARIES,
     ),
     Text(
         "cudnn.version",
@@ -116,6 +130,7 @@ TEXTS: tuple[Text, ...] = (
         "Memory that is full is the most frequent cause, an earlier kernel that failed the next.",
         _OOM_FIRST + "; torch.backends.cudnn.enabled = False tells whether it is cuDNN at all",
         "hint",
+        follows=_BEFORE_LIBRARIES,
     ),
     Text(
         "cudnn.not_supported",
@@ -144,6 +159,7 @@ TEXTS: tuple[Text, ...] = (
         "torch's cuDNN backend, which not every GPU and torch has (torch 2.5.0 chose it too often).",
         _OOM_FIRST + "; for attention torch.backends.cuda.enable_cudnn_sdp(False), or a newer torch",
         source="pytorch issue 138354; ostris/ai-toolkit issue 203",
+        follows=_BEFORE_LIBRARIES,
     ),
     Text(
         "cusolver.failed",
@@ -152,6 +168,7 @@ TEXTS: tuple[Text, ...] = (
         "Memory is full, or a matrix holds NaN or infinities.",
         "torch.isfinite(x).all(); torch.backends.cuda.preferred_linalg_library('magma') goes another way",
         "hint",
+        follows=_BEFORE_LIBRARIES,
     ),
     Text(
         "cufft.failed",
@@ -160,6 +177,7 @@ TEXTS: tuple[Text, ...] = (
         "Memory is full, or torch is of a CUDA older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
         "a newer torch; torch.backends.cuda.cufft_plan_cache.clear()",
         "hint",
+        follows=_BEFORE_LIBRARIES,
     ),
     Text(
         "cusparse.failed",
@@ -168,6 +186,7 @@ TEXTS: tuple[Text, ...] = (
         "Memory is full, or the sparse tensor's indices are wrong.",
         "x.coalesce(), and check its indices",
         "hint",
+        follows=_BEFORE_LIBRARIES,
     ),
     Text(
         "nccl.duplicate",

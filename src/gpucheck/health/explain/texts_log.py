@@ -46,6 +46,18 @@ TEXTS: tuple[Text, ...] = (
         symptom=True,
     ),
     Text(
+        "nvswitch.sxid",
+        "an NVSwitch reported an error (SXid)",
+        (r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",),
+        "NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. `Fatal`: programs "
+        "that "
+        "used the links have ended, and the fabric wants a reset.",
+        "take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager tells which partition; "
+        "reset all "
+        "GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
+        source="NVIDIA, Fabric Manager user guide, SXid errors",
+    ),
+    Text(
         "bus.installed",
         "a GPU has fallen off the bus (no Xid was written)",
         (r"installed in this system has (NVRM: ?)?fallen off the bus",),
@@ -79,6 +91,7 @@ TEXTS: tuple[Text, ...] = (
             r"rm_init_adapter failed",
             r"nvidia: probe of [0-9a-f:.]+ failed with error",
             r"NVRM: .{0,40}(Cannot attach gpu|GPU initialization failed)",
+            r"NVRM: .{0,60}(probe routine failed|Failed to copy vbios)",
             r"NVRM: .{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail",
             r"NVRM: Open nvidia\.ko is only ready for use on",
         ),
@@ -106,8 +119,8 @@ TEXTS: tuple[Text, ...] = (
             r"(nvidia|NVRM|amdgpu|GPU).{0,60}(AER|PCIe Bus Error).{0,80}(Uncorrect|Fatal)",
             r"nvidia [0-9a-f:.]+: PCIe Bus Error: severity=Uncorrect",
             r"nvidia [0-9a-f:.]+: AER: can'?t recover",
-            r"PCIe Bus Error: severity=",
-            r"\bAER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
+            r"pcieport [0-9a-f:.]+: (AER: )?PCIe Bus Error: severity=",
+            r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         ),
         "`Uncorrected` or `Fatal`: the link lost data, and what is behind it may fall off the bus next. `Corrected`: "
         "it "

@@ -40,6 +40,20 @@ TEXTS: tuple[Text, ...] = (
             r"RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
             r"failed to allocate .{1,40} from device: CUDA_ERROR_OUT_OF_MEMORY",
             r"CUDA_ERROR_OUT_OF_MEMORY",
+            r"Allocation on device ?\d* ?would exceed allowed memory",
+            r"OutOfMemoryError: Allocation on device",
+            r"OOM when allocating tensor",
+            r"Out of memory allocating [\d,]+ bytes",
+            r"out_of_memory: CUDA error",
+            r"Maximum pool size exceeded",
+            r"Triton Error \[CUDA\]: out of memory",
+            r"CUDA failed with error out of memory",
+            r"not enough GPU (video )?memory",
+            r"Requested amount of GPU memory .{0,30}could not be allocated",
+            r"(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",
+            r"BFCArena::AllocateRawInternal",
+            r"Failed to allocate memory for requested buffer of size",
+            r"insufficient (GPU|CUDA|video|VRAM) ?memory",
         ),
         "torch asked the driver for more than was free. What is full is this process's own tensors, memory that torch "
         "keeps in its cache, or other processes; torch's whole message tells them apart: 'allocated by PyTorch', "
@@ -53,7 +67,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "oom.hip",
         "the AMD GPU's memory is full",
-        (r"HIP out of memory", r"HIP error: out of memory", r"hipErrorOutOfMemory", r"hipErrorMemoryAllocation"),
+        (
+            r"HIP out of memory",
+            r"(HIP|ROCm) error: out of memory",
+            r"Triton Error \[HIP\]: .{0,20}out of memory",
+            r"hipErrorOutOfMemory",
+            r"hipErrorMemoryAllocation",
+        ),
         "torch asked ROCm for more than was free on the device.",
         _OTHERS,
         "proof",
@@ -140,6 +160,7 @@ TEXTS: tuple[Text, ...] = (
             r"\A.{0,40}\bOOMKilled\b.{0,40}\Z",
             r"killed by the cgroup out-of-memory handler",
             r"ran out of memory on the host|host ran out of memory|out of host memory",
+            r"requires more system memory .{0,40}than is available",
             r"Workers? (is|was|were|are)? ?(killed|died).{0,60}(memory pressure|low on memory|OOM)",
             r"ray\.exceptions\.OutOfMemoryError",
         ),
@@ -172,7 +193,8 @@ TEXTS: tuple[Text, ...] = (
             r"process \d+ terminated with signal (9|SIGKILL)",
             r"non-zero exit status -9\b",
             r"\A\W*killed\W*\Z",
-            r"\A.{0,60}\bexit(ed with)?( status| code)?:? ?137\b.{0,20}\Z",
+            r"\bexit(ed with)?( status| code)?:? ?137\b",
+            r"interrupted by signal 9",
         ),
         "Somebody ended it with signal 9, which leaves no message: mostly the kernel's out-of-memory killer for want "
         "of "
@@ -186,7 +208,7 @@ TEXTS: tuple[Text, ...] = (
             r"line \d+: +\d+ Killed\b",
             r"\[\d+\] ?[+-]? ?\d+ killed\b",
             r"\bSIGKILL\b",
-            r"exit(ed with)?( status| code)?:? ?(-9|137)\b",
+            r"exit(ed with)?( status| code)?:? ?-9\b",
         ),
         follows=(
             "oom.",

@@ -10,6 +10,17 @@ _DRIVER_DOWN = ("nvml.mismatch", "nvml.not_loaded", "nvml.lost", "kernel.", "bus
 _DRIVER = "NVIDIA, CUDA Driver API, CUresult"
 _NVML = "NVIDIA, NVML API reference, nvmlReturn_t"
 
+
+def _code(number: int) -> tuple[str, ...]:
+    """How programs beside torch tell the number that the driver answered."""
+    return (
+        rf"\b(cuInit|cudaGetDeviceCount|cudaSetDevice|cuDeviceGetCount|cudaGetDevice)\b\W{{0,4}}"
+        rf"(failed|returned|error|status|code|with|:|->| |=|\(){{1,8}}{number}\b",
+        rf"\b(CUDA initialization fail(ure|ed)|cuda driver library init failure)\W{{0,4}}(with error)?\W{{0,4}}{number}\b",
+        rf"\bCUDA (driver |runtime )?error:? \(?{number}\b",
+    )
+
+
 TEXTS: tuple[Text, ...] = (
     Text(
         "cuinit.3",
@@ -18,6 +29,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA driver initialization failed, you might not have a CUDA gpu",
             r"CUDA_ERROR_NOT_INITIALIZED",
             r"Error 3: initialization error",
+            *_code(3),
             r"failed call to cuInit: CUDA_ERROR_NOT_INITIALIZED",
         ),
         "cuInit answers 3. With the open kernel module and some kernels it is its memory management (HMM) that does "
@@ -44,6 +56,7 @@ TEXTS: tuple[Text, ...] = (
         "cuinit.46",
         "another process has the GPU for itself",
         (
+            *_code(46),
             r"all CUDA-capable devices are busy or unavailable",
             r"CUDA-capable device\(s\) is/are busy or unavailable",
             r"cudaErrorDevicesUnavailable",
@@ -63,6 +76,9 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorNoDevice",
             r"No visible GPU devices",
             r"No GPU/TPU found",
+            *_code(100),
+            *_code(38),
+            r"no NVIDIA GPU device is present",
             r"No CUDA device(s)? (is |are |was |were )?(found|available|detected)",
             r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
         ),
@@ -96,6 +112,7 @@ TEXTS: tuple[Text, ...] = (
             r"The NVIDIA driver on your system is too old \(found version",
             r"CUDA driver version is insufficient for CUDA runtime version",
             r"cudaErrorInsufficientDriver",
+            *_code(35),
             r"forward compatibility was attempted on non.?supported HW.{0,40}insufficient",
             r"API call is not supported in the installed CUDA driver",
             r"cudaErrorCallRequiresNewerDriver",
@@ -133,7 +150,15 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuinit.802",
         "the fabric between the GPUs is not ready",
-        (r"system not yet initialized", r"CUDA_ERROR_SYSTEM_NOT_READY", r"\bError 802\b"),
+        (
+            r"system not yet initialized",
+            r"CUDA_ERROR_SYSTEM_NOT_READY",
+            r"cudaErrorSystemNotReady",
+            r"\bError 802\b",
+            *_code(802),
+            r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match|Nothing to do)",
+            r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager",
+        ),
         "cuInit answers 802: on machines with NVSwitch the fabric manager does not run, or is not of exactly the "
         "driver's version; in a confidential virtual machine the GPUs are not set ready.",
         "systemctl status nvidia-fabricmanager; then gpucheck doctor",
@@ -142,7 +167,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuinit.803",
         "libcuda and the kernel module are of different versions",
-        (r"unsupported display driver / cuda driver combination", r"\bError 803\b"),
+        (
+            r"unsupported display driver / cuda driver combination",
+            r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            r"cudaErrorSystemDriverMismatch",
+            r"\bError 803\b",
+            *_code(803),
+        ),
         "cuInit answers 803: the driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings "
         "another libcuda.",
         "restart the container, or reboot; gpucheck doctor shows both versions",
@@ -151,7 +182,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuinit.804",
         "the forward-compatibility libcuda does not serve this GPU",
-        (r"forward compatibility was attempted on non.?supported HW", r"\bError 804\b"),
+        (
+            r"forward compatibility was attempted on non.?supported HW",
+            r"\bError 804\b",
+            r"CUDA_ERROR_COMPAT_NOT_SUPPORTED",
+            r"cudaErrorCompatNotSupported",
+            *_code(804),
+        ),
         "cuInit answers 804: a folder called compat brings a newer libcuda, which works on data-centre GPUs alone.",
         "take the compat folder out of LD_LIBRARY_PATH (or of the image), or update the driver",
         "proof",
@@ -162,6 +199,10 @@ TEXTS: tuple[Text, ...] = (
         "the MPS daemon does not serve this process",
         (
             r"\bError (80[5-9]|810)\b",
+            r"CUDA_ERROR_MPS_\w+",
+            r"cudaErrorMps\w+",
+            *_code(805),
+            *_code(807),
             r"MPS client failed to connect to the MPS control daemon",
             r"remote procedural call between the MPS server and the MPS client failed",
             r"MPS server is not ready to accept new MPS client requests",
@@ -179,6 +220,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"unknown error - this may be due to an incorrectly set up environment",
             r"Error 999: unknown error",
+            *_code(999),
             r"CUDA_ERROR_UNKNOWN\b",
             r"CUDA error: unknown error",
             r"cudaErrorUnknown\b",
@@ -218,8 +260,9 @@ TEXTS: tuple[Text, ...] = (
             r"PyTorch is not linked with support for cuda devices",
             r"'?torch\._C'? has no attribute '?_cuda_\w+",
             r"Cannot initialize CUDA without ATen_cuda library",
-            r"(torch|pytorch) .{0,30}(cpu[- ]only|built for (the )?cpu|without cuda)",
-            r"\btorch[ =]+[\d.]+\+cpu\b.{0,60}cuda",
+            r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( only)?|CUDA)( support)?\b",
+            r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)",
+            r"has no attribute '?_Cuda\w+",
         ),
         "The wheel is the CPU's: pip took it from an index without CUDA, or another package pulled it in over a CUDA "
         "one.",
@@ -249,6 +292,9 @@ TEXTS: tuple[Text, ...] = (
             r"requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
             r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",
             r"User specified an unsupported autocast device_type",
+            r"can not run on your system since the accelerator is not available",
+            r"no compatible GPUs were discovered",
+            r"CUDA-enabled jaxlib is not installed",
             r"Device type CUDA is not supported for torch\.Generator",
         ),
         "Something asked for the accelerator (pinned memory, mixed precision, a trainer's GPU) and torch sees none: a "
@@ -290,6 +336,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"Failed to initialize NVML: Insufficient Permissions",
             r"NVMLError_NoPermission",
+            r"ERROR_NO_PERMISSION",
             r"NVML: Insufficient Permissions",
         ),
         "The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
@@ -303,6 +350,8 @@ TEXTS: tuple[Text, ...] = (
             r"couldn'?t communicate with the NVIDIA driver",
             r"Failed to initialize NVML: Driver Not Loaded",
             r"NVMLError_DriverNotLoaded",
+            r"ERROR_DRIVER_NOT_LOADED",
+            r"kernel driver does not appear to be running on this host",
             r"\bDriver Not Loaded\b",
         ),
         "After a kernel update the module was not built for the new one, nouveau has the card, or Secure Boot refuses "
@@ -319,6 +368,8 @@ TEXTS: tuple[Text, ...] = (
         (
             r"NVML Shared Library Not Found",
             r"NVMLError_LibraryNotFound",
+            r"ERROR_LIBRARY_NOT_FOUND",
+            r"If this is a GPU node, did you (set|configure)",
             r"NVIDIA Management Library \(NVML\) not found",
             r"couldn'?t find libnvidia-ml\.so",
             r"libnvidia-ml\.so[.\d]*: cannot open shared object file",
@@ -338,7 +389,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nvml.no_devices",
         "the driver is there and finds no GPU",
-        (r"No devices were found",),
+        (
+            r"No devices were found",
+            r"NVRM: No NVIDIA (GPU|graphics adapter) found",
+            r"could not insert '?nvidia\w*'?: No such device",
+        ),
         "The module is loaded and no card answers it: Blackwell needs the open kernel module, a card may be handed to "
         "a virtual machine or have failed to start.",
         "sudo dmesg | grep -i nvrm says what the module met: for a Blackwell card install the open kernel module "
@@ -377,6 +432,7 @@ TEXTS: tuple[Text, ...] = (
         "GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
         "proof",
         source=_NVML,
+        follows=("xid.",),
     ),
     Text(
         "nvml.not_supported",
@@ -443,7 +499,8 @@ TEXTS: tuple[Text, ...] = (
         "container.no_runtime",
         "docker does not know how to hand in GPUs",
         (
-            r"could not select device driver .{0,6}with capabilities: \[\[gpu\]\]",
+            r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
+            r"unknown flag: --gpus",
             r"unknown or invalid runtime name: nvidia",
             r"failed to discover GPU vendor from CDI",
             r"exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
@@ -502,7 +559,8 @@ TEXTS: tuple[Text, ...] = (
         (
             r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service",
             r"could not insert 'nvidia.{0,10}: Required key not available",
-            r"Loading of module with unavailable key is rejected",
+            r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected",
+            r"Key was rejected by service.{0,200}nvidia",
         ),
         "The module is not signed with a key that the firmware trusts.",
         "enrol the key (sudo mokutil --import …, then reboot), or turn Secure Boot off",
@@ -515,6 +573,9 @@ TEXTS: tuple[Text, ...] = (
             r"Bad return status for module build on kernel",
             r"Building module.{0,200}/nvidia/.{0,200}make\.log",
             r"ERROR: Unable to build the NVIDIA kernel module",
+            r"Your kernel headers for kernel .{0,60}cannot be found",
+            r"error processing package nvidia-(dkms|kernel)",
+            r"Unable to find the kernel source tree",
             r"Unable to load the kernel module 'nvidia\.ko'",
             r"The kernel module failed to load.{0,200}nvidia",
             r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
@@ -544,6 +605,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"modprobe: FATAL: Module nvidia not found in directory",
             r"nvidia: version magic",
+            r"nvidia\w*: (disagrees about version of symbol|Unknown symbol)",
             r"could not insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
             r"Module nvidia(-current|-\d+)? not found in directory",
         ),

@@ -25,6 +25,13 @@ TEXTS: tuple[Text, ...] = (
             r"Expected object of (device type|backend) \w+ but got (device type|backend) \w+",
             r"Input and (hidden|parameter) tensors are not at the same device",
             r"arguments are located on different GPUs",
+            r"expected device \w+(:\d)? but got device",
+            r"legacy constructor expects device type",
+            r"argument should be a 1D CPU int64 tensor",
+            r"\(device=.{1,12}\) and weight\(device=.{1,12}\) +must be on the same device",
+            r"Attempted to set the storage of a tensor on device",
+            r"Passed CPU tensor to MPS op",
+            r"(query|q|key|value).{0,40}(must|to) (all )?be on the same device",
             r"module must have its parameters and buffers on device",
             r"(tensors|model and input|parameters) .{0,30}on different devices",
         ),
@@ -36,7 +43,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "tensor.type_mismatch",
         "the input and the weights are of different types or devices",
-        (r"Input type \(.{1,40}\) and (weight|bias) type \(.{1,40}\) should be the same",),
+        (
+            r"Input type \(.{1,40}\) and (weight|bias) type \(.{1,40}\) should be the same",
+            r"Expected object of (type|scalar type|data type) [\w.]+ but (found|got) (type|scalar type|data type)",
+            r"expected type torch\.[\w.]+ but got torch\.[\w.]+",
+        ),
         "torch.cuda.FloatTensor is on the GPU and torch.FloatTensor on the CPU: one of them was not moved. HalfTensor "
         "against FloatTensor is the data type.",
         _TO,
@@ -53,6 +64,8 @@ TEXTS: tuple[Text, ...] = (
             r"Found dtype \w+ but expected \w+",
             r"expected (data type|dtype) .{0,30}but got .{0,30}dtype",
             r"self and mat2 must have the same dtype",
+            r"mixed dtype \(CPU\): expect",
+            r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype",
             r"Expected tensor for argument .{0,60}to have (one of the following )?scalar types?",
             r"expected mat1 and mat2 to have the same dtype",
             r"value cannot be converted to type at::(Half|BFloat16)",
@@ -106,11 +119,17 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "tensor.backend",
         "an operation does not exist on this device",
-        (r"Could not run '?[\w:.]+'? with arguments from the '?\w+'? backend",),
+        (
+            r"Could not run '?[\w:.]+'? with arguments from the '?\w+'? backend",
+            r"Not compiled with (GPU|CUDA) support",
+            r"implementation for device \w+(:\d)? not found",
+            r"is not implemented on (CPU|GPU|CUDA)\b",
+        ),
         "The operation has no code for the device named: an extension built for the CPU alone, or a torch without "
         "CUDA beside a package with it.",
         "reinstall the package that the operation's name begins with, at the version made for this torch (torchvision: "
         "pip list | grep -i torch, both with or both without +cu…)",
+        follows=("xformers.setup", "import.nms"),
     ),
     Text(
         "tensor.load",
