@@ -21,7 +21,8 @@ SAMPLES: dict[str, str] = {
         "RuntimeError: [enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you "
         "tried to allocate 4398046511104 bytes. Error code 12 (Cannot allocate memory)"
     ),
-    "oom.host": "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB for an array with shape "
+    "oom.host": "torch/utils/data/_utils/fetch.py\nnumpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 "
+    "TiB for an array with shape "
     "(1000000, 1000000) and data type float64",
     "oom.killed": "[88123.123456] Out of memory: Killed process 4711 (python) total-vm:81234567kB, anon-rss:61234567kB",
     "oom.nccl": "node1:411:411 [0] init.cc:1691 NCCL WARN Cuda failure 2 'out of memory'",
@@ -231,11 +232,13 @@ SAMPLES: dict[str, str] = {
     "loader.exited": "RuntimeError: DataLoader worker (pid(s) 4711, 4712) exited unexpectedly",
     "loader.timeout": "RuntimeError: DataLoader timed out after 30 seconds",
     "process.main": (
+        'File "torch/utils/data/dataloader.py", line 1039, in __init__\n'
         "RuntimeError: An attempt has been made to start a new process before the current process has finished its "
         "bootstrapping phase."
     ),
-    "process.pickle": "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
-    "process.threads": "libgomp: Thread creation failed: Resource temporarily unavailable",
+    "process.pickle": 'File "torch/utils/data/dataloader.py", line 1039, in __init__\n'
+    "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
+    "process.threads": "import torch\nlibgomp: Thread creation failed: Resource temporarily unavailable",
     "crash.segfault": "Fatal Python error: Segmentation fault",
     "crash.bus": "Bus error (core dumped)",
     "crash.instruction": "Illegal instruction (core dumped)",
@@ -254,8 +257,9 @@ SAMPLES: dict[str, str] = {
         "AttributeError: partially initialized module 'torch' has no attribute 'nn' (most likely due to a circular "
         "import)"
     ),
-    "import.numpy": "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.1.0 as it may crash.",
-    "import.glibc": "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by x.so)",
+    "import.numpy": "RuntimeError: Numpy is not available",
+    "import.glibc": "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by "
+    "/venv/lib/python3.11/site-packages/flash_attn_2_cuda.so)",
     "import.dll": (
         'OSError: [WinError 126] The specified module could not be found. Error loading "C:\\torch\\fbgemm.dll"'
     ),
@@ -296,7 +300,8 @@ SAMPLES: dict[str, str] = {
         f"xid.{one.number}": f"NVRM: Xid (PCI:0000:b3:00.0): {one.number}, pid=4711, name=python, Ch 00000008"
         for one in (*xid.CATALOGUE, *xid.OLDER)
     },
-    "kernel.build": "Error! Bad return status for module build on kernel: 6.8.0-41-generic (x86_64)",
+    "kernel.build": "Building module nvidia/550.54.14\nError! Bad return status for module build on kernel: "
+    "6.8.0-41-generic (x86_64)",
     "jetson.memory": "NvRmMemInitNvmap failed with Permission denied\n549: Memory Manager Not supported",
     "import.nvrtc": "RuntimeError: nvrtc: error: failed to open libnvrtc-builtins.so.12.1.",
     "oom.vllm": "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
@@ -410,7 +415,7 @@ MORE: tuple[tuple[str, str], ...] = (
         "RuntimeError: [enforce fail at alloc_cpu.cpp:80] data. DefaultCPUAllocator: not enough memory: you tried",
     ),
     ("oom.host", "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc"),
-    ("oom.host", "OSError: [Errno 12] Cannot allocate memory"),
+    ("oom.host", "Using device cuda:0\nOSError: [Errno 12] Cannot allocate memory"),
     ("oom.host", "MemoryError"),
     ("oom.killed", "slurmstepd: error: Detected 1 oom_kill event in StepId=1234.0"),
     ("oom.killed", "Reason: OOMKilled"),

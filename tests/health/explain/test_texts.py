@@ -150,7 +150,7 @@ def prefix(text: str, chance: random.Random) -> str:
 
 def amid(text: str, chance: random.Random) -> str:
     """Between lines of an ordinary log."""
-    lines = chance.sample(INNOCENT, 6)
+    lines = chance.sample([line for line in INNOCENT if not re.match(r"\w+Error: ", line)], 6)
     return "\n".join([*lines[:3], text, *lines[3:]])
 
 

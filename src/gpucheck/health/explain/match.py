@@ -23,12 +23,11 @@ _Spans = dict[str, list[tuple[int, int]]]
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
 # What a paste speaks of that is ours. What any program prints counts beside one of these.
 _OURS = re.compile(
-    r"torch|cuda|cudnn|nvidia|nvrm|nccl|\bgpus?\b|\btriton|dataloader|deepspeed|vllm|sglang|\brocm|amdgpu|xformers|"
-    r"diffusers|transformers|safetensors|huggingface|lightning|megatron|tensorflow|\bjax|llama|checkpoint shards|"
-    r"\bepoch|\bh[12]00|\ba100|\brtx ?\d{4}|python\S* \S*(train|main|run|infer|tune|eval|generate)\w*\.py"
+    r"torch|cuda|cudnn|nvidia|nvrm|nccl|\bgpus?\b(?! ?process)|\btriton|dataloader|deepspeed|vllm|sglang|\brocm|amdgpu|"
+    r"xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|\bjax|llama|"
+    r"checkpoint shards|\bepoch\b.{0,9}\d|\bh[12]00\b|\ba100\b|\brtx ?\d{4}|"
+    r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
-# A paste of no more letters than this is an error alone, without its program's other words.
-_ALONE = 200
 # What programs say as they go on without a GPU or a package: no error, where the paste has another one.
 _GOES_ON = re.compile(
     r"will not be used|(default(ing|s)?|fall(ing|s)? ?back|switching|reverting) to (the )?(cpu|eager|slow|python|native|math)|"
@@ -111,13 +110,15 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     that came first; on other lines what was written first.
     """
     normal = normalise(pasted)
-    told = list(_places(normal, texts))
-    pointed = list(_places(normal, conditions))
+    told = [place for place in _places(normal, texts) if place.line.kind != "quiet"]
+    # A condition in the place of a text is pointed to; one that stands alone has to be ours as a text has.
+    pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
+    ours = _OURS.search(normal.spaced) is not None
     # What is there whole explains what is there in part: only where nothing is, parts are looked for.
-    if not told and not pointed:
+    if not told and not (pointed and ours):
         told = _cut_places(normal, texts) or _cut_places(normal, conditions)
     mine, theirs = _Near(told), _Near(pointed)
-    found = told + [place for place in pointed if not any(place.touches(one) for one in mine.to(place))]
+    found = told + [place for place in pointed if ours and not any(place.touches(one) for one in mine.to(place))]
     errors = _unknown_errors(normal, found)
     if errors == "all":
         found = [place for place in found if not _GOES_ON.search(place.line.text)]
@@ -177,11 +178,12 @@ def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list
     unknown = errors == "all" or (errors == "some" and first.text.symptom)
     doubt = "the paste has an error that is not known here" if unknown else ""
     doubt = doubt or ("the paste holds other causes too" if others else "")
+    doubt = doubt or ("the program says that it goes on without" if _GOES_ON.search(place.line.text) else "")
     return [replace(first, doubt=doubt), *matches[1:]]
 
 
-# What stands in the source of a frame, or in what a program calls information, was perhaps never wrong.
-_LATE: tuple[Kind, ...] = ("frame", "quiet")
+# What stands in the source of a frame was perhaps never said.
+_LATE: tuple[Kind, ...] = ("frame",)
 
 
 def _order(place: _Place, found: set[str]) -> tuple[bool, bool, bool, int, int, int, int]:
@@ -205,13 +207,13 @@ def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
     return " ".join(lines[before:])[:_MOST_LETTERS], " ".join(lines)[:_MOST_LETTERS]
 
 
-def _places(normal: Normal, texts: Sequence[Text]) -> Iterator[_Place]:
+def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Iterator[_Place]:
     tried: dict[str, _Spans] = {}
-    ours = _OURS.search(normal.spaced) is not None
-    alone = len(normal.solid) <= _ALONE
+    ours = ours or _OURS.search(normal.spaced) is not None
     for text in texts:
-        common = text.common if ours or (alone and text.alone) else ()
-        for source in (*text.patterns, *common):
+        if text.unless and compiled(text.unless).regex.search(normal.spaced):
+            continue
+        for source in (*text.patterns, *(text.common if ours else ())):
             pattern = compiled(source)
             if source not in tried:
                 tried[source] = _spans(normal, pattern)

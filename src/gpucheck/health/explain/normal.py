@@ -177,4 +177,5 @@ def _kind(text: str, *, frame: bool, quiet: bool) -> Kind:
         return "frame"
     if _EXCEPTION.match(text):
         return "exception"
-    return "quiet" if quiet else "plain"
+    # CMake's lines of what it found begin so.
+    return "quiet" if quiet or text.startswith("-- ") else "plain"

@@ -35,11 +35,13 @@ def of_condition(condition: Condition) -> Text:
     return Text(
         id=condition.id,
         title=condition.title,
-        patterns=condition.texts,
+        patterns=(),
         meaning=condition.meaning,
         then=f"gpucheck doctor makes sure; where it is so: {condition.fix}" if condition.fix else "gpucheck doctor",
         certainty="hint",
         conditions=(condition.id,),
+        # Conditions are written for a machine that has a GPU: elsewhere their texts may be any program's.
+        common=condition.texts,
         source=condition.source,
     )
 

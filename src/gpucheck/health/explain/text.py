@@ -18,8 +18,8 @@ class Text:
     alone share their patterns, which are tried once for all of them: `number` is what the group of that name must hold.
 
     `common` are patterns that programs of every kind print ("Killed", "Too many open files"): they count where the rest
-    of the paste speaks of GPUs, torch or training; with `alone` also where nothing else was pasted. `follows` are ids,
-    or their beginnings, of what brings this about: where one of them is in the paste too, it is told first.
+    of the paste speaks of GPUs, torch or training. `follows` are ids, or their beginnings, of what brings this about: where one of them is in the paste too, it is told first. `unless` is what makes it
+    somebody else's, wherever in the paste it stands; read by words.
     """
 
     id: str
@@ -33,5 +33,5 @@ class Text:
     source: str = ""
     number: str = ""
     common: tuple[str, ...] = ()
-    alone: bool = False
     follows: tuple[str, ...] = ()
+    unless: str = ""

@@ -44,7 +44,6 @@ TEXTS: tuple[Text, ...] = (
         "cuda.misaligned",
         "a kernel read at an address that is not a multiple of its element",
         (
-            r"misaligned address",
             r"CUDA_ERROR_MISALIGNED_ADDRESS",
             r"cudaErrorMisalignedAddress",
             r"Address 0x[0-9a-f]+ is misaligned",
@@ -53,6 +52,7 @@ TEXTS: tuple[Text, ...] = (
         _SANITIZER + "; a .contiguous() or .clone() before the call works around it",
         "proof",
         source=_RUNTIME,
+        common=(r"misaligned address",),
     ),
     Text(
         "cuda.illegal_instruction",
@@ -66,7 +66,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.launch_failure",
         "a kernel crashed",
-        (r"unspecified launch failure", r"CUDA_ERROR_LAUNCH_FAILED", r"cudaErrorLaunchFailure"),
+        (
+            r"unspecified launch failure",
+            r"CUDA_ERROR_LAUNCH_FAILED",
+            r"cudaErrorLaunchFailure",
+            r"hipErrorLaunchFailure",
+            r"HSA_STATUS_ERROR_EXCEPTION",
+        ),
         "Mostly memory that it may not touch; the driver knows no more. The process cannot use the GPU any more.",
         _SANITIZER + "; sudo dmesg | grep -i xid shows what the driver noted",
         source=_RUNTIME,
@@ -200,7 +206,6 @@ TEXTS: tuple[Text, ...] = (
             r"invalid device ordinal",
             r"CUDA_ERROR_INVALID_DEVICE",
             r"cudaErrorInvalidDevice\b",
-            r"Invalid device id",
             r"You requested gpu: .{0,40}But your machine only has",
             r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
         ),
@@ -210,6 +215,7 @@ TEXTS: tuple[Text, ...] = (
         "python -c 'import torch; print(torch.cuda.device_count())', or gpucheck devices, shows how many there are",
         "proof",
         follows=("cuinit.", "nvml.", "xid.79", "bus."),
+        common=(r"Invalid device id",),
     ),
     Text(
         "cuda.count_assert",
@@ -295,7 +301,6 @@ TEXTS: tuple[Text, ...] = (
         "cuda.handle",
         "a stream, event or handle belongs to another device or context",
         (
-            r"invalid resource handle",
             r"CUDA_ERROR_INVALID_HANDLE",
             r"cudaErrorInvalidResourceHandle",
             r"CUDA error: (context is destroyed|invalid device context)",
@@ -303,6 +308,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "Mostly a stream or event that was made on another GPU, or a process that was forked.",
         "make streams under torch.cuda.device(N) of the tensors that they work on",
+        common=(r"invalid resource handle",),
     ),
     Text(
         "cuda.argument",
@@ -486,9 +492,9 @@ TEXTS: tuple[Text, ...] = (
         "no TPU is found",
         (
             r"Unable to initialize backend 'tpu'",
-            r"No TPU (devices?|accelerator|platform)s? (were |was |are )?(found|available)",
-            r"Failed to (get|find|initialize) .{0,20}TPU",
-            r"TPU (initialization|driver|system|platform).{0,60}(fail|not (available|found|initialized))",
+            r"\bNo TPU (devices?|accelerator|platform)s? (were |was |are )?(found|available)",
+            r"\bFailed to (get|find|initialize) .{0,20}\bTPU\b",
+            r"\bTPU (initialization|driver|system|platform).{0,60}(fail|not (available|found|initialized))",
             r"Cannot find any TPU cores",
             r"Missing XRT configuration",
             r"PJRT_DEVICE.{0,60}TPU.{0,60}(fail|error)",
@@ -501,7 +507,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "xpu.lost",
         "the Intel GPU does not answer any more",
-        (messages.XPU_DEVICE, r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST)", r"-999 \(Unknown PI error\)"),
+        (
+            messages.XPU_DEVICE,
+            r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
+            r"RuntimeError: UR error",
+            r"UR_RESULT_ERROR_\w+",
+            r"-999 \(Unknown PI error\)",
+        ),
         "The driver reset the device, or ran out of its own resources: mostly a kernel that took too long or too much "
         "memory.",
         "a smaller batch; sudo dmesg | grep -i -e i915 -e xe",

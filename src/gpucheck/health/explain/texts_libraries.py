@@ -91,6 +91,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDNN_STATUS_NOT_INITIALIZED",
             r"Could not create cudnn handle",
             r"cuDNN failed to initialize",
+            r"DNN library initialization failed",
             r"CUDNN_STATUS_(ARCH_MISMATCH|RUNTIME_PREREQUISITE_MISSING)",
         ),
         "Memory is full as cuDNN makes its handle, or its libraries are of another version than torch's.",
@@ -145,7 +146,6 @@ TEXTS: tuple[Text, ...] = (
         (
             *messages.NO_ENGINE,
             r"Unable to find a valid cuDNN algorithm",
-            r"No algorithm worked",
             r"No execution plans (support the graph|built)",
             r"No valid engine configs",
             r"no valid (execution plan|engine)",
@@ -160,6 +160,7 @@ TEXTS: tuple[Text, ...] = (
         _OOM_FIRST + "; for attention torch.backends.cuda.enable_cudnn_sdp(False), or a newer torch",
         source="pytorch issue 138354; ostris/ai-toolkit issue 203",
         follows=_BEFORE_LIBRARIES,
+        common=(r"No algorithm worked",),
     ),
     Text(
         "cusolver.failed",
@@ -200,7 +201,6 @@ TEXTS: tuple[Text, ...] = (
         "nccl.shared_memory",
         "NCCL found no room in /dev/shm",
         (
-            r"Error while creating shared memory segment",
             r"Call to posix_fallocate failed.{0,40}No space left on device",
             r"unable to allocate shared memory.{0,40}nccl",
             r"/dev/shm/nccl-\w*.{0,80}(No space left|size \d+)",
@@ -208,6 +208,7 @@ TEXTS: tuple[Text, ...] = (
         "Ranks on one machine speak through /dev/shm, and a container's is 64 MiB unless it was asked for more.",
         "docker run --shm-size=8g …, or --ipc=host; df -h /dev/shm",
         "proof",
+        common=(r"Error while creating shared memory segment",),
     ),
     Text(
         "nccl.unhandled_cuda",
@@ -232,7 +233,6 @@ TEXTS: tuple[Text, ...] = (
             r"no NCCL_SOCKET_IFNAME interface found",
             r"NET/Socket ?: (no|0) (interface|socket).{0,20}found",
             r"ifa != nullptr\. Unable to find (address|interface) for",
-            r"Unable to find address for: ?\w+",
             r"connecting to address .{0,60}with family \d+ is neither AF_INET",
             r"makeDeviceForInterface\(\): unsupported gloo device",
             r"makeDeviceForHostname\(\): unsupported gloo device",
@@ -244,6 +244,7 @@ TEXTS: tuple[Text, ...] = (
         "the machines (on one machine: lo)",
         "proof",
         source="NVIDIA/nccl issues 210 and 1837; NVIDIA/Megatron-LM issue 436",
+        common=(r"Unable to find address for: ?\w+",),
     ),
     Text(
         "nccl.unhandled_system",
@@ -298,9 +299,7 @@ TEXTS: tuple[Text, ...] = (
             r"Watchdog caught collective operation timeout",
             r"Some NCCL operations have failed or timed out",
             r"watchdog got stuck for \d+ seconds",
-            r"Timed out waiting \d+ms for (recv|send|wait)",
             r"watchdog thread terminated with exception",
-            r"Heartbeat monitor timed out",
             r"Observed flight recorder dump signal",
             r"Timeout at NCCL work",
             r"failed to pass monitoredBarrier",
@@ -308,7 +307,6 @@ TEXTS: tuple[Text, ...] = (
             r"caught collective operation timeout",
             r"To avoid data inconsistency, we are taking the entire process down",
             r"\bnccl (watchdog )?(timeout|timed out|hang|hangs)\b",
-            r"(allreduce|all_reduce|allgather|all_gather|barrier|broadcast)\w* .{0,20}timed out",
         ),
         "One rank did not come to the collective: it crashed, hangs, or does something else (an uneven number of "
         "batches, a branch of its own, a checkpoint that takes long). The link itself is rarely at fault.",
@@ -317,6 +315,11 @@ TEXTS: tuple[Text, ...] = (
         "strong",
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
+        common=(
+            r"Timed out waiting \d+ms for (recv|send|wait)",
+            r"(allreduce|all_reduce|allgather|all_gather|barrier|broadcast)\w* .{0,20}timed out",
+            r"Heartbeat monitor timed out",
+        ),
     ),
     Text(
         "nccl.infiniband",
@@ -327,10 +330,10 @@ TEXTS: tuple[Text, ...] = (
             r"ibv_\w+ failed",
             r"misc/ibvwrap\.cc.{0,60}(WARN|fail)",
             r"NET/IB ?: (Unable to|No valid|.{0,40}failed)",
-            r"GID (index|table).{0,40}(invalid|not found|zero)",
         ),
         "A cable, a switch, a wrong GID index (RoCE), or the other machine is gone.",
         "NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat, and NCCL_IB_GID_INDEX on RoCE",
+        common=(r"GID (index|table).{0,40}(invalid|not found|zero)",),
     ),
     Text(
         "nccl.missing",
@@ -376,7 +379,6 @@ TEXTS: tuple[Text, ...] = (
             r"wait timeout after \d+ms, keys:",
             r"store->get\('?[\w:/]+'?\) got error: (wait timeout|Socket Timeout)",
             r"RuntimeError: Socket Timeout",
-            r"\bsocket timed out\b.{0,80}(store|rendezvous|tcp)",
         ),
         "MASTER_ADDR or MASTER_PORT is wrong or blocked, WORLD_SIZE is not the number of processes, or a rank died "
         "before.",
@@ -390,7 +392,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
             r"Default process group has not been initialized",
-            r"KeyError: '?(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR)'?",
+            r"KeyError: '?(LOCAL_RANK|WORLD_SIZE|MASTER_ADDR)'?",
             r"torch\.distributed (is|was) not (yet )?initialized",
         ),
         "The program was started with python and not by torchrun, or it uses a collective before init_process_group.",

@@ -15,6 +15,8 @@ _BLAMED = {
 # As people and monitors write it: told from other words by what stands around it, so that it has to be whole.
 _BEFORE = r"\bXid(s|_errors?| errors?)? ?(\((PCI:)?[0-9a-f:.]+\)|error|code|number|err|detected|is|was)?[:=]? ?#?"
 _IN_WORDS = _BEFORE + r"(?P<number>\d+)(?!\d)\b"
+# Databases and networks have an xid too: in words it is ours beside a GPU, or typed alone.
+_TYPED = r"\A.{0,20}" + _BEFORE + r"(?P<number>\d+)(?!\d)\b.{0,20}\Z"
 # As the kernel writes it: known also where a terminal broke it within a word or a number, which the comma ends.
 _IN_LOG = r"Xid \((PCI:)?[0-9a-f:.]+\): (?P<number>\d+)(,|(?!.))"
 
@@ -23,13 +25,14 @@ def _of_xid(one: xid.Xid) -> Text:
     return Text(
         id=f"xid.{one.number}",
         title=f"Xid {one.number}: {one.what}",
-        patterns=(_IN_WORDS, _IN_LOG),
+        patterns=(_TYPED, _IN_LOG),
         number=str(one.number),
         meaning=f"What it speaks of: {_BLAMED[one.blame]}. The driver writes it into the kernel's log.",
         then=one.step,
         certainty="hint" if one in xid.OLDER else "proof" if one.blame == "device" else "strong",
         source=xid.SOURCE,
         follows=tuple(f"xid.{number}" for number in one.follows),
+        common=(_IN_WORDS,),
     )
 
 
@@ -38,12 +41,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "xid.unknown",
         "an Xid that has no row here",
-        (_BEFORE + r"\d+", _IN_LOG),
+        (r"\A.{0,20}" + _BEFORE + r"\d+\b.{0,20}\Z", _IN_LOG),
         "The driver noted an error with a number that NVIDIA's catalogue calls unused, or that is newer than this "
         "table.",
         f"look it up: {xid.SOURCE}",
         "hint",
         symptom=True,
+        common=(_BEFORE + r"\d+",),
     ),
     Text(
         "nvswitch.sxid",
@@ -92,6 +96,8 @@ TEXTS: tuple[Text, ...] = (
             r"nvidia: probe of [0-9a-f:.]+ failed with error",
             r"NVRM: .{0,40}(Cannot attach gpu|GPU initialization failed)",
             r"NVRM: .{0,60}(probe routine failed|Failed to copy vbios)",
+            r"NVIDIA\(\w*\): Failed to initialize the NVIDIA (GPU|graphics device)",
+            r"Failed to allocate NvKmsKapiDevice",
             r"NVRM: .{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail",
             r"NVRM: Open nvidia\.ko is only ready for use on",
         ),
@@ -130,6 +136,8 @@ TEXTS: tuple[Text, ...] = (
         "lspci -tv shows what is behind the address; where it is a GPU: drain the node, reseat the card, leave out the "
         "riser, and compare with gpucheck bench transfer",
         "hint",
+        unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|xhci_hcd|ahci|"
+        r"brcm\w*|megaraid_sas|mpt3sas) [0-9a-f]{4}:",
     ),
     Text(
         "kernel.gpu_hang",

@@ -118,7 +118,7 @@ TEXTS: tuple[Text, ...] = (
         "explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
         "vllm.log; "
         "--enforce-eager and VLLM_LOGGING_LEVEL=DEBUG tell compile and graph failures apart",
-        "strong",
+        "hint",
         symptom=True,
         source="vllm-project/vllm issues 17618, 19002 and 23176",
         follows=_BELOW,
@@ -202,7 +202,7 @@ TEXTS: tuple[Text, ...] = (
         "build.extension",
         "an extension of torch could not be compiled",
         (
-            r"Error building extension",
+            r"RuntimeError: Error building extension",
             r"Error compiling objects for extension",
             r"error: command '?\S*nvcc'? failed with exit (status|code)",
             r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
@@ -214,6 +214,7 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
+        common=(r"Error building extension",),
     ),
     Text(
         "pip.conflict",

@@ -10,6 +10,9 @@ _DRIVER_DOWN = ("nvml.mismatch", "nvml.not_loaded", "nvml.lost", "kernel.", "bus
 _DRIVER = "NVIDIA, CUDA Driver API, CUresult"
 _NVML = "NVIDIA, NVML API reference, nvmlReturn_t"
 
+# What people type, and nothing beside it.
+_TYPED, _END = r"\A.{0,40}?\b", r"\b.{0,30}\Z"
+
 
 def _code(number: int) -> tuple[str, ...]:
     """How programs beside torch tell the number that the driver answered."""
@@ -28,7 +31,6 @@ TEXTS: tuple[Text, ...] = (
         (
             r"CUDA driver initialization failed, you might not have a CUDA gpu",
             r"CUDA_ERROR_NOT_INITIALIZED",
-            r"Error 3: initialization error",
             *_code(3),
             r"failed call to cuInit: CUDA_ERROR_NOT_INITIALIZED",
         ),
@@ -37,6 +39,7 @@ TEXTS: tuple[Text, ...] = (
         "sudo dmesg | grep -i -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm uvm_disable_hmm=1 in "
         "/etc/modprobe.d, then reboot. " + _DOCTOR,
         source="NVIDIA/open-gpu-kernel-modules issues 797, 901 and 947",
+        common=(r"Error 3: initialization error",),
     ),
     Text(
         "cuinit.34",
@@ -151,40 +154,44 @@ TEXTS: tuple[Text, ...] = (
         "cuinit.802",
         "the fabric between the GPUs is not ready",
         (
-            r"system not yet initialized",
+            r"\A\W*(cuda |cuinit )?error 802\W*\Z",
             r"CUDA_ERROR_SYSTEM_NOT_READY",
             r"cudaErrorSystemNotReady",
-            r"\bError 802\b",
             *_code(802),
-            r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match|Nothing to do)",
-            r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager",
         ),
         "cuInit answers 802: on machines with NVSwitch the fabric manager does not run, or is not of exactly the "
         "driver's version; in a confidential virtual machine the GPUs are not set ready.",
         "systemctl status nvidia-fabricmanager; then gpucheck doctor",
         source="pytorch issue 35710; huggingface_hub issue 4134",
+        common=(
+            r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager",
+            r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match|Nothing to do)",
+            r"\bError 802\b",
+            r"system not yet initialized",
+        ),
     ),
     Text(
         "cuinit.803",
         "libcuda and the kernel module are of different versions",
         (
             r"unsupported display driver / cuda driver combination",
+            r"\A\W*(cuda |cuinit )?error 803\W*\Z",
             r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
             r"cudaErrorSystemDriverMismatch",
-            r"\bError 803\b",
             *_code(803),
         ),
         "cuInit answers 803: the driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings "
         "another libcuda.",
         "restart the container, or reboot; gpucheck doctor shows both versions",
         source=_DRIVER,
+        common=(r"\bError 803\b",),
     ),
     Text(
         "cuinit.804",
         "the forward-compatibility libcuda does not serve this GPU",
         (
             r"forward compatibility was attempted on non.?supported HW",
-            r"\bError 804\b",
+            r"\A\W*(cuda |cuinit )?error 804\W*\Z",
             r"CUDA_ERROR_COMPAT_NOT_SUPPORTED",
             r"cudaErrorCompatNotSupported",
             *_code(804),
@@ -193,12 +200,12 @@ TEXTS: tuple[Text, ...] = (
         "take the compat folder out of LD_LIBRARY_PATH (or of the image), or update the driver",
         "proof",
         source=_DRIVER,
+        common=(r"\bError 804\b",),
     ),
     Text(
         "cuinit.mps",
         "the MPS daemon does not serve this process",
         (
-            r"\bError (80[5-9]|810)\b",
             r"CUDA_ERROR_MPS_\w+",
             r"cudaErrorMps\w+",
             *_code(805),
@@ -213,6 +220,7 @@ TEXTS: tuple[Text, ...] = (
         "takes no more clients.",
         "start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY; gpucheck doctor tells which it is",
         source=_DRIVER,
+        common=(r"\bError (80[5-9]|810)\b",),
     ),
     Text(
         "cuinit.999",
@@ -280,17 +288,19 @@ TEXTS: tuple[Text, ...] = (
             r"\bfp16 mixed precision requires a GPU",
             r"No supported gpu backend found",
             r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
-            r"torch\.cuda\.is_available\(\)( ==| is| returns?| should be True)? ?(False|but)",
-            r"(torch )?cuda (is )?(not available|unavailable|not found|not detected|not working)",
-            r"\b(gpu|cuda device|graphics card)s? (is |was |are )?not (detected|found|available|recognized|visible)\b",
-            r"\A.{0,30}\bno (gpu|cuda|cuda gpu|nvidia gpu)s?( is| are| devices?)? ?(detected|found|available)?\W*\Z",
-            r"\b(cannot|can'?t|does not|doesn'?t|could not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)\b",
+            _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
+            _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
+            r"(available|detected|found|recognized|visible|working|used)" + _END,
+            _TYPED
+            + r"(cannot|can'?t|does not|doesn'?t|could not|not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)"
+            + _END,
+            _TYPED + r"no (cuda gpu|nvidia gpu|gpu|cuda)s?( is| are| devices?)?( detected| found| available)?" + _END,
+            r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
+            r"(Error|Exception): No (GPU|CUDA device|accelerator)s? (was |were |is |are )?(found|available|detected)",
             r"Failed to infer device type",
             r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
             r"CUDA (was|is) requested but .{0,30}(not|no)",
-            r"\bNo (GPU|accelerator)s? (was |were |is |are )?(found|available|detected)\b",
             r"requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
-            r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",
             r"User specified an unsupported autocast device_type",
             r"can not run on your system since the accelerator is not available",
             r"no compatible GPUs were discovered",
@@ -302,8 +312,10 @@ TEXTS: tuple[Text, ...] = (
         "python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi, where the "
         "program "
         "runs: None is a torch for the CPU, and where nvidia-smi fails it is the driver or the container. " + _DOCTOR,
-        "strong",
+        "hint",
+        symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
+        common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
     ),
     Text(
         "nvml.mismatch",
@@ -336,12 +348,12 @@ TEXTS: tuple[Text, ...] = (
         (
             r"Failed to initialize NVML: Insufficient Permissions",
             r"NVMLError_NoPermission",
-            r"ERROR_NO_PERMISSION",
             r"NVML: Insufficient Permissions",
         ),
         "The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
         "ls -l /dev/nvidia*; on clusters ask for a GPU in the job",
         source=_NVML,
+        common=(r"ERROR_NO_PERMISSION",),
     ),
     Text(
         "nvml.not_loaded",
@@ -350,9 +362,7 @@ TEXTS: tuple[Text, ...] = (
             r"couldn'?t communicate with the NVIDIA driver",
             r"Failed to initialize NVML: Driver Not Loaded",
             r"NVMLError_DriverNotLoaded",
-            r"ERROR_DRIVER_NOT_LOADED",
             r"kernel driver does not appear to be running on this host",
-            r"\bDriver Not Loaded\b",
         ),
         "After a kernel update the module was not built for the new one, nouveau has the card, or Secure Boot refuses "
         "it.",
@@ -361,6 +371,10 @@ TEXTS: tuple[Text, ...] = (
         "reboot",
         source=_NVML,
         follows=("kernel.", "nvml.mismatch", "container."),
+        common=(
+            r"\bDriver Not Loaded\b",
+            r"ERROR_DRIVER_NOT_LOADED",
+        ),
     ),
     Text(
         "nvml.no_library",
@@ -368,7 +382,6 @@ TEXTS: tuple[Text, ...] = (
         (
             r"NVML Shared Library Not Found",
             r"NVMLError_LibraryNotFound",
-            r"ERROR_LIBRARY_NOT_FOUND",
             r"If this is a GPU node, did you (set|configure)",
             r"NVIDIA Management Library \(NVML\) not found",
             r"couldn'?t find libnvidia-ml\.so",
@@ -385,12 +398,13 @@ TEXTS: tuple[Text, ...] = (
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         source=_NVML,
         follows=("container.",),
+        common=(r"ERROR_LIBRARY_NOT_FOUND",),
     ),
     Text(
         "nvml.no_devices",
         "the driver is there and finds no GPU",
         (
-            r"No devices were found",
+            r"\A\W*No devices were found\W*\Z",
             r"NVRM: No NVIDIA (GPU|graphics adapter) found",
             r"could not insert '?nvidia\w*'?: No such device",
         ),
@@ -400,6 +414,7 @@ TEXTS: tuple[Text, ...] = (
         "(nvidia-open); for RmInitAdapter see gpucheck explain kernel.rm_init",
         source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
         follows=("kernel.", "bus.", "xid."),
+        common=(r"No devices were found",),
     ),
     Text(
         "nvml.lost",
@@ -423,7 +438,6 @@ TEXTS: tuple[Text, ...] = (
         (
             r"GPU requires reset",
             r"NVMLError_ResetRequired",
-            r"ERROR_RESET_REQUIRED",
             r"GPU recovery action .{0,40}reset",
         ),
         "The driver stopped using the card after an error that it could not clear.",
@@ -433,6 +447,7 @@ TEXTS: tuple[Text, ...] = (
         "proof",
         source=_NVML,
         follows=("xid.",),
+        common=(r"ERROR_RESET_REQUIRED",),
     ),
     Text(
         "nvml.not_supported",
@@ -570,12 +585,9 @@ TEXTS: tuple[Text, ...] = (
         "kernel.build",
         "the driver's kernel module could not be built",
         (
-            r"Bad return status for module build on kernel",
             r"Building module.{0,200}/nvidia/.{0,200}make\.log",
             r"ERROR: Unable to build the NVIDIA kernel module",
-            r"Your kernel headers for kernel .{0,60}cannot be found",
             r"error processing package nvidia-(dkms|kernel)",
-            r"Unable to find the kernel source tree",
             r"Unable to load the kernel module 'nvidia\.ko'",
             r"The kernel module failed to load.{0,200}nvidia",
             r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
@@ -583,6 +595,11 @@ TEXTS: tuple[Text, ...] = (
         "DKMS compiles the module for each kernel, and the compiler refused it: the kernel is newer than the driver "
         "knows, its headers are missing, or it was built by another compiler. Without a module there is no GPU.",
         "tail -n 40 the make.log that is named; then a newer driver, or the kernel of before",
+        common=(
+            r"Unable to find the kernel source tree",
+            r"Your kernel headers for kernel .{0,60}cannot be found",
+            r"Bad return status for module build on kernel",
+        ),
     ),
     Text(
         "jetson.memory",

@@ -192,7 +192,7 @@ TEXTS: tuple[Text, ...] = (
             r"is not current(ly)? (implemented|supported).{0,60}(for|on|at) the MPS (device|backend)",
             r"not (yet )?(implemented|supported) (on|for|at|by|with) (the )?MPS\b",
             r"\w+ (is|are) not supported (on|for) MPS",
-            r"MPS: \w+ .{0,60}not (supported|implemented)",
+            r"\bMPS: \w+ .{0,60}not (supported|implemented)",
             r"not supported at the MPS device",
             r"The operator 'aten::\w+.{0,40}MPS",
         ),
@@ -208,7 +208,7 @@ TEXTS: tuple[Text, ...] = (
             r"(Undefined type|MPS does not support) \W?(Float8|BFloat16|Complex|ComplexDouble)\w*",
             r"BFloat16 is not supported on MPS",
             r"(Float8|float8|fp8)\w*.{0,60}\bMPS\b.{0,60}(not support|unsupported|does not)",
-            r"MPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
+            r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
         ),
         "Metal has no float8 (and older macOS no bfloat16, no complex numbers): a checkpoint or model in that type "
         "cannot be "
