@@ -353,6 +353,16 @@ SAMPLES: dict[str, str] = {
     "xpu.memory_query": "RuntimeError: The device (Intel(R) Arc(TM) Graphics) doesn't support querying the available "
     "free "
     "memory.",
+    "cuda.invalid_image": "RuntimeError: Triton Error [CUDA]: device kernel image is invalid",
+    "cuda.resources": "RuntimeError: CUDA error: too many resources requested for launch",
+    "cuda.graph_output": "RuntimeError: Error: accessing tensor output of CUDAGraphs that has been overwritten by a "
+    "subsequent run.",
+    "hip.init": "UserWarning: HIP initialization: Unexpected error from hipGetDeviceCount().",
+    "pip.torch": "ERROR: No matching distribution found for torch==1.7.1+cu110",
+    "compile.cuda_h": "/tmp/tmpx/main.c:1:10: fatal error: cuda.h: No such file or directory",
+    "kubernetes.plugin": "If this is a GPU node, did you configure the NVIDIA Container Toolkit?",
+    "jax.cpu_only": "An NVIDIA GPU may be present on this machine, but a CUDA-enabled jaxlib is not installed.",
+    "kernel.nouveau": "ERROR: The Nouveau kernel driver is currently in use by your system.",
     "nvswitch.sxid": "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 46 sourcetrack timeout error",
     "kernel.gpu_hang": "[29256.536743] [drm] GPU HANG: ecode 9:0:0x84df7efc, in python [9467], reason: Ring hung, "
     "action: "

@@ -33,7 +33,7 @@ _GOES_ON = re.compile(
     r"will not be used|(default(ing|s)?|fall(ing|s)? ?back|switching|reverting) to (the )?(cpu|eager|slow|python|native|math)|"
     r"(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster with|deprecat|"
     r"not compiled to use|to enable the following instructions|failed to load image python extension|rebuild tensorflow|"
-    r"is not a supported|unable to register (cudnn|cublas|cufft)|proceeding without",
+    r"was not compiled with flash|without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
     re.IGNORECASE,
 )
 # The lines before and after the one where a text stands that its numbers are read from, and no more letters than that.

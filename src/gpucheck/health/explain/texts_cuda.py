@@ -165,10 +165,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_NO_BINARY_FOR_GPU",
             _ERROR + r"invalid device function",
             r"cudaErrorInvalidDeviceFunction",
-            _ERROR + r"device kernel image is invalid",
-            r"cudaErrorInvalidKernelImage",
             _ERROR + r"named symbol not found",
-            r"CUDA_ERROR_INVALID_IMAGE",
             r"CUDA_ERROR_NOT_FOUND",
             r"cudaErrorSymbolNotFound",
             r"no kernel image is available",
@@ -180,6 +177,50 @@ TEXTS: tuple[Text, ...] = (
         "proof",
         source="pytorch issue 167244",
         follows=("cuda.capability",),
+    ),
+    Text(
+        "cuda.invalid_image",
+        "the driver cannot read a kernel's code",
+        (
+            r"device kernel image is invalid",
+            r"cudaErrorInvalidKernelImage",
+            r"CUDA_ERROR_INVALID_IMAGE",
+            r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
+        ),
+        "The code was found and is not for this driver: mostly it was compiled by a newer CUDA (Triton brings a ptxas "
+        "of its "
+        "own) than the driver serves; else it is for another architecture, or its cache is damaged.",
+        "update the driver, or use the torch whose CUDA nvidia-smi shows; rm -r ~/.triton/cache and "
+        "/tmp/torchinductor_$USER",
+        "strong",
+        source="triton issues 1556, 2971 and 3001",
+        follows=("cuda.capability", "cuinit.too_old"),
+    ),
+    Text(
+        "cuda.resources",
+        "a kernel wants more registers or threads than a multiprocessor has",
+        (
+            r"too many resources requested for launch",
+            r"cudaErrorLaunchOutOfResources",
+            r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        ),
+        "The kernel was compiled for larger blocks than this GPU can start: mostly an extension built for another "
+        "GPU, or a "
+        "block size that was chosen by hand. More memory does not help.",
+        "a smaller block size in that kernel, or the extension built for this GPU (TORCH_CUDA_ARCH_LIST); " + _BLOCKING,
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.graph_output",
+        "an output of a CUDA graph was used after the next run had overwritten it",
+        (
+            r"accessing tensor output of CUDAGraphs that has been overwritten",
+            r"output of CUDAGraphs .{0,60}overwritten",
+        ),
+        "torch.compile with mode reduce-overhead keeps outputs in memory that each run uses again.",
+        "output.clone() before the next call, or torch.compiler.cudagraph_mark_step_begin() at the start of each step",
+        "proof",
+        source="torch/_inductor/cudagraph_trees.py",
     ),
     Text(
         "cuda.capability",
@@ -375,6 +416,21 @@ TEXTS: tuple[Text, ...] = (
         source="ROCm, supported GPUs; pytorch issue 106728",
     ),
     Text(
+        "hip.init",
+        "HIP does not start",
+        (
+            r"Unexpected error from hipGetDeviceCount",
+            r"hipErrorNotInitialized",
+            r"hipErrorInitializationError",
+            r"(Failed to|Cannot|could not) initiali[sz]e (HIP|ROCm)\b",
+            r"(HIP|ROCm) (error: )?initiali[sz]ation (error|failed)",
+            r"hsa_init.{0,40}(fail|error)",
+        ),
+        "ROCm's runtime and the kernel's driver do not go together, or the user may not open /dev/kfd.",
+        "rocminfo on that machine has to work first; ls -l /dev/kfd /dev/dri; a ROCm that the kernel's amdgpu serves",
+        follows=("hip.none",),
+    ),
+    Text(
         "hip.none",
         "ROCm finds no GPU, or may not open it",
         (
@@ -511,7 +567,7 @@ TEXTS: tuple[Text, ...] = (
             messages.XPU_DEVICE,
             r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
             r"RuntimeError: UR error",
-            r"UR_RESULT_ERROR_\w+",
+            r"UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",
             r"-999 \(Unknown PI error\)",
         ),
         "The driver reset the device, or ran out of its own resources: mostly a kernel that took too long or too much "

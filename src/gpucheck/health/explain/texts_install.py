@@ -81,9 +81,8 @@ TEXTS: tuple[Text, ...] = (
             r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
             r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc|nvinfer)",
             r"Library (lib)?(cu(dart|blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)",
-            r"Could not load library (lib)?cudnn\w*",
-            r"Could not (load|locate) (library )?(lib)?cudnn\w*\.(so|dll)",
-            r"Could not locate (cudnn\w*|zlibwapi)\.dll",
+            r"Could not load library libcudnn\w*",
+            r"Could not (load|locate) (library )?(lib)?cudnn\w*\.so",
             r"Cannot load symbol cudnn\w+",
             r"Unable to load any of \{lib(cudnn|cublas|nv)",
             r"Cannot dlopen some GPU libraries",
@@ -219,6 +218,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
             r"fbgemm\.dll",
+            r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
             r"LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
             r"Error loading \W?.{0,200}(torch|c10|fbgemm|caffe2)\w*\.dll",
             r"DLL load failed while importing \w*" + _TORCHS,
@@ -297,6 +297,20 @@ TEXTS: tuple[Text, ...] = (
         "apt-get install python3-dev, of the version that runs (python3.11-dev …)",
         "proof",
         common=(r"Python\.h: No such file or directory",),
+    ),
+    Text(
+        "compile.cuda_h",
+        "CUDA's header cuda.h is not found",
+        (
+            r"\bcuda\.h: No such file or directory",
+            r"cuda\.h.{0,4} file not found",
+            r"Cannot open include file: .{0,2}cuda\.h",
+        ),
+        "Something is compiled against CUDA's driver: Triton's launcher brings the header, an extension wants the "
+        "toolkit's.",
+        "an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
+        "C_INCLUDE_PATH=/usr/local/cuda/include",
+        "proof",
     ),
     Text(
         "compile.resources",
@@ -383,7 +397,7 @@ TEXTS: tuple[Text, ...] = (
             r"nvcc: (command )?not found",
             r"error: .{0,40}nvcc.{0,10}No such file",
             r"No such file or directory: '?[\w./:-]*nvcc",
-            r"(cuda|cuda_runtime\w*|cublas_v2|cusparse|cusolverDn|curand_kernel|cuda_fp16|nvToolsExt)\.h: No such file",
+            r"(cuda_runtime\w*|cublas_v2|cusparse|cusolverDn|curand_kernel|cuda_fp16|nvToolsExt)\.h: No such file",
             r"CUDA_HOME (does not exist|is not set|not found|must be set)",
             r"Unable to find CUDA_HOME|CUDA_HOME undefined",
             r"MissingCUDAException",

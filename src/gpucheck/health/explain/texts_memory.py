@@ -349,9 +349,6 @@ TEXTS: tuple[Text, ...] = (
         (
             r"(CUDA|HIP)\w*( driver| runtime)? ?(error|failure).{0,12}" + messages.GRID,
             r"cudaErrorInvalidConfiguration",
-            r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
-            r"too many resources requested for launch",
-            r"cudaErrorLaunchOutOfResources",
         ),
         "A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or zero. It is "
         "seen in attention with batch times heads beyond 65 535. More memory does not help.",

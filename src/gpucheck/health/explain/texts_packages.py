@@ -217,6 +217,23 @@ TEXTS: tuple[Text, ...] = (
         common=(r"Error building extension",),
     ),
     Text(
+        "pip.torch",
+        "pip finds no torch of this version for this Python and system",
+        (
+            r"Could not find a version that satisfies the requirement (torch|torchvision|torchaudio|triton|pytorch)\b",
+            r"No matching distribution found for (torch|torchvision|torchaudio|triton|pytorch)\b",
+            r"\btorch\S*\.whl is not a supported wheel on this platform",
+            r"ResolvePackageNotFound.{0,200}\b(py)?torch",
+        ),
+        "The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), or it has "
+        "no "
+        "wheel for this Python, this system or this processor.",
+        "python --version against the release's list of Pythons; the command of the selector on pytorch.org, with its "
+        "index; "
+        "pip index versions torch shows what is there",
+        "proof",
+    ),
+    Text(
         "pip.conflict",
         "two packages ask for different versions of torch",
         (
@@ -224,11 +241,9 @@ TEXTS: tuple[Text, ...] = (
             r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
             r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|unsatisfiable)",
             r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
-            r"Could not find a version that satisfies the requirement (torch|torchvision|torchaudio|triton)\b",
-            r"No matching distribution found for (torch|torchvision|torchaudio|triton)\b",
         ),
-        "pip finds no version that serves both, or none for this Python and system; or it installed one and tells that "
-        "another package wanted a different one.",
+        "pip finds no version that serves both; or it installed one and tells that another package wanted a different "
+        "one.",
         "pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
         "package "
         "after it, at a release made for that torch; python --version has to be one that the release has wheels for",

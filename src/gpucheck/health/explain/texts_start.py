@@ -304,7 +304,6 @@ TEXTS: tuple[Text, ...] = (
             r"User specified an unsupported autocast device_type",
             r"can not run on your system since the accelerator is not available",
             r"no compatible GPUs were discovered",
-            r"CUDA-enabled jaxlib is not installed",
             r"Device type CUDA is not supported for torch\.Generator",
         ),
         "Something asked for the accelerator (pinned memory, mixed precision, a trainer's GPU) and torch sees none: a "
@@ -382,7 +381,6 @@ TEXTS: tuple[Text, ...] = (
         (
             r"NVML Shared Library Not Found",
             r"NVMLError_LibraryNotFound",
-            r"If this is a GPU node, did you (set|configure)",
             r"NVIDIA Management Library \(NVML\) not found",
             r"couldn'?t find libnvidia-ml\.so",
             r"libnvidia-ml\.so[.\d]*: cannot open shared object file",
@@ -478,6 +476,48 @@ TEXTS: tuple[Text, ...] = (
         "proof",
         source="NVIDIA/k8s-device-plugin issues 348 and 585",
         follows=("nvml.", "container.", "xid."),
+    ),
+    Text(
+        "kubernetes.plugin",
+        "NVIDIA's device plugin for Kubernetes does not find the GPUs",
+        (
+            r"If this is a GPU node, did you (set|configure)",
+            r"Incompatible (platform|strategy|device discovery).{0,40}detected",
+            r"(nvidia-)?device[- ]plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
+            r"Allocate failed due to .{0,200}(nvidia|gpu)",
+            r"Detected non-NVML platform",
+        ),
+        "The plugin's own container was started without NVIDIA's runtime, so that it sees no NVML; then the node "
+        "offers no "
+        "nvidia.com/gpu.",
+        "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl restart containerd "
+        "on the "
+        "node (or runtimeClassName: nvidia for the plugin's pods); then restart the plugin",
+        source="NVIDIA/k8s-device-plugin, README",
+    ),
+    Text(
+        "jax.cpu_only",
+        "this jaxlib is built without CUDA",
+        (r"CUDA-enabled jaxlib is not installed", r"jaxlib.{0,60}(without|no) (CUDA|GPU) support"),
+        "JAX found a GPU and has no code for it: pip installed jaxlib for the CPU.",
+        'pip install -U "jax[cuda12]" (or cuda13), in the same environment',
+        "proof",
+        source="JAX, installation",
+    ),
+    Text(
+        "kernel.nouveau",
+        "nouveau has the card, and NVIDIA's driver cannot take it",
+        (
+            r"Nouveau kernel driver is currently in use",
+            r"NVIDIA probe routine was not called for \d+ device",
+            r"nouveau, rivafb, nvidiafb or rivatv",
+            r"nouveau .{0,60}(fifo|gr|DRM|timeout|failed).{0,60}(error|fail|stuck|killed|timeout)",
+        ),
+        "Linux' own driver for NVIDIA's cards is loaded, and one card has one driver.",
+        "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: dracut "
+        "--force); "
+        "then reboot",
+        "proof",
     ),
     Text(
         "mig.no_room",
