@@ -141,6 +141,11 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     return _doubted(list(matches.values()), found, errors)
 
 
+def _is_beside(line: Line) -> bool:
+    """Whether a line says that the program goes on without something; a deprecation says what it is."""
+    return _GOES_ON.search(line.text) is not None and "deprecat" not in line.text.lower()
+
+
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> Literal["none", "some", "all"]:
     """How many of the exceptions in the paste are not known."""
     raised = [line for line in normal.lines if line.kind == "exception"]
@@ -169,7 +174,7 @@ def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list
         for one in found
         if one.line.kind not in _LATE
         and not one.text.symptom
-        and one.text.id.split(".")[0] != first.text.id.split(".")[0]
+        and one.text.id != first.text.id
         and not one.text.id.startswith(first.text.follows)
         and not first.text.id.startswith(one.text.follows)
         and (one.line.kind == "exception" or place.line.kind != "exception")
@@ -178,7 +183,7 @@ def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list
     unknown = errors == "all" or (errors == "some" and first.text.symptom)
     doubt = "the paste has an error that is not known here" if unknown else ""
     doubt = doubt or ("the paste holds other causes too" if others else "")
-    doubt = doubt or ("the program says that it goes on without" if _GOES_ON.search(place.line.text) else "")
+    doubt = doubt or ("the program says that it goes on without" if _is_beside(place.line) else "")
     return [replace(first, doubt=doubt), *matches[1:]]
 
 

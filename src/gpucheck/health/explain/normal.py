@@ -45,7 +45,7 @@ _PREFIX = re.compile(
         )
     )
 )
-_QUIET_PREFIX = re.compile(rf"\[?(?:{_QUIET})\b")
+_QUIET_PREFIX = re.compile(rf"\[?(?:{_QUIET})\b|\[?I\d{{3,4}} |I [\w./-]+\.(?:cc|cpp|py):")
 # NCCL tells at this level what it tries and does not need: a plugin or a device that is not there.
 _NCCL_INFO = re.compile(r"\bNCCL INFO\b")
 # A drive of Windows: a backslash before an n is then a path and no line end.

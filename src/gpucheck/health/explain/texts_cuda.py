@@ -39,6 +39,7 @@ TEXTS: tuple[Text, ...] = (
         _SANITIZER,
         "proof",
         source=_RUNTIME,
+        follows=("cuda.misaligned", "assert."),
     ),
     Text(
         "cuda.misaligned",
@@ -99,7 +100,7 @@ TEXTS: tuple[Text, ...] = (
             r"vectorized_gather_kernel",
             r"\bindex out of range in self\b",
             r"\bindex -?\d+ is out of bounds for dimension \d+ with size \d+",
-            r"index out of bounds: 0 <=",
+            r"index out of bounds: 0 <= ?tmp",
             r"thread: \[[\d, ]+\] Assertion .{0,60}(index|ind|idx)\w* ?(<|>)",
             r"thread: \[[\d, ]+\] Assertion .{0,60}index out of bounds",
             r"token (id|index|indices) .{0,40}out of vocab",

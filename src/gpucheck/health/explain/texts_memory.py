@@ -360,7 +360,7 @@ TEXTS: tuple[Text, ...] = (
         "size.index",
         "a tensor has more elements than the operation can count",
         (
-            r"\b(than|exceeds?|exceeding|over) INT_MAX\b",
+            r"\b(than|exceeds?) INT_MAX (elements|threads|values|entries)\b",
             r"(tensors?|elements|large|more|not) .{0,60}32-bit ind(ex|ices)",
             r"canUse32BitIndexMath",
             r"RuntimeError: integer out of range",

@@ -85,7 +85,6 @@ TEXTS: tuple[Text, ...] = (
             r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
             r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
             r"libbitsandbytes_cpu\.so",
-            r"bitsandbytes.{0,60}BUG REPORT|BUG REPORT=+ .{0,20}Welcome to bitsandbytes",
             r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
         ),
         "bitsandbytes brings a library for each CUDA version and loads the one of torch's: that one is not in this "
@@ -254,7 +253,7 @@ TEXTS: tuple[Text, ...] = (
         "the loss or a gradient is NaN or infinite",
         (
             r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not finite)\b",
-            r"\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|weights|logits|activations)\b",
+            r"\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|logits|activations)\b",
             r"\b\w*loss\w*\W{1,4}(tensor\()?(nan|inf)\b",
             r"\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?(nan|inf)\b",
             r"\breturned nan values in its \d+th output",

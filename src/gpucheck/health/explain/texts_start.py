@@ -100,6 +100,7 @@ TEXTS: tuple[Text, ...] = (
             r"Could not find cuda drivers on your machine",
             r"CUDA driver (is )?not (found|installed)",
             r"Failed to load libcuda",
+            r"failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
         ),
         "libcuda could not be loaded: the driver is not installed, or a container was started without it (`--gpus "
         "all`, and NVIDIA_DRIVER_CAPABILITIES with compute).",
@@ -232,7 +233,6 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_UNKNOWN\b",
             r"CUDA error: unknown error",
             r"cudaErrorUnknown\b",
-            r"failed call to cuInit: UNKNOWN ERROR",
         ),
         "cuInit answers 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
         "suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",

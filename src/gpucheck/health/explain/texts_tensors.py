@@ -269,8 +269,6 @@ TEXTS: tuple[Text, ...] = (
             r"Expected is_sm\w+ ?(\|\| ?is_sm\w+ ?)*to be true",
             r"FlashAttention backward for head dim > \d+ requires",
             r"Flash Attention only supports torch\.float16 and torch\.bfloat16",
-            r"You are attempting to use Flash Attention 2.{0,20}without specifying a torch dtype",
-            r"Torch was not compiled with flash attention",
         ),
         "It needs compute capability 8.0 and float16 or bfloat16.",
         'attn_implementation="sdpa"',
