@@ -121,7 +121,7 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     found = told + [place for place in pointed if ours and not any(place.touches(one) for one in mine.to(place))]
     errors = _unknown_errors(normal, found)
     if errors == "all":
-        found = [place for place in found if not _GOES_ON.search(place.line.text)]
+        found = [place for place in found if place.line.kind != "frame" and not _GOES_ON.search(place.line.text)]
     near = _Near(found)
     found = [
         place
@@ -183,6 +183,7 @@ def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list
     unknown = errors == "all" or (errors == "some" and first.text.symptom)
     doubt = "the paste has an error that is not known here" if unknown else ""
     doubt = doubt or ("the paste holds other causes too" if others else "")
+    doubt = doubt or ("it stands in a line of source" if place.line.kind in _LATE else "")
     doubt = doubt or ("the program says that it goes on without" if _is_beside(place.line) else "")
     return [replace(first, doubt=doubt), *matches[1:]]
 

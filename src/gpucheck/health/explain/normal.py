@@ -27,8 +27,10 @@ _PREFIX = re.compile(
         (
             r"(?:>\s?)+",  # a quoted mail
             r"E {2,}",  # pytest
-            r"\[?" + _TIME + r"\]?(?:\s*[-|:]\s|\s|$|(?=\[))",
-            r"\[\s*\d+\.\d{6}\]\s?",  # the kernel's log
+            r"\[?" + _TIME + r"(?: [A-Z]{2}\d+)*\]?(?:\s*[-|:]\s|\s|$|(?=\[))",
+            r"\[\s*\+?\d+\.\d{6}s?\]\s?",  # the kernel's log
+            r"\[\w{3} +\w{3} +\d+ \d\d:\d\d:\d\d \d{4}\]\s?",  # dmesg -T
+            r"[EWIF] [\w./-]+\.(?:cc|cpp|py):\d+\]\s?",  # TensorFlow, XLA
             r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d \S+ (?:\w+(?:\[\d+\])?: )?",
             r"\[(?:rank|default|node|worker|host)[ _-]?\d+\]:?\s?",  # torchrun, with and without --tee
             r"\[\d+,\d+\]<std(?:out|err)>:\s?",  # mpirun --tag-output
@@ -61,6 +63,11 @@ _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Fault|OutOfResources)\s*(?::|$)"
 )
 _FRAME = re.compile(r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] ')
+# What somebody typed at a prompt: it names things without their having failed.
+_PROMPT = re.compile(
+    r"(?:\([\w./ -]+\) ?)?(?:\$ |>>> |\.\.\. |In \[\d+\]: |PS [A-Z]:[^>]*> ?|[A-Z]:\\[^>]*>|"
+    r"\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80}[$#] )"
+)
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 
@@ -144,8 +151,11 @@ _WITHOUT_QUOTES = str.maketrans("", "", QUOTES)
 
 
 def _bare(line: str) -> tuple[str, bool]:
-    """A line without what was put before it, or drawn around it, and whether that called it information alone."""
+    """A line without what was put before it, or drawn around it, and whether it is no error: told as information, or
+    typed at a prompt."""
     line = _BOXES.sub(" ", _INVISIBLE.sub("", line)).strip()
+    if _PROMPT.match(line):
+        return line, True
     quiet = False
     for _ in range(_MOST_PREFIXES):
         found = _PREFIX.match(line)

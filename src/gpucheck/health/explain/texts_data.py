@@ -43,6 +43,7 @@ TEXTS: tuple[Text, ...] = (
             r"unable to open shared memory object",
             r"Couldn'?t allocate shared memory segment",
         ),
+        follows=("loader.files",),
     ),
     Text(
         "loader.files",

@@ -106,7 +106,7 @@ TEXTS: tuple[Text, ...] = (
         "sudo dmesg | grep -i nvrm for the lines before it; a Blackwell card wants the open kernel module "
         "(nvidia-open), "
         "a large one Above 4G decoding in the firmware; then power off and on, and reseat the card",
-        follows=("nvml.mismatch", "bus.", "kernel.key_rejected"),
+        follows=("nvml.mismatch", "bus.", "kernel.key_rejected", "kernel.nouveau", "driver.open_module_needed", "gpu."),
     ),
     Text(
         "kernel.watchdog",

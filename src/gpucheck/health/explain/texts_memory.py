@@ -46,11 +46,7 @@ TEXTS: tuple[Text, ...] = (
             r"out_of_memory: CUDA error",
             r"Triton Error \[CUDA\]: out of memory",
             r"CUDA failed with error out of memory",
-            r"not enough GPU (video )?memory",
             r"Requested amount of GPU memory .{0,30}could not be allocated",
-            r"(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",
-            r"BFCArena::AllocateRawInternal",
-            r"Failed to allocate memory for requested buffer of size",
             r"insufficient (GPU|CUDA|video|VRAM) ?memory",
         ),
         "torch asked the driver for more than was free. What is full is this process's own tensors, memory that torch "
@@ -328,6 +324,10 @@ TEXTS: tuple[Text, ...] = (
         "something ran out of memory",
         (
             r"\b(Cuda|Hip|XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b",
+            r"not enough GPU (video )?memory",
+            r"(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",
+            r"BFCArena::AllocateRawInternal",
+            r"Failed to allocate memory for requested buffer of size",
             r"\A\W*(an? |the )?(oom|out of memory)\b( error| killed me)?\W*\Z",
             r"\b(train\w*|model|batch|inference|the job) .{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
         ),

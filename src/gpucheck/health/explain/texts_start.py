@@ -6,7 +6,10 @@ from gpucheck.health.explain.text import Text
 
 _DOCTOR = "gpucheck doctor on the machine where it happened names the first rung that is broken"
 # What keeps the driver from starting; what CUDA and torch say then follows from it.
-_DRIVER_DOWN = ("nvml.mismatch", "nvml.not_loaded", "nvml.lost", "kernel.", "bus.", "xid.", "container.", "nvml.wsl")
+_DRIVER_DOWN = (
+    *("nvml.mismatch", "nvml.not_loaded", "nvml.lost", "kernel.", "bus.", "xid.", "container.", "nvml.wsl"),
+    *("driver.open_module_needed", "driver.unsupported_card", "gpu.no_power", "gpu.no_address_space"),
+)
 _DRIVER = "NVIDIA, CUDA Driver API, CUresult"
 _NVML = "NVIDIA, NVML API reference, nvmlReturn_t"
 
@@ -395,7 +398,7 @@ TEXTS: tuple[Text, ...] = (
         "on the host: install NVIDIA's driver; in a container: --gpus all, and "
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         source=_NVML,
-        follows=("container.",),
+        follows=("container.", "kubernetes."),
         common=(r"ERROR_LIBRARY_NOT_FOUND",),
     ),
     Text(
@@ -411,7 +414,7 @@ TEXTS: tuple[Text, ...] = (
         "sudo dmesg | grep -i nvrm says what the module met: for a Blackwell card install the open kernel module "
         "(nvidia-open); for RmInitAdapter see gpucheck explain kernel.rm_init",
         source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
-        follows=("kernel.", "bus.", "xid."),
+        follows=("kernel.", "bus.", "xid.", "driver.open_module_needed", "driver.unsupported_card", "gpu."),
         common=(r"No devices were found",),
     ),
     Text(
