@@ -386,7 +386,7 @@ MORE: tuple[tuple[str, str], ...] = (
         "torch.no_accelerator",
         "lightning.fabric.utilities.exceptions.MisconfigurationException: No supported gpu backend found!",
     ),
-    ("container.no_runtime", "failed to discover GPU vendor from CDI: no known GPU vendor found"),
+    ("container.cdi", "failed to discover GPU vendor from CDI: no known GPU vendor found"),
     (
         "nccl.duplicate",
         "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate "

@@ -215,7 +215,7 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="unset LD_LIBRARY_PATH",
         judge=_undefined_symbol,
         texts=(
-            r"undefined symbol: \w*(3c10|c10|2at|5torch|nvJitLink|cudnn|cublas|cusparse|nccl)\w*",
+            r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*",
             r"__nvJitLink\w+",
         ),
         source="pytorch issues 111469, 131312 and 134929",

@@ -33,7 +33,7 @@ _GOES_ON = re.compile(
     r"will not be used|(default(ing|s)?|fall(ing|s)? ?back|switching|reverting) to (the )?(cpu|eager|slow|python|native|math)|"
     r"(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster with|deprecat|"
     r"not compiled to use|to enable the following instructions|failed to load image python extension|rebuild tensorflow|"
-    r"was not compiled with flash|without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
+    r"could not load dynamic library|ignore above cudart|cannot dlopen some|was not compiled with flash|without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
     re.IGNORECASE,
 )
 # The lines before and after the one where a text stands that its numbers are read from, and no more letters than that.
@@ -58,8 +58,9 @@ class Match:
 
     @property
     def certainty(self) -> Certainty:
-        """How sure it is: less so for a part of a text, and beside what speaks against it."""
-        return "hint" if self.cut or self.doubt else self.text.certainty
+        """How sure it is: less so for a part of a text, for what names no cause, and beside what speaks against it."""
+        vague = self.text.symptom and self.text.certainty != "proof"
+        return "hint" if self.cut or self.doubt or vague else self.text.certainty
 
 
 @dataclass(frozen=True, slots=True)

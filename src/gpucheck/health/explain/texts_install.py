@@ -14,7 +14,7 @@ _PAIR = (
 )
 # Names of libraries, and of what they export, that are torch's, CUDA's or of packages built on them.
 _TORCHS = (
-    r"(torch|c10|flash_?attn|xformers|vllm|sgl_kernel|flashinfer|triton|deepspeed|apex|mmcv|detectron2|fbgemm|"
+    r"(torch|libc10|flash_?attn|xformers|vllm|sgl_kernel|flashinfer|triton|deepspeed|apex_C|amp_C|mmcv|detectron2|fbgemm|"
     r"bitsandbytes|causal_conv1d|mamba|selective_scan|pytorch3d|tensorrt|transformer_engine|exllama|auto_?gptq|awq|"
     r"gsplat|nvdiffrast|cuda|cudnn|cublas|nvidia|nccl)"
 )
@@ -41,7 +41,9 @@ TEXTS: tuple[Text, ...] = (
         "import.symbol",
         "a compiled package was built for another torch",
         (
-            r"undefined symbol: \w*(3c10|c10|2at|5torch|torch|PyTorch|THC|THP|caffe2)\w*",
+            # As compilers spell names of at::, c10::, torch:: and caffe2::, and the names of torch's C.
+            r"undefined symbol: _Z\w*([NK](3c10|2at\d|5torch|6caffe2))",
+            r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
             _TORCHS + r"[\w./-]*\.so[.\d]*: undefined symbol:(?! ?_*nvJitLink|cu[a-z]|nccl|iJIT)",
             r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
             r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",

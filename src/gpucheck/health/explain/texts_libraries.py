@@ -208,7 +208,7 @@ TEXTS: tuple[Text, ...] = (
         "Ranks on one machine speak through /dev/shm, and a container's is 64 MiB unless it was asked for more.",
         "docker run --shm-size=8g …, or --ipc=host; df -h /dev/shm",
         "proof",
-        common=(r"Error while creating shared memory segment",),
+        common=(r"Error while (creating|attaching to) shared memory segment",),
     ),
     Text(
         "nccl.unhandled_cuda",

@@ -61,6 +61,7 @@ TEXTS: tuple[Text, ...] = (
             r"Maximum pool size exceeded",
             r"Out of memory allocating [\d,]+ bytes",
         ),
+        follows=("oom.hip",),
     ),
     Text(
         "oom.hip",
@@ -71,6 +72,9 @@ TEXTS: tuple[Text, ...] = (
             r"Triton Error \[HIP\]: .{0,20}out of memory",
             r"hipErrorOutOfMemory",
             r"hipErrorMemoryAllocation",
+            r"hipMalloc\w*\(.{0,60}(out of memory|CUDA error)",
+            r"(CUDA|HIP) error: out of memory.{0,200}hipMalloc",
+            r"unable to allocate ROCm\d* buffer",
         ),
         "torch asked ROCm for more than was free on the device.",
         _OTHERS,
@@ -89,6 +93,7 @@ TEXTS: tuple[Text, ...] = (
         "the memory that MPS may use is full",
         (
             r"MPS backend out of memory",
+            r"Failed to allocate private MTLBuffer",
             r"kIOGPUCommandBufferCallbackErrorOutOfMemory",
             r"kIOAccelCommandBufferCallbackErrorOutOfMemory",
         ),
@@ -135,6 +140,7 @@ TEXTS: tuple[Text, ...] = (
             r"\[WinError 1455\]",
             r"CUDA out of memory.{0,20}(host|pinned)",
             r"cudaHostAlloc.{0,60}out of memory",
+            r"\.pin_memory\(.{0,120}CUDA error: out of memory",
             r"\A.{0,70}std::bad_alloc.{0,30}\Z",
             r"\A\W*MemoryError\W*\Z",
         ),

@@ -560,7 +560,6 @@ TEXTS: tuple[Text, ...] = (
             r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
             r"unknown flag: --gpus",
             r"unknown or invalid runtime name: nvidia",
-            r"failed to discover GPU vendor from CDI",
             r"exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
             r"nvidia-container-runtime(-hook)?: (command )?not found",
             r"Unknown runtime specified nvidia",
@@ -578,6 +577,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"unresolvable CDI device",
             r"failed to inject CDI devices",
+            r"failed to discover GPU vendor from CDI",
             r"setting up CDI devices",
             r"could not resolve CDI device",
             r"failed to stat CDI host device",
