@@ -56,8 +56,7 @@ def _certainty(match: dict[str, Any]) -> str:
         return "a part of the text is missing"
     if match["doubt"]:
         return f"a guess: {match['doubt']}"
-    symptom = "; what caused it is not in the text" if match["symptom"] else ""
-    return _SURE[match["certainty"]] + symptom
+    return "what caused it is not in the text" if match["symptom"] else _SURE[match["certainty"]]
 
 
 def _page(page: dict[str, Any]) -> list[Block]:

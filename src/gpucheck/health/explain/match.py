@@ -59,8 +59,7 @@ class Match:
     @property
     def certainty(self) -> Certainty:
         """How sure it is: less so for a part of a text, for what names no cause, and beside what speaks against it."""
-        vague = self.text.symptom and self.text.certainty != "proof"
-        return "hint" if self.cut or self.doubt or vague else self.text.certainty
+        return "hint" if self.cut or self.doubt or self.text.symptom else self.text.certainty
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +219,8 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
     for text in texts:
         if text.unless and compiled(text.unless).regex.search(normal.spaced):
             continue
-        for source in (*text.patterns, *(text.common if ours else ())):
+        known = compiled(text.beside).regex.search(normal.spaced) is not None if text.beside else ours
+        for source in (*text.patterns, *(text.common if known else ())):
             pattern = compiled(source)
             if source not in tried:
                 tried[source] = _spans(normal, pattern)

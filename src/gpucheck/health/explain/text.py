@@ -18,7 +18,7 @@ class Text:
     alone share their patterns, which are tried once for all of them: `number` is what the group of that name must hold.
 
     `common` are patterns that programs of every kind print ("Killed", "Too many open files"): they count where the rest
-    of the paste speaks of GPUs, torch or training. `follows` are ids, or their beginnings, of what brings this about: where one of them is in the paste too, it is told first. `unless` is what makes it
+    of the paste speaks of GPUs, torch or training, or holds `beside`, read by words. `follows` are ids, or their beginnings, of what brings this about: where one of them is in the paste too, it is told first. `unless` is what makes it
     somebody else's, wherever in the paste it stands; read by words.
     """
 
@@ -34,4 +34,5 @@ class Text:
     number: str = ""
     common: tuple[str, ...] = ()
     follows: tuple[str, ...] = ()
+    beside: str = ""
     unless: str = ""

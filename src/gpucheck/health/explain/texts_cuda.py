@@ -166,9 +166,6 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_NO_BINARY_FOR_GPU",
             _ERROR + r"invalid device function",
             r"cudaErrorInvalidDeviceFunction",
-            _ERROR + r"named symbol not found",
-            r"CUDA_ERROR_NOT_FOUND",
-            r"cudaErrorSymbolNotFound",
             r"no kernel image is available",
         ),
         "The wheel, or the extension that the traceback names, was built for other architectures than this GPU's. "
@@ -184,6 +181,8 @@ TEXTS: tuple[Text, ...] = (
         "the driver cannot read a kernel's code",
         (
             r"device kernel image is invalid",
+            _ERROR + r"named symbol not found",
+            r"cudaErrorSymbolNotFound",
             r"cudaErrorInvalidKernelImage",
             r"CUDA_ERROR_INVALID_IMAGE",
             r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",

@@ -13,6 +13,9 @@ _SHM = (
 # What ends a process by a signal, or is told beside that as its cause.
 _ERRORS = ("oom.", "cuda.", "nccl.", "shm.", "loader.", "xid.", "assert.", "import.", "hip.", "cuinit.", "compile.")
 
+# What beside a text of Python's makes it torch's.
+_TORCH = r"\b(py)?torch\b|torch/|dataloader|lightning[._]|accelerate|deepspeed"
+
 TEXTS: tuple[Text, ...] = (
     Text(
         "shm.bus",
@@ -53,6 +56,7 @@ TEXTS: tuple[Text, ...] = (
         "ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         "proof",
         common=(r"\[Errno 24\]", r"Too many open files"),
+        beside=_TORCH,
     ),
     Text(
         "loader.killed",
@@ -100,6 +104,7 @@ TEXTS: tuple[Text, ...] = (
         'put the start of the program under `if __name__ == "__main__":`',
         "proof",
         common=(r"An attempt has been made to start a new process before the current process has finished its",),
+        beside=_TORCH,
     ),
     Text(
         "process.pickle",
@@ -113,6 +118,7 @@ TEXTS: tuple[Text, ...] = (
             r"Can'?t pickle <(function|class)",
             r"cannot pickle '?[\w.]+'? object",
         ),
+        beside=_TORCH,
     ),
     Text(
         "process.threads",
@@ -127,6 +133,7 @@ TEXTS: tuple[Text, ...] = (
             messages.NO_THREAD,
             r"Resource temporarily unavailable.{0,40}(thread|fork)",
         ),
+        beside=_TORCH,
     ),
     Text(
         "crash.segfault",

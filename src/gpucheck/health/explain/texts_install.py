@@ -195,6 +195,7 @@ TEXTS: tuple[Text, ...] = (
         "pip install 'numpy<2', or a newer torch",
         "proof",
         common=(r"A module that was compiled using NumPy 1\.x cannot be run in NumPy 2",),
+        beside=r"\b(py)?torch\b|torch/",
     ),
     Text(
         "import.glibc",
@@ -213,6 +214,7 @@ TEXTS: tuple[Text, ...] = (
             r"version [`']?GLIBC(XX)?_[\d.]+'? not found",
             r"(GLIBCXX|CXXABI)_[\d.]+'? not found",
         ),
+        beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton",
     ),
     Text(
         "import.dll",
@@ -299,6 +301,7 @@ TEXTS: tuple[Text, ...] = (
         "apt-get install python3-dev, of the version that runs (python3.11-dev …)",
         "proof",
         common=(r"Python\.h: No such file or directory",),
+        beside=r"torch|triton|cuda|inductor",
     ),
     Text(
         "compile.cuda_h",
@@ -339,9 +342,7 @@ TEXTS: tuple[Text, ...] = (
             r"`?ptxas`? (stderr|failed with error code)",
             r"ptxas (fatal|error|died)",
             r"nvrtc: error: invalid value for",
-            r"NVRTC_ERROR_(INVALID_OPTION|COMPILATION)",
             r"'sm_\w+' is not a recognized processor",
-            r"Cannot select: intrinsic %llvm\.nvvm",
             r"Feature '[\w.:]+' requires .target sm_\d+",
         ),
         "The ptxas of Triton's, or torch's NVRTC, is older than the GPU.",
@@ -384,6 +385,7 @@ TEXTS: tuple[Text, ...] = (
             r"Windows not yet supported for torch\.compile",
             r"(torch\.compile|Dynamo) is not supported on Python \d",
             r"PassManager::run failed",
+            r"Cannot select: intrinsic %llvm\.nvvm",
         ),
         "The cause stands behind `raised:` in the message.",
         "explain that line; TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",

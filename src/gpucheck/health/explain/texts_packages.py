@@ -255,7 +255,7 @@ TEXTS: tuple[Text, ...] = (
             r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not finite)\b",
             r"\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|logits|activations)\b",
             r"\b\w*loss\w*\W{1,4}(tensor\()?(nan|inf)\b",
-            r"\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?(nan|inf)\b",
+            r"\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?nan\b",
             r"\breturned nan values in its \d+th output",
             r"\btensor with all NaNs was produced",
             r"\bCurrent loss scale already at minimum",

@@ -514,7 +514,6 @@ TEXTS: tuple[Text, ...] = (
             r"Nouveau kernel driver is currently in use",
             r"NVIDIA probe routine was not called for \d+ device",
             r"nouveau, rivafb, nvidiafb or rivatv",
-            r"nouveau .{0,60}(fifo|gr|DRM|timeout|failed).{0,60}(error|fail|stuck|killed|timeout)",
         ),
         "Linux' own driver for NVIDIA's cards is loaded, and one card has one driver.",
         "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: dracut "
@@ -643,6 +642,7 @@ TEXTS: tuple[Text, ...] = (
             r"Your kernel headers for kernel .{0,60}cannot be found",
             r"Bad return status for module build on kernel",
         ),
+        beside=r"nvidia",
     ),
     Text(
         "jetson.memory",
