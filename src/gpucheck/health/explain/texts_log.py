@@ -96,8 +96,6 @@ TEXTS: tuple[Text, ...] = (
             r"nvidia: probe of [0-9a-f:.]+ failed with error",
             r"NVRM: .{0,40}(Cannot attach gpu|GPU initialization failed)",
             r"NVRM: .{0,60}(probe routine failed|Failed to copy vbios)",
-            r"NVIDIA\(\w*\): Failed to initialize the NVIDIA (GPU|graphics device)",
-            r"Failed to allocate NvKmsKapiDevice",
             r"NVRM: .{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail",
             r"NVRM: Open nvidia\.ko is only ready for use on",
         ),
