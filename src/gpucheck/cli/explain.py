@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.health.explain.command import Pasted
     from gpucheck.report.events import Emit
 
-_FIX = 'give an error text in quotes, an id, or - for standard input: gpucheck explain "CUDA out of memory"'
+_FIX = 'give an error text in quotes or an id, or pipe a log into it: gpucheck explain "CUDA out of memory"'
 _CHUNK = 2**16
 # Windows' shells write UTF-16 where they redirect; the mark at the beginning tells.
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -26,7 +26,11 @@ def explain(
     common: Common,
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT | ID | -]", help="An error text, a traceback, a log, or an id; - reads stdin."),
+        typer.Argument(
+            metavar="[TEXT | ID | -]",
+            help="An error text, a traceback, a log, or an id. Without it a pipe or file on standard input is read, with - "
+            "also a terminal.",
+        ),
     ] = None,
     list_all: Annotated[bool, typer.Option("--list", help="All ids with their titles.")] = False,
 ) -> int:
@@ -36,7 +40,8 @@ def explain(
     given = " ".join(text or ())
     if list_all and given:
         raise UsageError("--list takes no text", "", "leave one of them out")
-    if not list_all and not given.strip():
+    # Words that are empty are a mistake; no words at all leave the pipe.
+    if not list_all and not given.strip() and (text or _is_terminal()):
         raise UsageError("there is nothing to explain", "", _FIX)
 
     def answer(emit: Emit) -> None:
@@ -44,7 +49,7 @@ def explain(
 
         if list_all:
             command.listing(emit)
-        elif given == "-":
+        elif given in ("", "-"):
             command.explain(_pasted(), emit)
         elif os.path.isfile(given):
             raise UsageError(f"{given!r} is a file", "its name is no error text", f"gpucheck explain - < {given}")
@@ -54,6 +59,11 @@ def explain(
             command.explain(command.Pasted(given), emit)
 
     return session.run(common, answer)
+
+
+def _is_terminal() -> bool:
+    """Whether nothing can come from standard input but what somebody types."""
+    return sys.stdin is None or sys.stdin.closed or sys.stdin.isatty()
 
 
 def _pasted() -> Pasted:
