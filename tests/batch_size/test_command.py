@@ -242,6 +242,21 @@ def test_a_program_that_kills_itself_ends_the_search_at_the_second_size(scenario
     assert killed[1]["reason"] == "killed by SIGKILL, which the kernel did not send for want of memory"
 
 
+def test_a_failure_above_a_size_that_had_no_time_does_not_say_that_nothing_fits(scenario: Scenario) -> None:
+    scenario(at={"1": "hang"}, **{"from": 2, "beyond": OUT_OF_MEMORY})
+    recorder = find(search=SearchOptions(start=16), time_budget_s=1.5)
+    (finding,) = findings(recorder)
+    assert (finding.verdict, finding.title) == ("inconclusive", "no batch passed before the time ran out")
+
+
+def test_an_error_that_two_samples_have_too_is_told_of_one(scenario: Scenario) -> None:
+    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "wrong shape"}], "traceback": "t"}
+    scenario(**{"from": 1, "beyond": raised})
+    with pytest.raises(TargetError) as caught:
+        find()
+    assert caught.value.what == "mlp fails with a batch of 1"
+
+
 def test_a_program_that_kills_itself_at_any_size_is_no_memory_that_is_full(scenario: Scenario) -> None:
     scenario(**{"from": 1, "beyond": "kill"})
     recorder = find(search=SearchOptions(start=64))
