@@ -27,8 +27,8 @@ class ExplainOptions:
     """What to explain."""
 
     text: tuple[str, ...] = option(
-        "An error text, a traceback, a log, or an id. Without it a pipe or file on standard input is read, with - also a "
-        "terminal.",
+        "An error text, a traceback, a log, or an id. Without it a pipe or file on standard input is read, with - also "
+        "a terminal.",
         name="TEXT",
         metavar="[TEXT | ID | -]",
         positional=True,
