@@ -22,7 +22,12 @@ Scenario = Callable[..., Path]
 Find = Callable[..., Collector]
 CPU_ONLY = Facts(host=Host(system="Linux"), devices=(Device(kind="cpu", id="cpu", name="a CPU"),))
 # A child that predicts: it reads its request and says what it was told to say.
-SAYS = "import json, sys; sys.stdin.readline(); [print(json.dumps(line)) for line in json.loads(sys.argv[1])]"
+SAYS = """
+import json, sys, time
+sys.stdin.readline()
+for line in json.loads(sys.argv[1]):
+    time.sleep(600) if line == "hang" else print(json.dumps(line), flush=True)
+"""
 
 
 @pytest.fixture

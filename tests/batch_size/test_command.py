@@ -235,10 +235,26 @@ def test_a_program_that_kills_itself_ends_the_search_at_the_second_size(scenario
     # The first is run twice: once may be chance.
     asked = log.read_text().splitlines()
     assert [asked.count(f"trial {trial['batch_size']}") for trial in killed] == [2, 1]
-    finding = findings(recorder)[0]
+    (finding,) = findings(recorder)
     assert (finding.id, finding.verdict) == ("batch_size.fits", "inconclusive")
     assert finding.message.startswith("larger sizes were killed, and not for want of memory")
+    assert "it passed once, and there was no run in a process of its own" in finding.message
     assert killed[1]["reason"] == "killed by SIGKILL, which the kernel did not send for want of memory"
+
+
+def test_a_failure_above_a_size_that_had_no_time_does_not_say_that_nothing_fits(scenario: Scenario) -> None:
+    scenario(at={"1": "hang"}, **{"from": 2, "beyond": OUT_OF_MEMORY})
+    recorder = find(search=SearchOptions(start=16), time_budget_s=1.5)
+    (finding,) = findings(recorder)
+    assert (finding.verdict, finding.title) == ("inconclusive", "no batch passed before the time ran out")
+
+
+def test_an_error_that_two_samples_have_too_is_told_of_one(scenario: Scenario) -> None:
+    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "wrong shape"}], "traceback": "t"}
+    scenario(**{"from": 1, "beyond": raised})
+    with pytest.raises(TargetError) as caught:
+        find()
+    assert caught.value.what == "mlp fails with a batch of 1"
 
 
 def test_a_program_that_kills_itself_at_any_size_is_no_memory_that_is_full(scenario: Scenario) -> None:
@@ -267,6 +283,14 @@ def test_a_normalisation_over_the_batch_is_tried_with_one_sample_whatever_else_i
     recorder = find(max_batch_size=8, quick=True)
     assert [check["batch_size"] for check in answer(recorder)["checks"]] == [1]
     assert "batch_size.partial_batch" in [finding.id for finding in findings(recorder)]
+
+
+def test_batches_of_one_size_that_differ_are_told(scenario: Scenario) -> None:
+    scenario(per_sample=1, at={"8": {"ok": True, "batch_elements": [64, 128]}})
+    recorder = find(max_batch_size=8, quick=True)
+    (warning,) = [finding for finding in findings(recorder) if finding.id == "batch_size.unlike_batches"]
+    assert (warning.verdict, warning.title) == ("warn", "batches of one size are not alike")
+    assert warning.evidence == {"batch_size": 8, "least_elements": 64, "most_elements": 128}
 
 
 def test_quick_leaves_out_what_follows(scenario: Scenario) -> None:

@@ -66,6 +66,11 @@ def test_what_was_not_foreseen_is_one(foreseen: dict[int, float], said: str) -> 
     assert confidence(BENT, 9, True, 1000, None, foreseen).doubts == (said,)
 
 
+def test_batches_that_are_not_alike_are_a_doubt() -> None:
+    found = confidence([replace(BEST, batch_elements=(64, 128)), AGAIN], 9, True, 1000, None)
+    assert (found.level, found.doubts) == ("medium", ("batches of one size differ",))
+
+
 def test_a_search_that_did_not_end_is_low() -> None:
     found = confidence([BEST, AGAIN], 9, True, 1000, None, closed=False)
     assert (found.level, found.doubts) == ("low", ("the search did not end",))

@@ -62,7 +62,7 @@ def test_time_is_read_off_the_sizes_nearest_to_the_one_asked_for() -> None:
     assert (steep.seconds(15, 1), steep.seconds(40, 1), steep.seconds(5, 1)) == (2.5, 16.0, 1.0)
     # On a busy machine one step may take any time: what may be lost is tried by the fastest.
     uneven = Forecast([timed(1, 1.0, 9.0)], compiled=False)
-    assert uneven.affordable(10.0, 0.0, Need(1, 1), reserve=1.0) == 2
+    assert uneven.affordable(27.0, 0.0, Need(1, 1), reserve=1.0) == 3
     assert uneven.affordable(10.0, 0.0, Need(1, 1), reserve=1.0, hopeful=True) == 100
     # Three times as steep is no model's.
     wild = Forecast([timed(10, 1.0), timed(20, 8.0)], compiled=False)

@@ -385,7 +385,7 @@ def test_nothing_is_started_where_there_is_nothing_to_gain() -> None:
 
 
 def test_a_child_that_is_too_slow_is_not_waited_for(scenario: Scenario) -> None:
-    scenario(predicted=[READY])
+    scenario(predicted=[READY, "hang"])
     predictor = Predictor(SETUP, GIB, None, 65536, 0.001)
     with pytest.raises(Distrusted, match=r"^fake tensors took longer than 300 µs$"):
         predictor.result(GIB)

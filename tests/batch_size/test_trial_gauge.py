@@ -145,6 +145,14 @@ def test_retries_count_in_the_last_two_steps_only() -> None:
     assert session_on(device, batch).trial(1, 2)["retries"] == 2
 
 
+def test_where_batches_of_one_size_differ_more_of_them_are_run() -> None:
+    lengths = iter([96, 64, 80, 128, 96, 64, 80, 128])
+    session = session_on(Device(), lambda size: Batch(arguments=(torch.ones(size * next(lengths), 1),)))
+    answer = session.trial(2, 2)
+    assert (len(answer["steps_s"]), answer["batch_elements"]) == (8, [128, 256])
+    assert Batch(keywords={"x": torch.ones(3, 1)}, reference=torch.ones(3)).elements == 6
+
+
 def test_memory_that_others_took_between_trials_is_seen_from_the_third_on() -> None:
     device = Device()
     session = session_on(device, lambda size: Batch(arguments=(torch.ones(size, 1),)))

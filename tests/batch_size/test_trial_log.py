@@ -70,6 +70,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
         (entry("out-of-memory", None), 101, None),
         (entry("size-limit", None), 500, "size-limit"),  # whatever the memory
         (entry("timeout", None), 100, None),
+        (entry("killed", None), 100, None),
         (entry("over-budget", 120, cut=True), 100, None),
         (entry("inconclusive", 50), 100, None),
         (entry("user-error", None), 100, None),

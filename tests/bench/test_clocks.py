@@ -67,7 +67,7 @@ def test_the_advice_is_of_the_cause(reason: str, word: str) -> None:
 def test_a_setting_and_the_power_limit_are_remarks() -> None:
     held = judged(row("clock-held", reasons=("applications_clocks_setting",)))
     assert (held.verdict, held.title) == ("info", "a setting holds the device's clock down")
-    assert held.fix == "see `nvidia-smi -q -d CLOCK`; `nvidia-smi -rac` and `-rgc` take such settings back"
+    assert held.fix == "see `nvidia-smi -q -d CLOCK`; `nvidia-smi -i INDEX -rac` and `-rgc` take such settings back"
     limited = judged(row("power-limited", reasons=("sw_power_cap",), seconds={"power": 0.5}))
     assert limited.verdict == "info" and limited.fix is None
 

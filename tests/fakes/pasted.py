@@ -21,7 +21,8 @@ SAMPLES: dict[str, str] = {
         "RuntimeError: [enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you "
         "tried to allocate 4398046511104 bytes. Error code 12 (Cannot allocate memory)"
     ),
-    "oom.host": "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB for an array with shape "
+    "oom.host": "torch/utils/data/_utils/fetch.py\nnumpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 "
+    "TiB for an array with shape "
     "(1000000, 1000000) and data type float64",
     "oom.killed": "[88123.123456] Out of memory: Killed process 4711 (python) total-vm:81234567kB, anon-rss:61234567kB",
     "oom.nccl": "node1:411:411 [0] init.cc:1691 NCCL WARN Cuda failure 2 'out of memory'",
@@ -201,8 +202,7 @@ SAMPLES: dict[str, str] = {
         "NotImplementedError: Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty()"
     ),
     "tensor.backend": (
-        "NotImplementedError: Could not run 'xformers::efficient_attention_forward_cutlass' with arguments from the "
-        "'CUDA' backend."
+        "NotImplementedError: Could not run 'torchcodec_ns::create_from_file' with arguments from the 'CUDA' backend."
     ),
     "tensor.load": "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is "
     "False. If you are running on a CPU-only machine, please use torch.load with map_location=torch.device('cpu')",
@@ -234,11 +234,13 @@ SAMPLES: dict[str, str] = {
     "loader.exited": "RuntimeError: DataLoader worker (pid(s) 4711, 4712) exited unexpectedly",
     "loader.timeout": "RuntimeError: DataLoader timed out after 30 seconds",
     "process.main": (
+        'File "torch/utils/data/dataloader.py", line 1039, in __init__\n'
         "RuntimeError: An attempt has been made to start a new process before the current process has finished its "
         "bootstrapping phase."
     ),
-    "process.pickle": "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
-    "process.threads": "libgomp: Thread creation failed: Resource temporarily unavailable",
+    "process.pickle": 'File "torch/utils/data/dataloader.py", line 1039, in __init__\n'
+    "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
+    "process.threads": "import torch\nlibgomp: Thread creation failed: Resource temporarily unavailable",
     "crash.segfault": "Fatal Python error: Segmentation fault",
     "crash.bus": "Bus error (core dumped)",
     "crash.instruction": "Illegal instruction (core dumped)",
@@ -246,7 +248,7 @@ SAMPLES: dict[str, str] = {
     "import.nvjitlink": "ImportError: /venv/lib/python3.11/site-packages/torch/lib/../../nvidia/cusparse/lib/"
     "libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
     "import.symbol": (
-        "ImportError: /venv/lib/python3.11/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: "
+        "ImportError: /venv/lib/python3.11/site-packages/mmcv/_ext.cpython-311-x86_64-linux-gnu.so: "
         "undefined symbol: _ZN3c104cuda9SetDeviceEi"
     ),
     "import.libcuda": "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
@@ -257,8 +259,9 @@ SAMPLES: dict[str, str] = {
         "AttributeError: partially initialized module 'torch' has no attribute 'nn' (most likely due to a circular "
         "import)"
     ),
-    "import.numpy": "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.1.0 as it may crash.",
-    "import.glibc": "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by x.so)",
+    "import.numpy": "RuntimeError: Numpy is not available",
+    "import.glibc": "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by "
+    "/venv/lib/python3.11/site-packages/flash_attn_2_cuda.so)",
     "import.dll": (
         'OSError: [WinError 126] The specified module could not be found. Error loading "C:\\torch\\fbgemm.dll"'
     ),
@@ -292,17 +295,85 @@ SAMPLES: dict[str, str] = {
     "NVRM: fallen off the bus and is not responding to commands.",
     "bus.off": "NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.",
     "kernel.rm_init": "NVRM: GPU 0000:17:00.0: RmInitAdapter failed! (0x22:0x56:884)",
+    "kernel.watchdog": "NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7",
     "kernel.pcie": "pcieport 0000:16:01.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer",
     "xid.unknown": "NVRM: Xid (PCI:0000:b3:00.0): 999, pid=4711, name=python",
     **{
         f"xid.{one.number}": f"NVRM: Xid (PCI:0000:b3:00.0): {one.number}, pid=4711, name=python, Ch 00000008"
-        for one in xid.CATALOGUE
+        for one in (*xid.CATALOGUE, *xid.OLDER)
     },
-    "kernel.build": "Error! Bad return status for module build on kernel: 6.8.0-41-generic (x86_64)",
+    "kernel.build": "Building module nvidia/550.54.14\nError! Bad return status for module build on kernel: "
+    "6.8.0-41-generic (x86_64)",
     "jetson.memory": "NvRmMemInitNvmap failed with Permission denied\n549: Memory Manager Not supported",
     "import.nvrtc": "RuntimeError: nvrtc: error: failed to open libnvrtc-builtins.so.12.1.",
     "oom.vllm": "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
     "initializing the engine.",
+    "process.killed": "subprocess.CalledProcessError: Command '['/venv/bin/python', 'train.py']' died with "
+    "<Signals.SIGKILL: 9>.",
+    "crash.abort": "E0902 15:10:49.013000 819010 torch/distributed/elastic/multiprocessing/api.py:874] Signal 6 "
+    "(SIGABRT) "
+    "received by PID 819025",
+    "hip.hang": "HW Exception by GPU node-4 (Agent handle: 0x1ebc04e0) reason :GPU Hang",
+    "hip.library": "MIOpen Error: /MIOpen/src/hipoc/hipoc_program.cpp:304: Code object build failed.",
+    "cuda.shutdown": "RuntimeError: CUDA error: driver shutting down",
+    "cuda.registered": "RuntimeError: CUDA error: part or all of the requested memory range is already mapped",
+    "xpu.none": "RuntimeError: No XPU devices are available.",
+    "tpu.none": "RuntimeError: Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so",
+    "nccl.interface": "ncclInternalError: Internal check failed.\nLast error:\nBootstrap : no socket interface found",
+    "dist.environment": "ValueError: Error initializing torch.distributed using env:// rendezvous: environment "
+    "variable "
+    "RANK expected, but not set",
+    "dist.mismatch": "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+    "CollectiveFingerPrint(OpType=ALLREDUCE)",
+    "dist.ready_twice": "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the "
+    "following reasons: 1) Use of a module parameter outside the `forward` function.",
+    "mask.mig": "ValueError: invalid literal for int() with base 10: 'MIG-4c60d78c-506f-5593-938d-a136eaa1fa52'",
+    "container.cdi": "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all",
+    "build.isolation": "  × Getting requirements to build wheel did not run successfully.\n  │ exit code: 1\n  ╰─> "
+    "[18 lines "
+    "of output]\n      ModuleNotFoundError: No module named 'torch'",
+    "import.torch_too_old": "AttributeError: module 'torch' has no attribute 'float8_e4m3fn'",
+    "compile.launcher": "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/tmp5x_k1/main.c', '-O3', "
+    "'-shared', "
+    "'-fPIC', '-lcuda']' returned non-zero exit status 1.",
+    "attention.package": "ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following "
+    "error: the package flash_attn seems to be not installed.",
+    "xformers.setup": "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:\n    "
+    "PyTorch "
+    "2.3.0+cu121 with CUDA 1201 (you have 2.1.0+cu121)",
+    "vllm.start": "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+    "sglang.start": "[2025-08-08 09:09:09] Received sigquit from a child process. It usually means the child failed.",
+    "quant.dtype": "ValueError: The quantization method fp8 is not supported for the current GPU. Minimum capability: "
+    "89. "
+    "Current capability: 86.",
+    "build.memory": "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
+    "build.ninja": "RuntimeError: Ninja is required to load C++ extensions",
+    "build.extension": "RuntimeError: Error building extension 'fused_adam'",
+    "numerics.nan": "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
+    "mps.dtype": "TypeError: Trying to convert Float8_e4m3fn to the MPS backend but it does not have support for that "
+    "dtype.",
+    "xpu.memory_query": "RuntimeError: The device (Intel(R) Arc(TM) Graphics) doesn't support querying the available "
+    "free "
+    "memory.",
+    "cuda.invalid_image": "RuntimeError: Triton Error [CUDA]: device kernel image is invalid",
+    "cuda.resources": "RuntimeError: CUDA error: too many resources requested for launch",
+    "cuda.graph_output": "RuntimeError: Error: accessing tensor output of CUDAGraphs that has been overwritten by a "
+    "subsequent run.",
+    "hip.init": "UserWarning: HIP initialization: Unexpected error from hipGetDeviceCount().",
+    "pip.torch": "ERROR: No matching distribution found for torch==1.7.1+cu110",
+    "compile.cuda_h": "/tmp/tmpx/main.c:1:10: fatal error: cuda.h: No such file or directory",
+    "kubernetes.plugin": "If this is a GPU node, did you configure the NVIDIA Container Toolkit?",
+    "jax.cpu_only": "An NVIDIA GPU may be present on this machine, but a CUDA-enabled jaxlib is not installed.",
+    "kernel.nouveau": "ERROR: The Nouveau kernel driver is currently in use by your system.",
+    "nvswitch.sxid": "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 46 sourcetrack timeout error",
+    "kernel.gpu_hang": "[29256.536743] [drm] GPU HANG: ecode 9:0:0x84df7efc, in python [9467], reason: Ring hung, "
+    "action: "
+    "reset",
+    "pip.conflict": "ERROR: Cannot install torch~=1.10.0 and torchvision==0.8.2 because these package versions have "
+    "conflicting dependencies.",
+    "nvml.not_supported": "pynvml.NVMLError_NotSupported: Not Supported",
+    "kubernetes.insufficient": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+    "mig.no_room": "error creating MIG device: error creating GPU instance for '1g.10gb': Insufficient Resources",
     "hip.none": "RuntimeError: No HIP GPUs are available",
     "hip.fault": "Memory access fault by GPU node-1 (Agent handle: 0x55d0) on address 0x7f0. Reason: Page not present",
 }
@@ -317,7 +388,7 @@ MORE: tuple[tuple[str, str], ...] = (
         "torch.no_accelerator",
         "lightning.fabric.utilities.exceptions.MisconfigurationException: No supported gpu backend found!",
     ),
-    ("container.no_runtime", "failed to discover GPU vendor from CDI: no known GPU vendor found"),
+    ("container.cdi", "failed to discover GPU vendor from CDI: no known GPU vendor found"),
     (
         "nccl.duplicate",
         "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate "
@@ -356,10 +427,11 @@ MORE: tuple[tuple[str, str], ...] = (
         "RuntimeError: [enforce fail at alloc_cpu.cpp:80] data. DefaultCPUAllocator: not enough memory: you tried",
     ),
     ("oom.host", "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc"),
-    ("oom.host", "OSError: [Errno 12] Cannot allocate memory"),
+    ("oom.host", "Using device cuda:0\nOSError: [Errno 12] Cannot allocate memory"),
     ("oom.host", "MemoryError"),
     ("oom.killed", "slurmstepd: error: Detected 1 oom_kill event in StepId=1234.0"),
-    ("oom.killed", "Reason: OOMKilled, Exit Code: 137"),
+    ("oom.killed", "Reason: OOMKilled"),
+    ("process.killed", "command terminated with exit code 137"),
     ("cuinit.802", "Error 802"),
     ("cuinit.802", "cudaErrorSystemNotReady: system not yet initialized"),
     ("cuinit.100", "CUDA error: no CUDA-capable device is detected"),

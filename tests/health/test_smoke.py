@@ -278,6 +278,7 @@ class DeadAccel:
 
     id, kind, is_cpu, module = "cuda:0", "cuda", True, torch.cpu
     device = torch.device("cpu")
+    why_broken = Accel.why_broken
 
     def synchronize(self) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be …")

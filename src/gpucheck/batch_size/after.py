@@ -56,12 +56,13 @@ class After:
         The size to use comes first where there is not time for all, then the largest with the default malloc.
         """
         self._before = len(results)
-        start_s, is_cpu = self.runner.start_s, self.runner.setup.is_cpu
+        is_cpu = self.runner.setup.is_cpu
         once, thrice = self.seconds(largest, 1), self.seconds(largest, STEPS_CONFIRMED)
-        left = self.deadline - time.monotonic() - (start_s if is_cpu else 0.0) - thrice
-        self._check(largest, small_alone=left < 2 * once + (start_s + thrice if is_cpu else 0.0))
+        # With the default malloc two processes load at the same time.
+        left = self.deadline - time.monotonic() - (self.runner.start_s if is_cpu else 0.0) - thrice
+        self._check(largest, small_alone=left < 2 * once + (thrice if is_cpu else 0.0))
         try:
-            if is_cpu and left >= start_s + thrice:
+            if is_cpu and left >= thrice:
                 result = self._with_default_malloc(largest)
                 if result is not None and result.peak_bytes is not None:
                     self.default_malloc = replace(result, purpose="default malloc")
@@ -148,7 +149,7 @@ class After:
 
     def _with_default_malloc(self, size: int) -> Result | None:
         """One trial in a process of its own with the system's malloc settings; None as above."""
-        needed = self._needed(size)
+        needed = self._needed(size, start_s=self._default.next_start_s if self._default is not None else None)
         if needed is None:
             return None
         self.runner.close()
@@ -168,9 +169,9 @@ class After:
         limit = TRIAL_TIMEOUT_LEAST_S + PATIENCE_FACTOR * needed
         return runner.run(attempt, steps=steps, limit_s=limit, deadline=self.deadline, evaluate=evaluate)
 
-    def _needed(self, size: int, steps: int = STEPS_CONFIRMED) -> float | None:
+    def _needed(self, size: int, steps: int = STEPS_CONFIRMED, *, start_s: float | None = None) -> float | None:
         """Seconds that a trial takes, a new child included; None where that is more than is left."""
-        needed = self.runner.start_s + self.seconds(size, steps)
+        needed = (self.runner.start_s if start_s is None else start_s) + self.seconds(size, steps)
         return None if time.monotonic() + needed > self.deadline else needed
 
     def _done(self) -> int:

@@ -190,7 +190,7 @@ def findings(search: Search, context: Context, end: End, default_malloc: Result 
         evidence = {"batch_size": best.size, "budget_bytes": context.budget.bytes, "limited_by": limited_by}
         title = f"{in_words(best.size, context.axis)} fits"
         found = [Finding("batch_size.fits", "pass", title, _why(search, best, context, limited_by), evidence)]
-    if not search.confirmed and limited_by != "time":
+    if not search.confirmed and (is_closed(limited_by) or end.refused is not None):
         why, fix = "its run in a process of its own decided nothing", _AGAIN
         if end.refused is not None:
             why = f"no process could be set up to run it again: {end.refused}"

@@ -90,6 +90,18 @@ def findings(search: Search, results: Sequence[Result], context: Context, after:
     """What else must be said of the answer: a step of the epoch that fails, and memory that lies in pieces."""
     found = [_failed(result, context.axis) for result in after.checks if result.outcome not in ("fits", "inconclusive")]
     final = final_result(search, list(results))
+    if final is not None and final.unlike:
+        least, most = final.batch_elements
+        found.append(
+            Finding(
+                "batch_size.unlike_batches",
+                "warn",
+                "batches of one size are not alike",
+                f"of those that ran the smallest held {least} numbers, the largest {most}: a larger one takes more",
+                {"batch_size": final.size, "least_elements": least, "most_elements": most},
+                fix="let make_batch return the largest batch that training meets",
+            )
+        )
     gap = fragmentation(final.memory) if final else None
     if gap is not None and gap.large and context.device.id.startswith("cuda"):
         found.append(

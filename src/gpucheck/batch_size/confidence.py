@@ -79,6 +79,8 @@ def confidence(
             doubts.append(f"memory strays up to {off * 100:.0f} % from growing {course}")
     if any(r.outcome == "inconclusive" for r in results):
         doubts.append("a trial was disturbed")
+    if any(r.unlike for r in results):
+        doubts.append("batches of one size differ")
     if any(r.outcome == "suspected" for r in results):
         doubts.append("what failed may be something else than memory")
     if default_malloc is not None and (default_malloc.peak_bytes or 0) > budget:

@@ -78,8 +78,15 @@ class Result:
     loss: str | None = None
     memory: dict[str, Any] = field(default_factory=dict)
     resumed: bool = False
+    # The fewest and the most numbers in one of its batches.
+    batch_elements: tuple[int, ...] = ()
     asked_bytes: int | None = None
     reached_bytes: int | None = None
+
+    @property
+    def unlike(self) -> bool:
+        """Whether its batches were not all as large, though of one size."""
+        return len(set(self.batch_elements)) > 1
 
     @property
     def later_s(self) -> tuple[float, ...]:

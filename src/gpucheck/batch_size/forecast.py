@@ -69,10 +69,10 @@ class Forecast:
     ) -> int | None:
         """The largest size at which what is needed fits into `left_s`, a child's start taking `start_s`; None: any.
 
-        What is needed is taken to last `reserve` times what is forecast. `hopeful` is for a trial that may be lost:
-        its steps may be as fast as the fastest that was seen, and time may grow by less than the size.
+        What is needed is taken to last `reserve` times what the slowest later step suggests. `hopeful` is for a trial
+        that may be lost: its steps may be as fast as the fastest, and time may grow by less than the size.
         """
-        timed = self._timed(min if hopeful else statistics.median)
+        timed = self._timed(min if hopeful else max)
         if not timed or timed[-1][1] <= 0:
             return None
         size, seconds = timed[-1]

@@ -197,6 +197,8 @@ class Hunt:
         closed = self.search.limited_by
         if closed == "safety" and self.time.short:  # there a confirmation ends the search, wherever it is
             closed = None
+        if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.records):
+            closed = None  # what failed is larger than one that had no time
         self.limited_by = closed if attempt is None and closed is not None else "time"
 
     def _next(self) -> Attempt | None:
@@ -288,6 +290,7 @@ class Hunt:
         """An end that says nothing about the size."""
         if result.outcome == "user-error":
             best = self.search.best
+            result = self.single or result
             raise ends.users_error(result, self.runner.setup, self.axis, passed=best.size if best else None)
         self.limited_by = result.outcome
         if result.outcome == "device-broken":

@@ -306,8 +306,8 @@ def _as_json(setup: Setup) -> dict[str, Any]:
 def _figures(answer: Mapping[str, Any]) -> dict[str, Any]:
     held = ("state_bytes", "gradient_bytes", "optimizer_bytes", "kept_bytes")
     names = ("peak_bytes", "compute_peak_bytes", "retries", *held, "loss", "memory")
-    lists = ("steps_s", "started_monotonic_s")
-    return {name: answer[name] for name in names} | {name: tuple(answer[name]) for name in lists}
+    lists = ("steps_s", "started_monotonic_s", "batch_elements")
+    return {name: answer[name] for name in names} | {name: tuple(answer.get(name, ())) for name in lists}
 
 
 def _at_once(asked: int | None, reached: int | None, budget: int) -> str | None:

@@ -46,6 +46,8 @@ Json = dict[str, Any]
 STEADY_STEPS = 2
 # A third step where the second took less than this: free, and closer to the steady state.
 CHEAP_STEP_S = 0.25
+# Where batches of one size differ (sequences of any length), so many of them are run: a longer one may be among them.
+UNLIKE_STEPS = 8
 # A driver gives an ended process's memory back within moments; less than this missing is noise.
 SETTLE_S = 10.0
 SETTLED_BYTES = 64 * MIB
@@ -199,6 +201,7 @@ class Session:
         times: list[float] = []
         starts: list[float] = []
         retries: list[int] = []
+        elements: list[int] = []
         swapped = swapped_bytes()
         moved = self._moved()
         # The trial before may have left gradients; a process that starts anew has none.
@@ -207,10 +210,10 @@ class Session:
         gc.collect()
         self.gauge.begin()
         try:
-            while len(times) < steps or (len(times) == steps and times[-1] < CHEAP_STEP_S):
+            while _goes_on(times, steps, unlike=len(set(elements)) > 1):
                 retried = self.gauge.retries()
                 starts.append(time.monotonic())
-                times.append(self._step(size, evaluating))
+                times.append(self._step(size, evaluating, elements))
                 retries.append(self.gauge.retries() - retried)
         except GpucheckError as error:
             return {"ok": False, "stage": "step", "error": _told(error)}
@@ -233,14 +236,16 @@ class Session:
             "gradient_bytes": gradient_bytes(workload),
             "optimizer_bytes": optimizer_bytes(workload),
             "kept_bytes": self.gauge.kept(workload.state_bytes),
+            "batch_elements": [min(elements), max(elements)],
             "loss": workload.loss_text,
             "memory": to_json(self.gauge.figures()),
         }
 
-    def _step(self, size: int, evaluating: bool) -> float:
+    def _step(self, size: int, evaluating: bool, elements: list[int]) -> float:
         """One step, timed to the end of the device's work. The batch is made anew, as a loader does."""
         started = time.perf_counter()
         batch = self.workload.make_batch(size)
+        elements.append(batch.elements)
         if evaluating:
             evaluate(self.workload, batch)
         else:
@@ -264,6 +269,12 @@ class Session:
         before, self._idle_outside = self._idle_outside, outside
         self._trials += 1
         return outside - before if self._trials > 2 else 0
+
+
+def _goes_on(times: list[float], steps: int, *, unlike: bool) -> bool:
+    """Whether a trial takes another step after these: as many as were asked for, and one more where that is cheap."""
+    wanted = max(steps, UNLIKE_STEPS) if unlike else steps
+    return len(times) < wanted or (len(times) == steps and times[-1] < CHEAP_STEP_S)
 
 
 def _failure(error: BaseException) -> Json:

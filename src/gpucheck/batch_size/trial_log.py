@@ -173,14 +173,14 @@ def judged_anew(entry: Entry, budget_bytes: int) -> Result | None:
 
     A measured peak is held against the budget of today. What ran out of memory does so with less, and may not with
     more. A confirmation is not taken over: the answer is confirmed in the process that gives it. Nor is a timeout,
-    whose limit may be another today.
+    whose limit may be another today, or a kill whose reason is not known.
     """
     trial = replace(entry.trial, resumed=True)
     if trial.outcome == FITS:
         if trial.peak_bytes is None or trial.peak_bytes <= budget_bytes:
             return replace(trial, purpose="search")
         return replace(trial, purpose="search", outcome="over-budget", reason="above the budget of today")
-    if trial.cut or trial.outcome == "timeout" or trial.outcome not in BOUNDING:
+    if trial.cut or trial.outcome in ("timeout", "killed") or trial.outcome not in BOUNDING:
         return None
     beyond = trial.outcome == "over-budget" and trial.peak_bytes is not None and trial.peak_bytes > budget_bytes
     if beyond or trial.outcome == "size-limit" or budget_bytes <= entry.budget_bytes:

@@ -51,7 +51,7 @@ _FIXES: tuple[tuple[frozenset[str], str], ...] = (
     ),
     (
         frozenset({"applications_clocks_setting"}),
-        "see `nvidia-smi -q -d CLOCK`; `nvidia-smi -rac` and `-rgc` take such settings back",
+        "see `nvidia-smi -q -d CLOCK`; `nvidia-smi -i INDEX -rac` and `-rgc` take such settings back",
     ),
 )
 

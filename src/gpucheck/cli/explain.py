@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.health.explain.command import Pasted
     from gpucheck.report.events import Emit
 
-_FIX = 'give an error text in quotes, an id, or - for standard input: gpucheck explain "CUDA out of memory"'
+_FIX = 'give an error text in quotes or an id, or pipe a log into it: gpucheck explain "CUDA out of memory"'
 _CHUNK = 2**16
 # Windows' shells write UTF-16 where they redirect; the mark at the beginning tells.
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -27,7 +27,8 @@ class ExplainOptions:
     """What to explain."""
 
     text: tuple[str, ...] = option(
-        "An error text, a traceback, a log, or an id; - reads stdin.",
+        "An error text, a traceback, a log, or an id. Without it a pipe or file on standard input is read, with - also "
+        "a terminal.",
         name="TEXT",
         metavar="[TEXT | ID | -]",
         positional=True,
@@ -45,7 +46,8 @@ def explain(common: Common, options: ExplainOptions) -> int:
     list_all = options.list_all
     if list_all and given:
         raise UsageError("--list takes no text", "", "leave one of them out")
-    if not list_all and not given.strip():
+    # Words that are empty are a mistake; no words at all leave the pipe.
+    if not list_all and not given.strip() and (options.text or _is_terminal()):
         raise UsageError("there is nothing to explain", "", _FIX)
 
     def answer(emit: Emit) -> None:
@@ -53,7 +55,7 @@ def explain(common: Common, options: ExplainOptions) -> int:
 
         if list_all:
             command.listing(emit)
-        elif given == "-":
+        elif given in ("", "-"):
             command.explain(_pasted(), emit)
         elif os.path.isfile(given):
             raise UsageError(f"{given!r} is a file", "its name is no error text", f"gpucheck explain - < {given}")
@@ -63,6 +65,11 @@ def explain(common: Common, options: ExplainOptions) -> int:
             command.explain(command.Pasted(given), emit)
 
     return session.run(common, answer)
+
+
+def _is_terminal() -> bool:
+    """Whether nothing can come from standard input but what somebody types."""
+    return sys.stdin is None or sys.stdin.closed or sys.stdin.isatty()
 
 
 def _pasted() -> Pasted:

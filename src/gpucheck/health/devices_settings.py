@@ -87,6 +87,7 @@ def mig_empty(device: Device, facts: Facts) -> Said | None:
     beside = ", and the others go on without it" if others else ""
     message = f"it is in MIG mode and has no instance: no program can use it{beside}"
     fix = (
-        "sudo nvidia-smi -i {uuid} -mig 0 gives the whole card back; sudo nvidia-smi mig -lgip lists instances to make"
+        "sudo nvidia-smi -i {uuid} -mig 0 gives the whole card back; sudo nvidia-smi mig -i {uuid} -lgip lists the "
+        "instances to make"
     )
     return Said("warn", "MIG mode without instances", message, fix, {"mig": True, "instances": []})

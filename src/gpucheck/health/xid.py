@@ -1,7 +1,8 @@
 """NVIDIA's Xid catalogue: what each number in the kernel's log means, and what NVIDIA says to do at once. Pure.
 
-Source: "Analyzing Xid Errors with the Xid Catalog", docs.nvidia.com/deploy/xid-errors, column "Immediate Action", for
-Ampere and newer. Numbers that it calls unused are left out.
+Source: "Analyzing Xid Errors with the Xid Catalog", docs.nvidia.com/deploy/xid-errors, columns "Immediate Action" and
+"Trigger Conditions", for Ampere and newer. Numbers that it calls unused are left out, except a few that older and
+GeForce cards still write, from its list for older GPUs.
 """
 
 from __future__ import annotations
@@ -18,31 +19,56 @@ Blame = Literal["program", "device", "either"]
 class Xid:
     """One number: what it is, NVIDIA's immediate action in its own words, and whom it speaks of.
 
-    `blame` is our reading of the description: a program's mistake, the device or its link, or either of them.
+    `blame` is our reading of the description: a program's mistake, the device or its link, or either of them. `then`
+    is what to do, where it is more than the action's words in `ACTIONS`. `follows` are numbers that bring it about.
     """
 
     number: int
     what: str
     action: str
     blame: Blame
+    then: str = ""
+    follows: tuple[int, ...] = ()
 
+    @property
+    def step(self) -> str:
+        """What to do, in plain words; INDEX stands for the GPU."""
+        return self.then or ACTIONS[self.action]
+
+
+# A reset ends whatever runs on the GPU; NVLink's neighbours have to be reset with it.
+_DRAIN = "take the node out of use first (drain or cordon) and end what runs on the GPU"
+RESET = "sudo nvidia-smi --gpu-reset -i INDEX"
+_RESET_NOW = f"{_DRAIN}; then {RESET}; where that is refused, reboot"
+_SUPPORT = "if it comes back, ask the vendor's support (field diagnostic)"
+_LINKS = (
+    f"{_DRAIN}; `nvidia-smi nvlink -e` shows which link; then reset all GPUs that NVLink joins, together "
+    f"(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot; {_SUPPORT}"
+)
+_SANITIZER = (
+    "compute-sanitizer python … names the kernel and the line (CUDA_LAUNCH_BLOCKING=1 the call); if other programs "
+    "meet "
+    "it on this card too, test the card"
+)
+_CONFIDENTIAL = "it concerns confidential computing alone: look at the set-up of the confidential virtual machine"
 
 # What NVIDIA's words for an action come to.
 ACTIONS = {
-    "IGNORE": "nothing",
-    "RESTART_APP": "start the program again",
-    "RESET_GPU": "sudo nvidia-smi --gpu-reset -i INDEX, with nothing running on it; else reboot",
-    "RESTART_BM": "reboot the machine",
+    "IGNORE": "nothing has to be done at once",
+    "RESTART_APP": f"start the program again; {_SUPPORT}",
+    "RESET_GPU": f"{_RESET_NOW}; {_SUPPORT}",
+    "RESTART_BM": f"{_DRAIN}; then reboot the machine",
     "RESTART_VM": "restart the virtual machine",
     "UPDATE_SWFW": "update the driver and the firmware",
     "CHECK_MECHANICALS": "check the power connectors of the card",
     "CHECK_UVM": "look at the messages of nvidia_uvm beside it in the kernel's log",
     "CONTACT_SUPPORT": "ask the vendor's support",
-    "WORKFLOW_XID_45": "follow the other Xid beside it; alone it means that a program was ended",
-    "WORKFLOW_XID_48": "reset the GPU or reboot; if it comes back, run the vendor's field diagnostic",
-    "WORKFLOW_NVLINK_ERR": "reset the GPUs or reboot; `nvidia-smi nvlink -e` shows which link",
-    "WORKFLOW_NVLINK5_ERR": "reset the GPUs or reboot; `nvidia-smi nvlink -e` shows which link",
-    "XID_154": "do what the message itself says: it sums up the other Xid",
+    "WORKFLOW_XID_45": "nothing for itself: follow the other Xid beside it; alone it means that a program was ended",
+    "WORKFLOW_XID_48": f"{_RESET_NOW}; {_SUPPORT}",
+    "WORKFLOW_NVLINK_ERR": _LINKS,
+    "WORKFLOW_NVLINK5_ERR": _LINKS,
+    "XID_154": f"do what the message itself says behind 'to': it sums up the other Xid. For a reset: {_RESET_NOW}",
+    "NONE": f"NVIDIA's catalogue names no action for it; {_SUPPORT}",
 }
 
 
@@ -53,58 +79,241 @@ def _rows(numbers: tuple[int, ...], what: str, action: str, blame: Blame) -> tup
 _COPY_ENGINES = (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136))
 _VIDEO = (60, 68, 82, 83, 84, 86, 88, 89, *range(96, 106), 139)
 
+# A program that ran into an error ends by 43, and the driver cleans up after it by 45: other numbers are the cause.
+_FAULTS = (
+    *(8, 11, 13, 25, 31, 32, 46, 48, 62, 64, 69, 74, 79, 94, 95, 109, 119, 120, 136, 140, *range(143, 151)),
+    *(155, 158, 167, 169, 173),
+)
+_MEMORY_FAULTS = (48, 94, 95, 140)
+
 CATALOGUE: tuple[Xid, ...] = (
     Xid(8, "the GPU stopped processing", "RESTART_APP", "either"),
     Xid(11, "invalid or corrupted push buffer stream", "RESTART_APP", "program"),
-    Xid(13, "graphics engine exception, mostly an array index out of bounds", "RESTART_APP", "program"),
+    Xid(
+        13,
+        "graphics engine exception, mostly an array index out of bounds",
+        "RESTART_APP",
+        "program",
+        f"start the program again; {_SANITIZER}",
+    ),
+    Xid(14, "a fake error that somebody injected", "IGNORE", "either"),
     Xid(25, "invalid or illegal push buffer stream", "RESTART_APP", "program"),
-    Xid(31, "GPU memory page fault, mostly an illegal address in the program", "RESTART_APP", "program"),
-    Xid(32, "invalid or corrupted push buffer stream, mostly the quality of the PCIe link", "RESTART_APP", "device"),
+    Xid(
+        31,
+        "GPU memory page fault, mostly an illegal address in the program",
+        "RESTART_APP",
+        "program",
+        f"start the program again; {_SANITIZER}",
+    ),
+    Xid(
+        32,
+        "invalid or corrupted push buffer stream, mostly the quality of the PCIe link",
+        "RESTART_APP",
+        "device",
+        "start the program again; if it comes back, sudo dmesg | grep -i -e aer -e pcie, reseat the card, leave out "
+        "the "
+        "riser",
+    ),
     Xid(37, "driver firmware error", "IGNORE", "either"),
     Xid(38, "driver firmware error", "IGNORE", "either"),
     *_rows(_COPY_ENGINES, "copy engine exception", "RESTART_APP", "either"),
-    Xid(43, "the GPU stopped processing: the program hit a fault that software raised", "IGNORE", "program"),
+    Xid(
+        43,
+        "the GPU stopped processing: the program hit a fault that software raised",
+        "IGNORE",
+        "program",
+        "nothing on the GPU, which is well: the program failed. " + _SANITIZER,
+        _FAULTS,
+    ),
     Xid(44, "graphics engine fault during a context switch", "IGNORE", "either"),
-    Xid(45, "preemptive clean-up after an earlier error, or after the program was ended", "WORKFLOW_XID_45", "either"),
+    Xid(
+        45,
+        "preemptive clean-up after an earlier error, or after the program was ended",
+        "WORKFLOW_XID_45",
+        "either",
+        follows=(*_FAULTS, 43, 63, 171, 172),
+    ),
     Xid(46, "the GPU stopped processing and timed out", "RESET_GPU", "device"),
-    Xid(48, "double bit ECC error: memory that could not be corrected", "WORKFLOW_XID_48", "device"),
+    Xid(
+        48,
+        "double bit ECC error: memory that could not be corrected",
+        "WORKFLOW_XID_48",
+        "device",
+        f"{_RESET_NOW}; nvidia-smi -q -d ECC,ROW_REMAPPER shows whether a row was remapped, or the SRAM threshold "
+        "exceeded: then, or if it comes back, have the card serviced",
+    ),
     Xid(54, "the card's auxiliary power is not connected", "CHECK_MECHANICALS", "device"),
     *_rows(_VIDEO, "video, JPEG or optical flow engine exception", "RESTART_APP", "either"),
     Xid(62, "the internal micro-controller halted", "RESET_GPU", "device"),
-    Xid(63, "a memory row was remapped or a page retired", "IGNORE", "device"),
-    Xid(64, "a memory row could not be remapped", "RESET_GPU", "device"),
+    Xid(
+        63,
+        "a memory row was remapped or a page retired",
+        "IGNORE",
+        "device",
+        f"nothing at once; it takes effect at the next reset of the GPU. When its work is done: {_RESET_NOW}",
+        _MEMORY_FAULTS,
+    ),
+    Xid(
+        64,
+        "a memory row could not be remapped",
+        "RESET_GPU",
+        "device",
+        f"{_RESET_NOW}; nvidia-smi -q -d ROW_REMAPPER: where it says that remapping failed, have the card replaced",
+    ),
     Xid(66, "illegal access by the driver", "IGNORE", "either"),
     Xid(67, "illegal access by the driver", "IGNORE", "either"),
     Xid(69, "graphics engine class error", "RESTART_APP", "program"),
     Xid(74, "NVLink error", "WORKFLOW_NVLINK_ERR", "device"),
     Xid(78, "a virtual GPU could not start", "UPDATE_SWFW", "device"),
-    Xid(79, "the GPU has fallen off the bus", "RESTART_BM", "device"),
+    Xid(
+        79,
+        "the GPU has fallen off the bus",
+        "RESTART_BM",
+        "device",
+        f"{_DRAIN}; power the machine off and on (a reboot may not bring it back); then check power, heat, seat and "
+        "riser of the card; " + _SUPPORT,
+    ),
     Xid(80, "corrupted data were sent to the GPU", "RESTART_APP", "either"),
     Xid(92, "high rate of corrected memory errors", "IGNORE", "device"),
     Xid(93, "the wear limit of the card's configuration memory was exceeded", "IGNORE", "device"),
-    Xid(94, "contained memory error: one program was hit", "RESTART_APP", "device"),
+    Xid(
+        94,
+        "contained memory error: one program was hit",
+        "RESTART_APP",
+        "device",
+        "start the program that was hit again; the others go on. Reset the GPU when convenient: when its work is done, "
+        + RESET,
+    ),
     Xid(95, "uncontained memory error: every program on the GPU is in doubt", "RESET_GPU", "device"),
+    Xid(106, "a test message of the management bus", "IGNORE", "either"),
+    Xid(107, "a test message of the management bus", "IGNORE", "either"),
     Xid(109, "context switch timeout", "RESET_GPU", "either"),
-    Xid(110, "security fault", "RESET_GPU", "device"),
-    Xid(119, "the GPU's system processor did not answer (GSP RPC timeout)", "RESET_GPU", "device"),
-    Xid(120, "error in the GPU's system processor (GSP)", "RESET_GPU", "device"),
-    Xid(121, "corrected errors on the link between GPU and Grace CPU", "IGNORE", "device"),
+    Xid(
+        110,
+        "security fault",
+        "RESET_GPU",
+        "device",
+        f"{_DRAIN}; then power the machine off and on, and undo recent changes of its hardware; {_SUPPORT}",
+    ),
+    Xid(
+        119,
+        "the GPU's system processor did not answer (GSP RPC timeout)",
+        "RESET_GPU",
+        "device",
+        f"{_RESET_NOW}; if it comes back, power off and on, then update the driver",
+    ),
+    Xid(
+        120,
+        "error in the GPU's system processor (GSP)",
+        "RESET_GPU",
+        "device",
+        f"{_RESET_NOW}; if it comes back, power off and on, then update the driver",
+    ),
+    Xid(
+        121,
+        "corrected errors on the link between GPU and Grace CPU",
+        "IGNORE",
+        "device",
+        "nothing at once; a reset of the GPU in the next service window trains the link again",
+    ),
     Xid(136, "NVLink training failed", "RESET_GPU", "device"),
-    Xid(137, "NVLink privilege error, mostly an illegal address on another GPU", "IGNORE", "program"),
+    Xid(
+        137,
+        "NVLink privilege error, mostly an illegal address on another GPU",
+        "IGNORE",
+        "program",
+        "nothing on the GPU: mostly the program's mistake. " + _SANITIZER,
+    ),
     Xid(140, "memory error that could not be corrected and escaped retirement", "RESET_GPU", "device"),
     Xid(141, "CUDA fast path error", "IGNORE", "either"),
     Xid(142, "video encoder exception", "CONTACT_SUPPORT", "either"),
     Xid(143, "the GPU could not be initialised", "RESET_GPU", "device"),
     *_rows(tuple(range(144, 151)), "NVLink error", "WORKFLOW_NVLINK5_ERR", "device"),
     Xid(151, "key rotation error of confidential computing", "RESTART_VM", "either"),
-    Xid(154, "the GPU's recovery action changed", "XID_154", "device"),
-    Xid(155, "an NVLink went down", "RESET_GPU", "device"),
+    Xid(152, "error in the address translation of the deep learning accelerator", "IGNORE", "either"),
+    Xid(153, "timeout of the deep learning accelerator", "IGNORE", "either"),
+    Xid(154, "the GPU's recovery action changed", "XID_154", "device", follows=(*_FAULTS, 43, 45, 63)),
+    Xid(155, "an NVLink went down", "RESET_GPU", "device", _LINKS),
     Xid(156, "a part of the GPU was retired", "RESET_GPU", "device"),
     Xid(157, "a part of the GPU could not be retired", "IGNORE", "device"),
     Xid(158, "fatal timeout of the GPU", "RESET_GPU", "device"),
     Xid(159, "error on the link between GPU and Grace CPU", "CHECK_UVM", "device"),
     Xid(160, "a memory channel was retired", "IGNORE", "device"),
     Xid(161, "a memory channel could not be retired", "IGNORE", "device"),
+    Xid(162, "power smoothing works again", "NONE", "device", "nothing has to be done"),
+    Xid(
+        163,
+        "power smoothing was switched off",
+        "NONE",
+        "device",
+        "no reset is required; where power smoothing is wanted, find what made the card hot; after a timeout reload "
+        "the "
+        "driver or reset the GPU when its work is done",
+    ),
+    Xid(
+        164,
+        "the parts that smooth power will soon be worn out",
+        "NONE",
+        "device",
+        "watch the swings of the node's power; plan to replace the GPU where smoothing is needed",
+    ),
+    Xid(
+        165,
+        "the parts that smooth power are worn out",
+        "NONE",
+        "device",
+        "replace the GPU where the power supply cannot take its swings; it computes on",
+    ),
+    Xid(166, "traffic on an NVLink that was not yet set up for encryption", "NONE", "either", _CONFIDENTIAL),
+    Xid(
+        167,
+        "fatal timeout of the PCIe link",
+        "NONE",
+        "device",
+        f"{_DRAIN}; sudo dmesg | grep -i -e aer -e pcie; power the machine off and on, reseat the card; {_SUPPORT}",
+    ),
+    Xid(
+        168,
+        "less GPU memory: errors in the region that the driver protects",
+        "NONE",
+        "device",
+        "switch ECC on (sudo nvidia-smi -i INDEX -e 1, then reboot), so that faulty rows can be remapped; or boot "
+        "again",
+    ),
+    Xid(169, "the security micro-controller halted", "NONE", "device", f"{_RESET_NOW}; {_SUPPORT}"),
+    Xid(170, "interrupt of an NVLink in confidential computing", "NONE", "either", _CONFIDENTIAL),
+    Xid(
+        171,
+        "details of Xid 48: uncorrectable error in the GPU's DRAM",
+        "NONE",
+        "device",
+        f"as for Xid 48, which it accompanies: {_RESET_NOW}",
+        (48,),
+    ),
+    Xid(
+        172,
+        "details of Xid 48: uncorrectable error in the GPU's SRAM",
+        "NONE",
+        "device",
+        f"as for Xid 48, which it accompanies: {_RESET_NOW}; nvidia-smi -q -d ECC shows whether the SRAM threshold was "
+        "exceeded: then have the card serviced",
+        (48,),
+    ),
+    Xid(173, "the link between GPU and Grace CPU failed", "NONE", "device", f"{_DRAIN}; then reboot; {_SUPPORT}"),
 )
 
-BY_NUMBER = {one.number: one for one in CATALOGUE}
+# Numbers that the catalogue for Ampere and newer calls unused, and that older or GeForce cards write.
+OLDER: tuple[Xid, ...] = (
+    Xid(16, "the display engine hung", "NONE", "either"),
+    Xid(56, "display engine error", "NONE", "either"),
+    Xid(57, "the link to the video memory could not be set up", "NONE", "device"),
+    Xid(58, "the link to the video memory is unstable", "NONE", "device"),
+    Xid(59, "error of the internal micro-controller", "NONE", "device"),
+    Xid(61, "breakpoint or warning of the internal micro-controller", "NONE", "device"),
+    *_rows((47, 65, 73), "video encoder exception", "NONE", "either"),
+    Xid(81, "error of the VGA part", "NONE", "either"),
+    *_rows((122, 123, 124), "the card's flash memory could not be accessed", "NONE", "device"),
+    Xid(125, "error in the card's configuration memory", "NONE", "device"),
+)
+
+BY_NUMBER = {one.number: one for one in (*CATALOGUE, *OLDER)}

@@ -34,7 +34,9 @@ def blocks(report: Report) -> list[Block]:
 
 def _answer(matches: list[dict[str, Any]]) -> list[Block]:
     first, *others = matches
-    laid_out: list[Block] = [Line(f"{first['title']} ({first['id']})", "bold"), Line(first["meaning"])]
+    laid_out: list[Block] = [Line(f"{first['title']} ({first['id']})", "bold")]
+    # A sentence and a step that are made of the text's own numbers need no general words beside them.
+    laid_out += [Line(text) for text in (first["says"], "" if first["specific"] else first["meaning"]) if text]
     laid_out.append(Line(f"how sure: {_certainty(first)}"))
     laid_out += _commands(first["then"])
     if first["conditions"]:
@@ -52,8 +54,9 @@ def _answer(matches: list[dict[str, Any]]) -> list[Block]:
 def _certainty(match: dict[str, Any]) -> str:
     if match["cut"]:
         return "a part of the text is missing"
-    symptom = "; what caused it is not in the text" if match["symptom"] else ""
-    return _SURE[match["certainty"]] + symptom
+    if match["doubt"]:
+        return f"a guess: {match['doubt']}"
+    return "what caused it is not in the text" if match["symptom"] else _SURE[match["certainty"]]
 
 
 def _page(page: dict[str, Any]) -> list[Block]:

@@ -22,6 +22,11 @@ class Batch:
     keywords: dict[str, Any] = field(default_factory=dict)
     reference: Any = None
 
+    @property
+    def elements(self) -> int:
+        """How many numbers its tensors hold."""
+        return sum(tensor.numel() for tensor in _tensors([self.arguments, self.keywords, self.reference]))
+
 
 def random_batches(
     model: nn.Module, inputs: tuple[Input, ...], target: Target, device: torch.device, dtype: str | None, recipe: Recipe

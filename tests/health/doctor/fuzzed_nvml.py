@@ -153,7 +153,7 @@ HEALTHY: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetGpuFabricInfoV": _fabric,
     "nvmlDeviceGetGpuFabricInfo": _fabric,
 }
-OF_THE_SYSTEM = tuple(name for name in HEALTHY if "Device" not in name or name.endswith("Count"))
+OF_THE_SYSTEM = tuple(name for name in HEALTHY if "Device" not in name or name == "nvmlDeviceGetCount")
 
 
 @dataclass

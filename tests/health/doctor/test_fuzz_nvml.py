@@ -127,6 +127,11 @@ def read(module: FuzzedNvml, *, links: bool) -> Facts:
     return inventory.join(nvml_read(module, links=links), CUDA, AROUND, {})
 
 
+def sampler_of(module: FuzzedNvml, uuid: str) -> nvml_sampler.Sampler:
+    handle, of_card = nvml_sampler.find(module, uuid)
+    return nvml_sampler.Sampler(module, handle, of_card=of_card)
+
+
 def loaded(module: FuzzedNvml, facts: Facts) -> Load:
     """A few readings of each card, as its sampling child takes them."""
     samples: dict[str, list[dict[str, Any]]] = {}
@@ -136,7 +141,7 @@ def loaded(module: FuzzedNvml, facts: Facts) -> Load:
         try:
             if nvml.start(module)["code"]:
                 raise Refused("NVML does not start")
-            sampler = nvml_sampler.Sampler(module, nvml_sampler.find(module, uuid))
+            sampler = sampler_of(module, uuid)
             samples[name] = [wired({**sampler.sample(), "at_s": 10.0 + number / 4}) for number in range(4)]
         except Cut:
             unseen[name] = "the process that samples NVML ended early"

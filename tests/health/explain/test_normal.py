@@ -48,9 +48,9 @@ def test_the_two_forms_are_of_the_same_characters_and_know_their_lines() -> None
     for _ in range(500):
         pasted = "".join(chance.choice(letters) for _ in range(chance.randrange(80)))
         normal = normalise(pasted)
-        assert normal.spaced.replace(" ", "") == normal.solid
+        assert "".join(normal.spaced.split()) == normal.solid
         for offset, letter in enumerate(normal.spaced):
-            if letter != " ":
+            if letter not in " \n":
                 at = normal.solid_offset(offset)
                 assert normal.solid[at] == letter
                 line = normal.line_at(at)

@@ -19,7 +19,7 @@ from gpucheck.health.explain.pattern import compiled, is_cut
         (r"\S+ (A|B)? C", r"\S{1,200}?(a|b)?c"),
         (r"x{2,3} y", "x{2,3}y"),
         (r"(?:a b)(?!\d)", r"(?:ab)(?!\d)"),
-        (r"\bXid \d+", r"\bxid ?\d{1,200}?"),
+        (r"\bXid \d+", r"\bxid\s?\d{1,200}?"),
     ],
 )
 def test_what_a_pattern_becomes(source: str, made: str) -> None:

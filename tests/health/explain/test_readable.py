@@ -8,7 +8,7 @@ import pytest
 from gpucheck.health.explain.readable import readable
 from gpucheck.health.explain.table import OF_CONDITIONS, TEXTS
 
-PATTERNS = [(pattern, one.number) for one in (*TEXTS, *OF_CONDITIONS) for pattern in one.patterns]
+PATTERNS = [(pattern, one.number) for one in (*TEXTS, *OF_CONDITIONS) for pattern in (*one.patterns, *one.common)]
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ CONDITIONS: tuple[Condition, ...] = (
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
         judge=_absent("rejected"),
-        texts=(r"Key was rejected by service", r"Loading of (?:unsigned )?module.* rejected"),
+        texts=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
     ),
     Condition(
         id="driver.secure_boot",

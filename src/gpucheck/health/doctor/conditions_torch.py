@@ -239,7 +239,10 @@ CONDITIONS: tuple[Condition, ...] = (
         settle="the import works with LD_LIBRARY_PATH unset",
         fix="unset LD_LIBRARY_PATH",
         judge=_undefined_symbol,
-        texts=(r"undefined symbol: \w+", r"__nvJitLink\w+"),
+        texts=(
+            r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*",
+            r"__nvJitLink\w+",
+        ),
         source="pytorch issues 111469, 131312 and 134929",
     ),
     Condition(
@@ -274,7 +277,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="The import raises: parts of torch are missing, damaged or of another version than the rest.",
         fix="reinstall torch in a fresh environment",
         judge=_import_broken,
-        texts=(r"ImportError: lib\w+\.so[\d.]*: cannot open shared object file",),
+        texts=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
     ),
     Condition(
         id="torch.cpu_build",

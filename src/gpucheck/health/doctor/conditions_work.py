@@ -69,7 +69,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="Work is there, nothing is said to hold the clock, and it does not rise. A clock that was locked looks "
         "so.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
-        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; a lock of the clock goes with `sudo nvidia-smi --reset-gpu-clocks`",
+        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; a lock of the clock goes with `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
         judge=taken_over("devices.low_clock"),
         source="a choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains",
     ),
@@ -92,7 +92,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="a setting holds a working card's clock",
         meaning="Somebody set application clocks, a display clock or sync boost.",
-        fix="sudo nvidia-smi --reset-applications-clocks",
+        fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
         judge=taken_over("devices.clock_setting"),
         source="NVML, nvmlClocksEventReasons 0x2, 0x10 and 0x100",
     ),
@@ -146,7 +146,8 @@ CONDITIONS: tuple[Condition, ...] = (
         title="a card is in MIG mode and has no instance",
         meaning="In MIG mode programs use instances, and there is none: the card is not there for anybody. The others "
         "of the machine go on.",
-        fix="sudo nvidia-smi mig -cgi 0 -C to make an instance; or sudo nvidia-smi -mig 0 to use the whole card",
+        fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C to make an instance; or sudo nvidia-smi -i INDEX -mig 0 to use the "
+        "whole card",
         judge=taken_over("devices.mig_empty"),
         source="NVIDIA Multi-Instance GPU User Guide",
     ),
@@ -179,7 +180,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="application clocks are below the card's own",
         meaning="Somebody set them: under load the clock goes no higher.",
-        fix="sudo nvidia-smi --reset-applications-clocks",
+        fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
         judge=taken_over("devices.application_clocks"),
         source="NVML, nvmlDeviceGetApplicationsClock and nvmlDeviceGetDefaultApplicationsClock",
     ),

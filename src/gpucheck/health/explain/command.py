@@ -11,6 +11,7 @@ from gpucheck import naming
 from gpucheck.errors import UsageError
 from gpucheck.health.doctor.catalogue import CONDITIONS
 from gpucheck.health.doctor.condition import Condition
+from gpucheck.health.explain import figures
 from gpucheck.health.explain.match import Match, find
 from gpucheck.health.explain.page import PAGES, Page
 from gpucheck.health.explain.readable import readable
@@ -77,37 +78,50 @@ def explain(pasted: Pasted, emit: Emit) -> None:
     if pasted.cut_from_bytes is not None:
         emit(Notice(f"{_in_mib(pasted.cut_from_bytes)} were given: the last {_in_mib(MOST_BYTES)} were read"))
     matches = find(pasted.text, TEXTS, OF_CONDITIONS)
+    told = [_told(match) for match in matches]
     emit(
         Answered(
             "explain",
             {
                 "characters": len(pasted.text),
                 "cut_from_bytes": pasted.cut_from_bytes,
-                "matches": [_told(match) for match in matches],
+                "matches": told,
             },
         )
     )
     if not matches:
         emit(Judged(_unknown(pasted.text)))
-    for match in matches[:1]:
-        evidence = {"text": match.text.id, "certainty": match.certainty, "conditions": list(match.conditions)}
-        emit(Judged(Finding("explain.text", "info", match.text.title, match.text.meaning, evidence, match.text.then)))
+    for match in told[:1]:
+        evidence = {"text": match["id"], **{key: match[key] for key in ("certainty", "conditions", "numbers")}}
+        meaning = " ".join(filter(None, (match["says"], match["meaning"])))
+        emit(Judged(Finding("explain.text", "info", match["title"], meaning, evidence, match["then"])))
 
 
 def _told(match: Match) -> dict[str, Any]:
     text = match.text
+    read = figures.read(text.id, match.said, match.around)
     return {
         "id": text.id,
         "title": text.title,
         "meaning": text.meaning,
         "certainty": match.certainty,
-        "then": text.then,
+        "then": read.then or _at_device(text.then, read.numbers),
+        "says": read.says,
+        # Whether the step is made of the text's own numbers.
+        "specific": bool(read.then),
+        "numbers": read.numbers,
         "conditions": list(match.conditions),
         "source": text.source,
         "line": match.line,
         "symptom": text.symptom,
         "cut": match.cut,
+        "doubt": match.doubt,
     }
+
+
+def _at_device(then: str, numbers: dict[str, Any]) -> str:
+    """A step with the GPU's address in place of INDEX: nvidia-smi -i takes both, and this cannot hit another GPU."""
+    return re.sub(r"-i INDEX(?![,\w])", f"-i {numbers['bus']}", then) if "bus" in numbers else then
 
 
 def _unknown(text: str) -> Finding:
@@ -121,7 +135,8 @@ def _unknown(text: str) -> Finding:
         "this text is not known",
         told,
         {"texts": len(TEXTS) + len(OF_CONDITIONS)},
-        "gpucheck doctor looks at the machine itself, gpucheck smoke at what torch does on it",
+        "paste more of it, the lines before the error too; on the machine where it happened gpucheck doctor looks at "
+        "the driver and torch, gpucheck smoke at what torch does",
     )
 
 
@@ -149,7 +164,7 @@ def _page_of(one: Text | Condition | Page) -> dict[str, Any]:
             "meaning": one.meaning,
             "then": one.then,
             "certainty": one.certainty,
-            "texts": _readable(one.patterns, one.number),
+            "texts": _readable((*one.patterns, *one.common), one.number),
             "source": one.source,
         }
     return {

@@ -14,8 +14,51 @@ QUOTES = "'\"`´‘’“”"
 # How much of a line a `.*` may skip: without line ends it would reach through the whole text.
 _MOST = 200
 _QUANTIFIER = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\??")
-# A text that was cut is recognised by this much of a pattern that is plain words, and by no fewer characters.
+# A text that was cut is known by this much of a pattern that is plain words, and by no fewer characters of its own.
 CUT_SHARE, CUT_CHARACTERS = 0.5, 14
+# What programs of every kind print: the system's errors (strerror, strsignal), the loader's, the shell's, Python's and
+# the compilers'. A text that was cut is known by what is left beside these.
+_COMMON = (
+    (
+        "no such file or directory|no such process|no such device|permission denied|operation not permitted|"
+        "operation not supported|input/output error|resource temporarily unavailable|cannot allocate memory|"
+        "device or resource busy|file exists|not a directory|is a directory|invalid argument|too many open files|"
+        "no space left on device|read-only file system|broken pipe|address already in use|"
+        "cannot assign requested address|"
+        "network is unreachable|connection reset by peer|connection refused|connection timed out|"
+        "connection closed by peer|"
+        "connection was likely closed|connection aborted|no route to host|host is down|timed out|file too short|"
+        "protocol error|out of memory|not enough memory|core dumped|segmentation fault|bus error|illegal instruction|"
+        "aborted|killed|terminated|cannot open shared object file|failed to map segment from shared object|"
+        "undefined symbol|symbol lookup error|invalid elf header|wrong elf class|version not found|command not found|"
+        "the specified module could not be found|the specified procedure could not be found|dll load failed|"
+        "while importing|could not load library|no module named|cannot import name|has no attribute|object has no|"
+        "most likely due to a circular import|is not defined|is not a package|not found|does not exist|not available|"
+        "is not available|is not supported|not supported|not implemented|unable to open|cannot open|failed to open|"
+        "failed to load|failed to initialize|could not be found|cannot be used|cannot be found|fatal error|"
+        "internal error|"
+        "internal assert failed|initialization error|initialization failed|unknown error|unexpected error|"
+        "unspecified error|error code|exit code|exited with code|with exit code|returned non-zero exit status|"
+        "exited unexpectedly|terminate called after throwing an instance of|traceback|most recent call last|"
+        "exception|warning|runtimeerror|valueerror|importerror|modulenotfounderror|oserror|attributeerror|typeerror|"
+        "assertionerror|notimplementederror|keyerror|indexerror|memoryerror|error|failed|"
+        "oci runtime create failed|error response from daemon|environment variable is not set|"
+        "in the current installation|on this machine|on your system|please|trying to|tried to allocate|"
+        "unable to allocate|"
+        "out of bounds|out of range|invalid value|wrong version|is too old|is not installed|not installed|"
+        "in this system|package is deprecated|invalid device|cuda error|cuda driver error|hip error"
+    )
+    .replace(" ", "")
+    .split("|")
+)
+# And one of these has to be in that: words of GPUs, of torch and of what stands beside them.
+_PARTICULAR = re.compile(
+    "cuda|cudnn|cublas|cusolver|cusparse|cufft|nccl|nvidia|nvml|nvrm|nvlink|gpu|torch|tensor|triton|nvrtc|ptx|"
+    "sm_|xformers|flashattn|flashattention|bitsandbytes|dataloader|rocm|mps|xpu|kernelimage|illegalmemor|emoryaccess|"
+    "misalignedaddress|launchfail|deviceside|capturing|thebus|findaneng|dtype|scalartype|sharedmemory|"
+    "inductor|dynamo|scaled_dot|collective|watchdog|bf16|fp16|bfloat16|srcindex|kvcache|executionplan|cpuallocator|"
+    "configurationargument|resourcehandle|unsupportedtoolchain|multinomial|forkedsub"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +83,7 @@ def compiled(source: str) -> Pattern:
     by_word = r"\b" in source or "^" in source.replace("[^", "") or "$" in source
     parts = list(_tokens(source, by_word=by_word))
     runs = _runs(parts)
-    regex = re.compile("".join(f"{text}{repeated}" for text, repeated in parts))
+    regex = re.compile("".join(f"{text}{repeated}" for text, repeated in parts), re.DOTALL | re.MULTILINE)
     return Pattern(
         regex,
         by_word,
@@ -61,7 +104,7 @@ def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
         at = repeated.end() if repeated else at
         if token in (" ", r"\ ", r"\s") or token.removeprefix("\\") in QUOTES:
             if by_word and token.removeprefix("\\") not in QUOTES:
-                found.append((" ", "?"))
+                found.append((r"\s", "?"))
             continue
         found.append((_lower(token), _bounded(repeated.group()) if repeated else ""))
     return found
@@ -107,12 +150,37 @@ def _runs(parts: list[tuple[str, str]]) -> list[tuple[str, bool, bool]]:
 
 
 def is_cut(text: str, pattern: Pattern) -> bool:
-    """Whether the text, without spaces, ends in the midst of the pattern or begins there."""
+    """Whether the text, without spaces, ends in the midst of the pattern or begins there, in words of its own."""
     ends, begins = text[-_MOST:].rstrip(".…"), text[:_MOST].lstrip(".…")
-    return _overlaps(ends, pattern.head) or _overlaps(begins[::-1], pattern.tail[::-1])
+    return _is_begun(ends, pattern.head) or _is_ended(begins, pattern.tail)
 
 
-def _overlaps(text: str, run: str) -> bool:
-    """Whether the text ends with a long part of how `run` begins."""
-    least = max(CUT_CHARACTERS, round(CUT_SHARE * len(run)))
-    return any(text.endswith(run[:length]) for length in range(least, len(run) + 1))
+def _is_begun(text: str, run: str) -> bool:
+    """Whether the text ends with how `run` begins, and with enough of what is its own."""
+    return any(text.endswith(run[:length]) and _is_own(run, slice(0, length)) for length in _lengths(run))
+
+
+def _is_ended(text: str, run: str) -> bool:
+    """Whether the text begins with how `run` ends, and with enough of what is its own."""
+    return any(text.startswith(run[-length:]) and _is_own(run, slice(-length, None)) for length in _lengths(run))
+
+
+def _lengths(run: str) -> range:
+    return range(max(CUT_CHARACTERS, round(CUT_SHARE * len(run))), len(run) + 1)
+
+
+def _is_own(run: str, part: slice) -> bool:
+    """Whether a part of a run says enough that no other program says, and speaks of GPUs or torch there."""
+    return sum(_own(run)[part]) >= CUT_CHARACTERS and _PARTICULAR.search(run[part]) is not None
+
+
+@functools.cache
+def _own(run: str) -> tuple[bool, ...]:
+    """Which characters of a run are a letter or digit of no phrase that every program prints."""
+    own = [letter.isalnum() for letter in run]
+    for phrase in _COMMON:
+        at = run.find(phrase)
+        while at >= 0:
+            own[at : at + len(phrase)] = [False] * len(phrase)
+            at = run.find(phrase, at + 1)
+    return tuple(own)

@@ -51,7 +51,7 @@ class _Reader:
     def _next(self) -> list[str]:
         """What one letter, class or group may be, with how often it comes."""
         is_group = False
-        if self._takes(r"\\[bB]|[\^$]"):
+        if self._takes(r"\\[bBAZ]|[\^$]"):
             return [""]
         if begun := self._takes(r"\((?:\?(?:[:=!]|<[=!]|P<\w+>))?"):
             is_group = True
@@ -61,7 +61,7 @@ class _Reader:
             texts = [self._of_class(letters[1:-1])]
         else:
             one = self._takes(r"\\.|.") or ""
-            texts = [{".": "…", r"\d": _NUMBER, r"\w": "…", r"\s": " ", r"\S": "…"}.get(one, one[-1:])]
+            texts = [{".": "…", r"\d": _NUMBER, r"\w": "…", r"\s": " ", r"\W": " ", r"\S": "…"}.get(one, one[-1:])]
         often = self._takes(r"(?:[?*+]|\{[\d,]+\})\??") or ""
         # What may be left out is left out where it is more than a letter.
         return [""] if is_group and often[:1] in ("?", "*") else texts

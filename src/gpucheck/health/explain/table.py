@@ -11,6 +11,7 @@ from gpucheck.health.explain import (
     texts_libraries,
     texts_log,
     texts_memory,
+    texts_packages,
     texts_start,
     texts_tensors,
 )
@@ -23,6 +24,7 @@ TEXTS: tuple[Text, ...] = (
     *texts_libraries.TEXTS,
     *texts_tensors.TEXTS,
     *texts_data.TEXTS,
+    *texts_packages.TEXTS,
     *texts_install.TEXTS,
     *texts_log.TEXTS,
 )
@@ -33,11 +35,13 @@ def of_condition(condition: Condition) -> Text:
     return Text(
         id=condition.id,
         title=condition.title,
-        patterns=condition.texts,
+        patterns=(),
         meaning=condition.meaning,
         then=f"gpucheck doctor makes sure; where it is so: {condition.fix}" if condition.fix else "gpucheck doctor",
         certainty="hint",
         conditions=(condition.id,),
+        # Conditions are written for a machine that has a GPU: elsewhere their texts may be any program's.
+        common=condition.texts,
         source=condition.source,
     )
 

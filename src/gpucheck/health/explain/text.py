@@ -16,6 +16,10 @@ class Text:
     `conditions` are those of `gpucheck doctor` that bring it about. A `symptom` says that something failed and not
     what: it yields to every text that says more. `source` is where the claim comes from. Rows that differ by a number
     alone share their patterns, which are tried once for all of them: `number` is what the group of that name must hold.
+
+    `common` are patterns that programs of every kind print ("Killed", "Too many open files"): they count where the rest
+    of the paste speaks of GPUs, torch or training, or holds `beside`, read by words. `follows` are ids, or their beginnings, of what brings this about: where one of them is in the paste too, it is told first. `unless` is what makes it
+    somebody else's, wherever in the paste it stands; read by words.
     """
 
     id: str
@@ -28,3 +32,7 @@ class Text:
     symptom: bool = False
     source: str = ""
     number: str = ""
+    common: tuple[str, ...] = ()
+    follows: tuple[str, ...] = ()
+    beside: str = ""
+    unless: str = ""

@@ -10,6 +10,12 @@ _SHM = (
     "df -h /dev/shm"
 )
 
+# What ends a process by a signal, or is told beside that as its cause.
+_ERRORS = ("oom.", "cuda.", "nccl.", "shm.", "loader.", "xid.", "assert.", "import.", "hip.", "cuinit.", "compile.")
+
+# What beside a text of Python's makes it torch's.
+_TORCH = r"\b(py)?torch\b|torch/|dataloader|lightning[._]|accelerate|deepspeed"
+
 TEXTS: tuple[Text, ...] = (
     Text(
         "shm.bus",
@@ -29,22 +35,28 @@ TEXTS: tuple[Text, ...] = (
         "shm.open",
         "shared memory for a tensor could not be made",
         (
-            r"unable to open shared memory object",
-            r"unable to (mmap|resize|allocate) .{0,40}(shared memory|file </torch)",
-            r"unable to write to file </torch_",
+            r"unable to open (file|shared memory object) </?torch_",
+            r"unable to (mmap|resize|allocate) .{0,40}(shared memory|file </?torch)",
+            r"unable to write to file </?torch_",
             r"torch_shm_manager",
-            r"Couldn'?t allocate shared memory segment",
         ),
         "/dev/shm is full or may not be written, or too many files are open: each shared tensor is one.",
         _SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
+        common=(
+            r"unable to open shared memory object",
+            r"Couldn'?t allocate shared memory segment",
+        ),
+        follows=("loader.files",),
     ),
     Text(
         "loader.files",
         "too many files are open",
-        (r"received \d+ items of ancdata", r"\[Errno 24\]", r"Too many open files"),
+        (r"received \d+ items of ancdata",),
         "Every tensor that a worker hands over is a file descriptor until it is freed.",
         "ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         "proof",
+        common=(r"\[Errno 24\]", r"Too many open files"),
+        beside=_TORCH,
     ),
     Text(
         "loader.killed",
@@ -87,59 +99,125 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "process.main",
         "a program starts processes as it is imported",
-        (r"An attempt has been made to start a new process before the current process has finished its",),
+        (),
         "With spawn, as on Windows and macOS, each child imports the main file again.",
         'put the start of the program under `if __name__ == "__main__":`',
         "proof",
+        common=(r"An attempt has been made to start a new process before the current process has finished its",),
+        beside=_TORCH,
     ),
     Text(
         "process.pickle",
         "an object cannot be handed to a child process",
-        (r"Can'?t (pickle|get) local object", r"Can'?t pickle <(function|class)", r"cannot pickle '?[\w.]+'? object"),
+        (r"torch/multiprocessing/reductions?\.py.{0,400}pickle",),
         "With spawn the dataset, collate_fn and hooks have to be pickled: no lambda, no local function, no open file.",
         "move the function to the module's top level",
         "proof",
+        common=(
+            r"Can'?t (pickle|get) local object",
+            r"Can'?t pickle <(function|class)",
+            r"cannot pickle '?[\w.]+'? object",
+        ),
+        beside=_TORCH,
     ),
     Text(
         "process.threads",
         "the system gives no more threads",
-        (
-            messages.NO_THREAD,
-            r"OpenBLAS blas_thread_init: pthread_create failed",
-            r"Resource temporarily unavailable.{0,40}(thread|fork)",
-        ),
+        (),
         "The limit of processes (ulimit -u, a container's pids limit) or memory is reached: every worker starts "
         "threads of its own.",
         "OMP_NUM_THREADS=1 for workers; ulimit -u; docker run --pids-limit",
+        common=(
+            r"OpenBLAS blas_thread_init: pthread_create failed",
+            r"libgomp: Thread creation failed",
+            messages.NO_THREAD,
+            r"Resource temporarily unavailable.{0,40}(thread|fork)",
+        ),
+        beside=_TORCH,
     ),
     Text(
         "crash.segfault",
         "the process crashed in compiled code",
         (
-            r"Segmentation fault \(core dumped\)",
-            r"\bSegmentation fault$",
-            r"Fatal Python error: Segmentation fault",
-            r"Signals\.SIGSEGV|died with SIGSEGV|Signal 11 \(SIGSEGV\)",
-            r"exit ?code:? -11\b",
+            r"Signal 11 \(SIGSEGV\)",
+            r"exitcode ?: ?-11\b",
+            r"Segfault encountered",
+            r"\A\W*(fatal python error: )?(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
+            r"ERROR: Unexpected segmentation fault encountered in worker",
         ),
         "Libraries that do not belong together (extensions built for another torch), or a driver that fails.",
-        "python -X faulthandler … shows the line; then gpucheck smoke",
+        "python -X faulthandler … shows the line; then the same in a fresh environment with torch alone",
         "hint",
         symptom=True,
+        common=(
+            r"return ?code ?[=:]? ?-11\b",
+            r"terminated with signal SIGSEGV",
+            r"Windows fatal exception: access violation",
+            r"Process finished with exit code -1073741819",
+            r"interrupted by signal 11",
+            r"Fatal Python error: Segmentation fault",
+            r"Segmentation fault \(core dumped\)",
+            r"\b(Segmentation fault|segfault)\W*$",
+            r"Segmentation fault: address not mapped",
+            r"Caught signal 11 \(Segmentation fault",
+            r"\b(SIGSEGV|exit code 139|signal 11)\b",
+            r"exit ?code ?:? ?-11\b",
+        ),
+        follows=_ERRORS,
+    ),
+    Text(
+        "crash.abort",
+        "the process ended itself in compiled code (SIGABRT)",
+        (
+            r"Signal 6 \(SIGABRT\)",
+            r"exitcode ?: ?-6\b",
+        ),
+        "A library found something that it cannot go on with, and wrote before that what it was: an exception of C++ "
+        "(`what():`), an assertion, or NCCL's watchdog.",
+        "the lines before the abort name the cause; explain those",
+        "hint",
+        symptom=True,
+        common=(
+            r"terminated with signal SIGABRT",
+            r"return ?code ?[=:]? ?-6\b",
+            r"died with <?(Signals\.)?SIGABRT",
+            r"Aborted \(core dumped\)",
+            r"Fatal Python error: Aborted",
+        ),
+        follows=_ERRORS,
     ),
     Text(
         "crash.bus",
         "the process read memory that is not there",
-        (r"\bBus error( \(core dumped\))?\b|died with SIGBUS|Signal 7 \(SIGBUS\)|exit ?code:? -7\b",),
+        (
+            r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
+            r"\A\W*bus error( \(core dumped\))?\W*\Z",
+        ),
         "Mostly /dev/shm is full; else a memory-mapped file that was cut while it was read.",
         _SHM,
         symptom=True,
+        common=(
+            r"terminated with signal SIGBUS",
+            r"Fatal Python error: Bus error",
+            r"\bBus error \(core dumped\)",
+            r"\bBus error$",
+            r"\bSIGBUS\b",
+            r"(exit|return) ?code ?[=:]? ?-7\b",
+            r"Caught signal 7 \(Bus error",
+        ),
+        follows=_ERRORS,
     ),
     Text(
         "crash.instruction",
         "the processor does not know an instruction of the program",
-        (r"Illegal instruction \(core dumped\)", r"died with SIGILL", r"Signal 4 \(SIGILL\)"),
+        (
+            r"died with <?(Signals\.)?SIGILL",
+            r"Signal 4 \(SIGILL\)",
+            r"exitcode ?: ?-4\b",
+            r"\A\W*illegal instruction( \(core dumped\))?\W*\Z",
+        ),
         "A wheel built for newer processors (AVX2, AVX-512) than this one.",
         "lscpu | grep -i avx; an older or differently built package",
+        common=(r"Illegal instruction( \(core dumped\))",),
     ),
 )

@@ -21,6 +21,19 @@ TEXTS: tuple[Text, ...] = (
             r"is on .{1,12}, but expected .{0,30} to be on",
             r"found two different devices",
             r"Tensor on device \w+ is not on the expected device",
+            r"Placeholder storage has not been allocated on MPS device",
+            r"Expected object of (device type|backend) \w+ but got (device type|backend) \w+",
+            r"Input and (hidden|parameter) tensors are not at the same device",
+            r"arguments are located on different GPUs",
+            r"expected device \w+(:\d)? but got device",
+            r"legacy constructor expects device type",
+            r"argument should be a 1D CPU int64 tensor",
+            r"\(device=.{1,12}\) and weight\(device=.{1,12}\) +must be on the same device",
+            r"Attempted to set the storage of a tensor on device",
+            r"Passed CPU tensor to MPS op",
+            r"(query|q|key|value).{0,40}(must|to) (all )?be on the same device",
+            r"module must have its parameters and buffers on device",
+            r"(tensors|model and input|parameters) .{0,30}on different devices",
         ),
         "One operand was not moved. The message names both devices: the one that is `cpu` is mostly a tensor that was "
         "made in forward() or a buffer that is no registered buffer.",
@@ -30,7 +43,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "tensor.type_mismatch",
         "the input and the weights are of different types or devices",
-        (r"Input type \(.{1,40}\) and (weight|bias) type \(.{1,40}\) should be the same",),
+        (
+            r"Input type \(.{1,40}\) and (weight|bias) type \(.{1,40}\) should be the same",
+            r"Expected object of (type|scalar type|data type) [\w.]+ but (found|got) (type|scalar type|data type)",
+            r"expected type torch\.[\w.]+ but got torch\.[\w.]+",
+        ),
         "torch.cuda.FloatTensor is on the GPU and torch.FloatTensor on the CPU: one of them was not moved. HalfTensor "
         "against FloatTensor is the data type.",
         _TO,
@@ -45,6 +62,13 @@ TEXTS: tuple[Text, ...] = (
             r"(must|to) have the same dtype, but got",
             r"expected m1 and m2 to have the same dtype",
             r"Found dtype \w+ but expected \w+",
+            r"expected (data type|dtype) .{0,30}but got .{0,30}dtype",
+            r"self and mat2 must have the same dtype",
+            r"mixed dtype \(CPU\): expect",
+            r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype",
+            r"Expected tensor for argument .{0,60}to have (one of the following )?scalar types?",
+            r"expected mat1 and mat2 to have the same dtype",
+            r"value cannot be converted to type at::(Half|BFloat16)",
             r"Index put requires the source and destination dtypes match",
             r"result type \w+ can'?t be cast to the desired output type",
             r"expected query, key, and value to have the same dtype",
@@ -59,6 +83,8 @@ TEXTS: tuple[Text, ...] = (
         (
             r"not implemented for '?(Half|BFloat16|Float|Double|Long|Int|Bool|Byte|Char)\b",
             r"not implemented for '?(Complex|Float8_)\w+",
+            r"\w+ not implemented for '?(UInt\d+|Float4\w+)",
+            r"_(cpu|cuda|mps)\w*\W? not (currently )?implemented for",
         ),
         "float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
         "x.float(), or bfloat16; on the GPU where the CPU has none",
@@ -67,7 +93,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "tensor.numpy",
         "a tensor on a device was given to NumPy",
-        (r"can'?t convert .{1,12} device type tensor to numpy", r"Can'?t call numpy\(\) on Tensor that requires grad"),
+        (
+            r"can'?t convert .{1,12} device type tensor to numpy",
+            r"can'?t convert (a )?(CUDA|MPS|XPU|HIP) tensor to numpy",
+            r"Can'?t call numpy\(\) on Tensor that requires grad",
+        ),
         "NumPy works in the host's memory, and knows no gradients.",
         "x.detach().cpu().numpy()",
         "proof",
@@ -78,6 +108,8 @@ TEXTS: tuple[Text, ...] = (
         (
             r"Cannot copy out of meta tensor; no data",
             r"Tensor\.item\(\) cannot be called on meta tensors",
+            r"is on the meta device, we need a `?value`?",
+            r"(weight|bias|parameter|tensor)s? .{0,40}(is|are) on (the )?meta device",
         ),
         "The module was made on the meta device (init_empty_weights, low_cpu_mem_usage, device_map) and a part never "
         "got weights.",
@@ -87,10 +119,17 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "tensor.backend",
         "an operation does not exist on this device",
-        (r"Could not run '?[\w:.]+'? with arguments from the '?\w+'? backend",),
+        (
+            r"Could not run '?[\w:.]+'? with arguments from the '?\w+'? backend",
+            r"Not compiled with (GPU|CUDA) support",
+            r"implementation for device \w+(:\d)? not found",
+            r"is not implemented on (CPU|GPU|CUDA)\b",
+        ),
         "The operation has no code for the device named: an extension built for the CPU alone, or a torch without "
         "CUDA beside a package with it.",
-        "reinstall the package that the operation's name begins with, to match torch; gpucheck doctor",
+        "reinstall the package that the operation's name begins with, at the version made for this torch (torchvision: "
+        "pip list | grep -i torch, both with or both without +cu…)",
+        follows=("xformers.setup", "import.nms"),
     ),
     Text(
         "tensor.load",
@@ -98,10 +137,12 @@ TEXTS: tuple[Text, ...] = (
         (
             r"Attempting to deserialize object on (a )?(CUDA|MPS|XPU) device",
             r"on CUDA device \d+ but torch\.cuda\.device_count\(\) is \d+",
+            r"don'?t know how to restore data location of",
         ),
         "torch.load puts tensors where they were saved.",
         'torch.load(path, map_location="cpu"), then model.to(device)',
         "proof",
+        follows=("cuinit.", "torch.cpu_only", "nvml."),
     ),
     Text(
         "tensor.indices",
@@ -131,7 +172,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "tensor.device_string",
         "the name of a device is not understood",
-        (r"Invalid device string", r"Expected one of cpu, cuda, ipu, xpu"),
+        (r"Invalid device string", r"Expected one of cpu, cuda, ipu, xpu", r"Device string must not be empty"),
         "Devices are cpu, cuda, cuda:1, mps, xpu, meta.",
         "gpucheck devices shows what torch calls each",
         "proof",
@@ -147,10 +188,35 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "mps.operation",
         "an operation does not exist for MPS",
-        (r"is not currently (implemented|supported).{0,60}for the MPS device",),
+        (
+            r"is not current(ly)? (implemented|supported).{0,60}(for|on|at) the MPS (device|backend)",
+            r"not (yet )?(implemented|supported) (on|for|at|by|with) (the )?MPS\b",
+            r"\w+ (is|are) not supported (on|for) MPS",
+            r"\bMPS: \w+ .{0,60}not (supported|implemented)",
+            r"not supported at the MPS device",
+            r"The operator 'aten::\w+.{0,40}MPS",
+        ),
         "torch has no Metal code for it.",
         "PYTORCH_ENABLE_MPS_FALLBACK=1 computes it on the CPU",
         "proof",
+    ),
+    Text(
+        "mps.dtype",
+        "MPS does not have this data type",
+        (
+            r"Trying to convert \w+ to the MPS backend but it does not have support for that dtype",
+            r"(Undefined type|MPS does not support) \W?(Float8|BFloat16|Complex|ComplexDouble)\w*",
+            r"BFloat16 is not supported on MPS",
+            r"(Float8|float8|fp8)\w*.{0,60}\bMPS\b.{0,60}(not support|unsupported|does not)",
+            r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
+        ),
+        "Metal has no float8 (and older macOS no bfloat16, no complex numbers): a checkpoint or model in that type "
+        "cannot be "
+        "put on the GPU of a Mac.",
+        "load it in float16 or bfloat16 (torch_dtype=torch.float16), or a GGUF or MLX version of the model; else the "
+        "CPU",
+        "proof",
+        source="pytorch issue 148420; Comfy-Org/ComfyUI issue 9263",
     ),
     Text(
         "amp.unscale",
@@ -166,14 +232,28 @@ TEXTS: tuple[Text, ...] = (
         (
             r"Your setup doesn'?t support bf16/gpu",
             r"Bfloat16 is only supported on GPUs with compute capability of at least 8",
+            r"Current CUDA Device does not support bfloat16",
+            r"(bf16|bfloat16) .{0,30}(is )?(only )?(not )?supported (on|by|with) (this|your|the|Ampere|CUDA|GPU)",
+            r"(bf16|bfloat16) .{0,20}requires? .{0,20}(Ampere|compute capability|sm_?80)",
+            r"Your device does not support bf16",
         ),
         "A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",
-        "gpucheck devices; then --fp16 in place of --bf16, or gpucheck doctor where the GPU is new enough",
+        "--fp16 in place of --bf16 (dtype=half) on a GPU before Ampere; where the GPU is newer, python -c 'import "
+        "torch; "
+        "print(torch.version.cuda, torch.cuda.get_device_capability())' shows whether torch sees it",
     ),
     Text(
         "attention.kernel",
         "no attention kernel fits these inputs",
-        (r"No available kernel\. ?Aborting execution", r"No viable backend for scaled_dot_product_attention was found"),
+        (
+            r"No available kernel\. ?Aborting execution",
+            r"No viable backend for scaled_dot_product_attention was found",
+            r"cutlassF: no kernel found to launch",
+            r"no kernel found to launch",
+            r"FlashAttention (forward |backward )?(only )?(supports?|for) head dim",
+            r"Expected (query|q), (key|k),? and (value|v).{0,40}head (dim|size)",
+            r"(Flash|Mem efficient|Memory efficient) attention kernel not used because",
+        ),
         "sdpa_kernel allows only backends that the data type, the head size, the mask or the GPU rules out.",
         "warnings above the error say why each was left out; allow SDPBackend.MATH beside",
         "proof",
@@ -181,7 +261,15 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "attention.flash",
         "FlashAttention does not run on this GPU",
-        (r"FlashAttention only supports Ampere GPUs or newer", r"FlashAttention only supports? fp16 and bf16"),
+        (
+            r"FlashAttention only supports Ampere GPUs or newer",
+            r"FlashAttention only supports? fp16 and bf16",
+            r"FlashAttention-?\d? only supports (Ampere|Hopper|Turing)",
+            r"Flash ?Attention-?\d? (only support|requires?|needs?) .{0,40}(Ampere|Hopper|capability|fp16|sm_?\d\d)",
+            r"Expected is_sm\w+ ?(\|\| ?is_sm\w+ ?)*to be true",
+            r"FlashAttention backward for head dim > \d+ requires",
+            r"Flash Attention only supports torch\.float16 and torch\.bfloat16",
+        ),
         "It needs compute capability 8.0 and float16 or bfloat16.",
         'attn_implementation="sdpa"',
         "proof",

@@ -1,0 +1,164 @@
+"""How often `gpucheck explain` is right on error texts from public threads that it was not made from.
+
+The corpus is `benchmarks/corpus/explain-*.jsonl`: a text, the public thread where it was found, the ids that are a
+right first answer (none where the text is no GPU's), and why. Every text is in one of two halves, by a hash of it: rows
+were written and mended on the half `tune` alone; the half `held` is only counted, and its texts are never listed.
+
+    python benchmarks/explain_corpus.py            # both halves, counted
+    python benchmarks/explain_corpus.py --misses   # and what is wrong in the half `tune`
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from gpucheck.health.explain.match import Match, find  # noqa: E402
+from gpucheck.health.explain.table import OF_CONDITIONS, TEXTS  # noqa: E402
+
+CORPUS = ROOT / "benchmarks" / "corpus"
+Half = Literal["tune", "held"]
+HALVES: tuple[Half, ...] = ("tune", "held")
+# What a release has to reach in each half. A wrong answer costs its reader an evening, none costs a minute: so the
+# second bar is far stricter than the first, and a text that is no GPU's gets no answer at all.
+LEAST_RIGHT, MOST_WRONG, MOST_BLAMED = 0.90, 0.01, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A text of the corpus, with the ids that are right as its first answer, and where it was found."""
+
+    text: str
+    expect: tuple[str, ...]
+    source: str
+    note: str
+
+    @property
+    def half(self) -> Half:
+        """`tune` where the first byte of the text's SHA-256 is even."""
+        return "held" if hashlib.sha256(self.text.encode()).digest()[0] % 2 else "tune"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was answered to an entry: the first id and how sure it is; None where nothing was."""
+
+    entry: Entry
+    answer: str | None
+    certainty: str | None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the first answer is one of the expected, or silence where silence is."""
+        return self.answer in self.entry.expect if self.entry.expect else self.answer is None
+
+    @property
+    def is_wrong_and_sure(self) -> bool:
+        """Whether another answer was given, and not as a hint."""
+        return self.answer is not None and not self.is_right and self.certainty != "hint"
+
+    @property
+    def is_blamed(self) -> bool:
+        """Whether something was answered to a text that is no GPU's."""
+        return not self.entry.expect and self.answer is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A half of the corpus, counted."""
+
+    entries: int
+    right: int
+    wrong_and_sure: int
+    no_gpus: int
+    blamed: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether it reaches the bars."""
+        return (
+            self.right >= LEAST_RIGHT * self.entries
+            and self.wrong_and_sure <= MOST_WRONG * self.entries
+            and self.blamed <= MOST_BLAMED
+        )
+
+
+def entries(folder: Path = CORPUS) -> list[Entry]:
+    """The corpus. Raises OSError and ValueError for a file that cannot be read."""
+    found = []
+    for path in sorted(folder.glob("explain-*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            found.append(Entry(row["text"], tuple(row["expect"]), row["source"], row["note"]))
+    return found
+
+
+def outcome(entry: Entry) -> Outcome:
+    """What explain answers to a text."""
+    found: list[Match] = find(entry.text, TEXTS, OF_CONDITIONS)
+    return Outcome(entry, found[0].text.id if found else None, found[0].certainty if found else None)
+
+
+def outcomes(half: Half, corpus: Iterable[Entry]) -> Iterator[Outcome]:
+    """What explain answers to the texts of one half."""
+    return (outcome(entry) for entry in corpus if entry.half == half)
+
+
+def score(answered: Sequence[Outcome]) -> Score:
+    """The counts of what was answered."""
+    return Score(
+        len(answered),
+        sum(one.is_right for one in answered),
+        sum(one.is_wrong_and_sure for one in answered),
+        sum(not one.entry.expect for one in answered),
+        sum(one.is_blamed for one in answered),
+    )
+
+
+def _told(half: Half, counted: Score) -> str:
+    return (
+        f"{half}: {counted.entries} texts, right first {counted.right} ({counted.right / counted.entries:.1%}), "
+        f"confident and wrong {counted.wrong_and_sure} ({counted.wrong_and_sure / counted.entries:.1%}), "
+        f"no GPU's {counted.no_gpus}, of these blamed {counted.blamed}"
+    )
+
+
+def _misses(answered: Iterable[Outcome]) -> Iterator[str]:
+    for one in answered:
+        if not one.is_right:
+            answer = f"{one.answer} ({one.certainty})" if one.answer else "nothing"
+            yield f"--- {one.entry.source}: {answer}, expected {', '.join(one.entry.expect) or 'nothing'}"
+            yield f"    {one.entry.note}"
+            yield one.entry.text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count both halves; 0 where each reaches the bars, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--misses", action="store_true", help="list what is wrong in the half that rows are tuned on")
+    chosen = parser.parse_args(arguments)
+    corpus = entries()
+    counted = {}
+    for half in HALVES:
+        answered = list(outcomes(half, corpus))
+        counted[half] = score(answered)
+        if half == "tune" and chosen.misses:
+            print("\n".join(_misses(answered)), end="\n\n")
+    print("\n".join(_told(half, one) for half, one in counted.items()))
+    expected = collections.Counter(name for entry in corpus for name in entry.expect[:1])
+    print(f"{len(expected)} answers expected, {sum(not entry.expect for entry in corpus)} texts that are no GPU's")
+    return 0 if all(one.holds for one in counted.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

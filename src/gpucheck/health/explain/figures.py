@@ -1,0 +1,559 @@
+"""The numbers in an error text: sizes in bytes, versions, devices, ranks; and what they come to in a sentence. Pure.
+
+Each family of texts has a reader, by the beginning of its ids. A reader gets the line where the text stands and those
+after it, and gives what it finds under keys with units; what is not written there is left out. `told` makes one
+sentence of it, and the step that it suggests in place of the text's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpucheck.units import GIB, KIB, MIB, TIB
+
+Numbers = dict[str, Any]
+# GB is what torch's MPS and llama.cpp write for 2³⁰ too; in an error's rounded figure the difference does not count.
+_UNITS = {"": 1, "b": 1, "byte": 1, "bytes": 1, "kb": KIB, "kib": KIB, "mb": MIB, "mib": MIB, "gb": GIB, "gib": GIB}
+_UNITS |= {"tb": TIB, "tib": TIB, "k": KIB, "m": MIB, "g": GIB}
+_SIZE = r"([\d.]+) ?([KMGT]i?B|bytes?|B)\b"
+# Cached memory of more than this share of the GPU is worth a try with another allocator setting; the share is ours.
+_LARGE_CACHE = 0.1
+# Another process with less than this share of the GPU is not what fills it: a CUDA context alone is 0.3 to 0.6 GiB.
+_LARGE_OTHER = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was read: the numbers, the sentence that they make, and the next step where they give one."""
+
+    numbers: Numbers = field(default_factory=dict)
+    says: str = ""
+    then: str = ""
+
+
+def read(name: str, said: str, around: str = "") -> Figures:
+    """The numbers of a text with the id `name`; `said` is its line and what follows, `around` also what is before."""
+    for beginning, reader in _READERS.items():
+        if name.startswith(beginning):
+            return reader(name, said, around or said)
+    return Figures()
+
+
+def size(number: str, unit: str) -> int | None:
+    """Bytes in `2.00` `GiB`; None where it is no number."""
+    try:
+        return round(float(number.rstrip(".")) * _UNITS[unit.lower()])
+    except (ValueError, KeyError):
+        return None
+
+
+def human(bytes_: int) -> str:
+    """A size as torch writes it: two digits behind the point at most, in the largest binary unit."""
+    for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if bytes_ >= scale:
+            return f"{bytes_ / scale:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+    return f"{bytes_} bytes"
+
+
+def _sizes(said: str, patterns: dict[str, str]) -> Numbers:
+    """What each pattern, with `SIZE` for a number and its unit, finds first."""
+    found: Numbers = {}
+    for key, pattern in patterns.items():
+        match = re.search(pattern.replace("SIZE", _SIZE), said, re.IGNORECASE)
+        value = size(match[1], match[2]) if match else None
+        if value is not None:
+            found[key] = value
+    return found
+
+
+def _integers(said: str, patterns: dict[str, str]) -> Numbers:
+    """What each pattern's first group finds first, as a whole number."""
+    found: Numbers = {}
+    for key, pattern in patterns.items():
+        if match := re.search(pattern, said, re.IGNORECASE):
+            found[key] = int(match[1])
+    return found
+
+
+def _words(said: str, patterns: dict[str, str]) -> Numbers:
+    """What each pattern's first group finds first, as it is written."""
+    found = {key: re.search(pattern, said, re.IGNORECASE) for key, pattern in patterns.items()}
+    return {key: match[1] for key, match in found.items() if match}
+
+
+# --- memory of a GPU --------------------------------------------------------------------------------------------------
+
+# torch 1.x and 2.0 write a bracket, 2.1 and later sentences; llama.cpp, JAX and ONNX Runtime have words of their own.
+_MEMORY = {
+    "requested_bytes": r"(?:Tried to allocate|while trying to allocate|failed to allocate|allocating|"
+    r"Failed to allocate memory for requested buffer of size) SIZE",
+    "total_bytes": r"(?:total capac?i?ty of SIZE)",
+    "free_bytes": r"of which SIZE is free",
+    "allowed_bytes": r"SIZE allowed",
+    "own_bytes": r"this process has SIZE memory in use",
+    "allocated_bytes": r"SIZE is allocated by PyTorch",
+    "cached_bytes": r"SIZE is reserved by PyTorch but unallocated",
+    "private_pools_bytes": r"SIZE allocated in private pools",
+}
+_MEMORY_1 = {
+    "total_bytes": r"SIZE total capacity",
+    "free_bytes": r"SIZE free",
+    "allocated_bytes": r"SIZE already allocated",
+    "reserved_bytes": r"SIZE (?:reserved in total by PyTorch|cached)",
+}
+_MPS = {
+    "allocated_bytes": r"MPS allocated: SIZE",
+    "other_bytes": r"other allocations: SIZE",
+    "allowed_bytes": r"max allowed: SIZE",
+}
+
+
+def _memory(name: str, said: str, around: str) -> Figures:
+    """Out of memory on a GPU, in torch's wordings and those of programs beside it."""
+    del around
+    # Of several ranks each says its own: the first one's message ends where the next begins.
+    first = re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", said, re.I | re.S)
+    said = first.group() if first else said
+    found = {**_sizes(said, _MEMORY_1 | _MPS), **_sizes(said, _MEMORY)}
+    found |= _integers(said, {"gpu": r"\bGPU (\d+)(?: has|;)", "requested_bytes": r"allocate (\d+) bytes"})
+    others = [
+        {"pid": int(match[1]), "bytes": value}
+        for match in re.finditer(rf"Process (\d+) has {_SIZE} memory in use", said, re.IGNORECASE)
+        if (value := size(match[2], match[3])) is not None
+    ]
+    if others:
+        found["processes"] = sorted(others, key=lambda one: -one["bytes"])
+    if "cached_bytes" not in found and "reserved_bytes" in found and "allocated_bytes" in found:
+        found["cached_bytes"] = max(found["reserved_bytes"] - found["allocated_bytes"], 0)
+    return Figures(found, _memory_says(found), _memory_then(name, found))
+
+
+def _memory_says(found: Numbers) -> str:
+    """Who holds the memory: another process, this one, and how much of that is torch's cache."""
+    parts = [f"process {one['pid']} holds {human(one['bytes'])}" for one in found.get("processes", ())[:3]]
+    if left := found.get("processes", ())[3:]:
+        parts.append(f"{len(left)} more hold {human(sum(one['bytes'] for one in left))}")
+    own = found.get("own_bytes") or found.get("reserved_bytes") or found.get("allocated_bytes")
+    if own is not None:
+        cached = found.get("cached_bytes")
+        parts.append(
+            f"this process {human(own)}" + (f", of which {human(cached)} is cached and unused" if cached else "")
+        )
+    if unnamed := _unnamed(found):
+        parts.append(f"something else {human(unnamed)}")
+    if "other_bytes" in found:
+        parts.append(f"other programs {human(found['other_bytes'])}")
+    if "free_bytes" in found:
+        parts.append(f"{human(found['free_bytes'])} is free")
+    whole = found.get("total_bytes") or found.get("allowed_bytes")
+    said = (f"Of {human(whole)} " if whole else "") + ", ".join(parts)
+    if "requested_bytes" in found:
+        said += ("; " if said else "") + f"{human(found['requested_bytes'])} more was asked for"
+    return said[:1].upper() + said[1:] + "." if said else ""
+
+
+def _unnamed(found: Numbers) -> int:
+    """What neither is free nor anybody named holds: in torch before 2.1, and inside containers, others are not told."""
+    total, free = found.get("total_bytes"), found.get("free_bytes")
+    own = found.get("own_bytes") or found.get("reserved_bytes")
+    if total is None or free is None or own is None:
+        return 0
+    rest: int = total - free - own - sum(one["bytes"] for one in found.get("processes", ()))
+    # A context of CUDA, and what the driver keeps, is no other program.
+    return rest if rest > max(_LARGE_OTHER * total, GIB) else 0
+
+
+def _memory_then(name: str, found: Numbers) -> str:
+    """What to change first, from the largest part."""
+    total = found.get("total_bytes") or found.get("allowed_bytes")
+    if not total:
+        return ""
+    steps: list[str] = []
+    large = [one for one in found.get("processes", ()) if one["bytes"] > _LARGE_OTHER * total]
+    if large:
+        pids = ", ".join(str(one["pid"]) for one in large[:3])
+        steps.append(f"end process {pids} if it is yours, or use another GPU")
+    elif _unnamed(found):
+        steps.append("nvidia-smi shows which other process holds memory: end it, or use another GPU")
+    if found.get("cached_bytes", 0) > _LARGE_CACHE * total:
+        setting = "PYTORCH_HIP_ALLOC_CONF" if name == "oom.hip" else "PYTORCH_CUDA_ALLOC_CONF"
+        steps.append(
+            f"{setting}=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF, the same value): "
+            f"{human(found['cached_bytes'])} is cached and does not fit what was asked for"
+        )
+    if found.get("requested_bytes", 0) > total:
+        steps.append(
+            "ask for less: what was asked for at once is more than the GPU has; print the shape, it may be wrong"
+        )
+    elif not large:
+        steps.append("a smaller batch, a shorter sequence, or activation checkpointing")
+    return "; then ".join(steps)
+
+
+def _vllm(name: str, said: str, around: str) -> Figures:
+    """vLLM's free memory against its share, and the cache that one request needs."""
+    del name
+    found = _sizes(
+        around,
+        {
+            "needed_bytes": r"SIZE KV cache is needed",
+            "available_bytes": r"available KV cache memory \(SIZE",
+            "desired_bytes": r"desired GPU memory utilization \([\d.]+, SIZE",
+        },
+    )
+    if match := re.search(r"Free memory on device[^(]{0,20}\(([\d.]+)/([\d.]+) GiB\)", around):
+        found |= {"free_bytes": size(match[1], "GiB"), "total_bytes": size(match[2], "GiB")}
+    found |= _integers(
+        around, {"max_length_tokens": r"max seq len \((\d+)\)", "fits_tokens": r"maximum model length is (\d+)"}
+    )
+    if match := re.search(r"memory utilization \(([\d.]+)", around):
+        found["utilization"] = float(match[1])
+    if "free_bytes" in found and "desired_bytes" in found:
+        share = int(100 * found["free_bytes"] / found["total_bytes"]) / 100
+        return Figures(
+            found,
+            f"Of {human(found['total_bytes'])} {human(found['free_bytes'])} was free, and vLLM wanted "
+            f"{human(found['desired_bytes'])}.",
+            f"end what else holds the GPU (nvidia-smi); else --gpu-memory-utilization {max(share - 0.02, 0.01):.2f}",
+        )
+    if "needed_bytes" in found and "available_bytes" in found:
+        length = found.get("fits_tokens")
+        return Figures(
+            found,
+            f"One request of {found.get('max_length_tokens', 'the full')} tokens needs {human(found['needed_bytes'])} "
+            f"of cache, and {human(found['available_bytes'])} is left for it.",
+            (f"--max-model-len {length}" if length else "a smaller --max-model-len")
+            + ", or a larger --gpu-memory-utilization; else more GPUs (--tensor-parallel-size)",
+        )
+    return Figures(found)
+
+
+# --- memory of the host -----------------------------------------------------------------------------------------------
+
+
+def _host(name: str, said: str, around: str) -> Figures:
+    """What was asked of the host's memory, or whom the kernel killed and how much it held."""
+    if name == "oom.killed":
+        return _killed(around)
+    found = _integers(said, {"requested_bytes": r"tried to allocate (\d+) bytes"})
+    found |= _sizes(said, {"requested_bytes": r"Unable to allocate SIZE"})
+    if "requested_bytes" not in found:
+        return Figures(found)
+    return Figures(found, f"{human(found['requested_bytes'])} was asked for at once.")
+
+
+def _killed(said: str) -> Figures:
+    found: Numbers = {}
+    match = re.search(r"Kill(?:ed)? process (\d+),? \(?([^)\s,]+)\)?", said)
+    if match:
+        found |= {"pid": int(match[1]), "name": match[2]}
+    for key, word in (
+        ("virtual_bytes", "total-vm"),
+        ("resident_bytes", "anon-rss"),
+        ("shared_bytes", "shmem-rss"),
+    ):
+        if counted := re.search(word + r":([\d,]+)kB", said):
+            found[key] = int(counted[1].replace(",", "")) * KIB
+    if usage := re.search(r"memory: usage (\d+)kB, limit (\d+)kB", said):
+        found |= {"used_bytes": int(usage[1]) * KIB, "limit_bytes": int(usage[2]) * KIB}
+    cgroup = "emory cgroup" in said or "CONSTRAINT_MEMCG" in said
+    if "pid" in found or cgroup:
+        found["by"] = "cgroup" if cgroup else "system"
+    if "pid" not in found:
+        return Figures(found)
+    held = f", which held {human(found['resident_bytes'])} of RAM" if "resident_bytes" in found else ""
+    shared = found.get("shared_bytes", 0)
+    held += f" and {human(shared)} of shared memory" if shared > GIB else ""
+    limit = f" of {human(found['limit_bytes'])}" if "limit_bytes" in found else ""
+    whose = f"the limit{limit} of its container or job" if cgroup else "the machine's memory"
+    then = (
+        "a higher limit (docker run --memory, Kubernetes resources.limits.memory, Slurm --mem)"
+        if cgroup
+        else "end what else uses RAM"
+    )
+    return Figures(
+        found,
+        "It is RAM, not the GPU's memory. "
+        f"The kernel killed process {found['pid']} ({found['name']}){held}: {whose} was full.",
+        then + "; fewer DataLoader workers, a smaller prefetch_factor, weights loaded once per machine (mmap)",
+    )
+
+
+# --- versions and architectures ---------------------------------------------------------------------------------------
+
+
+def cuda_version(number: int) -> str:
+    """CUDA's number as a version: 12040 is 12.4, 9000 is 9.0."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+# The first Linux driver of each major version of CUDA: NVIDIA, CUDA compatibility, minor version compatibility.
+_DRIVERS = {11: "450", 12: "525", 13: "580"}
+
+
+def _driver(name: str, said: str, around: str) -> Figures:
+    """Which CUDA the driver serves."""
+    del name, around
+    found = _integers(said, {"driver_cuda": r"\(found version (\d{4,5})\)"})
+    if "driver_cuda" not in found:
+        return Figures()
+    version = cuda_version(found["driver_cuda"])
+    found = {"driver_cuda": version}
+    major = int(version.split(".")[0])
+    newest = max(_DRIVERS)
+    older = (
+        f"a torch whose wheel is of CUDA {major}" if major >= 11 else f"an old torch: CUDA {major} has no wheels today"
+    )
+    return Figures(
+        found,
+        f"The driver serves CUDA {version} at most; torch's CUDA is newer.",
+        f"update the driver (CUDA 12 needs {_DRIVERS[12]} or newer, CUDA {newest} {_DRIVERS[newest]}), or install {older}",
+    )
+
+
+def _versions(name: str, said: str, around: str) -> Figures:
+    """Two versions that do not go together: of the driver's halves, of CUDA's toolkit and torch's, of cuDNN."""
+    for pattern, one, other, sentence in _PAIRS.get(name, ()):
+        if match := re.search(pattern, around, re.IGNORECASE | re.DOTALL):
+            first, second = (re.sub(r",\s*", ".", group.strip("()")) for group in match.groups()[:2])
+            return Figures({one: first, other: second}, sentence.format(first, second))
+    if name == "nvml.mismatch" and (match := re.search(r"NVML library version: ([\d.]+)", around)):
+        return Figures(
+            {"library": match[1]}, f"The libraries are of driver {match[1]}, the loaded kernel module is not."
+        )
+    del said
+    return Figures()
+
+
+_PAIRS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
+    "nvml.mismatch": (
+        (
+            r"client has the version ([\d.]+\d).{0,60}kernel module has the version ([\d.]+\d)",
+            "library",
+            "module",
+            "The libraries are of driver {}, the loaded kernel module of {}.",
+        ),
+        (
+            r"kernel version ([\d.]+\d) does not match DSO version ([\d.]+\d)",
+            "module",
+            "library",
+            "The loaded kernel module is of driver {}, the libraries of {}.",
+        ),
+    ),
+    "nvcc.mismatch": (
+        (
+            r"detected CUDA version \(([\d.]+)\).{0,80}compile\s*PyTorch \(([\d.]+)\)",
+            "toolkit",
+            "torch_cuda",
+            "The toolkit (nvcc) is of CUDA {}, torch of {}.",
+        ),
+        (
+            r"Installed CUDA version ([\d.]+) does not match the version torch was compiled with ([\d.]+\d)",
+            "toolkit",
+            "torch_cuda",
+            "The toolkit (nvcc) is of CUDA {}, torch of {}.",
+        ),
+    ),
+    "cudnn.version": (
+        (
+            r"compiled\s+against (\(\d+, ?\d+, ?\d+\)) but found runtime version (\(\d+, ?\d+, ?\d+\))",
+            "wanted",
+            "found",
+            "torch was built for cuDNN {} and {} was loaded.",
+        ),
+        (
+            r"Loaded runtime CuDNN library: ([\d.]+) but source was compiled with: ([\d.]+\d)",
+            "found",
+            "wanted",
+            "cuDNN {} was loaded, and the program was built for {}.",
+        ),
+    ),
+    "xformers.setup": (
+        (
+            r"PyTorch ([\d.]+\S*) with CUDA \d+ \(you have ([\d.]+[^)\s]*)\)",
+            "wanted",
+            "found",
+            "xformers was built for torch {}, and {} is installed.",
+        ),
+    ),
+    "quant.dtype": (
+        (
+            r"Minimum capability: (\d+)\. Current capability: (\d+)",
+            "minimum_capability",
+            "capability",
+            "The kernel needs compute capability {}, the GPU has {} (written without the point).",
+        ),
+    ),
+}
+
+
+def _capability(name: str, said: str, around: str) -> Figures:
+    """The GPU's architecture, and those of the wheel."""
+    del name
+    found = _words(
+        around,
+        {
+            "device": r"(?:GPU ?\d+ |^|[\s:])((?:NVIDIA|Tesla|GeForce|Quadro|GRID|RTX|GTX)[\w -]*?) (?:with CUDA "
+            "capability|which is of)",
+            "architecture": r"CUDA capability (sm_\d+\w?)",
+        },
+    )
+    if "architecture" not in found and (
+        match := re.search(r"of (?:cuda )?capability (\d+)\.(\d+)", around, re.IGNORECASE)
+    ):
+        found["architecture"] = f"sm_{match[1]}{match[2]}"
+    if listed := re.search(r"supports CUDA capabilities ((?:sm_\d+\w?[ ,]*)+)", around):
+        found["wheel_architectures"] = re.findall(r"sm_\d+\w?", listed[1])
+    if "architecture" not in found:
+        return Figures(found)
+    del said
+    has = found.get("wheel_architectures")
+    wheel = f", and this torch has code for {has[0]} to {has[-1]}" if has else ""
+    return Figures(
+        found,
+        f"{found.get('device', 'The GPU')} is {found['architecture']}{wheel}.",
+        _wheel_for(int(re.sub(r"\D", "", found["architecture"]))),
+    )
+
+
+def _wheel_for(architecture: int) -> str:
+    """Which wheels have an architecture, by torch's release table (RELEASE.md) and its issue 157517."""
+    if architecture >= 100:
+        return "a torch of 2.7 or newer whose wheel is of CUDA 12.8 or newer (for sm_103 and sm_121 of CUDA 13)"
+    if architecture < 50:
+        return "a torch of before 2.0 for so old a GPU, or a build of your own; a newer GPU in the end"
+    if architecture < 70:
+        return "a torch whose wheel is of CUDA 12.6 or older (CUDA 11.8 until torch 2.7): newer ones leave this GPU out"
+    if architecture < 75:
+        return "a torch whose wheel is of CUDA 12: those of CUDA 13 leave this GPU out"
+    return "a newer torch, of a CUDA that the driver serves"
+
+
+# --- the kernel's log, ranks, kernels ---------------------------------------------------------------------------------
+
+
+def _xid(name: str, said: str, around: str) -> Figures:
+    """Which GPU, by its address on the bus, and which process."""
+    number = name.split(".")[1]
+    if not number.isdigit():
+        found = _integers(said, {"xid": r"Xid[^\d]{0,20}(?:\(PCI:[0-9a-f:.]+\): )?(\d+)"})
+        return Figures(found)
+    found = {"xid": int(number)}
+    line = re.search(rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): {number}\b(.{{0,200}})", said, re.IGNORECASE)
+    line = line or re.search(
+        rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): \d+\b(.{{0,160}}?caused by previous Xid {number}\b)", around, re.IGNORECASE
+    )
+    if line is None:
+        return Figures(found)
+    rest = line[2].split("NVRM:")[0]
+    found["bus"] = line[1].lower()
+    found |= _integers(rest, {"pid": r"pid='?(\d+)"}) | _words(rest, {"process": r"name='?([^\s,'<>]+)"})
+    if action := re.search(r"recovery action changed from \S+ \(([^)]*)\) to \S+ \(([^)]*)\)", rest, re.IGNORECASE):
+        found |= {"recovery_action": action[2]}
+    whom = f" in process {found['pid']}" if "pid" in found else ""
+    whom += f" ({found['process']})" if whom and "process" in found else ""
+    asks = f"; the driver asks for: {found['recovery_action']}" if "recovery_action" in found else ""
+    return Figures(found, f"It is the GPU at {found['bus']}{whom}{asks}.")
+
+
+def _ranks(name: str, said: str, around: str) -> Figures:
+    """Which rank, which collective, how long it waited; who came to the rendezvous; who ended first."""
+    found = _integers(
+        around,
+        {
+            "rank": r"\[ ?Rank (\d+)\]|\brank\s*: (\d+)" if name != "dist.child" else r"\brank\s*: (\d+)",
+            "sequence": r"SeqNum=(\d+)",
+            "elements": r"NumelIn=(\d+)",
+            "joined": r"(\d+)/\d+ clients joined",
+            "expected": r"\d+/(\d+) clients joined",
+            "port": r"\bport:? ?(\d{2,5})\b",
+            "pid": r"\(pid: (\d+)\)",
+        },
+    )
+    if match := re.search(r"exitcode\s*: (-?\d+)", around):
+        found["exit_code"] = int(match[1])
+    if match := re.search(r"Timeout\(ms\)=(\d+)", around):
+        found["limit_s"] = int(match[1]) / 1000
+    if match := re.search(r"ran for (\d+) milliseconds", around):
+        found["waited_s"] = int(match[1]) / 1000
+    found |= _words(around, {"collective": r"OpType=(\w+)"})
+    del said
+    return Figures(found, _ranks_say(found))
+
+
+def _ranks_say(found: Numbers) -> str:
+    if "collective" in found:
+        rank = f"Rank {found['rank']} waited" if "rank" in found else "A rank waited"
+        waited = f" {found['waited_s']:.0f} s" if "waited_s" in found else ""
+        which = f" (number {found['sequence']})" if "sequence" in found else ""
+        return f"{rank}{waited} in {found['collective']}{which} for ranks that did not come."
+    if "joined" in found:
+        return f"{found['joined']} of {found['expected']} processes came."
+    if "exit_code" in found:
+        who = f"Rank {found['rank']}" if "rank" in found else "A rank"
+        signal = f" (signal {-found['exit_code']})" if found["exit_code"] < 0 else ""
+        return f"{who} ended first, with status {found['exit_code']}{signal}."
+    return f"It is port {found['port']}." if "port" in found else ""
+
+
+def _duplicate(name: str, said: str, around: str) -> Figures:
+    del name, said
+    match = re.search(r"rank (\d+) and rank (\d+) both on CUDA device ([0-9a-f]+)", around)
+    if match is None:
+        return Figures()
+    ranks = [int(match[1]), int(match[2])]
+    return Figures(
+        {"ranks": ranks, "bus": match[3]}, f"Rank {ranks[0]} and rank {ranks[1]} are both on GPU {match[3]}."
+    )
+
+
+def _shared_memory(name: str, said: str, around: str) -> Figures:
+    """What a kernel wants inside a multiprocessor, and what there is."""
+    del name, said
+    match = re.search(r"Required: (\d+),? Hardware limit: ?(\d+)", around)
+    if match is None:
+        return Figures()
+    wanted, limit = int(match[1]), int(match[2])
+    return Figures(
+        {"required_bytes": wanted, "limit_bytes": limit},
+        f"The kernel wants {human(wanted)} of a multiprocessor's shared memory, and the GPU has {human(limit)}: "
+        f"{wanted / limit:.1f} times as much.",
+    )
+
+
+def _index(name: str, said: str, around: str) -> Figures:
+    """The index or label that was out of range."""
+    del name, around
+    found = _integers(
+        said, {"index": r"(?:index|Target) (-?\d+) is out of bounds", "size": r"dimension \d+ with size (\d+)"}
+    )
+    if "index" not in found:
+        return Figures(found)
+    size_ = f", and the dimension has {found['size']}" if "size" in found else ""
+    return Figures(found, f"The value is {found['index']}{size_}.")
+
+
+_READERS: dict[str, Callable[[str, str, str], Figures]] = {
+    "oom.vllm": _vllm,
+    "oom.cpu": _host,
+    "oom.host": _host,
+    "oom.killed": _host,
+    "oom.": _memory,
+    "cuinit.too_old": _driver,
+    "nvml.mismatch": _versions,
+    "nvcc.mismatch": _versions,
+    "cudnn.version": _versions,
+    "xformers.setup": _versions,
+    "quant.dtype": _versions,
+    "cuda.capability": _capability,
+    "architecture.": _capability,
+    "xid.": _xid,
+    "nccl.duplicate": _duplicate,
+    "nccl.": _ranks,
+    "dist.": _ranks,
+    "compile.resources": _shared_memory,
+    "assert.": _index,
+}
