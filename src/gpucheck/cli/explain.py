@@ -28,7 +28,8 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="[TEXT | ID | -]",
-            help="An error text, a traceback, a log, or an id. Without it a pipe or file on standard input is read, with - "
+            help="An error text, a traceback, a log, or an id. Without it a pipe or file on standard input is read, "
+            "with - "
             "also a terminal.",
         ),
     ] = None,
