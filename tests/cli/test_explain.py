@@ -44,7 +44,8 @@ def test_a_known_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, err) == (exits.OK, "")
     assert out.startswith(
         "this torch is built without CUDA (torch.cpu_only)\nThe wheel is the CPU's: pip took it from an index without "
-        "CUDA, or another package pulled it in over a CUDA one.\nhow sure: the text says so itself\n→ pip uninstall torch, "
+        "CUDA, or another package pulled it in over a CUDA one.\nhow sure: the text says so itself\n→ pip uninstall "
+        "torch, "
     )
     assert out.endswith(
         "`gpucheck doctor` looks for it: torch.cpu_build\nsource: torch/cuda/__init__.py; pytorch issue 30528\n"
@@ -59,7 +60,7 @@ def test_words_without_quotes_are_one_text(capsys: pytest.CaptureFixture[str]) -
 def test_an_unknown_text_is_undecided_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "everything is on fire")
     assert (code, err) == (exits.UNDECIDED, "")
-    assert out.startswith("? this text is not known: ") and "→ gpucheck doctor" in out
+    assert out.startswith("? this text is not known: ") and "→ paste more of it" in out and "gpucheck doctor" in out
 
 
 def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,6 +71,54 @@ def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert (match["id"], match["line"], match["cut"]) == ("cuinit.100", 1, False)
     assert match["conditions"] == [one.id for one in CONDITIONS if "No CUDA GPUs are available" in one.texts]
     assert document["findings"][0]["evidence"]["text"] == "cuinit.100"
+
+
+MEMORY = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 572.00 MiB. GPU 0 has a total capacity of 79.15 "
+    "GiB of "
+    "which 321.31 MiB is free. Process 1234 has 60.00 GiB memory in use. Including non-PyTorch memory, this process "
+    "has "
+    "10.00 GiB memory in use. Of the allocated memory 4.04 GiB is allocated by PyTorch, and 5.00 GiB is reserved by "
+    "PyTorch but unallocated."
+)
+
+
+def test_the_numbers_of_a_text_are_told_and_used(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, MEMORY)
+    assert code == exits.OK
+    title, says, sure, step, *_ = out.splitlines()
+    assert title.endswith("(oom.cuda)") and sure.startswith("how sure: ")
+    assert says.startswith("Of 79.15 GiB process 1234 holds 60 GiB, this process 10 GiB, of which 5 GiB is cached")
+    assert step == "→ end process 1234 if it is yours, or use another GPU"
+
+
+def test_the_numbers_are_keys_of_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--json", MEMORY)
+    document = json.loads(out)
+    (match,) = document["results"]["explain"]["matches"]
+    assert match["numbers"]["processes"] == [{"pid": 1234, "bytes": 60 * 2**30}]
+    assert match["numbers"]["cached_bytes"] == 5 * 2**30 and match["numbers"]["gpu"] == 0
+    assert (match["specific"], match["doubt"]) == (True, "")
+    (finding,) = document["findings"]
+    assert finding["evidence"]["numbers"] == match["numbers"] and finding["fix"] == match["then"]
+    _, out, _ = run(capsys, "--json", "CUDA out of memory")
+    (match,) = json.loads(out)["results"]["explain"]["matches"]
+    assert (match["numbers"], match["says"], match["specific"]) == ({}, "", False)
+
+
+def test_a_reset_is_of_the_gpu_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "NVRM: Xid (PCI:0000:B3:00): 95, pid=7, Uncontained ECC error")
+    assert "--gpu-reset -i 0000:b3:00" in out and "INDEX" not in out
+    _, out, _ = run(capsys, "xid 95")
+    assert "--gpu-reset -i INDEX" in out
+
+
+def test_a_guess_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
+    frames = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    f()\n'
+    _, out, _ = run(capsys, f"CUDA out of memory\n{frames}KeyError: 'loss'")
+    assert "\nhow sure: a guess: the paste has an error that is not known here\n" in out
+    _, out, _ = run(capsys, "Killed")
+    assert "\nhow sure: what caused it is not in the text\n" in out
 
 
 @pytest.mark.parametrize("name", ["numerics.tf32", "transfer.link", "transfer.min_gbps", "xid.79", "oom.cuda"])
@@ -114,7 +163,6 @@ def test_the_list_has_every_id_once(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "gpucheck: there is nothing to explain; give an error text in quotes, "),
         (("  ",), "gpucheck: TEXT is empty; a variable that is not set reads so; "),
         (("--list", "xid.79"), "gpucheck: --list takes no text; "),
     ],
@@ -123,6 +171,25 @@ def test_wrong_usage(arguments: tuple[str, ...], sentence: str, capsys: pytest.C
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (exits.USAGE, "")
     assert err.startswith(sentence) and err.count("\n") == 1
+
+
+class Terminal(io.StringIO):
+    """A standard input at which somebody sits."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_a_text_a_terminal_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("CUDA out of memory"))
+    code, out, err = run(capsys)
+    assert (code, out) == (exits.USAGE, "")
+    assert err.startswith(
+        "gpucheck: there is nothing to explain; give an error text in quotes or an id, or pipe a log "
+    )
+    assert err.count("\n") == 1
 
 
 def test_a_file_is_to_come_by_standard_input(
@@ -142,6 +209,31 @@ def test_a_log_on_standard_input() -> None:
     ended = piped(b"step 1\nstep 2\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
     assert (ended.returncode, ended.stderr) == (exits.OK, b"")
     assert b"(oom.cuda)" in ended.stdout
+
+
+def test_without_a_text_a_pipe_is_read() -> None:
+    ended = subprocess.run(COMMAND, input=b"CUDA out of memory\n", capture_output=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (exits.OK, b"")
+    assert b"(oom.cuda)" in ended.stdout
+
+
+def test_without_a_text_a_file_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("NVRM: Xid (PCI:0000:b3:00): 79, pid=7\n")
+    with log.open("rb") as given:
+        ended = subprocess.run([*COMMAND, "--json"], stdin=given, capture_output=True, timeout=120)
+    assert json.loads(ended.stdout)["results"]["explain"]["matches"][0]["id"] == "xid.79"
+
+
+def test_without_a_text_an_empty_input_is_wrong_usage() -> None:
+    ended = subprocess.run(COMMAND, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (exits.USAGE, b"")
+    assert ended.stderr.startswith(b"gpucheck: standard input is empty; ")
+
+
+def test_the_list_reads_nothing() -> None:
+    ended = subprocess.run([*COMMAND, "--list"], input=b"CUDA out of memory\n", capture_output=True, timeout=120)
+    assert ended.returncode == exits.OK and b"oom.cuda" in ended.stdout
 
 
 def test_standard_input_that_is_no_utf8() -> None:

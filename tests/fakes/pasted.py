@@ -447,6 +447,58 @@ MORE: tuple[tuple[str, str], ...] = (
     ("tensor.meta", "RuntimeError: Tensor.item() cannot be called on meta tensors"),
     ("compile.ptxas", "triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error"),
     ("crash.segfault", "exitcode: -11 (pid: 4711) of binary: /usr/bin/python"),
+    # what people type
+    ("oom.other", "OOM"),
+    ("oom.cuda", "cuda oom"),
+    ("oom.cuda", "CUDA%20out%20of%20memory.%20Tried%20to%20allocate%202.00%20GiB"),
+    ("numerics.nan", "loss is nan"),
+    ("torch.no_accelerator", "gpu not detected"),
+    ("torch.no_accelerator", "torch cuda is not available"),
+    ("torch.no_accelerator", "torch.cuda.is_available() returns False"),
+    ("nvml.no_library", "nvidia-smi: command not found"),
+    ("nccl.timeout", "nccl timeout"),
+    ("process.killed", "Killed"),
+    ("crash.segfault", "Segmentation fault (core dumped)"),
+    # launchers, the kernel
+    (
+        "process.killed",
+        "torch.distributed.elastic.multiprocessing.api: failed (exitcode: -9) local_rank: 0 (pid: 8190)",
+    ),
+    ("crash.bus", "torch.distributed.elastic.multiprocessing.api: failed (exitcode: -7) local_rank: 0 (pid: 8190)"),
+    ("oom.killed", "[4.1] Out of memory: Kill process 1234 (python) score 987 or sacrifice child"),
+    ("oom.killed", "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB"),
+    # cuDNN
+    ("cudnn.engine", "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution"),
+    ("cudnn.engine", "RuntimeError: cuDNN Frontend error: [cudnn_frontend] Error: No valid execution plans built."),
+    ("cudnn.engine", "RuntimeError: No valid execution plans built. (cuDNN)"),
+    (
+        "cudnn.version",
+        "RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (9, 1, 0) but found "
+        "runtime version (8, 9, 7).",
+    ),
+    # packages beside torch
+    (
+        "bitsandbytes.setup",
+        "RuntimeError: \n        CUDA Setup failed despite GPU being available. Please run the "
+        "following command: python -m bitsandbytes",
+    ),
+    ("attention.package", "ModuleNotFoundError: No module named 'flash_attn'"),
+    ("build.isolation", "ModuleNotFoundError: No module named 'torch'\nhint: try again with --no-build-isolation"),
+    ("compile.python_h", "/tmp/tmpa/main.c:5:10: fatal error: Python.h: No such file or directory\ntriton"),
+    ("compile.libcuda", "/usr/bin/ld: cannot find -lcuda\ncollect2: error: ld returned 1 exit status"),
+    # containers
+    (
+        "container.cdi",
+        "docker: Error response from daemon: CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all",
+    ),
+    (
+        "nvml.mismatch",
+        "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch: unknown",
+    ),
+    ("mask.mig", "ValueError: invalid literal for int() with base 10: 'MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6'"),
+    # distributed
+    ("nccl.interface", "node1:1:1 [0] NCCL WARN Bootstrap : no socket interface found"),
+    ("dist.ready_twice", "RuntimeError: Expected to mark a variable ready only once."),
 )
 
 INNOCENT: tuple[str, ...] = (
@@ -492,4 +544,42 @@ INNOCENT: tuple[str, ...] = (
     "RuntimeError: The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 1",
     "KeyError: 'attention_mask'",
     "Assertion of taxid 79 in the database took 0.2 s",
+)
+
+# Errors of other programs: nothing in them is a GPU's, and none of their words is torch's.
+NOT_OURS: tuple[str, ...] = (
+    "FileNotFoundError: [Errno 2] No such file or directory: 'data.csv'",
+    "bash: foo: No such file or directory",
+    "error: command 'gcc' failed: No such file or directory",
+    "make: gcc: No such file or directory",
+    "ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
+    "error while loading shared libraries: libssl.so.3: cannot open shared object file: No such file or directory",
+    "Connection reset by peer",
+    "curl: (56) Recv failure: Connection reset by peer",
+    "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by "
+    "peer'))",
+    "/usr/lib/jvm/java-17/bin/java: symbol lookup error: /lib/libjli.so: undefined symbol: JLI_Launch",
+    "git: symbol lookup error: /lib/libcurl.so.4: undefined symbol: nghttp2_option_set",
+    "iwlwifi 0000:00:14.3: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
+    "Error: listen EADDRINUSE: address already in use :::3000",
+    "OSError: [Errno 98] Address already in use",
+    "java.lang.OutOfMemoryError: Java heap space",
+    "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory",
+    "ERROR:  out of memory\nDETAIL:  Failed on request of size 1048576.",
+    "redis: OOM command not allowed when used memory > 'maxmemory'.",
+    "gunicorn: Worker (pid:123) was sent SIGKILL! Perhaps out of memory?",
+    "[ 1.000000] Out of memory: Killed process 999 (mysqld) total-vm:1kB, anon-rss:1kB",
+    "nginx: accept4() failed (24: Too many open files)",
+    "bash: fork: Cannot allocate memory",
+    "modprobe: ERROR: could not insert 'vboxdrv': Key was rejected by service",
+    "Error! Bad return status for module build on kernel: 6.8.0-41-generic (x86_64)\nConsult "
+    "/var/lib/dkms/v4l2loopback",
+    "IndexError: list index out of range",
+    "AttributeError: Can't pickle local object 'main.<locals>.f'",
+    "RuntimeError: can't start new thread",
+    "ModuleNotFoundError: No module named 'numpy'",
+    "/lib/libc.so.6: version `GLIBC_2.34' not found (required by ./server)",
+    "collected 12 items\nFatal Python error: Aborted",
+    "No space left on device",
+    "2024-01-01 thread exited unexpectedly",
 )

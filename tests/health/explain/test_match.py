@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpucheck.health.explain import match as matching
@@ -14,8 +16,8 @@ def ids(pasted: str) -> list[str]:
     return [match.text.id for match in find(pasted, TEXTS, OF_CONDITIONS)]
 
 
-def text(name: str, *patterns: str, symptom: bool = False) -> Text:
-    return Text(name, name, patterns, "It happened.", "do it", symptom=symptom)
+def text(name: str, *patterns: str, **more: Any) -> Text:
+    return Text(name, name, patterns, "It happened.", "do it", **more)
 
 
 FRAME = """Traceback (most recent call last):
@@ -109,11 +111,14 @@ def test_what_is_searched_does_not_grow_with_the_errors_in_a_log(monkeypatch: py
     )
     monkeypatch.setattr(matching.Normal, "solid_offset", lambda self, at: placed.append(at) or offset(self, at))
     work = []
+    tried = []
     for lines in (3_000, 6_000):
         searched.clear(), placed.clear()
         find("NVRM: Xid (PCI:0000:10:00): 31, pid=7, name=python\n" * lines, TEXTS)
-        assert len(searched) == len({source for text in TEXTS for source in (*text.patterns, *text.common)})
+        assert len(searched) == len(set(searched)) > 500
+        tried.append(set(searched))
         work.append(len(placed))
+    assert tried[0] == tried[1]
     # Two ends of the places of xid.31 and of xid.unknown.
     assert work == [2 * 2 * matching._MOST_PLACES] * 2
 
@@ -123,3 +128,111 @@ def test_of_many_numbers_in_a_log_each_is_told() -> None:
     assert [(match.text.id, match.line) for match in find(log, TEXTS)] == [
         ("xid.31", 1), ("xid.79", 3), ("xid.94", 4), ("xid.43", 2)
     ]  # fmt: skip
+
+
+# --- whose it is ------------------------------------------------------------------------------------------------------
+
+
+def test_what_any_program_prints_counts_beside_what_is_ours() -> None:
+    common = text("a.common", common=("too many open files",))
+    assert find("nginx: too many open files", [common]) == []
+    assert [match.text.id for match in find("import torch\ntoo many open files", [common])] == ["a.common"]
+
+
+def test_some_of_it_counts_beside_other_words_alone() -> None:
+    common = text("a.common", common=("too many open files",), beside=r"\bworker\b")
+    assert find("import torch\ntoo many open files", [common]) == []
+    assert find("workers\ntoo many open files", [common]) == []
+    assert [match.text.id for match in find("worker 3\ntoo many open files", [common])] == ["a.common"]
+
+
+def test_what_makes_it_somebody_elses() -> None:
+    known = text("a.text", "killed process", unless=r"\bmysqld\b")
+    assert [match.text.id for match in find("killed process python", [known])] == ["a.text"]
+    assert find("killed process 3 (mysqld)", [known]) == []
+
+
+def test_a_condition_alone_has_to_be_ours_too() -> None:
+    condition = text("b.condition", "key was rejected")
+    assert find("modprobe vboxdrv: key was rejected", [], [condition]) == []
+    assert [one.text.id for one in find("modprobe nvidia: key was rejected", [], [condition])] == ["b.condition"]
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        "node1:1:1 [0] NCCL INFO NET/Plugin: it broke here",
+        "INFO 10-15 08:32:29 [loader.py:70] it broke here",
+        "2026-01-31 12:00:00,123 - DEBUG - it broke here",
+        "I0131 12:00:00.000000 411 client.cpp:12] it broke here",
+        "-- it broke here",
+        "$ grep 'it broke here' train.log",
+        "user@host:~/work$ echo it broke here",
+        ">>> print('it broke here')",
+    ],
+)
+def test_what_is_no_error_is_not_searched(quiet: str) -> None:
+    known = text("a.text", "it broke here")
+    assert find(f"cuda\n{quiet}", [known]) == []
+    assert [match.text.id for match in find("ERROR 10-15 08:32:29 [loader.py:70] it broke here", [known])] == ["a.text"]
+
+
+# --- what comes first -------------------------------------------------------------------------------------------------
+
+
+def test_what_follows_from_another_comes_after_it_and_does_not_cover_it() -> None:
+    cause, after = text("a.cause", "no room"), text("b.after", "it failed: no room left", follows=("a.",))
+    for pasted in ("it failed: no room left", "no room\nit failed: no room left", "it failed: no room left\nno room"):
+        assert next(match.text.id for match in find(pasted, [after, cause])) == "a.cause", pasted
+    assert [match.text.id for match in find("no room", [after, cause])] == ["a.cause"]
+
+
+# --- how sure it is ---------------------------------------------------------------------------------------------------
+
+
+def test_a_symptom_is_a_hint() -> None:
+    (match,) = find("it failed", [text("a.symptom", "it failed", symptom=True, certainty="proof")])
+    assert (match.certainty, match.doubt) == ("hint", "")
+
+
+def test_beside_an_error_that_is_not_known_it_is_a_guess() -> None:
+    known = text("a.text", "no room", certainty="proof")
+    traceback = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
+    (match,) = find(f"there is no room\n{traceback}KeyError: 'loss'", [known])
+    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known here")
+    (match,) = find(f"{traceback}ValueError: there is no room", [known])
+    assert (match.certainty, match.doubt) == ("proof", "")
+    (match,) = find(f"{traceback}ValueError: it happened:\nthere is no room", [known])
+    assert match.certainty == "proof", "a message goes on below its first line"
+
+
+def test_beside_another_cause_it_is_a_guess() -> None:
+    one, other = text("a.one", "no room", certainty="proof"), text("b.other", "no air", certainty="proof")
+    first, second = find("no room\nno air", [one, other])
+    assert (first.text.id, first.certainty) == ("a.one", "hint")
+    assert first.doubt == "the paste holds other causes too"
+    assert second.certainty == "proof"
+
+
+def test_what_the_program_goes_on_without_is_no_cause_of_an_error() -> None:
+    known = text("a.text", "no kernel here", certainty="proof")
+    warning = "UserWarning: no kernel here, falling back to CPU"
+    traceback = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
+    (match,) = find(warning, [known])
+    assert (match.certainty, match.doubt) == ("hint", "the program says that it goes on without")
+    assert find(f"{warning}\n{traceback}KeyError: 'loss'", [known]) == []
+
+
+def test_a_line_of_source_is_no_error_where_the_error_is_another() -> None:
+    pasted = FRAME.format(error="KeyError: 'loss'")
+    assert ids(pasted) == []
+    (match,) = find(pasted.rsplit("KeyError", 1)[0], TEXTS)
+    assert (match.certainty, match.doubt) == ("hint", "it stands in a line of source")
+
+
+def test_the_lines_around_are_given_for_who_reads_their_numbers() -> None:
+    lines = [f"line {number}" for number in range(1, 31)]
+    lines[9] = "no room"
+    (match,) = find("\n".join(lines), [text("a.text", "no room")])
+    assert match.said.split("line ")[0].strip() == "no room" and match.said.endswith("line 22")
+    assert match.around.startswith("line 7 line 8") and match.around.endswith("line 22")

@@ -36,6 +36,16 @@ from gpucheck.health.explain.normal import normalise
         "&quot;Error: it broke&quot;",
         "'Error: it' `broke`",
         '\\"Error: it\\nbroke\\"',
+        "Error:%20it%20broke%0A%20",
+        "&amp;quot;Error: it broke&amp;quot;",
+        "\\u0027Error: it broke\\u0027",
+        "01-31 12:00:00 Error: it broke",
+        "[Sat Jan 31 12:00:00 2026] Error: it broke",
+        "E external/xla/gpu_executor.cc:12] Error: it broke",
+        "#12 3.141 Error: it broke",
+        "stderr F Error: it broke",
+        "[2026-01-31 12:00:00 TP0] Error: it broke",
+        "╭── x ──╮\n│ Error: it broke │\n╰───────╯".replace("x", ""),
     ],
 )
 def test_what_is_around_a_text_is_taken_away(pasted: str) -> None:
@@ -79,3 +89,40 @@ KeyError
     assert lines["ValueError: one"] == ("exception", 1)
     assert lines["torch.OutOfMemoryError: two"] == ("exception", 1)
     assert lines["KeyError"] == ("exception", 2)
+
+
+def test_a_path_of_windows_keeps_its_letters() -> None:
+    assert "c:\\new\\torch" in normalise(r"OSError: C:\new\torch").solid
+    assert normalise("it\\nbroke").spaced == "it\nbroke"
+
+
+@pytest.mark.parametrize(
+    ("pasted", "kind"),
+    [
+        ("[2026-01-31 12:00:00,123] [INFO] [trainer.py:88] step", "quiet"),
+        ("DEBUG:torch:step", "quiet"),
+        ("I0131 12:00:00.000000 411 client.cpp:12] step", "quiet"),
+        ("-- Found CUDA: step", "quiet"),
+        (">>> torch.cuda.is_available()", "quiet"),
+        ("(venv) user@host:~$ nvidia-smi", "quiet"),
+        ("PS C:\\work> nvidia-smi", "quiet"),
+        ("[2026-01-31 12:00:00,123] [ERROR] [trainer.py:88] step", "plain"),
+        ("W0131 12:00:00.000000 411 client.cpp:12] step", "plain"),
+        ("> quoted", "plain"),
+        ("terminate called after throwing an instance of 'c10::Error'", "exception"),
+        ("triton.runtime.errors.OutOfResources: out of resource", "exception"),
+    ],
+)
+def test_what_a_single_line_is(pasted: str, kind: str) -> None:
+    assert [line.kind for line in normalise(pasted).lines] == [kind]
+
+
+def test_what_nccl_tries_is_left_out() -> None:
+    assert normalise("node1:1:1 [0] NCCL INFO it broke\nnode1:1:1 [0] NCCL WARN it works").solid.count("it") == 1
+
+
+def test_the_lines_over_which_a_text_reaches() -> None:
+    normal = normalise("one\ntwo\n\nthree")
+    start = normal.solid.index("wo")
+    assert [line.number for line in normal.lines_of(start, start + 1)] == [2]
+    assert [line.number for line in normal.lines_of(start, start + 4)][-1] == 4

@@ -51,6 +51,25 @@ def test_what_is_cut() -> None:
     assert not is_cut("error:anillegalmemoryaccount", pattern)
 
 
+@pytest.mark.parametrize(
+    ("source", "rest"),
+    [
+        ("gcc: No such file or directory", "nosuchfileordirectory"),
+        ("libcudart.so.12: cannot open shared object file: No such file or directory", "nosharedobjectfile"),
+        ("libcudart.so.12: cannot open shared object file", "cannotopensharedobjectfile"),
+        ("NCCL: Connection reset by peer", "connectionresetbypeer"),
+        ("cannot open shared object file: torch", "javacannotopensharedobjectfile"),
+    ],
+)
+def test_what_any_program_prints_is_no_part_of_a_text(source: str, rest: str) -> None:
+    assert not is_cut(rest, compiled(source))
+
+
+def test_a_part_has_to_speak_of_what_is_ours() -> None:
+    assert is_cut("error:misalignedaddresswas", compiled("misaligned address was met by this kernel"))
+    assert not is_cut("error:theappletreesinthe", compiled("the apple trees in the garden of this cuda"))
+
+
 def test_no_regular_expression_is_an_error() -> None:
     with pytest.raises(re.error):
         compiled("(")

@@ -8,7 +8,7 @@ import re
 import textwrap
 
 import pytest
-from pasted import INNOCENT, MORE, SAMPLES
+from pasted import INNOCENT, MORE, NOT_OURS, SAMPLES
 
 from gpucheck import messages
 from gpucheck.batch_size import outcome
@@ -39,6 +39,10 @@ def test_the_table_is_whole() -> None:
         assert (text.patterns or text.common) and text.title and text.meaning.endswith(".") and text.then, text.id
         assert not text.title.endswith("."), text.id
         assert all(name in BY_ID for name in text.conditions), text.id
+        others = [name for name in (*ids, *(f"xid.{number}" for number in xid.BY_NUMBER)) if name != text.id]
+        for beginning in text.follows:
+            assert any(name.startswith(beginning) for name in others), (text.id, beginning)
+        assert all(compiled(source) for source in (text.beside, text.unless) if source), text.id
 
 
 def test_every_text_has_a_sample() -> None:
@@ -58,6 +62,26 @@ def test_another_wording(name: str, pasted: str) -> None:
 @pytest.mark.parametrize("pasted", INNOCENT)
 def test_an_ordinary_line_means_nothing(pasted: str) -> None:
     assert answer(pasted) is None
+
+
+@pytest.mark.parametrize("pasted", NOT_OURS)
+def test_what_other_programs_print_means_nothing(pasted: str) -> None:
+    assert answer(pasted) is None
+
+
+@pytest.mark.parametrize("pasted", NOT_OURS)
+def test_neither_does_any_part_of_it(pasted: str) -> None:
+    """Cut at either end, a word at a time: what is left is still another program's."""
+    words = pasted.split(" ")
+    for number in range(1, len(words)):
+        for part in (words[number:], words[:number]):
+            (first, *_) = find(" ".join(part), TEXTS, OF_CONDITIONS) or [None]
+            # "Out of memory" alone, a killed process that nobody names, an error on a bus: who typed it means a GPU's
+            # as likely as not.
+            assert first is None or (first.certainty, first.text.id) in {
+                ("hint", "oom.other"),
+                ("hint", "kernel.pcie"),
+            }, part
 
 
 def test_ordinary_lines_mean_nothing_together() -> None:
@@ -211,6 +235,71 @@ def test_a_text_cut_within_its_words_is_a_hint() -> None:
     for text in ("RuntimeError: GET was unable to find an eng", "RuntimeError: FIND was unable to find an eng"):
         (match,) = find(text, TEXTS)
         assert (match.text.id, match.cut) == ("cudnn.engine", True)
+
+
+# --- what is first ----------------------------------------------------------------------------------------------------
+
+XID_45 = "NVRM: Xid (PCI:0000:b3:00): 45, pid=7, name=python, Ch 00000008, caused by previous Xid 149"
+
+
+@pytest.mark.parametrize(
+    ("pasted", "order"),
+    [
+        (XID_45, ["xid.149", "xid.45"]),
+        ("NVRM: Xid (PCI:0000:b3:00): 45, pid=7, Ch 8\nNVRM: Xid (PCI:0000:b3:00): 48, pid=7", ["xid.48", "xid.45"]),
+        ("NVRM: Xid (PCI:0000:b3:00): 171, x\nNVRM: Xid (PCI:0000:b3:00): 48, pid=7", ["xid.48", "xid.171"]),
+        (
+            "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch: unknown",
+            ["nvml.mismatch", "container.cli"],
+        ),
+        (
+            "error: subprocess-exited-with-error\n  × Getting requirements to build wheel did not run successfully.\n"
+            "      ModuleNotFoundError: No module named 'torch'\nERROR: Failed to build 'flash-attn'\n"
+            "hint: --no-build-isolation",
+            ["build.isolation"],
+        ),
+    ],
+)
+def test_what_brings_a_thing_about_comes_before_it(pasted: str, order: list[str]) -> None:
+    assert [match.text.id for match in find(pasted, TEXTS, OF_CONDITIONS)][: len(order)] == order
+
+
+# --- what is to be done -----------------------------------------------------------------------------------------------
+
+
+def test_no_advice_is_only_to_run_this_tool() -> None:
+    """Who reads a colleague's paste has not the machine."""
+    for text in (*TEXTS, *OF_CONDITIONS):
+        rest = re.sub(r"[^;.,]*\bgpucheck \w+[^;.,]*", "", text.then)
+        assert len(rest) > 12, (text.id, text.then)
+
+
+def test_the_allocators_setting_is_named_for_every_torch() -> None:
+    """Versions from 2.9.0 read one name of it for CUDA, those before 2.9 the other."""
+    for text in TEXTS:
+        for setting in re.findall(r"PYTORCH_ALLOC_CONF\S*", text.then):
+            assert "PYTORCH_CUDA_ALLOC_CONF" in text.then or "PYTORCH_HIP_ALLOC_CONF" in text.then, (text.id, setting)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("xid.13", "compute-sanitizer"),
+        ("xid.31", "compute-sanitizer"),
+        ("xid.63", "reset"),
+        ("xid.94", "Reset the GPU when"),
+        ("container.cdi", "nvidia-ctk cdi generate"),
+        ("hip.arch", "11.0.0"),
+        ("hip.arch", "10.3.0"),
+    ],
+)
+def test_the_step_names_what_helps(name: str, words: str) -> None:
+    assert words in next(text for text in TEXTS if text.id == name).then
+
+
+def test_no_advice_replaces_torch_without_a_version() -> None:
+    for text in TEXTS:
+        assert not re.search(r"--force-reinstall torch(?![=<>~])", text.then), text.id
 
 
 # --- what is known elsewhere ------------------------------------------------------------------------------------------

@@ -361,7 +361,8 @@ CONDITIONS: tuple[Condition, ...] = (
         title="the clock stays below half of its highest, and NVML gives no reason",
         meaning="Work is there, nothing is said to hold the clock, and it does not rise.",
         settle="`gpucheck bench matmul` shows what that costs",
-        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; a setting of the clock goes with `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
+        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; "
+        "a setting of the clock goes with `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
         judge=_low_clock,
         source="a choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains; below half "
         "without any reason stands out",

@@ -69,7 +69,8 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="Work is there, nothing is said to hold the clock, and it does not rise. A clock that was locked looks "
         "so.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
-        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; a lock of the clock goes with `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
+        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; "
+        "a lock of the clock goes with `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
         judge=taken_over("devices.low_clock"),
         source="a choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains",
     ),

@@ -117,7 +117,7 @@ def _memory(name: str, said: str, around: str) -> Figures:
     # Of several ranks each says its own: the first one's message ends where the next begins.
     first = re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", said, re.I | re.S)
     said = first.group() if first else said
-    found = {**_sizes(said, _MEMORY_1 | _MPS), **_sizes(said, _MEMORY)}
+    found = {**_sizes(said, _MPS), **_sizes(said, _MEMORY_1), **_sizes(said, _MEMORY)}
     found |= _integers(said, {"gpu": r"\bGPU (\d+)(?: has|;)", "requested_bytes": r"allocate (\d+) bytes"})
     others = [
         {"pid": int(match[1]), "bytes": value}
@@ -310,7 +310,8 @@ def _driver(name: str, said: str, around: str) -> Figures:
     return Figures(
         found,
         f"The driver serves CUDA {version} at most; torch's CUDA is newer.",
-        f"update the driver (CUDA 12 needs {_DRIVERS[12]} or newer, CUDA {newest} {_DRIVERS[newest]}), or install {older}",
+        f"update the driver (CUDA 12 needs {_DRIVERS[12]} or newer, CUDA {newest} {_DRIVERS[newest]}), or install "
+        f"{older}",
     )
 
 
@@ -464,7 +465,8 @@ def _ranks(name: str, said: str, around: str) -> Figures:
     found = _integers(
         around,
         {
-            "rank": r"\[ ?Rank (\d+)\]|\brank\s*: (\d+)" if name != "dist.child" else r"\brank\s*: (\d+)",
+            "rank": r"\brank\s*: (\d+)" if name == "dist.child" else r"(?:\[ ?Rank |\brank\s*: )(\d+)",
+            "local_rank": r"local_rank: (\d+)",
             "sequence": r"SeqNum=(\d+)",
             "elements": r"NumelIn=(\d+)",
             "joined": r"(\d+)/\d+ clients joined",
@@ -494,6 +496,7 @@ def _ranks_say(found: Numbers) -> str:
         return f"{found['joined']} of {found['expected']} processes came."
     if "exit_code" in found:
         who = f"Rank {found['rank']}" if "rank" in found else "A rank"
+        who = f"Local rank {found['local_rank']}" if "local_rank" in found and "rank" not in found else who
         signal = f" (signal {-found['exit_code']})" if found["exit_code"] < 0 else ""
         return f"{who} ended first, with status {found['exit_code']}{signal}."
     return f"It is port {found['port']}." if "port" in found else ""
@@ -552,6 +555,8 @@ _READERS: dict[str, Callable[[str, str, str], Figures]] = {
     "architecture.": _capability,
     "xid.": _xid,
     "nccl.duplicate": _duplicate,
+    "process.killed": _ranks,
+    "crash.": _ranks,
     "nccl.": _ranks,
     "dist.": _ranks,
     "compile.resources": _shared_memory,

@@ -30,10 +30,13 @@ _OURS = re.compile(
 )
 # What programs say as they go on without a GPU or a package: no error, where the paste has another one.
 _GOES_ON = re.compile(
-    r"will not be used|(default(ing|s)?|fall(ing|s)? ?back|switching|reverting) to (the )?(cpu|eager|slow|python|native|math)|"
+    r"will not be used|(default(ing|s)?|fall(ing|s)? ?back|switching|reverting) to (the )?(cpu|eager|slow|python|"
+    r"native|math)|"
     r"(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster with|deprecat|"
-    r"not compiled to use|to enable the following instructions|failed to load image python extension|rebuild tensorflow|"
-    r"could not load dynamic library|ignore above cudart|cannot dlopen some|was not compiled with flash|without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
+    r"not compiled to use|to enable the following instructions|failed to load image python extension|rebuild "
+    r"tensorflow|"
+    r"could not load dynamic library|ignore above cudart|cannot dlopen some|was not compiled with flash|"
+    r"without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
     re.IGNORECASE,
 )
 # The lines before and after the one where a text stands that its numbers are read from, and no more letters than that.
@@ -217,9 +220,9 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
     tried: dict[str, _Spans] = {}
     ours = ours or _OURS.search(normal.spaced) is not None
     for text in texts:
-        if text.unless and compiled(text.unless).regex.search(normal.spaced):
+        if text.unless and _holds(normal, text.unless):
             continue
-        known = compiled(text.beside).regex.search(normal.spaced) is not None if text.beside else ours
+        known = _holds(normal, text.beside) if text.beside else ours
         for source in (*text.patterns, *(text.common if known else ())):
             pattern = compiled(source)
             if source not in tried:
@@ -229,6 +232,12 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
             if pattern.by_word:
                 spans = [(normal.solid_offset(start), normal.solid_offset(end)) for start, end in spans]
             yield from (_Place(text, start, end, normal.line_at(start)) for start, end in spans)
+
+
+def _holds(normal: Normal, source: str) -> bool:
+    """Whether a pattern is anywhere in the text, in the form that it is for."""
+    pattern = compiled(source)
+    return pattern.regex.search(normal.spaced if pattern.by_word else normal.solid) is not None
 
 
 def _spans(normal: Normal, pattern: Pattern) -> _Spans:

@@ -60,7 +60,7 @@ _MOST_PREFIXES = 8
 
 _EXCEPTION = re.compile(
     r"terminate called|what\(\):|Exception:|"
-    r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Fault|OutOfResources)\s*(?::|$)"
+    r"(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception|Fault)|OutOfResources)\s*(?::|$)"
 )
 _FRAME = re.compile(r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] ')
 # What somebody typed at a prompt: it names things without their having failed.

@@ -18,8 +18,9 @@ class Text:
     alone share their patterns, which are tried once for all of them: `number` is what the group of that name must hold.
 
     `common` are patterns that programs of every kind print ("Killed", "Too many open files"): they count where the rest
-    of the paste speaks of GPUs, torch or training, or holds `beside`, read by words. `follows` are ids, or their beginnings, of what brings this about: where one of them is in the paste too, it is told first. `unless` is what makes it
-    somebody else's, wherever in the paste it stands; read by words.
+    of the paste speaks of GPUs, torch or training; where `beside` is given, where it holds that instead. `follows` are
+    ids, or their beginnings, of what brings this about: where one of them is in the paste too, it is told first.
+    `unless` is what makes it somebody else's, wherever in the paste it stands.
     """
 
     id: str

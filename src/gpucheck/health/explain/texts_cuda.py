@@ -264,7 +264,9 @@ TEXTS: tuple[Text, ...] = (
         (r"device < num_gpus.{0,60}INTERNAL ASSERT FAILED",),
         "torch counted with NVML and CUDA shows fewer: a MIG instance, or CUDA_VISIBLE_DEVICES that the two read "
         "differently.",
-        "gpucheck doctor; with MIG give one instance's UUID in CUDA_VISIBLE_DEVICES",
+        "unset CUDA_VISIBLE_DEVICES and try again; with MIG give it one instance's UUID; gpucheck doctor on that "
+        "machine "
+        "compares what NVML and CUDA see",
         source="pytorch issues 110000 and 130181",
     ),
     Text(

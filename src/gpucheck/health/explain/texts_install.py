@@ -14,7 +14,8 @@ _PAIR = (
 )
 # Names of libraries, and of what they export, that are torch's, CUDA's or of packages built on them.
 _TORCHS = (
-    r"(torch|libc10|flash_?attn|xformers|vllm|sgl_kernel|flashinfer|triton|deepspeed|apex_C|amp_C|mmcv|detectron2|fbgemm|"
+    r"(torch|libc10|flash_?attn|xformers|vllm|sgl_kernel|flashinfer|triton|deepspeed|apex_C|amp_C|mmcv|detectron2|"
+    r"fbgemm|"
     r"bitsandbytes|causal_conv1d|mamba|selective_scan|pytorch3d|tensorrt|transformer_engine|exllama|auto_?gptq|awq|"
     r"gsplat|nvdiffrast|cuda|cudnn|cublas|nvidia|nccl)"
 )
@@ -144,7 +145,8 @@ TEXTS: tuple[Text, ...] = (
             r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}\bNo module named '?torch'?(?!\w|\.\w)",
             r"\bNo module named '?torch'?(?!\w|\.\w).{0,400}(subprocess-exited-with-error|metadata-generation-failed|"
             r"Getting requirements to build wheel did not|egg_info|--no-build-isolation|build isolation)",
-            r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import torch",
+            r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import "
+            r"torch",
         ),
         "pip and uv build a package in an environment of its own, in which torch is not; its setup.py imports torch.",
         "install torch first, then the package with pip install --no-build-isolation NAME (uv: "

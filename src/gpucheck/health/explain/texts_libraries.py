@@ -71,7 +71,8 @@ TEXTS: tuple[Text, ...] = (
         (r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)",),
         "The data type (bfloat16, float8) or the shape is not for this GPU's architecture, or a size or stride is "
         "beyond 32 bits.",
-        "gpucheck bench matmul shows which data types this GPU multiplies",
+        "the same in float32: if that works it is the data type; gpucheck bench matmul shows which ones this "
+        "GPU multiplies",
     ),
     Text(
         "cublas.invalid",

@@ -134,7 +134,8 @@ TEXTS: tuple[Text, ...] = (
         "lspci -tv shows what is behind the address; where it is a GPU: drain the node, reseat the card, leave out the "
         "riser, and compare with gpucheck bench transfer",
         "hint",
-        unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|xhci_hcd|ahci|"
+        unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|"
+        r"xhci_hcd|ahci|"
         r"brcm\w*|megaraid_sas|mpt3sas) [0-9a-f]{4}:",
     ),
     Text(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from gpucheck import messages
 from gpucheck.health.explain.text import Text
 
-_FITS = "gpucheck find-batch-size path/to/model.py:make_model"
+_FITS = (
+    "a smaller batch, or a shorter sequence; end other programs that use the GPU; gpucheck find-batch-size "
+    "path/to/model.py:make_model finds the largest batch that fits"
+)
 _SMALLER = "a smaller batch, a shorter sequence, or activation checkpointing"
 _OTHERS = (
     "nvidia-smi, or gpucheck devices --processes, on that machine shows who else holds memory: end it; else "
@@ -129,7 +132,8 @@ TEXTS: tuple[Text, ...] = (
         (messages.CPU_ALLOCATOR,),
         "A tensor on the CPU could not be allocated: the machine's, the container's or the shell's limit (ulimit -v) "
         "is reached.",
-        "gpucheck memory --device cpu shows the limits; free -h shows who uses it",
+        "ask for less at once: print the shape, it may be wrong; free -h and top show who else uses the RAM, gpucheck "
+        "memory --device cpu the limits",
         "proof",
         source="torch's allocator, c10/core/impl/alloc_cpu.cpp",
     ),

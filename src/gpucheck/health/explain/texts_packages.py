@@ -236,9 +236,11 @@ TEXTS: tuple[Text, ...] = (
         "pip.conflict",
         "two packages ask for different versions of torch",
         (
-            r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm)\S* .{0,400}have conflicting dependencies",
+            r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm)\S* .{0,400}have conflicting "
+            r"dependencies",
             r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
-            r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|unsatisfiable)",
+            r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|"
+            r"unsatisfiable)",
             r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
         ),
         "pip finds no version that serves both; or it installed one and tells that another package wanted a different "
@@ -252,7 +254,8 @@ TEXTS: tuple[Text, ...] = (
         "numerics.nan",
         "the loss or a gradient is NaN or infinite",
         (
-            r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not finite)\b",
+            r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not "
+            r"finite)\b",
             r"\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|logits|activations)\b",
             r"\b\w*loss\w*\W{1,4}(tensor\()?(nan|inf)\b",
             r"\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?nan\b",
@@ -277,7 +280,8 @@ TEXTS: tuple[Text, ...] = (
         "(gpucheck bench matmul compares results)",
         "strong",
         common=(
-            r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|gradients?)\b",
+            r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"
+            r"gradients?)\b",
             r"\b(nan|inf)s?( or (nan|inf)s?)? (found|detected|encountered|produced|values?) (in|at|during)\b",
             r"\b(all|only) nans? (in|after|from) .{0,30}(output|logits|loss|model)\b",
         ),

@@ -22,7 +22,8 @@ def _code(number: int) -> tuple[str, ...]:
     return (
         rf"\b(cuInit|cudaGetDeviceCount|cudaSetDevice|cuDeviceGetCount|cudaGetDevice)\b\W{{0,4}}"
         rf"(failed|returned|error|status|code|with|:|->| |=|\(){{1,8}}{number}\b",
-        rf"\b(CUDA initialization fail(ure|ed)|cuda driver library init failure)\W{{0,4}}(with error)?\W{{0,4}}{number}\b",
+        rf"\b(CUDA initialization fail(ure|ed)|cuda driver library init failure)\W{{0,4}}(with "
+        rf"error)?\W{{0,4}}{number}\b",
         rf"\bCUDA (driver |runtime )?error:? \(?{number}\b",
     )
 
@@ -116,7 +117,7 @@ TEXTS: tuple[Text, ...] = (
         "cuinit.too_old",
         "the driver is older than torch's CUDA",
         (
-            r"The NVIDIA driver on your system is too old \(found version",
+            r"NVIDIA driver on your system is too old \(found version",
             r"CUDA driver version is insufficient for CUDA runtime version",
             r"cudaErrorInsufficientDriver",
             *_code(35),
@@ -271,7 +272,8 @@ TEXTS: tuple[Text, ...] = (
             r"PyTorch is not linked with support for cuda devices",
             r"'?torch\._C'? has no attribute '?_cuda_\w+",
             r"Cannot initialize CUDA without ATen_cuda library",
-            r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( only)?|CUDA)( support)?\b",
+            r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( "
+            r"only)?|CUDA)( support)?\b",
             r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)",
             r"has no attribute '?_Cuda\w+",
         ),
@@ -525,7 +527,8 @@ TEXTS: tuple[Text, ...] = (
         "mig.no_room",
         "there is no room for another MIG instance",
         (
-            r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|device).{0,120}Insufficient Resources",
+            r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|"
+            r"device).{0,120}Insufficient Resources",
             r"MIG device allocation failed",
             r"Insufficient Resources.{0,60}(MIG|GPU instance)",
         ),

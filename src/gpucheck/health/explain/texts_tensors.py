@@ -174,7 +174,7 @@ TEXTS: tuple[Text, ...] = (
         "the name of a device is not understood",
         (r"Invalid device string", r"Expected one of cpu, cuda, ipu, xpu", r"Device string must not be empty"),
         "Devices are cpu, cuda, cuda:1, mps, xpu, meta.",
-        "gpucheck devices shows what torch calls each",
+        "write cuda, cuda:0, cpu, mps or xpu; gpucheck devices shows what torch calls each",
         "proof",
     ),
     Text(
