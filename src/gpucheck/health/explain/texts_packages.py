@@ -236,7 +236,7 @@ TEXTS: tuple[Text, ...] = (
         "pip.conflict",
         "two packages ask for different versions of torch",
         (
-            r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm)\S* .{0,400}have conflicting "
+            r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting "
             r"dependencies",
             r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
             r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|"

@@ -1,0 +1,175 @@
+"""How large the house is, and how far a figure walks through it: counted, so that a change of structure can be judged.
+
+    python benchmarks/house.py [--root CHECKOUT] [--json FILE]
+
+Counts of this checkout, or of another one (an older commit in a worktree) for a comparison:
+
+- files and lines of `src`, and names that more than one module defines at its top level;
+- own modules that `bench transfer` has loaded as it ends;
+- files whose functions run on two walks: from a bandwidth row's first call to the table, and from the first trial of
+  find-batch-size to its answer (of the parent: what runs in the child is the trial itself);
+- files beside a benchmark's own folder that name it;
+- places that an option passes: parameters, fields, keywords and texts that carry its name.
+
+These say where to look; none of them is a score.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+# The same command lines on both sides of a comparison; small, since what runs matters here and not how long.
+TRANSFER = ["bench", "transfer", "--device", "cpu", "--size", "1MiB", "--time-budget", "2s"]
+BANDWIDTH = ["bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "2s"]
+BATCH = ["find-batch-size", "mlp", "--device", "cpu", "--max-batch-size", "4", "--time-budget", "60s"]
+# One of each kind: a number, a choice, a flag.
+OPTIONS = {
+    "find-batch-size --tolerance": "tolerance",
+    "bench transfer --direction": "direction",
+    "smoke --strict": "strict",
+}
+
+# Runs a command line and prints, as the last line, the own files whose functions ran once `begin` was called; `begin`
+# is empty for the modules that are loaded at the end.
+PROBE = """
+import json, os, sys, threading
+src, begin, arguments = sys.argv[1], sys.argv[2], sys.argv[3:]
+sys.path.insert(0, src)
+files, began = set(), [False]
+def look(frame, event, argument):
+    if event != "call":
+        return
+    name = frame.f_code.co_filename
+    if not name.startswith(src):
+        return
+    if not began[0] and (frame.f_code.co_name == begin.split(":")[1] and name.endswith(begin.split(":")[0])):
+        began[0] = True
+    # A module's own body runs as it is imported: that is no step of a walk.
+    if began[0] and frame.f_code.co_name != "<module>":
+        files.add(name)
+out, sys.stdout = sys.stdout, open(os.devnull, "w")
+from gpucheck.cli import app
+if begin:
+    threading.setprofile(look)
+    sys.setprofile(look)
+code = app.main(arguments)
+sys.setprofile(None)
+if not begin:
+    ours = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "gpucheck"]
+    files = {module.__file__ for module in ours if getattr(module, "__file__", None)}
+print(json.dumps({"code": code, "files": sorted(os.path.relpath(f, src) for f in files)}), file=out)
+"""
+
+
+def probe(root: Path, arguments: list[str], begin: str = "") -> list[str]:
+    """The own files that a command line walks through from `begin` (`file:function`) on, or loads."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, str(root / "src"), begin, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(root / "src")},
+    )
+    if done.returncode or not done.stdout.strip():
+        raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
+    found: list[str] = json.loads(done.stdout.strip().splitlines()[-1])["files"]
+    return found
+
+
+def modules(root: Path) -> dict[Path, ast.Module]:
+    """Every module of `src`, parsed."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((root / "src").rglob("*.py"))}
+
+
+def defined_often(trees: dict[Path, ast.Module]) -> dict[str, int]:
+    """Public classes and constants that more than one module defines, with how many do."""
+    where: dict[str, set[Path]] = defaultdict(set)
+    for path, tree in trees.items():
+        for node in tree.body:
+            names = []
+            if isinstance(node, ast.ClassDef):
+                names = [node.name]
+            elif isinstance(node, ast.Assign):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name) and target.id.isupper()]
+            for name in names:
+                if not name.startswith("_"):
+                    where[name].add(path)
+    found = {name: len(paths) for name, paths in where.items() if len(paths) > 1}
+    return dict(sorted(found.items(), key=lambda row: (-row[1], row[0])))
+
+
+def places(trees: dict[Path, ast.Module], name: str) -> int:
+    """Parameters, fields, keywords and option texts that carry an option's name."""
+    option, count = f"--{name.replace('_', '-')}", 0
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            count += (
+                (isinstance(node, ast.arg) and node.arg == name)
+                or (isinstance(node, ast.keyword) and node.arg == name)
+                or (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name)
+                or (isinstance(node, ast.Constant) and node.value == option)
+            )
+    return count
+
+
+def beside(root: Path, trees: dict[Path, ast.Module], name: str) -> list[str]:
+    """Files outside a benchmark's own folder or file that import it, or hold its name as a text or a key."""
+    found = []
+    for path, tree in trees.items():
+        inside = path.relative_to(root / "src" / "gpucheck").as_posix()
+        if inside.startswith((f"bench/{name}/", f"bench/{name}.py")):
+            continue
+        for node in ast.walk(tree):
+            imported = isinstance(node, ast.ImportFrom) and name in (node.module or "").split(".")
+            keyed = isinstance(node, ast.Constant) and isinstance(node.value, str) and name in node.value.split(".")
+            if imported or keyed:
+                found.append(inside)
+                break
+    return found
+
+
+def measure(root: Path) -> dict[str, object]:
+    """Every count of a checkout."""
+    trees = modules(root)
+    often = defined_often(trees)
+    row = probe(root, BANDWIDTH, "bench/bandwidth/measure.py:measure")
+    trial = probe(root, BATCH, "batch_size/runner.py:run")
+    return {
+        "src_files": len(trees),
+        "src_lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in trees),
+        "names_defined_more_than_once": often,
+        "modules_loaded_by_bench_transfer": len(probe(root, TRANSFER)),
+        "files_from_bandwidth_row_to_table": row,
+        "files_from_trial_to_answer": trial,
+        "files_beside_a_benchmark": {name: beside(root, trees, name) for name in ("bandwidth", "overlap")},
+        "places_of_an_option": {option: places(trees, name) for option, name in OPTIONS.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    found = measure(given.root.resolve())
+    for name, value in found.items():
+        if isinstance(value, dict):
+            shown = ", ".join(
+                f"{key} {len(one) if isinstance(one, list) else one}" for key, one in list(value.items())[:8]
+            )
+            print(f"{name.replace('_', ' ')}: {len(value)} ({shown})")
+        else:
+            print(f"{name.replace('_', ' ')}: {len(value) if isinstance(value, list) else value}")
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
