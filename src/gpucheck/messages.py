@@ -128,7 +128,6 @@ CAUSES: tuple[Cause, ...] = (
         r"illegal memory access",
         r"CUDA_ERROR_ILLEGAL_ADDRESS",
         r"cudaErrorIllegalAddress",
-        r"hipErrorIllegalAddress",
     ),
     _device(
         "cuda.misaligned",
@@ -149,6 +148,7 @@ CAUSES: tuple[Cause, ...] = (
         r"CUDA_ERROR_LAUNCH_FAILED",
         r"cudaErrorLaunchFailure",
         r"hipErrorLaunchFailure",
+        r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
     ),
     _device(
         "cuda.device_assert",
@@ -187,7 +187,8 @@ CAUSES: tuple[Cause, ...] = (
         "hip.fault",
         "a kernel touched memory that is not its own (ROCm)",
         r"Memory access fault by GPU node",
-        r"HSA_STATUS_ERROR_(MEMORY_APERTURE_VIOLATION|EXCEPTION|ILLEGAL_INSTRUCTION|MEMORY_FAULT)",
+        r"HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
+        r"hipErrorIllegalAddress",
         fix="sudo dmesg | grep -i amdgpu; then gpucheck smoke",
     ),
     _device("xpu.lost", "the Intel GPU does not answer any more", XPU_DEVICE, fix="sudo dmesg | grep -i -e i915 -e xe"),

@@ -212,9 +212,8 @@ def test_its_options_are_the_commands() -> None:
     """What the command line takes, Python does: nothing is forgotten when an option is added."""
     import inspect
 
-    from gpucheck.cli.find_batch_size import find_batch_size as typed
+    from gpucheck.cli.find_batch_size import FindBatchSizeOptions
+    from gpucheck.options import declared
 
     here = set(inspect.signature(api.find_batch_size).parameters) - {"device", "on_event"}
-    there = set(inspect.signature(typed).parameters) - {"common", "estimate"}
-    spelled = {"inputs": "inputs", "time_budget": "time_budget_s", "trial_timeout": "trial_timeout_s"}
-    assert here == {spelled.get(name, name) for name in there}
+    assert here == {one.field for one in declared(FindBatchSizeOptions)} - {"estimate"}

@@ -28,6 +28,7 @@ TEXTS: tuple[Text, ...] = (
         "a kernel touched memory that is not its own",
         (
             r"an illegal memory access was encountered",
+            _ERROR + r"illegal memory access",
             r"CUDA_ERROR_ILLEGAL_ADDRESS",
             r"cudaErrorIllegalAddress",
             r"\bInvalid __(global|shared|local)__ (read|write|atomic) of size",
@@ -72,7 +73,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_LAUNCH_FAILED",
             r"cudaErrorLaunchFailure",
             r"hipErrorLaunchFailure",
-            r"HSA_STATUS_ERROR_EXCEPTION",
+            r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
         ),
         "Mostly memory that it may not touch; the driver knows no more. The process cannot use the GPU any more.",
         _SANITIZER + "; sudo dmesg | grep -i xid shows what the driver noted",
@@ -307,7 +308,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.ecc",
         "the GPU's memory had an error that it could not correct",
-        (r"uncorrectable ECC error encountered", r"CUDA_ERROR_ECC_UNCORRECTABLE", r"cudaErrorECCUncorrectable"),
+        (
+            r"uncorrectable ECC error encountered",
+            _ERROR + r"uncorrectable ECC error",
+            r"CUDA_ERROR_ECC_UNCORRECTABLE",
+            r"cudaErrorECCUncorrectable",
+            r"hipErrorECCNotCorrectable",
+        ),
         "Data were lost. The process has to end; if it comes again the card is failing.",
         "take the GPU out of use (drain or cordon the node), then sudo nvidia-smi --gpu-reset -i INDEX with nothing "
         "running on it, or reboot; gpucheck devices shows the counters before and after",
