@@ -91,7 +91,7 @@ class InTime:
                 return Attempt(whole)
             if may_confirm and attempt.size <= WORTHWHILE * best.size:
                 return Attempt(best.size, "confirm")
-            # At the search's aim, or far above the best, time for two trials of a size goes to one that confirms it too.
+            # At its aim, or far above the best, the time for two trials of a size goes to one that confirms it too.
             if alone == attempt.size or alone > FAR * best.size:
                 return self._at_once(alone)
             # Of a small size's time most is not its samples': then far larger ones take hardly longer.
