@@ -15,6 +15,7 @@ from gpucheck.batch_size.forecast import Forecast, Need
 from gpucheck.batch_size.hunt import Hunt
 from gpucheck.batch_size.options import Options, plan
 from gpucheck.batch_size.runner import Runner
+from gpucheck.batch_size.search import Attempt, Record, Search
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.units import GIB, MIB
@@ -196,6 +197,22 @@ def test_a_time_per_sample_at_one_says_nothing_of_many(clock: Clock, monkeypatch
     found = searched(200.0)
     assert (found["limited_by"], found["confirmed"]) == ("over-budget", True)
     assert found["max_batch_size"] > 0.97 * 65436
+
+
+def test_with_time_for_one_more_what_passed_is_confirmed_before_what_is_hardly_more_is_tried(clock: Clock) -> None:
+    def asked(seconds: float, size: int) -> Any:
+        setup = Setup("mlp", (), "train", "adamw", None, "cpu", None, 64 * GIB, None, None, None, False, None)
+        search = Search(budget_bytes=64 * GIB, records=[Record(100, "fits", GIB), Record(400, "out-of-memory")])
+        results = [Result(100, "search", True, "fits", steps_s=(1.0, 1.0))]
+        runner = Clocked(setup)
+        runner.start_s = START_S
+        times = in_time.InTime(search, runner, Forecast(results, compiled=False), clock.now + seconds)
+        return times.within(Attempt(size))
+
+    assert asked(100.0, 105) == Attempt(105)
+    assert asked(10.0, 105) == Attempt(100, "confirm")
+    # Far above the best it may close the search, and is confirmed with that.
+    assert asked(12.0, 170) == Attempt(170, "confirm")
 
 
 def test_a_size_that_half_of_the_prediction_reaches_is_recommended_though_time_ran_out(clock: Clock) -> None:

@@ -89,7 +89,9 @@ class InTime:
             if whole == attempt.size or (alone < attempt.size and whole > FAR * best.size):
                 self._kept_s = best_again_s if may_confirm else 0.0
                 return Attempt(whole)
-            # Near the best, or at its aim, the time for two trials of a size goes to one that confirms it as well.
+            if may_confirm and attempt.size <= WORTHWHILE * best.size:
+                return Attempt(best.size, "confirm")
+            # At its aim, or far above the best, the time for two trials of a size goes to one that confirms it too.
             if alone == attempt.size or alone > FAR * best.size:
                 return self._at_once(alone)
             # Of a small size's time most is not its samples': then far larger ones take hardly longer.
