@@ -10,6 +10,7 @@ from gpucheck.bench.crossover import judge as crossover
 from gpucheck.bench.crossover.crossing import size_text
 from gpucheck.bench.figures import Ceilings
 from gpucheck.bench.overlap import judge as overlap
+from gpucheck.directions import WAYS
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench_all import BenchAll, BenchmarkSummary, Headline
@@ -79,7 +80,7 @@ def _transfer(measurements: Sequence[Measurement], known: Ceilings) -> list[Head
     for way, pinned in chosen.largest_copies(measurements).items():
         # Where nothing can be pinned, what was copied.
         one = pinned or max(chosen.copies(measurements)[way], key=chosen.size)
-        case = f"{chosen.WAYS[way]}, {one.case['host_memory']}, {units.capacity(chosen.size(one))}"
+        case = f"{WAYS[way]}, {one.case['host_memory']}, {units.capacity(chosen.size(one))}"
         found.append(_headline("transfer", case, one, known, "link", "the link"))
     return found
 
@@ -106,7 +107,7 @@ def _overlap(measurements: Sequence[Measurement], known: Ceilings) -> list[Headl
     found = []
     for one in best or rows:
         streams = "two streams" if one.streams == 2 else "one stream"
-        case = f"{chosen.WAYS[one.direction]}, {one.host_memory}, {streams}"
+        case = f"{WAYS[one.direction]}, {one.host_memory}, {streams}"
         found.append(Headline("overlap", one.device, case, one.overlap, "1", one.ci_low, one.ci_high, flags=one.flags))
     return found
 

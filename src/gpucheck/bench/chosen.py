@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from gpucheck.report.measurement import Measurement
 
-WAYS = {"host_to_device": "to the device", "device_to_host": "to the host", "host_to_host": "from host to host"}
-
 
 def size(one: Measurement) -> int:
     """The bytes of a row's copy or array."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpucheck import units
 from gpucheck.bench import chosen
+from gpucheck.directions import WAYS
 from gpucheck.measure import runs
 from gpucheck.report.measurement import Measurement
 
@@ -74,9 +75,9 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figur
 
 def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     return [
-        Figure(chosen.WAYS[way], why="no pinned copy was measured")
+        Figure(WAYS[way], why="no pinned copy was measured")
         if one is None
-        else _rate(f"{chosen.WAYS[way]}, {units.capacity(chosen.size(one))},", one)
+        else _rate(f"{WAYS[way]}, {units.capacity(chosen.size(one))},", one)
         for way, one in chosen.largest_copies(measurements).items()
     ]
 
@@ -87,9 +88,9 @@ def _links(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]
     for way, rows in chosen.copies(measurements).items():
         timed = [one for one in rows if one.case["timed"] == "link" and one.rate is not None]
         if not timed:
-            figures.append(Figure(chosen.WAYS[way], why="no pinned copy was timed by the device's clock"))
+            figures.append(Figure(WAYS[way], why="no pinned copy was timed by the device's clock"))
             continue
-        figures.append(_rate(chosen.WAYS[way], max(timed, key=chosen.rate), ceiling))
+        figures.append(_rate(WAYS[way], max(timed, key=chosen.rate), ceiling))
     return figures
 
 
@@ -102,9 +103,9 @@ def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]
         )
         both = pageable.keys() & pinned.keys()
         if not both:
-            figures.append(Figure(chosen.WAYS[way], why="no size was copied from pageable and from pinned memory"))
+            figures.append(Figure(WAYS[way], why="no size was copied from pageable and from pinned memory"))
             continue
-        figures.append(_gain(chosen.WAYS[way], pageable[max(both)], pinned[max(both)]))
+        figures.append(_gain(WAYS[way], pageable[max(both)], pinned[max(both)]))
     return figures
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from gpucheck import units
 from gpucheck.bench import busy, clocks, rounds
 from gpucheck.bench.overlap.balance import unbalanced
+from gpucheck.directions import WAYS
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -16,7 +17,6 @@ from gpucheck.report.results.overlap import OverlapResult
 
 NAME = "overlap"
 CASE = ("direction", "host_memory", "streams", "size_bytes")
-WAYS = {"host_to_device": "to the device", "device_to_host": "to the host"}
 # What the two cost each other (the device's memory, launches, one wait) is some percent: a fifth left to wait for is
 # more than that. Below the half more of the copy is waited for than hides.
 HIDDEN, HALF = 0.8, 0.5

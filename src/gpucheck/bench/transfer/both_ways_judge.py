@@ -8,6 +8,7 @@ from typing import Any
 from gpucheck import units
 from gpucheck.bench.transfer.both_ways import NAME
 from gpucheck.bench.transfer.link import link_under_load
+from gpucheck.directions import WAYS
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -17,7 +18,6 @@ from gpucheck.report.measurement import Measurement
 # NVLink), one engine that serves them in turn to 1.0: what lies below this is nearer to the latter than noise explains.
 LEAST_GAIN = 1.15
 
-_WAYS = {"host_to_device": "to the device", "device_to_host": "to the host"}
 _AGAIN = "run it again when nothing else copies; a longer --time-budget tries more often"
 
 
@@ -44,7 +44,7 @@ def _corrupt(rows: Sequence[Measurement]) -> list[Finding]:
             "transfer.both_ways_corrupt",
             "fail",
             "copies in both directions at once arrived changed",
-            "; ".join(f"{count} wrong bytes {_WAYS[way]}" for way, count in wrong.items()),
+            "; ".join(f"{count} wrong bytes {WAYS[way]}" for way, count in wrong.items()),
             {"wrong_bytes": wrong},
             fix="run it again; if it repeats, look for PCIe and memory errors in the system log before using this "
             "machine",
@@ -61,7 +61,7 @@ def _never(rows: Sequence[Measurement]) -> list[Finding]:
     evidence = {
         "discarded_because": {one.case["direction"]: one.method.details["discarded_because"] for one in without}
     }
-    message = "; ".join(f"{_WAYS[way]}: {reason}" for way, reason in reasons.items())
+    message = "; ".join(f"{WAYS[way]}: {reason}" for way, reason in reasons.items())
     if all(one.method.details.get("ended_because") == "it stood still" for one in without):
         title = "this device does not copy both ways at once: one direction waits for the other"
         return [Finding(NAME, "warn", title, message, evidence, fix=_SHARED)]
@@ -72,7 +72,7 @@ def _never(rows: Sequence[Measurement]) -> list[Finding]:
 def _reason(one: Measurement) -> str:
     details = one.method.details
     because = details.get("ended_because") or "there was no time"
-    because = because.replace("it ", f"the copies {_WAYS[one.case['other']]} ", 1) if because[:3] == "it " else because
+    because = because.replace("it ", f"the copies {WAYS[one.case['other']]} ", 1) if because[:3] == "it " else because
     return f"{because} (windows discarded: {details['discarded_windows']})"
 
 
@@ -92,7 +92,7 @@ def _together(rows: Sequence[Measurement], copies: Sequence[Measurement]) -> lis
         for one in rows
         if one.rate and (rate := one.method.details["other_bytes_per_s"]) is not None
     }
-    both = {way: found for way in _WAYS if (found := rates.get(way, beside.get(way))) is not None}
+    both = {way: found for way in WAYS if (found := rates.get(way, beside.get(way))) is not None}
     size = rows[0].case["size_bytes"]
     measured = _alone(copies, size)
     alone = measured or {
@@ -131,4 +131,4 @@ def _alone(copies: Sequence[Measurement], size: int) -> dict[str, float]:
 
 
 def _told(rates: Mapping[str, float]) -> str:
-    return ", ".join(f"{units.byte_rate(rate)} {_WAYS[way]}" for way, rate in rates.items())
+    return ", ".join(f"{units.byte_rate(rate)} {WAYS[way]}" for way, rate in rates.items())

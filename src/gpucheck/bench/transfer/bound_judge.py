@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.bench.transfer.judge import WAYS
 from gpucheck.bench.transfer.link import LARGE_BYTES
+from gpucheck.directions import WAYS
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement

@@ -13,6 +13,7 @@ from gpucheck.bench import busy, clocks
 from gpucheck.bench.transfer import fit
 from gpucheck.bench.transfer import link as of_link
 from gpucheck.bench.transfer.link import LARGE_BYTES, Link, link_under_load
+from gpucheck.directions import WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
@@ -25,8 +26,6 @@ WORTHWHILE_GAIN = 1.2
 
 # The name of the measurements that are judged here.
 NAME = "transfer"
-
-WAYS = {"host_to_device": "to the device", "device_to_host": "to the host", "host_to_host": "from host to host"}
 
 
 def of_document(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:

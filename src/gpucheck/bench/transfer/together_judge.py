@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.bench.transfer.judge import WAYS
 from gpucheck.bench.transfer.link import LARGE_BYTES
+from gpucheck.directions import WAYS
 from gpucheck.machine import numa_pci
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
