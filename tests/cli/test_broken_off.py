@@ -371,14 +371,22 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, {fakes!r})
 import failing_card, pytest
+from gpucheck.bench import all as benches
 from gpucheck.cli.app import main
 
+second = benches.run_bandwidth
+begun = []
+
+def run_second(*arguments):
+    begun.append("bandwidth")
+    second(*arguments)
+
 def seen(name):
-    if name == "memory" and plan.calls.get("empty_cache", 0) >= 2 and plan.calls.get("memory", 0) >= 4:
+    if begun and name == "memory":
         os.kill(os.getpid(), signal.SIGKILL)
 
-plan = failing_card.Plan(seen=seen)
-failing_card.plant(pytest.MonkeyPatch(), plan)
+benches.run_bandwidth = run_second
+failing_card.plant(pytest.MonkeyPatch(), failing_card.Plan(seen=seen))
 sys.exit(main({arguments!r}))
 """
 
@@ -397,7 +405,8 @@ def test_a_kill_costs_the_benchmark_that_it_met(tmp_path: Path) -> None:
     jsonschema.validate(document, schema.schema())
     assert document["summary"]["complete"] is False
     assert document["summary"]["exit"] != exits.OK
-    assert all_of(document)["transfer"][0] in ("pass", "warn")
+    # On a busy machine it may be inconclusive, but it is there.
+    assert all_of(document)["transfer"][0] in ("pass", "warn", "inconclusive")
     assert {one["name"] for one in document["measurements"]} >= {"transfer"}
 
 

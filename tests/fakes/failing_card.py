@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -47,7 +48,8 @@ class Plan:
         if due or self.broken:
             self.broken = self.broken or self.poisons
             assert self.error is not None
-            raise self.error
+            # A copy: the one that the plan holds would keep every frame, and the buffers in it, of all who met it.
+            raise copy.copy(self.error)
 
 
 @dataclass(frozen=True)
