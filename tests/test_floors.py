@@ -31,6 +31,7 @@ FLOORS = {
     "directions": 0,
     "peaks": 0,
     "warned": 0,
+    "xid": 0,
     "report": 1,
     "machine": 2,
     "measure": 3,
@@ -38,13 +39,18 @@ FLOORS = {
     "bench": 4,
     "batch_size": 4,
     "program": 4,
-    "health": 4,
     "compare": 4,
-    "render": 5,
-    "fleet": 5,
-    "cli": 6,
-    "api": 6,
-    "__main__": 7,
+    "cards": 4,
+    "memory": 4,
+    "doctor": 5,
+    "smoke": 5,
+    "devices": 6,
+    "explain": 6,
+    "render": 7,
+    "fleet": 7,
+    "cli": 8,
+    "api": 8,
+    "__main__": 9,
 }
 
 # What only its door may import, at any level: the files of the door.
@@ -65,7 +71,7 @@ TORCH_AT_ONCE = (
     "bench/*",
     "batch_size/trial*.py",
     "program/*",
-    "health/smoke*",
+    "smoke/*",
 )
 
 # Starting a process without subprocess is starting a process.
@@ -212,8 +218,8 @@ class Route:
 ROUTES = (
     Route("model TARGET", ("cli.model", "program.placement", "work.target", "machine.accel", "report.measurement")),
     Route("find-batch-size TARGET", ("cli.fit", "batch_size.trial", "work.target", "machine.accel", "report.finding")),
-    Route("devices", ("cli.look", "health.devices", "machine.inventory", "report.facts", "units")),
-    Route("smoke", ("cli.check", "health.smoke", "work.reference", "machine.accel", "errors")),
+    Route("devices", ("cli.look", "devices.command", "machine.inventory", "report.facts", "units")),
+    Route("smoke", ("cli.check", "smoke.command", "work.reference", "machine.accel", "errors")),
 )
 
 
@@ -234,8 +240,8 @@ def test_the_plan_lets_the_command_down_and_never_up(route: Route) -> None:
     ("command", "start", "uses", "torch_at_once"),
     [
         ("find-batch-size TARGET", "gpucheck.batch_size.trial", "gpucheck.work.target", True),
-        ("devices", "gpucheck.health.devices", "gpucheck.report.facts", False),
-        ("smoke", "gpucheck.health.smoke", "gpucheck.machine.accel", True),
+        ("devices", "gpucheck.devices.command", "gpucheck.report.facts", False),
+        ("smoke", "gpucheck.smoke.command", "gpucheck.machine.accel", True),
     ],
 )
 def test_what_the_command_reaches(command: str, start: str, uses: str, torch_at_once: bool) -> None:
@@ -261,11 +267,11 @@ def test_what_the_command_reaches(command: str, start: str, uses: str, torch_at_
         (
             "work/target.py",
             "def f():\n    from gpucheck.cli import app",
-            "work (floor 3) imports cli (floor 6): upward",
+            "work (floor 3) imports cli (floor 8): upward",
         ),
-        ("bench/matmul.py", "from gpucheck import render", "bench (floor 4) imports render (floor 5): upward"),
-        ("bench/matmul.py", "import_module('gpucheck.cli.app')", "bench (floor 4) imports cli (floor 6): upward"),
-        ("bench/matmul.py", "from gpucheck.health import smoke", "bench imports health, its neighbour on floor 4"),
+        ("bench/matmul.py", "from gpucheck import render", "bench (floor 4) imports render (floor 7): upward"),
+        ("bench/matmul.py", "import_module('gpucheck.cli.app')", "bench (floor 4) imports cli (floor 8): upward"),
+        ("bench/matmul.py", "from gpucheck.cards import checks", "bench imports cards, its neighbour on floor 4"),
         ("work/target.py", "from gpucheck.measure.timing import run", "work imports measure, its neighbour on floor 3"),
         ("bench/matmul.py", "import gpucheck.gadgets", "gpucheck.gadgets is in no room of the plan"),
         ("machine/host.py", "import torch", "torch is imported with the module"),
@@ -275,13 +281,13 @@ def test_what_the_command_reaches(command: str, start: str, uses: str, torch_at_
             "torch is imported with",
         ),
         ("cli/app.py", "class A:\n    import torch.nn", "torch is imported with the module"),
-        ("health/devices.py", "import torch", "torch is imported with the module"),
+        ("devices/command.py", "import torch", "torch is imported with the module"),
         ("machine/inventory.py", "def f():\n    import pynvml", "pynvml is not used here"),
         ("bench/matmul.py", "from subprocess import run", "subprocess is not used here"),
-        ("health/smoke.py", "import multiprocessing.pool", "multiprocessing is not used here"),
+        ("smoke/command.py", "import multiprocessing.pool", "multiprocessing is not used here"),
         ("machine/host.py", "import os\nos.system('true')", "os.system belongs to machine/child.py"),
         ("machine/host.py", "import os\nos.execv('/bin/true', [])", "os.execv belongs to machine/child.py"),
-        ("health/smoke.py", "from rich.table import Table", "rich is not used here"),
+        ("smoke/command.py", "from rich.table import Table", "rich is not used here"),
         ("bench/transfer.py", "import typer", "typer is not used here"),
         ("cli/app.py", "import click", "click is not used here"),
         ("cli/app.py", "from typer._click import exceptions", "typer._click is not used here"),
@@ -314,11 +320,11 @@ def test_what_the_plan_allows_is_no_fault(path: str, text: str) -> None:
 
 def test_reached_follows_packages_functions_and_relative_imports() -> None:
     tree = {
-        "health/__init__.py": "",
-        "health/devices.py": "from ..machine.inventory import look\n",
+        "devices/__init__.py": "",
+        "devices/command.py": "from ..machine.inventory import look\n",
         "machine/__init__.py": "import psutil\n",
         "machine/inventory.py": "def look():\n    import torch\n",
     }
-    start = "gpucheck.health.devices"
+    start = "gpucheck.devices.command"
     assert reached(start, tree) == {"gpucheck.machine.inventory.look", "psutil", "torch"}
     assert reached(start, tree, at_once=True) == {"gpucheck.machine.inventory.look", "psutil"}

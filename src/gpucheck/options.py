@@ -129,3 +129,9 @@ def refuse_empty(one: Option, text: str) -> None:
     """Raises UsageError for an empty value: an unset variable of a script must not switch a check off in silence."""
     if not text.strip():
         raise UsageError(f"{one.name} is empty", "a variable that is not set reads so", "give a value, or leave it out")
+
+
+def require() -> Any:
+    """The field of `--require KIND`: what torch must be able to use. It calls ROCm's devices cuda, too."""
+    kinds = ("cuda", "rocm", "mps", "xpu")
+    return option("Fail unless torch can use one: cuda, mps, xpu.", metavar="KIND", choices=kinds)

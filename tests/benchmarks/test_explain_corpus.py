@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import explain_corpus
 from explain_corpus import Entry, Half, Score
 
-from gpucheck.health.doctor.catalogue import BY_ID
-from gpucheck.health.explain.table import TEXTS
+from gpucheck.doctor.catalogue import BY_ID
+from gpucheck.explain.table import TEXTS
 
 # What the half that nobody looked at had when this was written: it is to be no worse. Its bars are 1 % wrong and none
 # blamed (LEAST_RIGHT and its siblings); 5 of 331 and 1 of 72 are above them.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpucheck.cli.conditions import conditions
-from gpucheck.health.doctor.catalogue import CONDITIONS
-from gpucheck.health.explain.table import TEXTS
+from gpucheck.doctor.catalogue import CONDITIONS
+from gpucheck.explain.table import TEXTS
 
 
 def test_the_page_is_not_stale() -> None:

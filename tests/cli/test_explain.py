@@ -17,10 +17,10 @@ import pytest
 from gpucheck import exits
 from gpucheck.cli import app as app_module
 from gpucheck.cli.explain import decoded, read_end
-from gpucheck.health.doctor.catalogue import CONDITIONS
-from gpucheck.health.explain import command
-from gpucheck.health.explain.command import MOST_BYTES
-from gpucheck.health.explain.readable import readable
+from gpucheck.doctor.catalogue import CONDITIONS
+from gpucheck.explain import command
+from gpucheck.explain.command import MOST_BYTES
+from gpucheck.explain.readable import readable
 from gpucheck.report.events import Answered, Judged, Recorder
 
 COMMAND = [sys.executable, "-m", "gpucheck", "explain"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.health import xid
+from gpucheck import xid
 
 SAMPLES: dict[str, str] = {
     # memory

@@ -16,8 +16,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.long]
 SCRIPT = """
 import json, sys
 import torch
-from gpucheck.health import smoke
-from gpucheck.health.smoke_setting import Seen
+from gpucheck.smoke.options import SmokeOptions
+from gpucheck.smoke import command as smoke
+from gpucheck.smoke.setting import Seen
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Judged
 
@@ -34,7 +35,7 @@ rows |= {f.__name__: smoke.Check(f.__name__, "planted", f) for f in (kill_the_de
 # The table is replaced: the options select from the real one alone.
 smoke.CHECKS = tuple(rows[name] for name in sys.argv[1].split(","))
 found = []
-smoke.command(smoke.Options(device="cuda"), lambda event: found.append(event))
+smoke.command(SmokeOptions(device="cuda"), lambda event: found.append(event))
 torch.kept = None
 print(json.dumps([to_json(event.finding) for event in found if isinstance(event, Judged)]))
 sys.stdout.flush()
@@ -126,8 +127,8 @@ def test_running_out_leaves_the_limit_and_the_level_as_they_were() -> None:
 def test_the_memory_fraction_is_put_back() -> None:
     import torch
 
-    from gpucheck.health.smoke_memory import memory_fraction
     from gpucheck.machine.accel import open_device
+    from gpucheck.smoke.memory import memory_fraction
 
     accel = open_device("cuda:0")
     if not hasattr(torch.cuda.memory, "get_per_process_memory_fraction"):

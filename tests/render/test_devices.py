@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.health.devices import judge
+from gpucheck.devices.command import judge
 from gpucheck.render import devices, terminal
 from gpucheck.render.blocks import Line
 from gpucheck.report.facts import Device, Driver, Facts, Host, Link, Python, TorchBuild

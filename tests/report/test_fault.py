@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.health.explain import table
-from gpucheck.health.explain.match import find
-from gpucheck.health.explain.readable import readable
+from gpucheck.explain import table
+from gpucheck.explain.match import find
+from gpucheck.explain.readable import readable
 from gpucheck.messages import CAUSES
 from gpucheck.report.events import Failed
 from gpucheck.report.fault import Fault, judge, not_run

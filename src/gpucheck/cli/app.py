@@ -15,9 +15,12 @@ from gpucheck import exits, warned
 from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, memory, schema, smoke, streams
 from gpucheck.cli.bench import app as bench_app
 from gpucheck.cli.common import PARAMETERS, Common, add, exit_codes_epilog, tell, tell_bug
+from gpucheck.devices.options import DevicesOptions
+from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
-from gpucheck.health.options import DevicesOptions, DoctorOptions, MemoryOptions, SmokeOptions
+from gpucheck.memory.options import MemoryOptions
 from gpucheck.options import declared
+from gpucheck.smoke.options import SmokeOptions
 
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
 _TyperError: type[Exception] = typer.BadParameter.__mro__[2]

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpucheck.cli.outputs import Wanted
-from gpucheck.health.doctor import bundle
-from gpucheck.health.doctor.bundle import Held
-from gpucheck.health.doctor.evidence import Evidence
+from gpucheck.doctor import bundle
+from gpucheck.doctor.bundle import Held
+from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine import driver_state, identity
 from gpucheck.render import archive, terminal, text
 from gpucheck.report.report import Report

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck.health.doctor.catalogue import CONDITIONS
-from gpucheck.health.doctor.condition import RUNGS, Certainty, Condition, Rung
-from gpucheck.health.explain.readable import readable
-from gpucheck.health.explain.table import TEXTS
-from gpucheck.health.explain.text import Text
+from gpucheck.doctor.catalogue import CONDITIONS
+from gpucheck.doctor.condition import RUNGS, Certainty, Condition, Rung
+from gpucheck.explain.readable import readable
+from gpucheck.explain.table import TEXTS
+from gpucheck.explain.text import Text
 
 _RUNGS: dict[Rung, str] = {
     "hardware": "the card on the PCI bus",

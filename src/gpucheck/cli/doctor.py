@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpucheck.cli.common import Common
-from gpucheck.health.options import DoctorOptions
+from gpucheck.doctor.options import DoctorOptions
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
@@ -22,12 +22,10 @@ def doctor(common: Common, options: DoctorOptions) -> int:
         packed = Bundle(options.bundle)
 
     def diagnose(emit: Emit) -> None:
-        from gpucheck.health.doctor.command import Options, command
-        from gpucheck.machine.torch_probe import TIMEOUT_S
+        from gpucheck.doctor.command import command
         from gpucheck.report.events import Notice
 
-        limit_s = options.timeout_s or TIMEOUT_S
-        evidence = command(Options(options.python, options.only, options.skip, options.require, limit_s), emit)
+        evidence = command(options, emit)
         if packed is not None:
             packed.hold(evidence)
             emit(Notice(packed.notice))

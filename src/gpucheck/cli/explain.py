@@ -13,7 +13,7 @@ from gpucheck.errors import UsageError
 from gpucheck.options import option
 
 if TYPE_CHECKING:  # a help page needs no report
-    from gpucheck.health.explain.command import Pasted
+    from gpucheck.explain.command import Pasted
     from gpucheck.report.events import Emit
 
 _FIX = 'give an error text in quotes or an id, or pipe a log into it: gpucheck explain "CUDA out of memory"'
@@ -51,7 +51,7 @@ def explain(common: Common, options: ExplainOptions) -> int:
         raise UsageError("there is nothing to explain", "", _FIX)
 
     def answer(emit: Emit) -> None:
-        from gpucheck.health.explain import command
+        from gpucheck.explain import command
 
         if list_all:
             command.listing(emit)
@@ -74,7 +74,7 @@ def _is_terminal() -> bool:
 
 def _pasted() -> Pasted:
     """Standard input. Raises UsageError where nothing comes from it."""
-    from gpucheck.health.explain.command import MOST_BYTES, Pasted
+    from gpucheck.explain.command import MOST_BYTES, Pasted
 
     if sys.stdin is None:
         raise UsageError("standard input is closed", "", _FIX)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpucheck.cli.common import Common
-from gpucheck.health.options import SmokeOptions
+from gpucheck.smoke.options import SmokeOptions
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
@@ -19,16 +19,8 @@ def smoke(common: Common, options: SmokeOptions) -> int:
         from gpucheck.machine import torch_import
 
         torch_import.load()  # Ctrl-C ends in a report from here on
-        from gpucheck.health import smoke as health
+        from gpucheck.smoke.command import command
 
-        asked = health.Options(
-            device=options.device,
-            require=options.require,
-            min_devices=options.min_devices,
-            only=options.only,
-            skip=options.skip,
-            time_budget_s=options.time_budget_s or health.DEFAULT_BUDGET_S,
-        )
-        health.command(asked, emit)
+        command(options, emit)
 
     return session.run(common, check)

@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.health.devices_at_work import work
-from gpucheck.health.devices_checks import Group, grouped
+from gpucheck.cards.at_work import work
+from gpucheck.cards.checks import Group, grouped
 from gpucheck.render.blocks import (
     SIGNS,
     UNKNOWN,

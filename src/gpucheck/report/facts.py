@@ -320,6 +320,11 @@ class Driver:
     cuinit_error: str | None = None
     cuinit_start_s: float | None = None
 
+    @property
+    def is_hung(self) -> bool:
+        """Whether libcuda did not answer within its time, as it was loaded, as it started, or at a device."""
+        return "did not answer within" in (self.cuinit_error or "")
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:

@@ -1,0 +1,121 @@
+"""What `gpucheck devices` looks at on each card, and the doctor takes over: one table, a row for each check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpucheck.cards import at_rest, at_work, links, settings
+from gpucheck.cards.at_rest import Said
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding, Verdict
+
+CHECKS: tuple[tuple[str, Callable[[Device, Facts], Said | None]], ...] = (
+    *at_rest.CHECKS,
+    ("devices.throttled", at_work.throttled),
+    ("devices.slowed_down", at_work.slowed_down),
+    ("devices.violations", at_work.violations),
+    ("devices.hot", at_work.hot),
+    ("devices.low_clock", at_work.low_clock),
+    ("devices.power_limited", at_work.power_limited),
+    ("devices.clock_setting", at_work.clock_setting),
+    ("devices.link_width", at_work.link_width),
+    ("devices.link_generation", at_work.link_generation),
+    ("devices.pcie_replays", at_work.pcie_replays),
+    ("links.inactive", links.inactive),
+    ("links.fabric", links.fabric),
+    ("links.errors", links.errors),
+    ("devices.mig_empty", settings.mig_empty),
+    ("devices.ecc_mode", settings.ecc_mode),
+    ("devices.power_limit", settings.power_limit),
+    ("devices.application_clocks", settings.application_clocks),
+    ("devices.compute_mode", settings.compute_mode),
+    ("devices.not_judged", at_work.not_judged),
+)
+
+
+def findings(device: Device, facts: Facts) -> list[Finding]:
+    """The findings about one device. What it does not tell is no finding: the reason stands in the facts."""
+    # A card that NVML no longer lists has lost its index with the rest.
+    if device.nvml_index is None and device.state != "lost":
+        return []
+    return [found for check, look in CHECKS if (found := one(check, look, device, facts)) is not None]
+
+
+def one(check: str, look: Callable[[Device, Facts], Said | None], device: Device, facts: Facts) -> Finding | None:
+    """One check's finding about one device; None where it has nothing to say."""
+    said = look(device, facts)
+    if said is None:
+        return None
+    evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **(said.evidence or {})}
+    fix = said.fix.format(uuid=device.uuid or device.nvml_index) if said.fix else None
+    message = f"{links.name_of(device)}: {said.message}" if said.message else ""
+    return Finding(check, said.verdict, said.title, message, evidence, fix)
+
+
+# Two names are as short as a range of them.
+SHORTENED_FROM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Findings of one check with one verdict and title; `devices` are their cards in short, as in `message`."""
+
+    verdict: Verdict
+    title: str
+    devices: tuple[str, ...]
+    message: str
+    fixes: tuple[str, ...]
+
+
+def grouped(found: Sequence[Finding]) -> list[Group]:
+    """The findings without repetition: cards of which the same is said share a line. In the order of the first of each.
+
+    What is no card's stands alone.
+    """
+    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for number, finding in enumerate(found):
+        of = name_in(finding)
+        key = (finding.id, finding.verdict, finding.title, "" if of else str(number))
+        groups.setdefault(key, []).append(finding)
+    return [_group(members) for members in groups.values()]
+
+
+def name_in(finding: Finding) -> str:
+    """The card that the message begins with; empty where it is about no card."""
+    name, colon, _ = finding.message.partition(": ")
+    return name if colon and "nvml_index" in finding.evidence else ""
+
+
+def _group(members: list[Finding]) -> Group:
+    first = members[0]
+    names = in_short([name for one in members if (name := name_in(one))])
+    pairs = [(name_in(one), one.message) for one in members]
+    said = told_once([(name, message.removeprefix(f"{name}: ") if name else message) for name, message in pairs])
+    fixes = tuple(dict.fromkeys(one.fix for one in members if one.fix))
+    return Group(first.verdict, first.title, names, said, fixes)
+
+
+def told_once(pairs: Sequence[tuple[str, str]]) -> str:
+    """What is said of each name, once for all of whom it is said: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
+    by_words: dict[str, list[str]] = {}
+    for name, words in pairs:
+        by_words.setdefault(words, []).append(name)
+    return "; ".join(f"{', '.join(in_short(who))}: {words}" if who[0] else words for words, who in by_words.items())
+
+
+def in_short(names: Sequence[str]) -> tuple[str, ...]:
+    """The names with runs of three and more shortened: `cuda:0 to cuda:7`."""
+    runs: list[list[str]] = []
+    for name in names:
+        follows = bool(runs) and name == _following(runs[-1][-1])
+        if follows:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return tuple(part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) >= SHORTENED_FROM else run))
+
+
+def _following(name: str) -> str:
+    stem = name.rstrip("0123456789")
+    return f"{stem}{int(name[len(stem) :]) + 1}" if len(stem) < len(name) else ""

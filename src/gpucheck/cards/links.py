@@ -1,0 +1,143 @@
+"""NVLinks and the fabric of NVSwitches: each card beside the others of its name. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from gpucheck.cards.at_rest import Said
+from gpucheck.report.facts import Device, Fabric, Facts
+from gpucheck.report.finding import Verdict
+
+# What a link corrects by itself as it goes: worth a remark. The other counters tell of data that had to be sent again,
+# of a link that was set up anew, or of packets that were lost.
+CORRECTED = ("crc_flit", "crc_data")
+# Parts that sit on a board of NVIDIA's, where links lead to switches or to every neighbour. Others are joined by
+# bridges, in pairs mostly, and need not be.
+ON_A_BOARD = re.compile(r"SXM|HBM3|\b(H20|H800|H200|B100|B200|B300|GB200|GB300)\b", re.IGNORECASE)
+BRIDGED = re.compile(r"\b(PCIe|NVL)\b", re.IGNORECASE)
+
+
+def name_of(card: Device) -> str:
+    """What torch calls the card, else NVML's number of it."""
+    return card.id or (f"NVML {card.nvml_index}" if card.nvml_index is not None else card.uuid or "a GPU")
+
+
+def cards(facts: Facts) -> list[Device]:
+    """The cards of which links were told, without those in MIG mode, whose links nobody can use."""
+    return [one for one in facts.devices if one.nvlinks and not (one.mig is not None and one.mig.enabled)]
+
+
+def active(card: Device) -> int:
+    """How many of its links are up."""
+    return sum(link.active is True for link in card.nvlinks or ())
+
+
+def down(card: Device) -> list[int]:
+    """The numbers of those that NVML says are not."""
+    return [link.link for link in card.nvlinks or () if link.active is False]
+
+
+def is_on_a_board(card: Device) -> bool:
+    """Whether its links are wired to switches or neighbours, and not left to a bridge."""
+    name = card.name or ""
+    return card.fabric is not None or (ON_A_BOARD.search(name) is not None and BRIDGED.search(name) is None)
+
+
+def inactive(device: Device, facts: Facts) -> Said | None:
+    """Links that are down. All of a card's, where others have theirs, is the worst; a card without a bridge is well."""
+    lost = down(device)
+    if not lost:
+        return None
+    if device.mig is not None and device.mig.enabled:
+        message = f"{len(lost)} of {len(device.nvlinks or ())} are inactive: in MIG mode no program can use them"
+        return Said("info", "NVLinks inactive in MIG mode", message, None, {"inactive": lost})
+    alike = [one for one in cards(facts) if one is not device and one.name == device.name]
+    most = max((active(one) for one in alike), default=0)
+    up = active(device)
+    evidence = {"active": up, "inactive": lost, "active_of_the_same_name": max(most, up)}
+    if up == 0:
+        return _all_down(device, alike, most, evidence)
+    if not up < most:
+        # Some cards have more links than their board or bridge connects.
+        return Said("info", f"{len(lost)} NVLinks inactive", _numbered(up, lost), None, evidence)
+    message = _numbered(up, lost, f", where a card of the same name has {most}")
+    return Said("warn", f"{len(lost)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
+
+
+FIX = "look for Xid 74, 136 and 144 to 150 in `sudo dmesg`; drain the node and reset the cards, then reseat the board"
+
+
+def _numbered(up: int, lost: list[int], beside: str = "") -> str:
+    return f"{up} active{beside}; inactive: {', '.join(map(str, lost))}"
+
+
+def _all_down(device: Device, alike: list[Device], most: int, evidence: dict[str, object]) -> Said | None:
+    """No link is up: a failure where the others' are, or must be; a doubt where all cards' are down."""
+    count = len(device.nvlinks or ())
+    title = f"all {count} NVLinks down"
+    if most:
+        # A bridge joins cards in pairs: an odd number of them that have links is no matter of bridges.
+        with_links = sum(active(one) > 0 for one in alike)
+        proven = is_on_a_board(device) or with_links % 2 == 1
+        verdict: Verdict = "fail" if proven else "warn"
+        others = f"{with_links} card{'s' * (with_links != 1)} of the same name"
+        has = "have" if with_links != 1 else "has"
+        message = (
+            f"none of {count} is active, where {others} {has} up to {most}: copies between GPUs go around it or fail"
+        )
+        return Said(verdict, title, message, FIX, evidence)
+    registered = device.fabric is not None and device.fabric.state == "completed"
+    if not alike or not (registered or (is_on_a_board(device) and device.fabric is None)):
+        return None  # one card alone, cards without a bridge, or a fabric that says itself that it is not ready
+    why = "although the fabric is registered (completed)" if registered else "nor on any other card"
+    message = f"none of {count} is active, {why}: copies between GPUs take PCI Express"
+    fix = "systemctl status nvidia-fabricmanager; nvidia-smi nvlink --status; then drain the node and reset all cards"
+    return Said("warn", title, message, fix, evidence)
+
+
+def fabric(device: Device, facts: Facts) -> Said | None:
+    """A card that is not well in its fabric. One GPU alone can do without, and a CUDA that waits for it says so."""
+    if device.fabric is None:
+        return None
+    wrong = wrong_with(device.fabric)
+    if not wrong:
+        return None
+    told = [one.fabric for one in facts.devices if one.fabric is not None]
+    starts = any(one.cuda_index is not None for one in facts.devices)
+    mild = not starts or (len(told) == 1 and device.fabric.state != "completed")
+    evidence = {"state": device.fabric.state, "error": device.fabric.error, "problems": list(device.fabric.problems)}
+    fix = "sudo systemctl restart nvidia-fabricmanager; it must be of exactly the driver's version"
+    return Said("info" if mild else "warn", f"fabric {device.fabric.state}", wrong, fix, evidence)
+
+
+def wrong_with(fabric: Fabric) -> str:
+    """What is wrong with a registration; empty where nothing is."""
+    if fabric.state != "completed":
+        return f"its registration with the fabric is {fabric.state}"
+    if fabric.error:
+        return f"its registration with the fabric ended with an error ({fabric.error})"
+    return ", ".join(problem.replace("_", " ") for problem in fabric.problems)
+
+
+def errors(device: Device, facts: Facts) -> Said | None:
+    """What links count since the last reset, and what of that is new since the reading before."""
+    counted = {
+        str(link.link): found
+        for link in device.nvlinks or ()
+        if (found := {name: count for name, count in link.errors.items() if count})
+    }
+    if not counted:
+        return None
+    new = dict(device.changes.nvlink_errors) if device.changes is not None else {}
+    total: Counter[str] = Counter()
+    for found in counted.values():
+        total.update(found)
+    names = ", ".join(f"{count} {name}" for name, count in sorted(total.items()))
+    more = (
+        f"; new since the reading before: {', '.join(f'{count} {name}' for name, count in new.items())}" if new else ""
+    )
+    message = f"{names} on link{'s' * (len(counted) != 1)} {', '.join(counted)}{more}"
+    mild = set(total) <= set(CORRECTED)
+    fix = None if mild else "if they grow, reset the cards; then reseat the bridge or the board"
+    return Said("info" if mild else "warn", "NVLinks count errors", message, fix, {"errors": counted, "new": new})

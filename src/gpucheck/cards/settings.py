@@ -1,0 +1,93 @@
+"""How a card is set: ECC, power limit, application clocks, compute mode, MIG. Somebody's choice, and worth a remark.
+
+A card in MIG mode without an instance is more: nothing can use it.
+"""
+
+from __future__ import annotations
+
+from gpucheck.cards.at_rest import Said
+from gpucheck.report.facts import Device, Facts
+
+# Limits and clocks that differ by less are the same, rounded.
+SAME = 0.99
+
+
+def ecc_mode(device: Device, facts: Facts) -> Said | None:
+    """ECC that is off, where the card does not come so, and a change that waits for a reset."""
+    ecc = device.ecc
+    if ecc is None or ecc.enabled is None:
+        return None
+    evidence = {
+        "enabled": ecc.enabled,
+        "enabled_after_reset": ecc.enabled_after_reset,
+        "enabled_by_default": ecc.enabled_by_default,
+    }
+    if ecc.enabled_after_reset is not None and ecc.enabled_after_reset != ecc.enabled:
+        now, then = ("on", "off") if ecc.enabled else ("off", "on")
+        return Said("info", f"ECC will be {then}", f"ECC is {now}, and {then} after the next reset", None, evidence)
+    if ecc.enabled or ecc.enabled_by_default is False:
+        return None
+    message = "errors of its memory are neither corrected nor counted"
+    return Said("info", "ECC is off", message, "sudo nvidia-smi -i {uuid} --ecc-config=1, and reset the card", evidence)
+
+
+def power_limit(device: Device, facts: Facts) -> Said | None:
+    """A power limit below the card's own."""
+    limit, default = device.power_limit_w, device.power_limit_default_w
+    if limit is None or default is None or limit >= SAME * default:
+        return None
+    evidence = {
+        "power_limit_w": limit,
+        "power_limit_default_w": default,
+        "power_limit_min_w": device.power_limit_min_w,
+        "power_limit_max_w": device.power_limit_max_w,
+    }
+    message = f"{limit:.0f} W, where the card's own is {default:.0f} W: under load its clock is lower for it"
+    fix = f"sudo nvidia-smi -i {{uuid}} --power-limit={default:.0f}"
+    return Said("info", f"power limit {limit:.0f} of {default:.0f} W", message, fix, evidence)
+
+
+def application_clocks(device: Device, facts: Facts) -> Said | None:
+    """Application clocks below the card's own."""
+    pairs = (
+        ("clock", device.application_sm_clock_hz, device.default_application_sm_clock_hz),
+        ("memory clock", device.application_memory_clock_hz, device.default_application_memory_clock_hz),
+    )
+    low = [
+        f"{name} {now / 1e6:.0f} of {own / 1e6:.0f} MHz"
+        for name, now, own in pairs
+        if now is not None and own is not None and now < SAME * own
+    ]
+    if not low:
+        return None
+    evidence = {
+        "application_sm_clock_hz": device.application_sm_clock_hz,
+        "default_application_sm_clock_hz": device.default_application_sm_clock_hz,
+    }
+    fix = "sudo nvidia-smi -i {uuid} --reset-applications-clocks"
+    return Said("info", "application clocks are set low", f"{', '.join(low)} of its own", fix, evidence)
+
+
+def compute_mode(device: Device, facts: Facts) -> Said | None:
+    """A card on which no program may compute."""
+    if device.compute_mode != "prohibited":
+        return None
+    message = "no program may compute on it, by its compute mode"
+    fix = "sudo nvidia-smi -i {uuid} --compute-mode=0"
+    return Said("info", "compute mode prohibited", message, fix, {"compute_mode": device.compute_mode})
+
+
+def mig_empty(device: Device, facts: Facts) -> Said | None:
+    """A card in MIG mode without an instance."""
+    mig = device.mig
+    place = next(place for place, one in enumerate(facts.devices) if one is device)
+    if mig is None or not mig.enabled or mig.instances or f"/devices/{place}/mig/instances" in facts.unknown:
+        return None
+    others = any(one is not device and one.cuda_index is not None for one in facts.devices)
+    beside = ", and the others go on without it" if others else ""
+    message = f"it is in MIG mode and has no instance: no program can use it{beside}"
+    fix = (
+        "sudo nvidia-smi -i {uuid} -mig 0 gives the whole card back; sudo nvidia-smi mig -i {uuid} -lgip lists the "
+        "instances to make"
+    )
+    return Said("warn", "MIG mode without instances", message, fix, {"mig": True, "instances": []})

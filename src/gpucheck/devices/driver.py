@@ -1,0 +1,160 @@
+"""Why there is no GPU, or why its driver does not answer: a plain sentence and what to do, as far as it is known."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from gpucheck.cards.presence import KEPT_OUT, WSL_NODE, cards, unlisted
+from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
+from gpucheck.report.finding import Finding
+
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+
+def driver_findings(facts: Facts) -> list[Finding]:
+    """What the doors say of the whole machine: nothing where all of them answered."""
+    if not _is_nvidia_present(facts):
+        accelerators = [device for device in facts.devices if device.kind != "cpu"]
+        return [] if accelerators else [_nothing(facts)]
+    found = [_nvml(facts), _libcuda(facts), _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
+    return [finding for finding in found if finding is not None]
+
+
+def _is_nvidia_present(facts: Facts) -> bool:
+    host = facts.host or Host()
+    # Every WSL with a GPU of any maker has /dev/dxg.
+    nodes = [node for node in host.nvidia_device_nodes if node != WSL_NODE]
+    return bool(host.nvidia_pci_addresses or nodes or cards(facts))
+
+
+def _nothing(facts: Facts) -> Finding:
+    host, torch = facts.host or Host(), facts.torch or TorchBuild()
+    reasons = []
+    mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    if mask in ("", "-1") and facts.driver is not None and facts.driver.cuinit_code == NO_DEVICE:
+        reasons.append(f"CUDA_VISIBLE_DEVICES={mask} hides every GPU")
+    if host.container and facts.environment.get("NVIDIA_VISIBLE_DEVICES") in KEPT_OUT:
+        reasons.append(f"NVIDIA_VISIBLE_DEVICES={facts.environment['NVIDIA_VISIBLE_DEVICES']} keeps GPUs outside")
+    if host.system == "Linux":
+        reasons.append(_where_linux_looks(host))
+    if facts.driver is not None and facts.driver.nvml_error:
+        reasons.append("NVIDIA's driver is not installed" if facts.driver.nvml_code == 12 else facts.driver.nvml_error)
+    if "/torch_runtime" in facts.unknown:
+        reasons.append(facts.unknown["/torch_runtime"])
+    elif torch.version is None:
+        reasons.append("no torch is installed that could show another accelerator")
+    elif torch.built_for == "cpu" and host.system != "Darwin":
+        reasons.append(f"torch {torch.version} is built for the CPU alone")
+    else:
+        reasons.append(f"torch {torch.version} shows no other accelerator")
+    return Finding("devices.none", "info", "no GPU found", ", ".join(reasons))
+
+
+def _where_linux_looks(host: Host) -> str:
+    if not host.wsl:
+        return "no NVIDIA device is on the PCI bus"
+    if WSL_NODE in host.nvidia_device_nodes:
+        return "Windows lends this WSL a GPU, but NVIDIA's Windows driver does not show in it"
+    return f"Windows lends this WSL no GPU ({WSL_NODE} is missing)"
+
+
+def _nvml(facts: Facts) -> Finding | None:
+    driver = facts.driver or Driver()
+    # Where one device stopped NVML, that device's finding says so.
+    stopped = any((device.state or "").startswith("not answering") for device in facts.devices)
+    if driver.nvml_error is None or stopped:
+        return None
+    evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
+    meaning, fix = _causes(nvml=driver.nvml_code)
+    if driver.nvml_code == 12:
+        meaning, fix = _no_library(facts.host or Host(), "utility")
+    elif driver.nvml_code == 18:
+        meaning, evidence = _mismatch(driver, meaning or "", evidence)
+        if facts.host is not None and facts.host.container:
+            fix = "recreate the container"
+    elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
+        fix = "install nvidia-ml-py"
+    elif driver.nvml_code in (None, 0):
+        # It hung, or its process died.
+        fix = "look for Xid messages in `sudo dmesg`; a driver that stays so needs a reboot"
+    message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
+    return Finding("devices.nvml", "warn", "NVML does not tell", message, evidence, fix)
+
+
+def _causes(*, cuinit: int | None = None, nvml: int | None = None) -> tuple[str | None, str | None]:
+    """What the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them apart."""
+    # Here and not above: where the driver answers, nobody needs them.
+    from gpucheck.doctor.catalogue import causes
+
+    found = causes(cuinit=cuinit, nvml=nvml)
+    if not found:
+        return None, None
+    fix = found[0].fix if len(found) == 1 else "`gpucheck doctor` tells which"
+    return ", or ".join(one.title for one in found), fix
+
+
+def _no_library(host: Host, capability: str) -> tuple[str, str]:
+    if host.container:
+        return (
+            "the driver's libraries are not in this container",
+            f"start it with `--gpus all`, and with `{capability}` among NVIDIA_DRIVER_CAPABILITIES",
+        )
+    return "NVIDIA's driver is not installed, or not where the loader looks", "install NVIDIA's driver"
+
+
+def _mismatch(driver: Driver, meaning: str, evidence: dict[str, object]) -> tuple[str, dict[str, object]]:
+    """The library was updated and the kernel still runs the old module: both versions, where they are known."""
+    library = PurePath(driver.nvml_path or "").name.partition(".so.")[2]
+    versions = {"library_version": library or None, "kernel_module_version": driver.kernel_module_version}
+    known = f" ({library} and {driver.kernel_module_version})" if library and driver.kernel_module_version else ""
+    return f"{meaning}{known}", {**evidence, **versions}
+
+
+def _libcuda(facts: Facts) -> Finding | None:
+    driver = facts.driver or Driver()
+    if driver.cuinit_error is None:
+        return None
+    # A mask that hides everything makes cuInit answer so; that is no fault of the driver.
+    if driver.cuinit_code == NO_DEVICE and "CUDA_VISIBLE_DEVICES" in facts.environment:
+        return None
+    evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
+    meaning, fix = _causes(cuinit=driver.cuinit_code)
+    answer = driver.cuinit_error
+    if driver.cuinit_code:
+        answer = f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error})"
+    elif driver.libcuda_path is None and "cannot be loaded" in driver.cuinit_error:
+        meaning, fix = _no_library(facts.host or Host(), "compute")
+    elif driver.cuinit_code is None:
+        fix = "look for Xid messages in `sudo dmesg`; a driver that stays so needs a reboot"
+    message = answer if meaning is None else f"{answer}: {meaning}"
+    return Finding("devices.libcuda", "warn", "CUDA does not start", message, evidence, fix)
+
+
+def _all_hidden(facts: Facts) -> Finding | None:
+    listed = cards(facts)
+    mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    honest = facts.driver is not None and facts.driver.cuinit_code in (0, NO_DEVICE)
+    if mask is None or not honest or not listed or any(device.cuda_index is not None for device in listed):
+        return None
+    return Finding(
+        "devices.hidden",
+        "info",
+        "every GPU is hidden",
+        f"CUDA_VISIBLE_DEVICES={mask} shows CUDA, and so torch, none of them",
+        {"CUDA_VISIBLE_DEVICES": mask},
+        "unset CUDA_VISIBLE_DEVICES to use them",
+    )
+
+
+def _torch_for_the_cpu(facts: Facts) -> Finding | None:
+    torch = facts.torch or TorchBuild()
+    if not cards(facts) or torch.version is None or torch.built_for != "cpu":
+        return None
+    return Finding(
+        "devices.torch_build",
+        "info",
+        "torch cannot use the GPU",
+        f"torch {torch.version} is built for the CPU alone",
+        {"built_for": torch.built_for, "version": torch.version},
+        "install a torch that is built for CUDA",
+    )

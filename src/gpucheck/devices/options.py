@@ -1,0 +1,19 @@
+"""What `devices` can be asked for. Pure: read before torch is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpucheck import units
+from gpucheck.options import option
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesOptions:
+    """What to list: processes too, refreshed every `watch_s` seconds (None: once), and which devices."""
+
+    processes: bool = option("List the processes on each device.", False)
+    watch_s: float | None = option(
+        "Refresh in place until Ctrl-C.", name="--watch", metavar="SECONDS", parse=units.parse_duration
+    )
+    device: str = "all"

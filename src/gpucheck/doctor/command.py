@@ -1,0 +1,164 @@
+"""`gpucheck doctor`: from what is read to a diagnosis."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from gpucheck import naming
+from gpucheck.doctor import ladder, load_run, rungs, wheels
+from gpucheck.doctor.catalogue import CONDITIONS
+from gpucheck.doctor.condition import Condition
+from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.options import DoctorOptions
+from gpucheck.errors import UsageError
+from gpucheck.machine import child, inventory, required, stack, torch_build, torch_probe
+from gpucheck.machine.required import Usable
+from gpucheck.machine.stack import Stack
+from gpucheck.machine.torch_probe import TorchProbe
+from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
+from gpucheck.report.facts import Facts, TorchBuild
+from gpucheck.report.finding import Finding
+from gpucheck.report.results.doctor import DoctorResult
+
+# A driver that hangs is told within ten seconds: it is known after five, and torch, which starts the same driver, may
+# be about to answer for another reason.
+TORCH_GRACE_S = 2.0
+
+
+def command(options: DoctorOptions, emit: Emit) -> Evidence:
+    """Read, diagnose, and say the first broken rung before all else. Returns what was read. Raises UsageError."""
+    conditions = select(options.only, options.skip)
+    evidence = read(options, emit)
+    # A second time, now that torch is no longer at work in a child of ours: what others do now, and what grew.
+    evidence = replace(evidence, facts=inventory.again(evidence.facts))
+    if any(one.id.startswith("load.") for one in conditions) and load_run.is_possible(evidence):
+        emit(Progress("loading the GPUs for a second"))
+        evidence = replace(evidence, load=load_run.run(evidence, options.python))
+    emit(Started(evidence.facts))
+    diagnosis = ladder.diagnose(evidence, conditions)
+    emit(
+        Answered(
+            "doctor",
+            DoctorResult(
+                first=diagnosis.first.condition.id if diagnosis.first else None,
+                broken=diagnosis.broken,
+                rungs=rungs.standings(evidence, diagnosis),
+                consequences=tuple(one.condition.id for one in diagnosis.consequences),
+                asked=len(conditions),
+                torch_works=evidence.torch_works,
+                load=None if evidence.load is None else evidence.load.told(),
+            ),
+        )
+    )
+    first = None if diagnosis.first is None else f"mend {diagnosis.first.condition.id} first"
+    asked = required.judge_seen(options.require, None, usable(evidence.torch), evidence.facts, fix=first)
+    for finding in (*asked, *ladder.findings(diagnosis)):
+        emit(Judged(finding))
+    if diagnosis.first is None:
+        emit(Judged(healthy(evidence, everything=len(conditions) == len(CONDITIONS))))
+    return evidence
+
+
+def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
+    """The conditions to ask. Raises UsageError for a prefix that fits none, and where nothing is left."""
+    nothing = "nothing would be looked for"
+    return naming.select(CONDITIONS, lambda one: one.id, only, skip, noun="condition", nothing=nothing)
+
+
+def usable(probe: TorchProbe | None) -> Usable:
+    """What the torch that was asked can use, without importing it here."""
+    if probe is not None and probe.available and probe.count:
+        return Usable("cuda", probe.count, probe.hip is not None)
+    if probe is not None and probe.other and probe.other_count:
+        return Usable(probe.other, probe.other_count)
+    return Usable(None, 0)
+
+
+def read(options: DoctorOptions, emit: Emit) -> Evidence:
+    """Everything there is to see, the slow parts side by side. Raises UsageError for a --python that cannot start."""
+    emit(Progress("asking the driver and torch"))
+    # The driver in this thread, which an interrupt reaches; torch is cut off by it.
+    cut = child.Cut()
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        asked = beside.submit(
+            torch_probe.probe, options.python, timeout_s=options.timeout_s or torch_probe.TIMEOUT_S, cut=cut
+        )
+        try:
+            facts, seen = _around(options.root, cut)
+            probe = _answer(asked, options.python)
+        finally:
+            cut.after(0.0, "interrupted")
+    if options.python is not None:
+        if probe.stage == "start" and not probe.timed_out and probe.not_awaited is None:
+            raise UsageError(
+                f"--python {options.python} does not run the probe",
+                probe.error or "it said nothing",
+                "give the path of a Python interpreter, 3.8 or newer",
+            )
+        facts = replace(facts, torch=_build_of(probe))
+        # Another environment than the active one was asked for.
+        probe = replace(probe, active_elsewhere=None)
+    return Evidence(facts, seen, probe, frozenset(os.environ))
+
+
+def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
+    try:
+        return asked.result()
+    except OSError as error:
+        raise UsageError(
+            f"--python {python} cannot be started",
+            os.strerror(error.errno or 0),
+            "give the path of a Python interpreter",
+        ) from error
+
+
+def _around(root: Path, cut: child.Cut) -> tuple[Facts, Stack]:
+    facts = inventory.read(processes=True, root=root, links=True)
+    driver = facts.driver
+    if driver is not None and driver.cuinit_code is None and driver.is_hung:
+        # What torch waits for does not come. One that answers and hangs at a device may let torch use another.
+        cut.after(TORCH_GRACE_S, f"{driver.cuinit_error}, and torch waits for it too")
+    running = facts.host.release if facts.host is not None else None
+    # After the libraries were asked: a program of root's makes the nodes by asking.
+    return facts, stack.read(root, os.environ.get("LD_LIBRARY_PATH", ""), running)
+
+
+def _build_of(probe: TorchProbe) -> TorchBuild:
+    """The torch of another interpreter, read from its folder without importing it here."""
+    return torch_build.from_folder(Path(probe.path)) if probe.path else TorchBuild()
+
+
+def healthy(evidence: Evidence, *, everything: bool) -> Finding:
+    """What is said where no rung is broken: that torch works here, that there is no GPU, or that nobody knows.
+
+    `everything` is whether all conditions were asked.
+    """
+    probe = evidence.torch
+    if evidence.torch_works and probe is not None:
+        ran = ", ".join(one.device for one in probe.kernels if one.error is None)
+        return Finding(
+            "doctor.healthy", "pass", "torch uses the GPU", f"a kernel and a product came out right on {ran}"
+        )
+    if not evidence.is_nvidia_here:
+        return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", _where_looked(evidence.facts))
+    asked = "known" if everything else "selected"
+    python = wheels.interpreter(probe.executable if probe is not None else None)
+    return Finding(
+        "doctor.unknown",
+        "inconclusive",
+        "no cause found, and torch was not seen to use the GPU",
+        f"no {asked} condition matches, or evidence was unreadable",
+        # torch's own words, in full.
+        fix=f"""{python} -c 'import torch; print(torch.ones(1, device="cuda"))'""",
+    )
+
+
+def _where_looked(facts: Facts) -> str:
+    others = [device.name or device.kind for device in facts.devices if device.kind != "cpu"]
+    if others:
+        return f"torch has {', '.join(others)}"
+    return "none on the PCI bus, no device nodes, none that a driver lists"

@@ -1,0 +1,301 @@
+"""CUDA starts and shows other devices than those that were meant: masks, order, MIG, and doors that disagree."""
+
+from __future__ import annotations
+
+from gpucheck.cards.presence import unlisted
+from gpucheck.doctor import mask
+from gpucheck.doctor.condition import Condition, Seen
+from gpucheck.doctor.conditions_card import FALLEN
+from gpucheck.doctor.evidence import Evidence
+from gpucheck.report.facts import Device
+
+MASK = "CUDA_VISIBLE_DEVICES"
+# cuInit's answers after which the number of devices is libcuda's honest word: success and CUDA_ERROR_NO_DEVICE.
+HONEST = (0, 100)
+# CUDA_ERROR_INVALID_DEVICE: with a mask, cuInit's word that an entry of it is no device.
+REFUSED = 101
+
+
+def _listed(evidence: Evidence) -> list[Device]:
+    """The cards that NVML lists, without their MIG instances, in its order."""
+    found = [card for card in evidence.cards if card.nvml_index is not None and card.parent_uuid is None]
+    return sorted(found, key=lambda card: card.nvml_index or 0)
+
+
+def _shown(evidence: Evidence) -> list[Device]:
+    return [card for card in evidence.cards if card.cuda_index is not None]
+
+
+def _is_sliced(evidence: Evidence) -> bool:
+    return bool(_instances(evidence)) or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
+
+
+def _instances(evidence: Evidence) -> list[Device]:
+    """MIG instances. One that CUDA does not show has no index at all."""
+    return [device for device in evidence.facts.devices if device.parent_uuid is not None]
+
+
+def _unmasked(evidence: Evidence) -> list[str | None]:
+    """The UUIDs that a mask chooses from. CUDA's order without a mask is not known: for counting any order serves."""
+    return [device.uuid for device in (*_listed(evidence), *_instances(evidence))]
+
+
+def _seen(evidence: Evidence, reading: mask.Reading, value: str, told: str) -> Seen:
+    by_torch = mask.torch_count(value, _unmasked(evidence))
+    message = f"{MASK}={value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
+    if by_torch is not None and by_torch != len(reading.shown):
+        message += f"; torch's own parser, which counts before CUDA starts, makes {by_torch} of it"
+    return Seen(
+        message,
+        {
+            MASK: value,
+            "entries": [{"text": entry.text, "index": entry.index, "why": entry.problem} for entry in reading.entries],
+            "shown": len(_shown(evidence)),
+            "by_cuda_rules": len(reading.shown),
+            "by_torch": by_torch,
+        },
+    )
+
+
+def _mask(evidence: Evidence) -> tuple[str, mask.Reading] | None:
+    """The mask and its reading, where CUDA says honestly what it shows under it."""
+    value = evidence.value(MASK)
+    if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
+        return None
+    return value, mask.read(value, _unmasked(evidence))
+
+
+def _hides_all(evidence: Evidence) -> Seen | None:
+    found = _mask(evidence)
+    if found is None or _shown(evidence):
+        return None
+    value, reading = found
+    if evidence.driver.cuinit_code == REFUSED:
+        return _seen(evidence, reading, value, f"is refused: cuInit answers {REFUSED}")
+    # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts.
+    if reading.shown or (not _listed(evidence) and not _hides_whatever_is_there(value)):
+        return None
+    count = len(_listed(evidence))
+    return _seen(evidence, reading, value, f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
+
+
+def _hides_whatever_is_there(value: str) -> bool:
+    # With room for any number, an entry fails by its own form alone.
+    return not mask.read(value, [None] * 2**16).shown and not value.strip().startswith(("GPU-", "MIG-"))
+
+
+def _malformed(evidence: Evidence) -> Seen | None:
+    found = _mask(evidence)
+    if found is None or not _shown(evidence) or not found[1].is_malformed:
+        return None
+    value, reading = found
+    return _seen(evidence, reading, value, f"has entries that are no number and no UUID and shows {_count(evidence)}")
+
+
+def _shows_fewer(evidence: Evidence) -> Seen | None:
+    found = _mask(evidence)
+    shown = len(_shown(evidence))
+    if found is None or not shown or found[1].is_malformed or _is_sliced(evidence):
+        return None
+    value, reading = found
+    asked = len(reading.entries)
+    if asked <= shown:
+        return None
+    return _seen(evidence, reading, value, f"asks for {asked} GPUs and shows {shown}")
+
+
+def _count(evidence: Evidence) -> str:
+    count = len(_shown(evidence))
+    return f"{count} GPU{'s' * (count != 1)}"
+
+
+def _order(evidence: Evidence) -> Seen | None:
+    """CUDA counts the fastest first and nvidia-smi by PCI address: with unlike cards the numbers differ."""
+    if evidence.value(MASK) is not None or evidence.value("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        return None
+    both = sorted((c for c in _shown(evidence) if c.nvml_index is not None), key=lambda card: card.cuda_index or 0)
+    order = [card.nvml_index for card in both]
+    if order == sorted(order, key=lambda index: index or 0):
+        return None
+    rows = [f"cuda:{card.cuda_index} is nvidia-smi's {card.nvml_index} ({card.name or 'a GPU'})" for card in both]
+    return Seen("; ".join(rows), {"nvml_indices_in_cuda_order": order})
+
+
+def _one_instance(evidence: Evidence) -> Seen | None:
+    instances = _instances(evidence)
+    shown = [card for card in instances if card.cuda_index is not None]
+    if len(instances) < 2 or len(shown) != 1:
+        return None
+    return Seen(f"{len(instances)} instances are there", {"instances": len(instances), "shown": shown[0].uuid})
+
+
+def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
+    listed, shown = _listed(evidence), _shown(evidence)
+    if evidence.driver.cuinit_code != 0 or evidence.value(MASK) is not None or _is_sliced(evidence):
+        return None
+    usable = [card for card in listed if card.state in (None, "not shown by CUDA")]
+    if not usable or len(shown) >= len(usable):
+        return None
+    left = [card.uuid for card in usable if card.cuda_index is None]
+    return Seen(
+        f"NVML lists {len(listed)} and CUDA shows {len(shown)}, without a mask",
+        {"nvml": len(listed), "cuda": len(shown), "not_shown": left},
+        verdict="warn" if shown else None,
+    )
+
+
+def _not_listed(evidence: Evidence) -> Seen | None:
+    if not _listed(evidence):
+        return None
+    found = unlisted(evidence.facts)
+    if found is None:
+        return None
+    # One that the kernel's log calls fallen is lost, whatever the driver lists.
+    fallen = [address for address in found.evidence["pci_addresses"] if _has_fallen(address, evidence)]
+    if not fallen:
+        return Seen(found.message, found.evidence, found.fix, title=found.title)
+    message = f"{', '.join(fallen)} fell off the bus, as the kernel's log says; {found.message}"
+    title = f"{len(fallen)} card{'s' * (len(fallen) != 1)} lost: fell off the bus"
+    fix = "shut down, take the power off and on, and boot; if it returns, reseat the card and its power plugs"
+    return Seen(message, {**found.evidence, "fallen": fallen}, fix, verdict="fail", title=title)
+
+
+def _has_fallen(address: str, evidence: Evidence) -> bool:
+    return any(address.rpartition(".")[0] in line for line in evidence.logged(FALLEN))
+
+
+def _nvml_check(evidence: Evidence) -> Seen | None:
+    probe, code = evidence.torch, evidence.driver.cuinit_code
+    asked = evidence.value("PYTORCH_NVML_BASED_CUDA_CHECK")
+    if probe is None or not probe.available or asked in (None, "0") or code in (None, 0):
+        return None
+    return Seen(
+        f"torch.cuda.is_available() is True and cuInit answers {code}",
+        {"PYTORCH_NVML_BASED_CUDA_CHECK": asked, "cuinit_code": code, "device_count": probe.count},
+    )
+
+
+def _count_disagrees(evidence: Evidence) -> Seen | None:
+    probe = evidence.torch
+    if probe is None or probe.count is None or probe.cuda is None or evidence.driver.cuinit_code != 0:
+        return None
+    shown = len(_shown(evidence))
+    if probe.count == shown or (probe.count == 0 and not probe.available):
+        return None  # a torch that sees none has a reason of its own
+    return Seen(
+        f"torch.cuda.device_count() is {probe.count} and CUDA shows {shown}",
+        {"torch": probe.count, "cuda": shown},
+        verdict="warn" if evidence.torch_works else None,
+    )
+
+
+CONDITIONS: tuple[Condition, ...] = (
+    Condition(
+        id="mask.hides_all",
+        rung="devices",
+        verdict="fail",
+        certainty="proof",
+        title="CUDA_VISIBLE_DEVICES hides every GPU",
+        meaning="CUDA shows a process only the GPUs that this variable names. An empty value, -1, and a first entry "
+        "that names no GPU hide them all; torch then finds no GPU and gives no reason.",
+        fix="unset CUDA_VISIBLE_DEVICES",
+        judge=_hides_all,
+        texts=(r"No CUDA GPUs are available",),
+        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
+    ),
+    Condition(
+        id="mask.malformed",
+        rung="devices",
+        verdict="warn",
+        certainty="proof",
+        title="CUDA_VISIBLE_DEVICES is not read as it looks",
+        meaning="An entry is a number or the beginning of a UUID. Anything else is read up to where it stops being a "
+        "number, or ends the list, without a word: `0;1` is 0 and `0x1` is 0.",
+        fix="export CUDA_VISIBLE_DEVICES with numbers or UUIDs and commas between them; `nvidia-smi -L` lists both",
+        judge=_malformed,
+        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES; torch/cuda/__init__.py, _parse_visible_devices",
+    ),
+    Condition(
+        id="mask.shows_fewer",
+        rung="devices",
+        verdict="warn",
+        certainty="proof",
+        title="CUDA_VISIBLE_DEVICES asks for more GPUs than it shows",
+        meaning="The first entry that names no GPU ends the list: those after it are hidden although they are there.",
+        fix="name only GPUs that are there; `nvidia-smi -L` lists them",
+        judge=_shows_fewer,
+        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
+    ),
+    Condition(
+        id="devices.order",
+        rung=None,
+        verdict="warn",
+        certainty="proof",
+        title="CUDA counts the GPUs in another order than nvidia-smi",
+        meaning="Unless CUDA_DEVICE_ORDER is PCI_BUS_ID, CUDA counts the fastest GPU first, and nvidia-smi counts by "
+        "PCI address. With unlike cards `cuda:0` and nvidia-smi's 0 are then two different ones.",
+        fix="export CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        judge=_order,
+        source="pytorch issue 86539",
+    ),
+    Condition(
+        id="devices.one_instance",
+        rung=None,
+        verdict="info",
+        certainty="proof",
+        title="CUDA shows one MIG instance of several",
+        meaning="A process can use one MIG instance, whatever number there are: torch has one device.",
+        fix="start one process for each instance, each with its UUID in CUDA_VISIBLE_DEVICES; `nvidia-smi -L` "
+        "lists them",
+        judge=_one_instance,
+        source="NVIDIA Multi-Instance GPU User Guide; pytorch issue 130181",
+    ),
+    Condition(
+        id="devices.cuda_shows_fewer",
+        rung="devices",
+        verdict="fail",
+        certainty="strong",
+        title="NVML lists GPUs that CUDA does not show",
+        meaning="Both ask one driver and should agree. CUDA leaves out a GPU that it cannot open: its node is missing"
+        " or not allowed in this container, another process has it for itself, or it has failed.",
+        settle="`sudo dmesg` and `nvidia-smi -q -d COMPUTE` tell which",
+        fix="ls -l /dev/nvidia*; nvidia-smi -q -d COMPUTE; sudo dmesg | grep -i -e nvrm -e xid",
+        judge=_cuda_shows_fewer,
+    ),
+    Condition(
+        id="devices.unlisted",
+        rung=None,
+        verdict="warn",
+        certainty="proof",
+        title="NVIDIA devices on the PCI bus that the driver does not list",
+        meaning="The bus has more GPUs than the driver: one is bound to another kernel driver, is not supported by "
+        "this one, or failed as it was started. A failure where the kernel's log says that it fell off the bus.",
+        fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
+        judge=_not_listed,
+    ),
+    Condition(
+        id="devices.nvml_check",
+        rung=None,
+        verdict="warn",
+        certainty="proof",
+        title="torch says that CUDA is available, and CUDA does not start",
+        meaning="With PYTORCH_NVML_BASED_CUDA_CHECK torch asks NVML instead of CUDA. NVML can answer where CUDA "
+        "cannot start, and the first use of the device fails then.",
+        fix="unset PYTORCH_NVML_BASED_CUDA_CHECK",
+        judge=_nvml_check,
+        source="torch/cuda/__init__.py, is_available",
+    ),
+    Condition(
+        id="devices.count",
+        rung="devices",
+        verdict="fail",
+        certainty="proof",
+        title="torch counts other devices than CUDA shows",
+        meaning="Before CUDA starts torch counts with NVML and a parser of its own. Where that differs from CUDA, a "
+        "device that torch promises does not exist.",
+        fix="export CUDA_VISIBLE_DEVICES with numbers, or with one MIG instance's UUID",
+        judge=_count_disagrees,
+        texts=(r"device >= 0 && device < num_gpus.{0,40}INTERNAL ASSERT",),
+        source="pytorch issues 110000 and 130181",
+    ),
+)

@@ -1,0 +1,188 @@
+"""`gpucheck explain`: from a pasted text, or an id, to what it means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gpucheck import naming
+from gpucheck.doctor.catalogue import CONDITIONS
+from gpucheck.doctor.condition import Condition
+from gpucheck.errors import UsageError
+from gpucheck.explain import figures
+from gpucheck.explain.match import Match, find
+from gpucheck.explain.page import PAGES, Page
+from gpucheck.explain.readable import readable
+from gpucheck.explain.table import OF_CONDITIONS, TEXTS
+from gpucheck.explain.text import Text
+from gpucheck.report.events import Answered, Emit, Judged, Notice
+from gpucheck.report.finding import Finding
+
+# Every id is two or more words of small letters with dots between.
+_ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
+# A log is explained by its end; more than this costs seconds and says no more.
+MOST_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Pasted:
+    """What was given: the text, and how many bytes it was cut from where it was cut."""
+
+    text: str
+    cut_from_bytes: int | None = None
+
+
+def entries() -> dict[str, Text | Condition | Page]:
+    """Everything that has a page, by id: conditions of doctor, findings of smoke and bench, and texts."""
+    return {**PAGES, **{one.id: one for one in TEXTS}, **{one.id: one for one in CONDITIONS}}
+
+
+def listing(emit: Emit) -> None:
+    """Answer with every id and its title."""
+    known = [{"id": name, "of": _whose(one), "title": one.title} for name, one in sorted(entries().items())]
+    emit(Answered("explain", {"known": known}))
+
+
+def word(given: str, emit: Emit) -> None:
+    """Answer to one word that is written like an id: with its page, else with what it means as a text.
+
+    Raises UsageError for one that is neither, with the nearest id.
+    """
+    known = entries()
+    if given not in known and find(given, TEXTS, OF_CONDITIONS):
+        explain(Pasted(given), emit)
+        return
+    if given not in known:
+        raise UsageError(f"no id {given!r} is known", "", f"{naming.did_you_mean(given, known)} `--list` shows all")
+    page(given, emit)
+
+
+def page(name: str, emit: Emit) -> None:
+    """Answer with the page of an id. Raises KeyError for an unknown one."""
+    one = entries()[name]
+    answer = {"id": name, "of": _whose(one), "title": one.title, **_page_of(one)}
+    emit(Answered("explain", {"page": answer}))
+    evidence = {"id": name, "of": answer["of"]}
+    emit(Judged(Finding("explain.page", "info", one.title, answer["meaning"], evidence, answer["then"] or None)))
+
+
+def is_id(text: str) -> bool:
+    """Whether it is written like an id, in small or capital letters."""
+    return _ID.fullmatch(text.lower()) is not None
+
+
+def explain(pasted: Pasted, emit: Emit) -> None:
+    """Answer with what the text means, the root cause first. A text that is not known is undecided."""
+    if pasted.cut_from_bytes is not None:
+        emit(Notice(f"{_in_mib(pasted.cut_from_bytes)} were given: the last {_in_mib(MOST_BYTES)} were read"))
+    matches = find(pasted.text, TEXTS, OF_CONDITIONS)
+    told = [_told(match) for match in matches]
+    emit(
+        Answered(
+            "explain",
+            {
+                "characters": len(pasted.text),
+                "cut_from_bytes": pasted.cut_from_bytes,
+                "matches": told,
+            },
+        )
+    )
+    if not matches:
+        emit(Judged(_unknown(pasted.text)))
+    for match in told[:1]:
+        evidence = {"text": match["id"], **{key: match[key] for key in ("certainty", "conditions", "numbers")}}
+        meaning = " ".join(filter(None, (match["says"], match["meaning"])))
+        emit(Judged(Finding("explain.text", "info", match["title"], meaning, evidence, match["then"])))
+
+
+def _told(match: Match) -> dict[str, Any]:
+    text = match.text
+    read = figures.read(text.id, match.said, match.around)
+    return {
+        "id": text.id,
+        "title": text.title,
+        "meaning": text.meaning,
+        "certainty": match.certainty,
+        "then": read.then or _at_device(text.then, read.numbers),
+        "says": read.says,
+        # Whether the step is made of the text's own numbers.
+        "specific": bool(read.then),
+        "numbers": read.numbers,
+        "conditions": list(match.conditions),
+        "source": text.source,
+        "line": match.line,
+        "symptom": text.symptom,
+        "cut": match.cut,
+        "doubt": match.doubt,
+    }
+
+
+def _at_device(then: str, numbers: dict[str, Any]) -> str:
+    """A step with the GPU's address in place of INDEX: nvidia-smi -i takes both, and this cannot hit another GPU."""
+    return re.sub(r"-i INDEX(?![,\w])", f"-i {numbers['bus']}", then) if "bus" in numbers else then
+
+
+def _unknown(text: str) -> Finding:
+    lines = len(text.splitlines())
+    told = "none of the texts that are known is in it" + (
+        "" if lines > 1 else "; a whole traceback says more than a line"
+    )
+    return Finding(
+        "explain.unknown",
+        "inconclusive",
+        "this text is not known",
+        told,
+        {"texts": len(TEXTS) + len(OF_CONDITIONS)},
+        "paste more of it, the lines before the error too; on the machine where it happened gpucheck doctor looks at "
+        "the driver and torch, gpucheck smoke at what torch does",
+    )
+
+
+def _whose(one: Text | Condition | Page) -> str:
+    if isinstance(one, Page):
+        return one.command
+    return "doctor" if isinstance(one, Condition) else "text"
+
+
+def _page_of(one: Text | Condition | Page) -> dict[str, Any]:
+    """What a page has beside id and title; the same keys for all."""
+    nothing: dict[str, Any] = {
+        "certainty": None,
+        "rung": None,
+        "verdict": None,
+        "settle": "",
+        "texts": [],
+        "source": "",
+    }
+    if isinstance(one, Page):
+        return {**nothing, "meaning": one.meaning, "then": one.then}
+    if isinstance(one, Text):
+        return {
+            **nothing,
+            "meaning": one.meaning,
+            "then": one.then,
+            "certainty": one.certainty,
+            "texts": _readable((*one.patterns, *one.common), one.number),
+            "source": one.source,
+        }
+    return {
+        "meaning": one.meaning,
+        "then": one.fix,
+        "certainty": one.certainty,
+        "rung": one.rung,
+        "verdict": one.verdict,
+        "settle": one.settle,
+        "texts": _readable(one.texts),
+        "source": one.source,
+    }
+
+
+def _readable(patterns: Iterable[str], number: str = "") -> list[str]:
+    """The texts that patterns find, each once."""
+    return list(dict.fromkeys(text for pattern in patterns for text in readable(pattern, number)))
+
+
+def _in_mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,261 @@
+"""Which known texts are in what was pasted, the root cause first. Pure."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gpucheck.doctor.condition import Certainty
+from gpucheck.explain.normal import Kind, Line, Normal, normalise
+from gpucheck.explain.pattern import Pattern, compiled, is_cut
+from gpucheck.explain.text import Text
+
+# A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
+_MOST_PLACES = 100
+# A line that people read is not longer than this, without its spaces.
+_SAME_LINE = 500
+# From where to where a pattern is, by the number that it holds; everywhere under "".
+_Spans = dict[str, list[tuple[int, int]]]
+# The line that ends a traceback says more than a line of a log, and that more than a line of source in a frame.
+_WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
+# What a paste speaks of that is ours. What any program prints counts beside one of these.
+_OURS = re.compile(
+    r"torch|cuda|cudnn|nvidia|nvrm|nccl|\bgpus?\b(?! ?process)|\btriton|dataloader|deepspeed|vllm|sglang|\brocm|amdgpu|"
+    r"xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|\bjax|llama|"
+    r"checkpoint shards|\bepoch\b.{0,9}\d|\bh[12]00\b|\ba100\b|\brtx ?\d{4}|"
+    r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
+)
+# What programs say as they go on without a GPU or a package: no error, where the paste has another one.
+_GOES_ON = re.compile(
+    r"will not be used|(default(ing|s)?|fall(ing|s)? ?back|switching|reverting) to (the )?(cpu|eager|slow|python|"
+    r"native|math)|"
+    r"(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster with|deprecat|"
+    r"not compiled to use|to enable the following instructions|failed to load image python extension|rebuild "
+    r"tensorflow|"
+    r"could not load dynamic library|ignore above cudart|cannot dlopen some|was not compiled with flash|"
+    r"without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
+    re.IGNORECASE,
+)
+# The lines before and after the one where a text stands that its numbers are read from, and no more letters than that.
+_LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A text that was found: on which line, which conditions it points to, and whether only a part of it was there.
+
+    `said` are its line and those after it, `around` also those before, for who reads the numbers in them. `doubt` says
+    what in the paste speaks against it, where something does.
+    """
+
+    text: Text
+    line: int
+    conditions: tuple[str, ...]
+    cut: bool = False
+    said: str = ""
+    around: str = ""
+    doubt: str = ""
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure it is: less so for a part of a text, for what names no cause, and beside what speaks against it."""
+        return "hint" if self.cut or self.doubt or self.text.symptom else self.text.certainty
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a text stands, in characters without spaces."""
+
+    text: Text
+    start: int
+    end: int
+    line: Line
+    cut: bool = False
+
+    def within(self, other: _Place) -> bool:
+        """Whether a longer one covers it that says as much, and that is not what follows from it."""
+        covered = other.start <= self.start and self.end <= other.end
+        longer = other.end - other.start > self.end - self.start
+        brought_about = self.text.id.startswith(other.text.follows)
+        return covered and longer and not brought_about and (self.text.symptom or not other.text.symptom)
+
+    def adds_nothing(self, other: _Place) -> bool:
+        """Whether it is a symptom on a line that says more, or covers what brings it about."""
+        covers = self.touches(other) and other.text.id.startswith(self.text.follows) and self.text.id != other.text.id
+        return covers or (self.text.symptom and not other.text.symptom and self.line == other.line)
+
+    def touches(self, other: _Place) -> bool:
+        return self.start < other.end and other.start < self.end
+
+
+class _Near:
+    """Places by where they stand: of thousands in a long log, only those near one are held against it."""
+
+    def __init__(self, places: Sequence[_Place]) -> None:
+        self._places = sorted(places, key=lambda place: place.start)
+        self._starts = [place.start for place in self._places]
+        self._longest = max((place.end - place.start for place in places), default=0)
+
+    def to(self, place: _Place) -> Sequence[_Place]:
+        """Those that may touch `place` or stand on its line, as far as a text is long."""
+        first = bisect.bisect_left(self._starts, place.start - self._longest - _SAME_LINE)
+        return self._places[first : bisect.bisect_right(self._starts, place.end + _SAME_LINE)]
+
+
+def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) -> list[Match]:
+    """The texts that `pasted` holds, the root cause first; none twice.
+
+    `conditions` are those of `gpucheck doctor`: where one is in the same place as a text, the text tells and points to
+    it. A symptom comes after what caused it. Of tracebacks the last group counts, and in a chained group the exception
+    that came first; on other lines what was written first.
+    """
+    normal = normalise(pasted)
+    told = [place for place in _places(normal, texts) if place.line.kind != "quiet"]
+    # A condition in the place of a text is pointed to; one that stands alone has to be ours as a text has.
+    pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
+    ours = _OURS.search(normal.spaced) is not None
+    # What is there whole explains what is there in part: only where nothing is, parts are looked for.
+    if not told and not (pointed and ours):
+        told = _cut_places(normal, texts) or _cut_places(normal, conditions)
+    mine, theirs = _Near(told), _Near(pointed)
+    found = told + [place for place in pointed if ours and not any(place.touches(one) for one in mine.to(place))]
+    errors = _unknown_errors(normal, found)
+    if errors == "all":
+        found = [place for place in found if place.line.kind != "frame" and not _GOES_ON.search(place.line.text)]
+    near = _Near(found)
+    found = [
+        place
+        for place in found
+        if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
+    ]
+    first = {place.text.id for place in found if place.line.kind not in _LATE}
+    matches: dict[str, Match] = {}
+    for place in sorted(found, key=lambda place: _order(place, first)):
+        beside = [one.text.id for one in theirs.to(place) if one.touches(place)]
+        said, around = _excerpts(normal, place.line)
+        match = Match(place.text, place.line.number, (*place.text.conditions, *beside), place.cut, said, around)
+        earlier = matches.setdefault(place.text.id, match)
+        matches[place.text.id] = replace(
+            earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions)))
+        )
+    return _doubted(list(matches.values()), found, errors)
+
+
+def _is_beside(line: Line) -> bool:
+    """Whether a line says that the program goes on without something; a deprecation says what it is."""
+    return _GOES_ON.search(line.text) is not None and "deprecat" not in line.text.lower()
+
+
+def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> Literal["none", "some", "all"]:
+    """How many of the exceptions in the paste are not known."""
+    raised = [line for line in normal.lines if line.kind == "exception"]
+    # A message goes on below the line that begins it, up to the next frame or traceback.
+    known = {line.number for place in found for line in normal.lines_of(place.start, place.end)}
+    unknown = [line for line in raised if not known & set(_message(normal, line))]
+    return "none" if not unknown else "all" if len(unknown) == len(raised) else "some"
+
+
+def _message(normal: Normal, line: Line) -> range:
+    """The numbers of the lines of an exception's message: its own, and the plain ones right below it."""
+    end = line.number
+    while end < min(len(normal.lines), line.number + _LINES_AFTER) and normal.lines[end].kind == "plain":
+        end += 1
+    return range(line.number, end + 1)
+
+
+def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list[Match]:
+    """The same, the first with what speaks against it: an error that is not known, or another cause beside it."""
+    if not matches:
+        return matches
+    first = matches[0]
+    place = next(one for one in found if one.text.id == first.text.id and one.line.number == first.line)
+    others = {
+        one.text.id
+        for one in found
+        if one.line.kind not in _LATE
+        and not one.text.symptom
+        and one.text.id != first.text.id
+        and not one.text.id.startswith(first.text.follows)
+        and not first.text.id.startswith(one.text.follows)
+        and (one.line.kind == "exception" or place.line.kind != "exception")
+        and one.line.group == place.line.group
+    }
+    unknown = errors == "all" or (errors == "some" and first.text.symptom)
+    doubt = "the paste has an error that is not known here" if unknown else ""
+    doubt = doubt or ("the paste holds other causes too" if others else "")
+    doubt = doubt or ("it stands in a line of source" if place.line.kind in _LATE else "")
+    doubt = doubt or ("the program says that it goes on without" if _is_beside(place.line) else "")
+    return [replace(first, doubt=doubt), *matches[1:]]
+
+
+# What stands in the source of a frame was perhaps never said.
+_LATE: tuple[Kind, ...] = ("frame",)
+
+
+def _order(place: _Place, found: set[str]) -> tuple[bool, bool, bool, int, int, int, int]:
+    """What comes first: what was said as an error, what brings the rest about, and what says more; `found` are ids."""
+    line = place.line
+    return (
+        line.kind in _LATE,
+        any(one.startswith(place.text.follows) for one in found if one != place.text.id),
+        place.text.symptom,
+        _WEIGHT[line.kind],
+        -line.group,
+        line.number,
+        place.start - place.end,
+    )
+
+
+def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
+    """The line with those after it, and the same with those before it too."""
+    lines = [one.text for one in normal.lines[max(line.number - 1 - _LINES_BEFORE, 0) : line.number + _LINES_AFTER]]
+    before = min(line.number - 1, _LINES_BEFORE)
+    return " ".join(lines[before:])[:_MOST_LETTERS], " ".join(lines)[:_MOST_LETTERS]
+
+
+def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Iterator[_Place]:
+    tried: dict[str, _Spans] = {}
+    ours = ours or _OURS.search(normal.spaced) is not None
+    for text in texts:
+        if text.unless and _holds(normal, text.unless):
+            continue
+        known = _holds(normal, text.beside) if text.beside else ours
+        for source in (*text.patterns, *(text.common if known else ())):
+            pattern = compiled(source)
+            if source not in tried:
+                tried[source] = _spans(normal, pattern)
+            spans = tried[source].get(text.number, [])
+            spans = spans if len(spans) <= _MOST_PLACES else spans[: _MOST_PLACES // 2] + spans[-_MOST_PLACES // 2 :]
+            if pattern.by_word:
+                spans = [(normal.solid_offset(start), normal.solid_offset(end)) for start, end in spans]
+            yield from (_Place(text, start, end, normal.line_at(start)) for start, end in spans)
+
+
+def _holds(normal: Normal, source: str) -> bool:
+    """Whether a pattern is anywhere in the text, in the form that it is for."""
+    pattern = compiled(source)
+    return pattern.regex.search(normal.spaced if pattern.by_word else normal.solid) is not None
+
+
+def _spans(normal: Normal, pattern: Pattern) -> _Spans:
+    """Where a pattern is, in characters of the form that it is for."""
+    within = normal.spaced if pattern.by_word else normal.solid
+    found: _Spans = {}
+    if pattern.needs not in within:
+        return found
+    has_number = "number" in pattern.regex.groupindex
+    for match in pattern.regex.finditer(within):
+        if match.group():
+            found.setdefault("", []).append(match.span())
+            if has_number:
+                found.setdefault(match["number"], []).append(match.span())
+    return found
+
+
+def _cut_places(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
+    """The text of which a part stands at the end or the beginning; what may be a part of several is none of them."""
+    found = [text for text in texts if any(is_cut(normal.solid, compiled(source)) for source in text.patterns)]
+    return [_Place(text, 0, 0, normal.lines[-1], cut=True) for text in found] if len(found) == 1 else []

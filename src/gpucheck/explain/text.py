@@ -1,0 +1,39 @@
+"""A text that is known: how it reads, what it means and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpucheck.doctor.condition import Certainty
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One row of the table.
+
+    `patterns` are regular expressions, read without regard to case, spaces and quotes; one with `\\b` in it is read by
+    words. `meaning` says what happened, `certainty` how sure the text alone makes that, `then` what to type or do next.
+    `conditions` are those of `gpucheck doctor` that bring it about. A `symptom` says that something failed and not
+    what: it yields to every text that says more. `source` is where the claim comes from. Rows that differ by a number
+    alone share their patterns, which are tried once for all of them: `number` is what the group of that name must hold.
+
+    `common` are patterns that programs of every kind print ("Killed", "Too many open files"): they count where the rest
+    of the paste speaks of GPUs, torch or training; where `beside` is given, where it holds that instead. `follows` are
+    ids, or their beginnings, of what brings this about: where one of them is in the paste too, it is told first.
+    `unless` is what makes it somebody else's, wherever in the paste it stands.
+    """
+
+    id: str
+    title: str
+    patterns: tuple[str, ...]
+    meaning: str
+    then: str
+    certainty: Certainty = "strong"
+    conditions: tuple[str, ...] = ()
+    symptom: bool = False
+    source: str = ""
+    number: str = ""
+    common: tuple[str, ...] = ()
+    follows: tuple[str, ...] = ()
+    beside: str = ""
+    unless: str = ""

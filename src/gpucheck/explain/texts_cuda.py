@@ -1,0 +1,603 @@
+"""What the CUDA runtime says while kernels run."""
+
+from __future__ import annotations
+
+from gpucheck import messages
+from gpucheck.explain.text import Text
+
+_BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
+_SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
+_RUNTIME = "NVIDIA, CUDA Runtime API, cudaError_t"
+
+# Which wheels have which architectures: torch's release table, RELEASE.md in its repository.
+_ARCHITECTURES = (
+    "a torch whose wheel has the architecture: Blackwell (sm_100, sm_120) needs torch 2.7 of CUDA 12.8 or newer; "
+    "Maxwell "
+    "and Pascal (sm_50 to sm_61) need a wheel of CUDA 12.6 or older, Volta (sm_70) one of CUDA 12"
+)
+
+# How torch, Triton, CTranslate2, ONNX Runtime and torch before 1.0 begin a message of CUDA's.
+_ERROR = (
+    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA failed with error|CUDA failure \d+:|"
+    r"Triton Error \[CUDA\]:|CUDA_?Runtime_?Error ?:?) ?"
+)
+
+TEXTS: tuple[Text, ...] = (
+    Text(
+        "cuda.illegal_access",
+        "a kernel touched memory that is not its own",
+        (
+            r"an illegal memory access was encountered",
+            _ERROR + r"illegal memory access",
+            r"CUDA_ERROR_ILLEGAL_ADDRESS",
+            r"cudaErrorIllegalAddress",
+            r"\bInvalid __(global|shared|local)__ (read|write|atomic) of size",
+            r"Address 0x[0-9a-f]+ is out of bounds",
+        ),
+        "Mostly an index out of range, a tensor freed too early, or a custom kernel's bug; now and then out of memory "
+        "that a library did not notice. The line in the traceback is where it was noticed, not where it happened. The "
+        "process cannot use the GPU any more.",
+        _SANITIZER,
+        "proof",
+        source=_RUNTIME,
+        follows=("cuda.misaligned", "assert."),
+    ),
+    Text(
+        "cuda.misaligned",
+        "a kernel read at an address that is not a multiple of its element",
+        (
+            r"CUDA_ERROR_MISALIGNED_ADDRESS",
+            r"cudaErrorMisalignedAddress",
+            r"Address 0x[0-9a-f]+ is misaligned",
+        ),
+        "A custom or compiled kernel got a view that begins at an odd offset. The process cannot use the GPU any more.",
+        _SANITIZER + "; a .contiguous() or .clone() before the call works around it",
+        "proof",
+        source=_RUNTIME,
+        common=(r"misaligned address",),
+    ),
+    Text(
+        "cuda.illegal_instruction",
+        "a kernel met an instruction that the GPU does not know",
+        (r"an illegal instruction was encountered", r"CUDA_ERROR_ILLEGAL_INSTRUCTION", r"cudaErrorIllegalInstruction"),
+        "A kernel's bug, or code that was built for another architecture; seldom the hardware.",
+        "rebuild or reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke "
+        "--device cuda on that machine tests the GPU itself",
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.launch_failure",
+        "a kernel crashed",
+        (
+            r"unspecified launch failure",
+            r"CUDA_ERROR_LAUNCH_FAILED",
+            r"cudaErrorLaunchFailure",
+            r"hipErrorLaunchFailure",
+            r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
+        ),
+        "Mostly memory that it may not touch; the driver knows no more. The process cannot use the GPU any more.",
+        _SANITIZER + "; sudo dmesg | grep -i xid shows what the driver noted",
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.device_assert",
+        "a check inside a kernel failed",
+        messages.BY_ID["cuda.device_assert"].patterns,
+        "A kernel found a value that it must not get: mostly an index or a label out of range. Which one stands in "
+        "the lines 'Assertion … failed' above, and the same step on the CPU says it in plain words.",
+        "run the step on the CPU, or " + _BLOCKING,
+        "proof",
+        symptom=True,
+        source=_RUNTIME,
+    ),
+    Text(
+        "assert.index",
+        "an index is out of range",
+        (
+            r"Assertion [`']?srcIndex < srcSelectDimSize",
+            r"index out of bounds[`'\"]* failed",
+            r"-sizes\[i\] <= index && index < sizes\[i\]",
+            r"idx_dim >= 0 && idx_dim < index_size",
+            r"vectorized_gather_kernel",
+            r"\bindex out of range in self\b",
+            r"\bindex -?\d+ is out of bounds for dimension \d+ with size \d+",
+            r"index out of bounds: 0 <= ?tmp",
+            r"thread: \[[\d, ]+\] Assertion .{0,60}(index|ind|idx)\w* ?(<|>)",
+            r"thread: \[[\d, ]+\] Assertion .{0,60}index out of bounds",
+            r"token (id|index|indices) .{0,40}out of vocab",
+        ),
+        "An index into a tensor is negative or beyond its end: in an embedding, a token that is not in the "
+        "vocabulary; else in gather, index_select or x[i].",
+        "compare index.max() and index.min() with the size of the dimension; for a language model len(tokenizer) with "
+        "model.get_input_embeddings().num_embeddings",
+        "proof",
+    ),
+    Text(
+        "assert.label",
+        "a label is no class of the loss",
+        (
+            r"t >= 0 && t < n_classes",
+            r"cur_target >= 0 && cur_target < n_classes",
+            r"Target -?\d+ is out of bounds",
+            r"(nll_loss|ClassNLLCriterion)\w*: block: .{0,60}Assertion",
+            r"ClassNLLCriterion\.cu.{0,100}Assertion",
+        ),
+        "cross_entropy or nll_loss got a target that is negative or not below the number of classes. Labels begin at "
+        "0; what is to be left out is ignore_index, −100.",
+        "print(target.min(), target.max(), logits.shape[1])",
+        "proof",
+    ),
+    Text(
+        "assert.bce",
+        "binary cross entropy got a value outside 0 to 1",
+        (r"input_val >= zero && input_val <= one", r"all elements of (input|target) should be between 0 and 1"),
+        "binary_cross_entropy wants probabilities: a sigmoid is missing, or a value is NaN.",
+        "use binary_cross_entropy_with_logits, and look for NaN with torch.isfinite(x).all()",
+        "proof",
+    ),
+    Text(
+        "assert.probabilities",
+        "sampling got probabilities that are infinite, NaN or negative",
+        (
+            r"probability tensor contains either [`']?inf",
+            r"invalid multinomial distribution",
+            r"cumdist\[size - 1\] > .{0,40}0",
+            r"sampleMultinomial\w*: block: .{0,60}Assertion",
+        ),
+        "The model's output is not finite: mostly float16 that overflowed, a wrong attention mask, or weights that "
+        "did not load.",
+        "torch.isfinite(logits).all() before the sampling; bfloat16 in place of float16 overflows far later",
+        "proof",
+    ),
+    Text(
+        "cuda.launch_timeout",
+        "a kernel ran longer than the display driver allows",
+        (messages.LAUNCH_TIMEOUT, r"CUDA_ERROR_LAUNCH_TIMEOUT", r"cudaErrorLaunchTimeout"),
+        "A GPU that drives a screen ends a kernel after some seconds (on Windows two).",
+        "smaller kernels (a smaller batch), another GPU, or a longer limit: TdrDelay on Windows",
+        "proof",
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.no_kernel",
+        "this torch has no code for this GPU's architecture",
+        (
+            r"no kernel image is available for execution on the device",
+            r"cudaErrorNoKernelImageForDevice",
+            r"CUDA_ERROR_NO_BINARY_FOR_GPU",
+            _ERROR + r"invalid device function",
+            r"cudaErrorInvalidDeviceFunction",
+            r"no kernel image is available",
+        ),
+        "The wheel, or the extension that the traceback names, was built for other architectures than this GPU's. "
+        "`torch.cuda.get_arch_list()` shows torch's own.",
+        _ARCHITECTURES + "; an extension (flash-attn, xformers, mmcv …) has to be built for the GPU, with "
+        "TORCH_CUDA_ARCH_LIST set",
+        "proof",
+        source="pytorch issue 167244",
+        follows=("cuda.capability",),
+    ),
+    Text(
+        "cuda.invalid_image",
+        "the driver cannot read a kernel's code",
+        (
+            r"device kernel image is invalid",
+            _ERROR + r"named symbol not found",
+            r"cudaErrorSymbolNotFound",
+            r"cudaErrorInvalidKernelImage",
+            r"CUDA_ERROR_INVALID_IMAGE",
+            r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
+        ),
+        "The code was found and is not for this driver: mostly it was compiled by a newer CUDA (Triton brings a ptxas "
+        "of its "
+        "own) than the driver serves; else it is for another architecture, or its cache is damaged.",
+        "update the driver, or use the torch whose CUDA nvidia-smi shows; rm -r ~/.triton/cache and "
+        "/tmp/torchinductor_$USER",
+        "strong",
+        source="triton issues 1556, 2971 and 3001",
+        follows=("cuda.capability", "cuinit.too_old"),
+    ),
+    Text(
+        "cuda.resources",
+        "a kernel wants more registers or threads than a multiprocessor has",
+        (
+            r"too many resources requested for launch",
+            r"cudaErrorLaunchOutOfResources",
+            r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        ),
+        "The kernel was compiled for larger blocks than this GPU can start: mostly an extension built for another "
+        "GPU, or a "
+        "block size that was chosen by hand. More memory does not help.",
+        "a smaller block size in that kernel, or the extension built for this GPU (TORCH_CUDA_ARCH_LIST); " + _BLOCKING,
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.graph_output",
+        "an output of a CUDA graph was used after the next run had overwritten it",
+        (
+            r"accessing tensor output of CUDAGraphs that has been overwritten",
+            r"output of CUDAGraphs .{0,60}overwritten",
+        ),
+        "torch.compile with mode reduce-overhead keeps outputs in memory that each run uses again.",
+        "output.clone() before the next call, or torch.compiler.cudagraph_mark_step_begin() at the start of each step",
+        "proof",
+        source="torch/_inductor/cudagraph_trees.py",
+    ),
+    Text(
+        "cuda.capability",
+        "this torch does not support this GPU",
+        (
+            r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
+            r"The current PyTorch install supports CUDA capabilities",
+            r"PyTorch no longer supports this GPU because it is too old",
+            r"which is of (cuda )?capability \d+\.\d",
+            r"with CUDA capability sm_\d+",
+            r"Minimum and Maximum cuda capability supported by this version of PyTorch",
+            r"(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer supported)",
+        ),
+        "The GPU is newer or older than every architecture that the wheel was built for. torch.cuda.is_available() is "
+        "True all the same.",
+        _ARCHITECTURES,
+        "proof",
+        source="torch/cuda/__init__.py; pytorch issue 167244",
+    ),
+    Text(
+        "cuda.ordinal",
+        "there is no GPU of this number",
+        (
+            r"invalid device ordinal",
+            r"CUDA_ERROR_INVALID_DEVICE",
+            r"cudaErrorInvalidDevice\b",
+            r"You requested gpu: .{0,40}But your machine only has",
+            r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
+        ),
+        "The program asks for cuda:N and fewer than N + 1 are visible. CUDA_VISIBLE_DEVICES renumbers from 0; a "
+        "launcher may also have started more processes than there are GPUs.",
+        "as many processes as GPUs (--nproc-per-node), and device numbers from 0 within CUDA_VISIBLE_DEVICES; "
+        "python -c 'import torch; print(torch.cuda.device_count())', or gpucheck devices, shows how many there are",
+        "proof",
+        follows=("cuinit.", "nvml.", "xid.79", "bus."),
+        common=(r"Invalid device id",),
+    ),
+    Text(
+        "cuda.count_assert",
+        "torch's count of GPUs contradicts CUDA's",
+        (r"device < num_gpus.{0,60}INTERNAL ASSERT FAILED",),
+        "torch counted with NVML and CUDA shows fewer: a MIG instance, or CUDA_VISIBLE_DEVICES that the two read "
+        "differently.",
+        "unset CUDA_VISIBLE_DEVICES and try again; with MIG give it one instance's UUID; gpucheck doctor on that "
+        "machine "
+        "compares what NVML and CUDA see",
+        source="pytorch issues 110000 and 130181",
+    ),
+    Text(
+        "cuda.initialization",
+        "CUDA was used in a process that was forked after CUDA had started",
+        (_ERROR + r"initialization error", r"cudaErrorInitializationError"),
+        "A forked child inherits a CUDA that it cannot use. Mostly a DataLoader worker, or multiprocessing's fork, "
+        "touches a CUDA tensor.",
+        'keep CUDA out of Dataset and collate_fn, or multiprocessing.set_start_method("spawn")',
+    ),
+    Text(
+        "cuda.fork",
+        "CUDA cannot start in a forked process",
+        (
+            r"Cannot re-initialize (CUDA|XPU|MTIA) in forked subprocess",
+            r"Lightning can'?t create new processes if CUDA is already initialized",
+            r"avoid running any instruction using .{0,4}torch\.cuda",
+        ),
+        "CUDA had started in the parent, be it by torch.cuda.is_available() alone, and the child was forked.",
+        'multiprocessing.set_start_method("spawn") first of all, or touch CUDA only in the children; '
+        "PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
+        "proof",
+        source="torch/cuda/__init__.py",
+    ),
+    Text(
+        "cuda.peer",
+        "two GPUs cannot read each other's memory",
+        (
+            r"peer access is not supported between these two devices",
+            r"peer mapping resources exhausted",
+            r"cudaErrorPeerAccessUnsupported",
+            r"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+            r"cudaErrorTooManyPeers",
+        ),
+        "Direct copies between these two are not possible here, or too many are mapped (eight at most).",
+        "NCCL_P2P_DISABLE=1; `gpucheck bench transfer --device all` shows which pairs can",
+    ),
+    Text(
+        "cuda.ecc",
+        "the GPU's memory had an error that it could not correct",
+        (
+            r"uncorrectable ECC error encountered",
+            _ERROR + r"uncorrectable ECC error",
+            r"CUDA_ERROR_ECC_UNCORRECTABLE",
+            r"cudaErrorECCUncorrectable",
+            r"hipErrorECCNotCorrectable",
+        ),
+        "Data were lost. The process has to end; if it comes again the card is failing.",
+        "take the GPU out of use (drain or cordon the node), then sudo nvidia-smi --gpu-reset -i INDEX with nothing "
+        "running on it, or reboot; gpucheck devices shows the counters before and after",
+        "proof",
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.nvlink",
+        "NVLink had an error that it could not correct",
+        (r"uncorrectable NVLink error", r"CUDA_ERROR_NVLINK_UNCORRECTABLE", r"cudaErrorNvlinkUncorrectable"),
+        "A link between GPUs lost data.",
+        "drain the node; nvidia-smi nvlink -e shows which link; then reset all GPUs that NVLink joins, together "
+        "(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot",
+        "proof",
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.hardware_stack",
+        "a kernel's call stack was damaged",
+        (
+            r"hardware stack error",
+            r"CUDA_ERROR_HARDWARE_STACK_ERROR",
+            r"cudaErrorHardwareStackError",
+        ),
+        "A stack that was overwritten, or the hardware.",
+        _SANITIZER + "; gpucheck smoke --device cuda on that machine tests the GPU itself",
+        "hint",
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.program_counter",
+        "a kernel left its own code",
+        messages.BY_ID["cuda.program_counter"].patterns,
+        "A function pointer or a kernel's memory was overwritten; seldom the hardware. The process cannot use the GPU "
+        "any more.",
+        _SANITIZER,
+        "strong",
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.contained",
+        "the GPU's hardware reported an error of its own",
+        messages.BY_ID["cuda.contained"].patterns,
+        "Data of this process were lost, and the error was kept from others. The process has to end; if it comes again "
+        "the card is failing.",
+        "gpucheck devices; sudo dmesg | grep -i xid shows what the driver noted",
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.handle",
+        "a stream, event or handle belongs to another device or context",
+        (
+            r"CUDA_ERROR_INVALID_HANDLE",
+            r"cudaErrorInvalidResourceHandle",
+            r"CUDA error: (context is destroyed|invalid device context)",
+            r"CUDA_ERROR_(CONTEXT_IS_DESTROYED|INVALID_CONTEXT)",
+        ),
+        "Mostly a stream or event that was made on another GPU, or a process that was forked.",
+        "make streams under torch.cuda.device(N) of the tensors that they work on",
+        common=(r"invalid resource handle",),
+    ),
+    Text(
+        "cuda.argument",
+        "CUDA was called with a value that it does not take",
+        (
+            _ERROR + r"invalid argument",
+            r"CUDA_ERROR_INVALID_VALUE",
+            r"cudaErrorInvalidValue",
+        ),
+        "The message does not say which. Common causes are an extension built for another torch, and memory that is "
+        "pinned twice.",
+        _BLOCKING,
+        "hint",
+    ),
+    Text(
+        "cuda.capture",
+        "an operation is not allowed while a CUDA graph is recorded",
+        (
+            r"operation not permitted when stream is capturing",
+            r"operation would make the legacy stream depend on a capturing",
+            r"cudaErrorStreamCapture",
+            r"operation failed due to a previous error during capture",
+            r"Cannot prepare for replay during capturing",
+            r"Offset increment outside graph capture",
+        ),
+        "Synchronising, .item(), .cpu(), an allocation outside the graph's pool or the first call of cuBLAS happened "
+        "during the capture.",
+        "warm up on a side stream before the capture, and keep .item() and prints out of it",
+        "proof",
+    ),
+    Text(
+        "cuda.ptx",
+        "the driver is too old to compile this PTX",
+        (
+            r"the provided PTX was compiled with an unsupported toolchain",
+            r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)",
+            r"cudaErrorUnsupportedPtxVersion",
+        ),
+        "Code that is compiled at run time (Triton, NVRTC) came from a newer CUDA than the driver's, of the same major "
+        "version.",
+        "update the driver, or use a torch built for the CUDA version that nvidia-smi shows",
+        source=_RUNTIME,
+    ),
+    Text(
+        "hip.arch",
+        "ROCm has no code for this GPU",
+        (
+            r"(HIP|ROCm) error: invalid device function",
+            r"Triton Error \[HIP\]: .{0,40}(no kernel image|invalid device function)",
+            r"hipErrorInvalidDeviceFunction",
+            r"hipErrorNoBinaryForGpu",
+            r"(HIP|ROCm) error: no kernel image is available",
+            r"HIP error: device kernel image is invalid",
+            r"rocBLAS error: .{0,200}Tensile",
+            r"TensileLibrary\w*\.dat .{0,40}(No such file|not found)",
+            r"HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
+            r"hipErrorSharedObjectInitFailed",
+            r"Attempting to use hipBLASLt on an? unsupported architecture",
+        ),
+        "The wheel was not built for this AMD GPU (gfx number).",
+        "a wheel or a ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround the number of a near "
+        "relative: HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x); another "
+        "generation's number crashes",
+        source="ROCm, supported GPUs; pytorch issue 106728",
+    ),
+    Text(
+        "hip.init",
+        "HIP does not start",
+        (
+            r"Unexpected error from hipGetDeviceCount",
+            r"hipErrorNotInitialized",
+            r"hipErrorInitializationError",
+            r"(Failed to|Cannot|could not) initiali[sz]e (HIP|ROCm)\b",
+            r"(HIP|ROCm) (error: )?initiali[sz]ation (error|failed)",
+            r"hsa_init.{0,40}(fail|error)",
+        ),
+        "ROCm's runtime and the kernel's driver do not go together, or the user may not open /dev/kfd.",
+        "rocminfo on that machine has to work first; ls -l /dev/kfd /dev/dri; a ROCm that the kernel's amdgpu serves",
+        follows=("hip.none",),
+    ),
+    Text(
+        "hip.none",
+        "ROCm finds no GPU, or may not open it",
+        (
+            r"No HIP GPUs are available",
+            r"Unable to open /dev/kfd",
+            r"is not member of .{0,3}(render|video).{0,3} group",
+            r"hipErrorNoDevice",
+            r"HIP error: no ROCm-capable device is detected",
+            r"ROCk module is NOT loaded",
+            r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
+            r"(Failed|Unable) to (open|get).{0,20}/dev/kfd",
+        ),
+        "ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and video, a "
+        "container was not given them, or the kernel's amdgpu does not serve this GPU for computing.",
+        "ls -l /dev/kfd /dev/dri; sudo usermod -aG render,video $USER, then log in again; a container: "
+        "--device /dev/kfd --device /dev/dri",
+    ),
+    Text(
+        "hip.fault",
+        "a kernel touched memory that is not its own (ROCm)",
+        (
+            r"Memory access fault by GPU node",
+            r"HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
+            r"HIP error: an illegal memory access",
+            r"hipErrorIllegalAddress",
+            r"\[(gfxhub|mmhub)\d*\] (no-retry |retry )?page fault",
+            r"amdgpu: .{0,60}(no-retry )?page fault",
+            r"VM_L2_PROTECTION_FAULT_STATUS",
+        ),
+        "The address that was used belongs to no memory of the process: an index out of range, or code that was built "
+        "for another GPU.",
+        "AMD_SERIALIZE_KERNEL=3 shows which call it is",
+    ),
+    Text(
+        "hip.hang",
+        "the AMD GPU hung and was reset",
+        (
+            r"HW Exception by GPU node",
+            r"amdgpu.{0,80}GPU reset begin",
+            r"amdgpu.{0,80}ring \w[\w.]* timeout",
+            r"amdgpu.{0,80}(MES failed to respond|VRAM is lost)",
+            r"VRAM is lost due to GPU reset",
+            r"reason ?:GPU Hang",
+        ),
+        "A kernel did not end, the card lost power or clocks, or its firmware failed; the driver reset it and every "
+        "program on it lost its memory.",
+        "start the program again with AMD_SERIALIZE_KERNEL=3; if it comes back with another program too: newer "
+        "firmware and ROCm, lower clocks, or another card",
+        source="ROCm/ROCm issues 4021 and 5259",
+        follows=("hip.fault",),
+    ),
+    Text(
+        "hip.library",
+        "a library of ROCm's failed",
+        (
+            r"MIOpen Error",
+            r"miopenStatus(UnknownError|InternalError|NotInitialized|BadParm|AllocFailed)",
+            r"(ROCBLAS|HIPBLAS|rocblas|hipblas)_?STATUS_\w+",
+            r"HIPBLAS_STATUS_\w+",
+        ),
+        "MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
+        "AMD_SERIALIZE_KERNEL=3 and the same again; MIOPEN_FIND_MODE=FAST, TORCH_BLAS_PREFER_HIPBLASLT=0",
+        "hint",
+        follows=("hip.fault", "hip.arch", "oom."),
+    ),
+    Text(
+        "cuda.shutdown",
+        "CUDA was used while the process was ending",
+        (r"CUDA error: driver shutting down", r"cudaErrorCudartUnloading", r"CUDA_ERROR_DEINITIALIZED"),
+        "A thread or a destructor used the GPU after the driver had begun to stop: a follow-on of how the program "
+        "ends.",
+        "the first error above it; end worker threads and destroy_process_group() before the main thread ends",
+        symptom=True,
+        source=_RUNTIME,
+    ),
+    Text(
+        "cuda.registered",
+        "memory is registered with CUDA twice",
+        (
+            r"part or all of the requested memory range is already mapped",
+            r"cudaErrorHostMemoryAlreadyRegistered",
+            r"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+        ),
+        "The same host memory was pinned twice, or memory of another process was pinned.",
+        "pin it once; leave pin_memory out where the library pins on its own",
+        source=_RUNTIME,
+    ),
+    Text(
+        "xpu.none",
+        "torch finds no Intel GPU",
+        (
+            r"No XPU devices are available",
+            r"PI_ERROR_DEVICE_NOT_FOUND",
+            r"No device of requested type available",
+            r"XPU device count is zero",
+        ),
+        "Intel's driver (Level Zero) or the right to /dev/dri is missing, or the torch is not built for XPU.",
+        "ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in anew; sycl-ls lists what the driver shows",
+    ),
+    Text(
+        "xpu.memory_query",
+        "this Intel GPU does not tell its free memory",
+        (r"doesn'?t support querying the available free memory",),
+        "Intel's driver reports free memory only where its management interface (Sysman) is switched on; integrated "
+        "GPUs "
+        "often have none.",
+        "export ZES_ENABLE_SYSMAN=1 before the program; where the device has no such counter, tell the program the "
+        "memory "
+        "instead of letting it ask",
+        "proof",
+        source="pytorch, torch/xpu/memory.py",
+    ),
+    Text(
+        "tpu.none",
+        "no TPU is found",
+        (
+            r"Unable to initialize backend 'tpu'",
+            r"\bNo TPU (devices?|accelerator|platform)s? (were |was |are )?(found|available)",
+            r"\bFailed to (get|find|initialize) .{0,20}\bTPU\b",
+            r"\bTPU (initialization|driver|system|platform).{0,60}(fail|not (available|found|initialized))",
+            r"Cannot find any TPU cores",
+            r"Missing XRT configuration",
+            r"PJRT_DEVICE.{0,60}TPU.{0,60}(fail|error)",
+            r"libtpu\.so.{0,60}(not found|cannot open|fail|already in use)",
+            r"The TPU is already in use by process",
+        ),
+        "The program wants a TPU: this machine has none, another process holds it, or the library libtpu is missing.",
+        "run it on a TPU machine, or choose the device: PJRT_DEVICE=CUDA, JAX_PLATFORMS=cuda; end what else holds it",
+    ),
+    Text(
+        "xpu.lost",
+        "the Intel GPU does not answer any more",
+        (
+            messages.XPU_DEVICE,
+            r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
+            r"RuntimeError: UR error",
+            r"UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",
+            r"-999 \(Unknown PI error\)",
+        ),
+        "The driver reset the device, or ran out of its own resources: mostly a kernel that took too long or too much "
+        "memory.",
+        "a smaller batch; sudo dmesg | grep -i -e i915 -e xe",
+        "hint",
+    ),
+)

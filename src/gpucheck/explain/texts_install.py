@@ -1,0 +1,459 @@
+"""What does not fit together: imports, libraries, compilers, Triton and extensions."""
+
+from __future__ import annotations
+
+from gpucheck import messages
+from gpucheck.explain.text import Text
+
+# Without the versions pip would bring the newest torch, of another CUDA.
+_PAIR = (
+    "pip list | grep -i -e torch -e nvidia shows what is installed; then reinstall torch with the torchvision and "
+    "torchaudio that belong to it, each with its version (pip install --force-reinstall torch==X torchvision==Y "
+    "torchaudio==Z) and from the same index of PyTorch's; where pip says externally-managed-environment, in a virtual "
+    "environment"
+)
+# Names of libraries, and of what they export, that are torch's, CUDA's or of packages built on them.
+_TORCHS = (
+    r"(torch|libc10|flash_?attn|xformers|vllm|sgl_kernel|flashinfer|triton|deepspeed|apex_C|amp_C|mmcv|detectron2|"
+    r"fbgemm|"
+    r"bitsandbytes|causal_conv1d|mamba|selective_scan|pytorch3d|tensorrt|transformer_engine|exllama|auto_?gptq|awq|"
+    r"gsplat|nvdiffrast|cuda|cudnn|cublas|nvidia|nccl)"
+)
+
+TEXTS: tuple[Text, ...] = (
+    Text(
+        "import.nvjitlink",
+        "a foreign CUDA library is loaded in place of torch's",
+        (
+            r"undefined symbol: (__nvJitLink|cu(blas|sparse|solver|fft|rand|da)|nccl|nvrtc)\w*",
+            r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: undefined symbol",
+            r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: version .{1,40} not found",
+            r"\bundefined symbol: iJIT_NotifyEvent",
+            r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
+            r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
+        ),
+        "LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn or libnccl of another "
+        "version than the wheel's.",
+        "echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in the "
+        "versions that `pip show torch` requires (iJIT_NotifyEvent: conda install mkl==2024.0)",
+        source="pytorch issues 111469, 131312 and 134929",
+    ),
+    Text(
+        "import.symbol",
+        "a compiled package was built for another torch",
+        (
+            # As compilers spell names of at::, c10::, torch:: and caffe2::, and the names of torch's C.
+            r"undefined symbol: _Z\w*([NK](3c10|2at\d|5torch|6caffe2))",
+            r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
+            _TORCHS + r"[\w./-]*\.so[.\d]*: undefined symbol:(?! ?_*nvJitLink|cu[a-z]|nccl|iJIT)",
+            r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
+            r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
+            r"was compiled (with|against|for) (a different version of )?(Py)?torch",
+            r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
+        ),
+        "The file that the message begins with calls something that this torch does not have: it was compiled against "
+        "another version.",
+        "reinstall that package for this torch, at the version that its release notes name for it (pip list | grep -i "
+        "torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION",
+        common=(r"Could not load this library: .{0,200}\.(so|pyd|dll)",),
+        follows=("attention.package", "xformers.setup", "bitsandbytes.setup", "import.nvjitlink", "cudnn.version"),
+    ),
+    Text(
+        "import.libcuda",
+        "the driver's libcuda is not found",
+        (
+            r"libcuda\.so(\.1)?: cannot open shared object file",
+            r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
+            r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
+        ),
+        "No driver, or a container without the capability compute.",
+        "ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container --gpus "
+        "all "
+        "with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        "proof",
+        follows=("container.", "nvml.", "kernel."),
+    ),
+    Text(
+        "import.library",
+        "a CUDA library is not found",
+        (
+            r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|torch_cuda)"
+            r"[\w-]*\.so[.\d]*: cannot open shared object file",
+            r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|nvinfer\w*|onnxruntime_providers_\w+)"
+            r"[\w-]*\.so[.\d]*: cannot open shared object file",
+            r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
+            r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc|nvinfer)",
+            r"Library (lib)?(cu(dart|blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)",
+            r"Could not load library libcudnn\w*",
+            r"Could not (load|locate) (library )?(lib)?cudnn\w*\.so",
+            r"Cannot load symbol cudnn\w+",
+            r"Unable to load any of \{lib(cudnn|cublas|nv)",
+            r"Cannot dlopen some GPU libraries",
+            r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
+            r"lib(cudart|cublas|cusparse|nvrtc)\.so not found",
+            r"Failed to create CUDAExecutionProvider",
+        ),
+        "The package wants a CUDA or cuDNN of another major version than what is installed (the number after .so says "
+        "which), its nvidia-… wheels were left out, or they are in site-packages/nvidia/…/lib, where a program beside "
+        "torch does not look.",
+        "find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder (for "
+        "cuDNN "
+        "…/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the name, or the "
+        "program's release for the CUDA that is installed. Where it is torch itself: " + _PAIR,
+        follows=("cudnn.version",),
+    ),
+    Text(
+        "import.nvrtc",
+        "NVRTC does not find its own half",
+        (r"failed to open (lib)?nvrtc-builtins", r"nvrtc-builtins[\w.-]*: (cannot open|not found)"),
+        "torch compiles some kernels on the way with NVRTC, which loads nvrtc-builtins of exactly its own version. The "
+        "NVRTC that was loaded is another than the wheel's, or the wheel's folder lacks the file.",
+        "echo $LD_LIBRARY_PATH: unset it and try again; else " + _PAIR,
+    ),
+    Text(
+        "import.nms",
+        "torchvision does not fit torch",
+        (
+            r"operator torchvision::nms does not exist",
+            r"Couldn'?t load custom C\+\+ ops",
+            r"extension torchvision.{0,20}not found",
+            r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
+            r"No module named '?torchvision\._C",
+            r"torchvision(::|\.)\w+ does not exist",
+            r"Could not run 'torchvision::nms'",
+        ),
+        "torchvision was built for another torch, or one of the two is the CPU's and the other CUDA's.",
+        _PAIR,
+        source="torchvision/extension.py",
+    ),
+    Text(
+        "import.torch",
+        "torch is not installed here",
+        (r"\bNo module named '?torch'?(?![\w.])",),
+        "The interpreter that runs has no torch: mostly another environment than the one it was installed in.",
+        "python -m pip show torch with that very interpreter; then activate the environment that has it, or python -m "
+        "pip install torch in a virtual environment",
+        "proof",
+        follows=("build.isolation",),
+    ),
+    Text(
+        "build.isolation",
+        "a package is built without a view of the installed torch",
+        (
+            r"(pip-build-env-|get_requires_for_build_wheel|build_meta|Getting requirements to build wheel|pep517|"
+            r"build_editable|prepare_metadata_for_build|subprocess-exited-with-error|build-backend|build dependencies|"
+            r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}\bNo module named '?torch'?(?!\w|\.\w)",
+            r"\bNo module named '?torch'?(?!\w|\.\w).{0,400}(subprocess-exited-with-error|metadata-generation-failed|"
+            r"Getting requirements to build wheel did not|egg_info|--no-build-isolation|build isolation)",
+            r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import "
+            r"torch",
+        ),
+        "pip and uv build a package in an environment of its own, in which torch is not; its setup.py imports torch.",
+        "install torch first, then the package with pip install --no-build-isolation NAME (uv: "
+        "no-build-isolation-package "
+        "in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
+        "strong",
+        source="Dao-AILab/flash-attention issues 246 and 1920",
+        common=(r"--no-build-isolation",),
+    ),
+    Text(
+        "import.torch_too_old",
+        "a package wants another version of torch",
+        (
+            r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
+            r"cannot import name '?\w+'? from '?torch\.",
+            r"No module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+",
+            r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
+            r"Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
+        ),
+        "The package calls something that this torch does not have: it is older or newer than the package was made "
+        "for.",
+        "pip show torch NAME; install the versions of both that the package's release notes name",
+        "hint",
+        follows=("import.shadowed", "cuinit.", "torch.cpu_only"),
+    ),
+    Text(
+        "import.shadowed",
+        "a file or folder called torch hides torch",
+        (
+            r"partially initialized module '?torch'? (from .{0,200})?has no attribute",
+            r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
+            r"(cannot import name .{1,40} from|partially initialized module) '?torch'? \(?.{0,80}circular import",
+            r"Failed to load PyTorch C extensions",
+            r"No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
+        ),
+        "Python imports from the current folder first: a torch.py, or a file named like a module of the standard "
+        "library.",
+        'python -c "import torch; print(torch.__file__)" shows which; rename it',
+    ),
+    Text(
+        "import.numpy",
+        "torch and NumPy do not fit",
+        (
+            r"RuntimeError: Numpy is not available",
+            r"UserWarning: Failed to initialize NumPy",
+        ),
+        "A torch before 2.3 was compiled for NumPy 1; or NumPy is missing.",
+        "pip install 'numpy<2', or a newer torch",
+        "proof",
+        common=(r"A module that was compiled using NumPy 1\.x cannot be run in NumPy 2",),
+        beside=r"\b(py)?torch\b|torch/",
+    ),
+    Text(
+        "import.glibc",
+        "the system's C library is older than the package",
+        (
+            _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
+            r"(GLIBC(XX)?|CXXABI)_[\d.]+'? not found \(required by [\w./-]{0,99}" + _TORCHS,
+        ),
+        "A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
+        "GLIBC: a newer system (or container image), or an older wheel; GLIBCXX and CXXABI: conda install -c "
+        "conda-forge "
+        "libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH",
+        "proof",
+        common=(
+            r"ImportError: .{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
+            r"version [`']?GLIBC(XX)?_[\d.]+'? not found",
+            r"(GLIBCXX|CXXABI)_[\d.]+'? not found",
+        ),
+        beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton",
+    ),
+    Text(
+        "import.dll",
+        "a DLL that torch needs is missing",
+        (
+            r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
+            r"fbgemm\.dll",
+            r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
+            r"LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
+            r"Error loading \W?.{0,200}(torch|c10|fbgemm|caffe2)\w*\.dll",
+            r"DLL load failed while importing \w*" + _TORCHS,
+        ),
+        "Windows lacks the Visual C++ runtime, or one of torch's DLLs needs another.",
+        "install Microsoft's Visual C++ Redistributable (x64), then reinstall torch",
+    ),
+    Text(
+        "import.segment",
+        "a library could not be mapped into memory",
+        (
+            _TORCHS + r"[\w./-]*\.so[.\d]*: failed to map segment",
+            _TORCHS + r"[\w./-]*\.so[.\d]*: cannot allocate memory in static TLS block",
+        ),
+        "The host's memory or a limit (ulimit -v) is reached, /tmp is mounted noexec, or too many libraries use "
+        "static thread-local storage.",
+        "free -h; ulimit -v; mount | grep noexec; for a static TLS block import torch before the other packages",
+        "hint",
+        common=(messages.NO_SEGMENT, r"cannot allocate memory in static TLS block"),
+    ),
+    Text(
+        "compile.libcuda",
+        "Triton does not find libcuda",
+        (
+            r"libcuda\.so cannot found",
+            r"libcuda\.so (cannot|can not|could not) be? ?found",
+            r"ld(\.\w+)?: (cannot find|unable to find library|skipping incompatible .{0,120}searching for) -lcuda\b",
+            r"libcuda\.so cannot found",
+        ),
+        "Triton asks `ldconfig -p` for libcuda.so.1, and the driver's folder is not on its list; old ones leave it to "
+        "the linker, which wants a libcuda.so.",
+        "sudo ldconfig, or TRITON_LIBCUDA_PATH=/folder/of/libcuda",
+        "proof",
+        source="triton, backends/nvidia/driver.py",
+    ),
+    Text(
+        "compile.compiler",
+        "Triton finds no C compiler",
+        (
+            r"Failed to find C compiler",
+            r"No working C\+\+ compiler found in torch\._inductor",
+            r"InvalidCxxCompiler",
+            r"Compiler: (cl|g\+\+|gcc|clang\+\+) is not found",
+            r"Error checking compiler version for cl",
+            r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)",
+        ),
+        "torch.compile builds a small launcher with the system's compiler.",
+        "apt-get install build-essential (gcc, g++), or CC=/path/to/compiler; on Windows a shell of Visual Studio's "
+        "build "
+        "tools",
+        "proof",
+        source="triton, runtime/build.py",
+        common=(r"No such file or directory: '?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+)'?(?![\w/.])",),
+    ),
+    Text(
+        "compile.launcher",
+        "the small launcher that Triton compiles could not be built",
+        (
+            r"Command '?\[\W*[\w./+-]*(gcc|cc|clang)\W+/tmp/tmp\w+/\w+\.c",
+            r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c",
+        ),
+        "The compiler is there and failed; what it wrote stands above: mostly Python.h is missing (python3-dev), or "
+        "libcuda.so is not where the linker looks.",
+        "apt-get install python3-dev, of the version that runs; sudo ldconfig, or "
+        "TRITON_LIBCUDA_PATH=/folder/of/libcuda",
+        "hint",
+        symptom=True,
+        follows=("compile.python_h", "compile.libcuda", "compile.compiler"),
+        source="triton, runtime/build.py",
+    ),
+    Text(
+        "compile.python_h",
+        "Python's headers are missing",
+        (r"/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",),
+        "torch.compile and extensions build against Python.",
+        "apt-get install python3-dev, of the version that runs (python3.11-dev …)",
+        "proof",
+        common=(r"Python\.h: No such file or directory",),
+        beside=r"torch|triton|cuda|inductor",
+    ),
+    Text(
+        "compile.cuda_h",
+        "CUDA's header cuda.h is not found",
+        (
+            r"\bcuda\.h: No such file or directory",
+            r"cuda\.h.{0,4} file not found",
+            r"Cannot open include file: .{0,2}cuda\.h",
+        ),
+        "Something is compiled against CUDA's driver: Triton's launcher brings the header, an extension wants the "
+        "toolkit's.",
+        "an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
+        "C_INCLUDE_PATH=/usr/local/cuda/include",
+        "proof",
+    ),
+    Text(
+        "compile.resources",
+        "a Triton kernel wants more shared memory than the GPU has",
+        (
+            r"out of resource: (shared memory|threads|tensor memory|registers)",
+            r"No valid triton configs",
+            r"triton.{0,200}OutOfResources",
+        ),
+        "Block sizes and stages were chosen for a larger GPU. It is the memory inside a multiprocessor, not the GPU's "
+        "own.",
+        "smaller block sizes or num_stages; TORCHINDUCTOR_MAX_AUTOTUNE=0",
+        "proof",
+        source="triton, runtime/errors.py; triton issue 8182",
+    ),
+    Text(
+        "compile.ptxas",
+        "a compiler of CUDA's does not know this GPU, or refuses the code",
+        (
+            r"PTXASError",
+            r"ptxas fatal *: Value '?sm_\w+'? is not defined",
+            r"nvrtc: error: invalid value for --gpu-architecture",
+            r"Internal Triton PTX codegen error",
+            r"`?ptxas`? (stderr|failed with error code)",
+            r"ptxas (fatal|error|died)",
+            r"nvrtc: error: invalid value for",
+            r"'sm_\w+' is not a recognized processor",
+            r"Feature '[\w.:]+' requires .target sm_\d+",
+        ),
+        "The ptxas of Triton's, or torch's NVRTC, is older than the GPU.",
+        "a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
+    ),
+    Text(
+        "compile.missing",
+        "Triton is not installed",
+        (
+            r"Cannot find a working triton installation",
+            r"\bNo module named '?triton'?(?![\w.])",
+            r"TritonMissing",
+            r"A matching Triton is not available",
+        ),
+        "torch.compile on a GPU needs Triton; on Windows it is a package of its own.",
+        "pip install triton (on Windows triton-windows), of the version that this torch asks for",
+        "proof",
+    ),
+    Text(
+        "compile.old_gpu",
+        "the GPU is too old for torch.compile",
+        (r"too old to be supported by the triton GPU compiler", r"GPUTooOldForTriton"),
+        "Triton needs compute capability 7.0.",
+        "leave torch.compile out; torch._dynamo.config.suppress_errors = True falls back",
+        "proof",
+    ),
+    Text(
+        "compile.backend",
+        "torch.compile failed",
+        (
+            r"BackendCompilerFailed",
+            r"torch\._inductor\.exc\.InductorError",
+            r"torch\._dynamo\.exc\.(InternalTorchDynamoError|TorchRuntimeError|Unsupported|UserError)",
+            r"torch\._inductor\.exc\.\w+",
+            r"LoweringException",
+            r"CppCompileError",
+            r"triton\.compiler\.errors\.CompilationError",
+            r"triton.{0,60}CompileTimeAssertionFailure",
+            r"while processing an MLIR pass pipeline",
+            r"Windows not yet supported for torch\.compile",
+            r"(torch\.compile|Dynamo) is not supported on Python \d",
+            r"PassManager::run failed",
+            r"Cannot select: intrinsic %llvm\.nvvm",
+        ),
+        "The cause stands behind `raised:` in the message.",
+        "explain that line; TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
+        "hint",
+        symptom=True,
+        follows=("compile.", "cuda.", "oom."),
+    ),
+    Text(
+        "nvcc.missing",
+        "there is no CUDA toolkit to build with",
+        (
+            r"CUDA_HOME environment variable is not set",
+            r"nvcc: (command )?not found",
+            r"error: .{0,40}nvcc.{0,10}No such file",
+            r"No such file or directory: '?[\w./:-]*nvcc",
+            r"(cuda_runtime\w*|cublas_v2|cusparse|cusolverDn|curand_kernel|cuda_fp16|nvToolsExt)\.h: No such file",
+            r"CUDA_HOME (does not exist|is not set|not found|must be set)",
+            r"Unable to find CUDA_HOME|CUDA_HOME undefined",
+            r"MissingCUDAException",
+            r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
+            r"Failed to find nvcc",
+            r"(requires|needs) nvcc",
+            r"nvcc was not found",
+        ),
+        "An extension is compiled at its installation and needs nvcc; torch itself does not.",
+        "a wheel in place of a build, or the toolkit of torch's CUDA version with CUDA_HOME set",
+        "proof",
+    ),
+    Text(
+        "nvcc.mismatch",
+        "the CUDA toolkit is not of torch's version",
+        (
+            r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile\s*PyTorch",
+            r"Installed CUDA version [\d.]+ does not match the version torch was compiled with",
+            r"CUDAMismatchException",
+            r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
+        ),
+        "An extension has to be built with the CUDA that torch was built with.",
+        "the toolkit of the version in the message with CUDA_HOME set, or a torch of the toolkit's version",
+        "proof",
+        source="torch/utils/cpp_extension.py",
+    ),
+    Text(
+        "nvcc.arch",
+        "the CUDA toolkit does not know an architecture",
+        (
+            r"Unsupported gpu architecture '?compute_\w+",
+            r"Unknown CUDA arch \([\w.+]+\) or GPU not supported",
+            r"nvcc fatal ?: Unsupported gpu",
+        ),
+        "The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
+        "another toolkit; TORCH_CUDA_ARCH_LIST names the architectures to build for",
+        "proof",
+    ),
+    Text(
+        "nvcc.host_compiler",
+        "the C++ compiler is too new for the CUDA toolkit",
+        (
+            r"unsupported GNU version! gcc versions later than \d+",
+            r"unsupported Microsoft Visual Studio version",
+            r"The current installed version of .{0,60} is (less|greater) than the (min|max)imum required version",
+            r"host_config\.h.{0,60}unsupported",
+        ),
+        "nvcc accepts host compilers up to a version.",
+        "CC=gcc-12 CXX=g++-12, and NVCC_PREPEND_FLAGS='-ccbin g++-12'",
+        "proof",
+        common=(r"parameter packs not expanded with",),
+    ),
+)

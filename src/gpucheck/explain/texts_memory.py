@@ -1,0 +1,390 @@
+"""Out of memory, in every wording, and sizes that no memory would help."""
+
+from __future__ import annotations
+
+from gpucheck import messages
+from gpucheck.explain.text import Text
+
+_FITS = (
+    "a smaller batch, or a shorter sequence; end other programs that use the GPU; gpucheck find-batch-size "
+    "path/to/model.py:make_model finds the largest batch that fits"
+)
+_SMALLER = "a smaller batch, a shorter sequence, or activation checkpointing"
+_OTHERS = (
+    "nvidia-smi, or gpucheck devices --processes, on that machine shows who else holds memory: end it; else "
+    + _SMALLER
+    + "; "
+    + _FITS
+    + " finds what fits"
+)
+# torch 2.9.1 reads the shorter name for the CPU's allocator alone (pytorch issue 183387), newer ones prefer it.
+_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF, the same value)"
+# What the kernel's log says of a process that is Python's, or of a program that serves models.
+_OURS = r"\(?(python|pt_|ray|vllm|sglang|torchrun|accelerate|deepspeed|VLLM|llama|ollama|jupyter|ipython)"
+
+TEXTS: tuple[Text, ...] = (
+    Text(
+        "oom.cuda",
+        "the GPU's memory is full",
+        (
+            r"CUDA out of memory",
+            r"CUDA (driver )?error: out of memory",
+            r"CUDA error: CUDA_ERROR_OUT_OF_MEMORY",
+            r"cudaErrorMemoryAllocation",
+            r"Cuda error 2\b",
+            r"cuda runtime error \(2\) ?: out of memory",
+            r"\A\W*(my |the )?(cuda|gpu|vram|torch|pytorch)( memory)?( is| went| ran| error)*\W*(oom|out|full)\b",
+            r"\b(cuda|gpu|vram|torch) ?(oom|out of memory|memory is full|memory full)\b",
+            r"(oom|out of memory|no memory( left)?|memory is full) on (the |my )?(gpu|cuda)",
+            r"cudaMalloc failed: out of memory",
+            r"(unable|failed) to allocate (CUDA\d* |GPU |cuda |device )(buffer|memory|backend buffer)",
+            r"out of memory on device cuda",
+            r"CUDA failure 2: out of memory",
+            r"RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
+            r"failed to allocate .{1,40} from device: CUDA_ERROR_OUT_OF_MEMORY",
+            r"CUDA_ERROR_OUT_OF_MEMORY",
+            r"Allocation on device ?\d* ?would exceed allowed memory",
+            r"OutOfMemoryError: Allocation on device",
+            r"OOM when allocating tensor",
+            r"out_of_memory: CUDA error",
+            r"Triton Error \[CUDA\]: out of memory",
+            r"CUDA failed with error out of memory",
+            r"Requested amount of GPU memory .{0,30}could not be allocated",
+            r"insufficient (GPU|CUDA|video|VRAM) ?memory",
+        ),
+        "torch asked the driver for more than was free. What is full is this process's own tensors, memory that torch "
+        "keeps in its cache, or other processes; torch's whole message tells them apart: 'allocated by PyTorch', "
+        "'reserved but unallocated', 'process N has'. Where the reserved part is large, memory is fragmented, and "
+        + _SEGMENTS
+        + " helps.",
+        _OTHERS,
+        "proof",
+        source="torch's allocator, c10/cuda/CUDACachingAllocator.cpp",
+        common=(
+            r"Maximum pool size exceeded",
+            r"Out of memory allocating [\d,]+ bytes",
+        ),
+        follows=("oom.hip",),
+    ),
+    Text(
+        "oom.hip",
+        "the AMD GPU's memory is full",
+        (
+            r"HIP out of memory",
+            r"(HIP|ROCm) error: out of memory",
+            r"Triton Error \[HIP\]: .{0,20}out of memory",
+            r"hipErrorOutOfMemory",
+            r"hipErrorMemoryAllocation",
+            r"hipMalloc\w*\(.{0,60}(out of memory|CUDA error)",
+            r"(CUDA|HIP) error: out of memory.{0,200}hipMalloc",
+            r"unable to allocate ROCm\d* buffer",
+        ),
+        "torch asked ROCm for more than was free on the device.",
+        _OTHERS,
+        "proof",
+    ),
+    Text(
+        "oom.xpu",
+        "the Intel GPU's memory is full",
+        (r"XPU out of memory", messages.LEVEL_ZERO, r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)"),
+        "torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
+        _FITS,
+        "proof",
+    ),
+    Text(
+        "oom.mps",
+        "the memory that MPS may use is full",
+        (
+            r"MPS backend out of memory",
+            r"Failed to allocate private MTLBuffer",
+            r"kIOGPUCommandBufferCallbackErrorOutOfMemory",
+            r"kIOAccelCommandBufferCallbackErrorOutOfMemory",
+        ),
+        "MPS shares the machine's memory and torch limits its part of it. The message names the limit. Setting "
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 takes the limit away, and may make the whole machine stall.",
+        _FITS,
+        "proof",
+    ),
+    Text(
+        "oom.mps_buffer",
+        "one tensor is larger than Metal allows",
+        (
+            messages.MPS_BUFFER + r" ?[\d.]+ ?[KMGT]i?B",
+            r"total bytes of NDArray > 2\*\*32",
+            r"buffer is not large enough\. Must be \d+ bytes",
+            r"MPSGraph does not support tensor dims larger than INT_MAX",
+        ),
+        "A single buffer of MPS has a largest size, whatever memory is free.",
+        "make the tensor smaller: a smaller batch, a shorter sequence, or computed in parts",
+        "proof",
+    ),
+    Text(
+        "oom.hpu",
+        "the Gaudi device's memory is full",
+        (messages.HPU,),
+        "Habana's allocator could not serve the request.",
+        "a smaller batch",
+        "proof",
+    ),
+    Text(
+        "oom.cpu",
+        "the host's memory is full",
+        (messages.CPU_ALLOCATOR,),
+        "A tensor on the CPU could not be allocated: the machine's, the container's or the shell's limit (ulimit -v) "
+        "is reached.",
+        "ask for less at once: print the shape, it may be wrong; free -h and top show who else uses the RAM, gpucheck "
+        "memory --device cpu the limits",
+        "proof",
+        source="torch's allocator, c10/core/impl/alloc_cpu.cpp",
+    ),
+    Text(
+        "oom.host",
+        "the host's memory is full",
+        (
+            r"\[WinError 1455\]",
+            r"CUDA out of memory.{0,20}(host|pinned)",
+            r"cudaHostAlloc.{0,60}out of memory",
+            r"\.pin_memory\(.{0,120}CUDA error: out of memory",
+            r"\A.{0,70}std::bad_alloc.{0,30}\Z",
+            r"\A\W*MemoryError\W*\Z",
+        ),
+        "The process asked the system for memory and got none: the machine's, the container's or the shell's limit is "
+        "reached. It is RAM, not the GPU's memory.",
+        "fewer DataLoader workers, a smaller prefetch_factor or a smaller data set in memory; free -h and gpucheck "
+        "memory --device cpu show the limits; on Windows (WinError 1455) a larger paging file",
+        common=(
+            r"_ArrayMemoryError",
+            r"Unable to allocate .* for an array with shape",
+            r"\b(OSError|RuntimeError): \[Errno 12\]",
+            messages.HOST_ALLOCATION,
+            r"\bMemoryError\b",
+        ),
+    ),
+    Text(
+        "oom.killed",
+        "the system ended the process because the host's memory was full",
+        (
+            r"Kill(ed)? process \d+,? ?" + _OURS,
+            r"oom-kill:.{0,300}task=" + _OURS,
+            _OURS.removeprefix(r"\(?") + r"[\w.:-]* invoked oom-killer",
+            r"oom.?kill event",
+            r"\A.{0,40}\bOOMKilled\b.{0,40}\Z",
+            r"killed by the cgroup out-of-memory handler",
+            r"ran out of memory on the host|host ran out of memory|out of host memory",
+            r"requires more system memory .{0,40}than is available",
+            r"Workers? (is|was|were|are)? ?(killed|died).{0,60}(memory pressure|low on memory|OOM)",
+            r"ray\.exceptions\.OutOfMemoryError",
+        ),
+        "The kernel's out-of-memory killer, or the container's limit, ended it with SIGKILL (9, or 137 in a shell). "
+        "It is RAM, not the GPU's memory; exit status 137 alone may also be someone's `kill -9`.",
+        "fewer DataLoader workers, a smaller prefetch_factor, weights that are loaded once per machine (mmap, "
+        "low_cpu_mem_usage), or a higher limit of the container or job; sudo dmesg | grep -i -e oom -e killed names "
+        "the "
+        "process and what it held",
+        common=(
+            r"Out of memory: Kill(ed)? process",
+            r"oom-kill:",
+            r"invoked oom-killer",
+            r"oom_reaper: reaped process",
+            r"OOMKilled",
+            r"Memory cgroup out of memory",
+            r"SIGKILL.{0,40}(probably|likely|possibly|perhaps).{0,20}memory",
+            r"systemd-oomd .{0,80}killed",
+        ),
+    ),
+    Text(
+        "process.killed",
+        "the process was killed from outside (SIGKILL)",
+        (
+            r"exitcode ?: ?-9\b",
+            r"exits with return code = -9\b",
+            r"Signal 9 \(SIGKILL\)",
+            r"process \d+ terminated with signal (9|SIGKILL)",
+            r"\A\W*killed\W*\Z",
+            r"\bexit(ed with)?( status| code)?:? ?137\b",
+            r"interrupted by signal 9",
+        ),
+        "Somebody ended it with signal 9, which leaves no message: mostly the kernel's out-of-memory killer for want "
+        "of "
+        "RAM (not of GPU memory), else the scheduler's limit of time or memory, or a `kill -9`.",
+        "sudo dmesg -T | grep -i -e oom -e 'killed process' on that machine tells whether it was memory: then fewer "
+        "workers, or a higher limit; the scheduler's log (sacct, kubectl describe pod) tells the rest",
+        "strong",
+        symptom=True,
+        common=(
+            r"exit ?code ?:? ?-9\b",
+            r"non-zero exit status -9\b",
+            r"return ?code ?[=:]? ?-9\b",
+            r"terminated with signal SIGKILL",
+            r"died with <?Signals\.SIGKILL",
+            r"^Killed$",
+            r"line \d+: +\d+ Killed\b",
+            r"\[\d+\] ?[+-]? ?\d+ killed\b",
+            r"\bSIGKILL\b",
+            r"exit(ed with)?( status| code)?:? ?-9\b",
+        ),
+        follows=(
+            "oom.",
+            "build.",
+            "cuda.",
+            "nccl.",
+            "loader.",
+            "xid.",
+            "assert.",
+            "import.",
+            "shm.",
+            "vllm.",
+            "sglang.",
+        ),
+    ),
+    Text(
+        "oom.nccl",
+        "NCCL found no memory left on the GPU",
+        (
+            r"Cuda failure (\d+ )?'out of memory'",
+            r"NCCL WARN Failed to CUDA (m|c)alloc",
+            r"NCCL error.{0,300}Failed to CUDA (m|c)alloc",
+        ),
+        "NCCL takes its buffers on the GPU beside torch's. Torch had already taken what it would have needed.",
+        "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9) before the first collective",
+        "proof",
+    ),
+    Text(
+        "oom.cublas",
+        "cuBLAS found no memory left on the GPU",
+        (r"CUBLAS_STATUS_ALLOC_FAILED",),
+        "cuBLAS takes memory for its handle and workspace beside torch's cache, and there was none left. It comes "
+        "mostly with the first product in a process whose memory is nearly full.",
+        _OTHERS,
+    ),
+    Text(
+        "oom.cudnn",
+        "cuDNN found no memory left",
+        (r"CUDNN_STATUS_ALLOC_FAILED",),
+        "cuDNN could not allocate what it needs, on the GPU or on the host.",
+        _OTHERS,
+    ),
+    Text(
+        "oom.nvml_assert",
+        "torch could not ask NVML while it was out of memory",
+        (
+            messages.NVML_ASSERT + " INTERNAL ASSERT",
+            r"NVML_SUCCESS == (r\b|DriverAPI)",
+            r"NvMapMemAlloc\w* ?: ?.{0,30}error 12",
+        ),
+        "As torch made up its out-of-memory message it asked NVML about the device, and NVML does not answer there: "
+        "seen on MIG instances and on Jetson. What happened first is that the memory was full.",
+        _FITS,
+        source="pytorch issues 112377 and 185240",
+    ),
+    Text(
+        "oom.onednn",
+        "oneDNN could not set up an operation",
+        (messages.ONEDNN,),
+        "On the CPU this is mostly the host's memory; else a shape or data type that oneDNN does not know.",
+        "try a batch of 1: if that works it was memory, and gpucheck find-batch-size --device cpu finds what fits",
+        "hint",
+    ),
+    Text(
+        "oom.handles",
+        "a library's handle could not be made",
+        (messages.HANDLES, messages.NOT_READY),
+        "It is seen where the GPU's memory is nearly full, as the first call of a library makes its handle.",
+        _OTHERS,
+        "hint",
+    ),
+    Text(
+        "oom.aot",
+        "a model compiled ahead of time failed inside",
+        (messages.AOT_RUN,),
+        "The runner hides the cause; out of memory is the most frequent one.",
+        "CUDA_LAUNCH_BLOCKING=1 and the same input again; then a smaller one",
+        "hint",
+        symptom=True,
+    ),
+    Text(
+        "oom.c10",
+        "memory for a tensor could not be had",
+        (r"C10 Out of Memory",),
+        "An allocator other than CUDA's could not serve a tensor.",
+        _FITS,
+    ),
+    Text(
+        "oom.vllm",
+        "vLLM or SGLang finds too little free GPU memory",
+        (
+            r"No available memory for the cache blocks",
+            r"Free memory on device.{0,60}is less than desired GPU memory utilization",
+            r"max seq len.{0,60}is larger than the maximum number of tokens that can be stored in KV cache",
+            r"KV cache is needed, which is larger than the available KV cache memory",
+            r"Try increasing gpu_memory_utilization",
+            r"CUDA out of memory occurred when warming up sampler",
+            r"Not enough memory\. Please try to increase --mem-fraction-static",
+            r"(increas|decreas|reduc|lower)(e|ing) .{0,4}mem.fraction.static",
+            r"Error in memory profiling\. .{0,40}Initial free memory",
+        ),
+        "vLLM sets aside the share gpu_memory_utilization of all memory (SGLang: mem_fraction_static), for the weights "
+        "first and the cache of keys and values after. Others hold memory, or the weights leave no room.",
+        "end what else holds the GPU (nvidia-smi); a smaller max_model_len, a quantised or smaller model, more GPUs "
+        "(tensor_parallel_size), or another share",
+        source="vllm-project/vllm",
+    ),
+    Text(
+        "oom.other",
+        "something ran out of memory",
+        (
+            r"\b(Cuda|Hip|XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b",
+            r"not enough GPU (video )?memory",
+            r"(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",
+            r"BFCArena::AllocateRawInternal",
+            r"Failed to allocate memory for requested buffer of size",
+            r"\A\W*(an? |the )?(oom|out of memory)\b( error| killed me)?\W*\Z",
+            r"\b(train\w*|model|batch|inference|the job) .{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
+        ),
+        "The text does not say whose memory: the GPU's or the host's.",
+        "paste the whole message: torch's own says whose memory is full; nvidia-smi shows the GPU's, free -h the "
+        "host's",
+        "hint",
+        symptom=True,
+        common=(
+            r"(error|fail(ed|ure)?|ran|runs|running)[^a-z]{0,3}(.{0,20}[^a-z])?out of memory\b",
+            r"\bout of memory (error|while|when|trying|allocating)",
+            r"(?<![\w.])OutOfMemoryError\b",
+            r"\boom\b(?![ -]?kill)",
+        ),
+    ),
+    Text(
+        "size.grid",
+        "a kernel was started with a size that CUDA does not allow",
+        (
+            r"(CUDA|HIP)\w*( driver| runtime)? ?(error|failure).{0,12}" + messages.GRID,
+            r"cudaErrorInvalidConfiguration",
+        ),
+        "A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or zero. It is "
+        "seen in attention with batch times heads beyond 65 535. More memory does not help.",
+        "a smaller batch, or the same in parts",
+        source="pytorch issues 142228 and 146704",
+        common=(messages.GRID,),
+    ),
+    Text(
+        "size.index",
+        "a tensor has more elements than the operation can count",
+        (
+            r"\b(than|exceeds?) INT_MAX (elements|threads|values|entries)\b",
+            r"(tensors?|elements|large|more|not) .{0,60}32-bit ind(ex|ices)",
+            r"canUse32BitIndexMath",
+            r"RuntimeError: integer out of range",
+        ),
+        "Some operations count in 32 bits, to 2³¹ elements. More memory does not help.",
+        "a smaller batch, or the same in parts",
+        common=(r"\bINT_MAX\b",),
+    ),
+    Text(
+        "size.storage",
+        "the sizes of a tensor multiply to more than 64 bits hold",
+        (messages.STORAGE_SIZE,),
+        "A size is wrong by far: mostly a length that was read as garbage, or a product of two wrong dimensions.",
+        "print the shape before the line that fails",
+        "proof",
+    ),
+)

@@ -1,0 +1,290 @@
+"""Packages that stand on torch: attention, quantisation, servers of models, and what it takes to build them."""
+
+from __future__ import annotations
+
+from gpucheck.explain.text import Text
+
+# What such a package's own message follows from, where it is in the same paste.
+_BELOW = (
+    *("oom.", "cuda.", "cuinit.", "nvml.", "import.", "compile.", "nccl.", "dist.", "quant.", "attention.", "amp."),
+    *("mask.", "torch.", "cudnn.", "cublas.", "shm.", "build.", "nvcc.", "tensor.", "assert.", "process.", "crash."),
+    *("hip.", "loader."),
+)
+
+TEXTS: tuple[Text, ...] = (
+    Text(
+        "attention.package",
+        "flash-attn is missing, built for another torch, or cannot be built",
+        (
+            r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol|cannot open)",
+            r"DLL load failed while importing flash_attn\w*",
+            r"(package )?flash_attn (seems to be|is) not installed",
+            r"FlashAttention\d? has been toggled on, but it cannot be used",
+            r"\bNo module named '?flash_?attn\w*",
+            r"cannot import name '?\w+'? from '?flash_attn",
+            r"(Failed building wheel for|Failed to build|ERROR: Could not build wheels for) flash[-_]attn",
+            r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed)",
+            r"flash[-_]?attention.{0,40}(is not installed|not installed|not available)",
+            r"Please install flash[-_ ]attn",
+            r"flash_attn.{0,300}(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
+            r"undefined symbol: \w*flash\w*",
+        ),
+        "flash-attn is compiled code: a wheel serves one torch, one CUDA, one Python and one C++ ABI, and without a "
+        "fitting "
+        "one pip compiles it for an hour with nvcc.",
+        'attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your torch, '
+        "CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
+        "--no-build-isolation "
+        "with "
+        "the CUDA toolkit of torch's CUDA",
+        source="Dao-AILab/flash-attention, README and issues 246, 1920",
+        follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only"),
+    ),
+    Text(
+        "xformers.setup",
+        "xformers does not fit this torch, or has no code for this GPU",
+        (
+            r"xFormers can't load C\+\+/CUDA extensions",
+            r"xFormers wasn'?t build with CUDA support",
+            r"xFormers was built for:",
+            r"No operator found for `?memory_efficient_attention_(forward|backward)",
+            r"\bNo module named '?xformers\b",
+            r"xformers[\w./-]*\.so[.\d]*: undefined symbol",
+            r"DLL load failed while importing _C.{0,200}xformers",
+            r"xformers is not (available|installed)",
+            r"Refer to https://github.com/facebookresearch/xformers for more information on how to install",
+            r"Could not run 'xformers::\w+'",
+            r"torch\.ops\.xformers\.\w+|_OpNamespace' 'xformers",
+            r"requires device with capability .{0,60}but your GPU has capability",
+        ),
+        "xformers is compiled for one torch and CUDA; another torch, or one for the CPU, finds none of its kernels. "
+        "Kernels "
+        "that are there may still rule out the GPU, the data type or the shape.",
+        "pip uninstall xformers: torch's own attention (sdpa) does without it; else install the release made for this "
+        "torch "
+        "(its release notes name it) with --no-deps, and look with python -m xformers.info",
+        source="facebookresearch/xformers issues 800 and 982",
+        follows=("cuinit.", "torch.cpu_only"),
+    ),
+    Text(
+        "bitsandbytes.setup",
+        "bitsandbytes finds no CUDA library",
+        (
+            r"CUDA Setup failed despite (GPU|CUDA) being available",
+            r"The installed version of bitsandbytes was compiled without GPU support",
+            r"bitsandbytes was compiled without GPU support",
+            r"CUDA SETUP: (Required library version|CUDA detection failed|Something unexpected|WARNING! CUDA)",
+            r"Required library version not found: libs?bitsandbytes\w*",
+            r"Could not (find|load) (the )?bitsandbytes (CUDA binary|native library)",
+            r"Configured (CUDA|ROCm|XPU|\w+) binary not found at .{0,200}bitsandbytes",
+            r"libbitsandbytes\w*\.(so|dll)[.\d]*: (cannot open|undefined symbol)",
+            r"'?NoneType'? object has no attribute '?c(get_|d?e?quantize|adam|igemm|extract_|lion|sgd_)\w*",
+            r"Attempted to use bitsandbytes native library functionality but it'?s not available",
+            r"Using `?bitsandbytes`? .{0,40}requires",
+            r"requires? (the latest version of )?bitsandbytes",
+            r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
+            r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
+            r"libbitsandbytes_cpu\.so",
+            r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
+        ),
+        "bitsandbytes brings a library for each CUDA version and loads the one of torch's: that one is not in this "
+        "release, "
+        "it cannot load CUDA's runtime, or torch is built for the CPU or sees no GPU.",
+        "python -m bitsandbytes says what it looked for; pip install -U bitsandbytes; python -c 'import torch; "
+        "print(torch.version.cuda, torch.cuda.is_available())' has to name a CUDA and say True",
+        source="bitsandbytes-foundation/bitsandbytes issues 82, 427 and 1559",
+        follows=("cuinit.", "torch.cpu_only", "import.libcuda"),
+    ),
+    Text(
+        "vllm.start",
+        "vLLM did not start, and the text does not say why",
+        (
+            r"Engine core initialization failed",
+            r"EngineCore failed to start",
+            r"Engine process failed to start",
+            r"(EngineCore|EngineDeadError).{0,60}(encountered an (issue|fatal)|encountered a fatal)",
+            r"EngineDeadError|AsyncEngineDeadError|MQEngineDeadError",
+            r"Engine loop (is dead|has died)",
+            r"Background loop has errored already",
+            r"WorkerProc initialization failed",
+            r"\bNo module named '?vllm(\._C|\.\w+)*",
+            r"Model architectures? .{0,80}failed to be inspected",
+            r"Background loop is stopped",
+        ),
+        "The server's engine runs in processes of its own; this is what their parent says. The cause is in the first "
+        "error "
+        "of (EngineCore…) or (Worker…) above it.",
+        "explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
+        "vllm.log; "
+        "--enforce-eager and VLLM_LOGGING_LEVEL=DEBUG tell compile and graph failures apart",
+        "hint",
+        symptom=True,
+        source="vllm-project/vllm issues 17618, 19002 and 23176",
+        follows=_BELOW,
+    ),
+    Text(
+        "sglang.start",
+        "SGLang did not start, and the text does not say why",
+        (
+            r"Scheduler hit an exception",
+            r"Received sigquit from a child process?",
+            r"Rank \d+ scheduler (is dead|died|exited)",
+            r"Rank 0 scheduler is dead",
+            r"Initialization failed\. warmup error",
+            r"sglang.{0,200}(Initialization failed|child process(es)? (died|failed|exited))",
+            r"sglang.{0,200}scheduler process .{0,40}(died|exited|failed)",
+            r"TP rank \d+ could finish the model loading, but there are other ranks",
+        ),
+        "The server's schedulers run in processes of their own; this is what their parent says. The cause is in the "
+        "traceback behind 'Scheduler hit an exception', mostly of the first rank.",
+        "explain the whole log: python -m sglang.launch_server … 2>&1 | tee sglang.log, then gpucheck explain < "
+        "sglang.log",
+        "strong",
+        symptom=True,
+        source="sgl-project/sglang issues 3685, 8741 and 8974",
+        follows=_BELOW,
+    ),
+    Text(
+        "quant.dtype",
+        "the GPU is too old for this quantised or low-precision kernel",
+        (
+            r"The quantization method \w+ is not supported for the current GPU",
+            r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+",
+            r"Quantization scheme is not supported for",
+            r"type fp8e\w+ not supported in this architecture",
+            r"The supported fp8 dtypes are",
+            r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)",
+            r"_scaled_mm.{0,40}only supported (on|for)",
+            r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4)\w* .{0,40}requires? .{0,30}(capability|sm_?\d\d|Hopper|Blackwell)",
+            r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4) .{0,30}not supported (on|for|by) (this|your|the) .{0,9}(GPU|arch)",
+            r"capability .{0,30}(required|needed) for (fp8|AWQ|GPTQ|Marlin|NVFP4|MXFP4)",
+            r"MXFP4 quantization requires",
+            r"Current GPU .{0,40}does not support (fp8|FP8|bfloat16 quant|int4)",
+        ),
+        "Float8 products need compute capability 8.9 (Ada) or 9.0, NVFP4 and MXFP4 10.0 or a fallback, AWQ's and "
+        "GPTQ's fast "
+        "kernels 7.5 or 8.0. An older GPU has no instruction for them.",
+        "weights in a format that the GPU has: bfloat16 or float16, or a 4-bit format whose kernel runs there (GPTQ, "
+        "AWQ, "
+        "bitsandbytes, GGUF)",
+        "proof",
+        source="vllm-project/vllm, docs/features/quantization, table of supported hardware; vllm issue 4327",
+    ),
+    Text(
+        "build.memory",
+        "a compile was killed, or ran out of memory",
+        (
+            r"(cicc|nvcc|ptxas|cudafe\+\+)'? died due to signal 9",
+            r"nvcc error *: .{0,40}died due to signal (9|11)",
+        ),
+        "Each compiler of a CUDA extension takes gigabytes, and ninja starts one for each core: the machine's memory, "
+        "RAM and "
+        "not the GPU's, was full.",
+        "MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or a wheel in place of a build",
+        "strong",
+        source="Dao-AILab/flash-attention, README",
+        common=(r"Killed signal terminated program", r"virtual memory exhausted", r"cc1plus: out of memory"),
+    ),
+    Text(
+        "build.ninja",
+        "ninja is missing, which torch builds extensions with",
+        (
+            r"Ninja is required to load C\+\+ extensions",
+            r"verify_ninja_availability",
+        ),
+        "torch.utils.cpp_extension starts ninja, a small build program.",
+        "pip install ninja, and look that ninja --version works in that environment",
+        "proof",
+        common=(r"No such file or directory: '?ninja'?", r"\bninja: (command )?not found"),
+    ),
+    Text(
+        "build.extension",
+        "an extension of torch could not be compiled",
+        (
+            r"RuntimeError: Error building extension",
+            r"Error compiling objects for extension",
+            r"error: command '?\S*nvcc'? failed with exit (status|code)",
+            r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
+            r"Error compiling the CUDA|Error in building the CUDA",
+        ),
+        "The compiler's own words stand above: the first line with `error:`, or with FAILED.",
+        "explain the lines from the first `error:` on; mostly the CUDA toolkit, the compiler and torch do not belong "
+        "together",
+        "hint",
+        symptom=True,
+        follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
+        common=(r"Error building extension",),
+    ),
+    Text(
+        "pip.torch",
+        "pip finds no torch of this version for this Python and system",
+        (
+            r"Could not find a version that satisfies the requirement (torch|torchvision|torchaudio|triton|pytorch)\b",
+            r"No matching distribution found for (torch|torchvision|torchaudio|triton|pytorch)\b",
+            r"\btorch\S*\.whl is not a supported wheel on this platform",
+            r"ResolvePackageNotFound.{0,200}\b(py)?torch",
+        ),
+        "The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), or it has "
+        "no "
+        "wheel for this Python, this system or this processor.",
+        "python --version against the release's list of Pythons; the command of the selector on pytorch.org, with its "
+        "index; "
+        "pip index versions torch shows what is there",
+        "proof",
+    ),
+    Text(
+        "pip.conflict",
+        "two packages ask for different versions of torch",
+        (
+            r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting "
+            r"dependencies",
+            r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
+            r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|"
+            r"unsatisfiable)",
+            r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
+        ),
+        "pip finds no version that serves both; or it installed one and tells that another package wanted a different "
+        "one.",
+        "pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
+        "package "
+        "after it, at a release made for that torch; python --version has to be one that the release has wheels for",
+        "strong",
+    ),
+    Text(
+        "numerics.nan",
+        "the loss or a gradient is NaN or infinite",
+        (
+            r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not "
+            r"finite)\b",
+            r"\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|logits|activations)\b",
+            r"\b\w*loss\w*\W{1,4}(tensor\()?(nan|inf)\b",
+            r"\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?nan\b",
+            r"\breturned nan values in its \d+th output",
+            r"\btensor with all NaNs was produced",
+            r"\bCurrent loss scale already at minimum",
+            r"\bMinimum loss scale reached",
+            r"\bnon-?finite (loss|gradient|grad_norm|norm)",
+            r"\btotal norm .{0,60}is non-finite",
+            r"\bfound NaN in local (grad|forward|param)",
+            r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
+        ),
+        "The numbers overflowed or were undefined: a learning rate that is too high, float16 where its range (65 504) "
+        "is too "
+        "small, a logarithm or division by zero, a batch that is masked whole, or data that hold NaN. A faulty GPU is "
+        "the "
+        "rarest cause.",
+        "torch.autograd.set_detect_anomaly(True) names the operation; bfloat16 in place of float16, a lower learning "
+        "rate "
+        "with warm-up, clip_grad_norm_; torch.isfinite on the batch; the same step on another GPU rules the hardware "
+        "out "
+        "(gpucheck bench matmul compares results)",
+        "strong",
+        common=(
+            r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"
+            r"gradients?)\b",
+            r"\b(nan|inf)s?( or (nan|inf)s?)? (found|detected|encountered|produced|values?) (in|at|during)\b",
+            r"\b(all|only) nans? (in|after|from) .{0,30}(output|logits|loss|model)\b",
+        ),
+        follows=("xid.", "cuda.ecc"),
+    ),
+)

@@ -1,0 +1,679 @@
+"""The driver, NVML and cuInit: why CUDA does not start."""
+
+from __future__ import annotations
+
+from gpucheck.explain.text import Text
+
+_DOCTOR = "gpucheck doctor on the machine where it happened names the first rung that is broken"
+# What keeps the driver from starting; what CUDA and torch say then follows from it.
+_DRIVER_DOWN = (
+    *("nvml.mismatch", "nvml.not_loaded", "nvml.lost", "kernel.", "bus.", "xid.", "container.", "nvml.wsl"),
+    *("driver.open_module_needed", "driver.unsupported_card", "gpu.no_power", "gpu.no_address_space"),
+)
+_DRIVER = "NVIDIA, CUDA Driver API, CUresult"
+_NVML = "NVIDIA, NVML API reference, nvmlReturn_t"
+
+# What people type, and nothing beside it.
+_TYPED, _END = r"\A.{0,40}?\b", r"\b.{0,30}\Z"
+
+
+def _code(number: int) -> tuple[str, ...]:
+    """How programs beside torch tell the number that the driver answered."""
+    return (
+        rf"\b(cuInit|cudaGetDeviceCount|cudaSetDevice|cuDeviceGetCount|cudaGetDevice)\b\W{{0,4}}"
+        rf"(failed|returned|error|status|code|with|:|->| |=|\(){{1,8}}{number}\b",
+        rf"\b(CUDA initialization fail(ure|ed)|cuda driver library init failure)\W{{0,4}}(with "
+        rf"error)?\W{{0,4}}{number}\b",
+        rf"\bCUDA (driver |runtime )?error:? \(?{number}\b",
+    )
+
+
+TEXTS: tuple[Text, ...] = (
+    Text(
+        "cuinit.3",
+        "CUDA's driver does not initialise",
+        (
+            r"CUDA driver initialization failed, you might not have a CUDA gpu",
+            r"CUDA_ERROR_NOT_INITIALIZED",
+            *_code(3),
+            r"failed call to cuInit: CUDA_ERROR_NOT_INITIALIZED",
+        ),
+        "cuInit answers 3. With the open kernel module and some kernels it is its memory management (HMM) that does "
+        "not start, and nvidia-smi works all the same.",
+        "sudo dmesg | grep -i -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm uvm_disable_hmm=1 in "
+        "/etc/modprobe.d, then reboot. " + _DOCTOR,
+        source="NVIDIA/open-gpu-kernel-modules issues 797, 901 and 947",
+        common=(r"Error 3: initialization error",),
+    ),
+    Text(
+        "cuinit.34",
+        "the libcuda that is found is a stub",
+        (
+            r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so",
+            r"CUDA driver is a stub library",
+            r"CUDA_ERROR_STUB_LIBRARY",
+            r"cudaErrorStubLibrary",
+        ),
+        "A CUDA toolkit's stubs folder is in LD_LIBRARY_PATH, and its libcuda was loaded in place of the driver's.",
+        "take the folder that ends in /stubs out of LD_LIBRARY_PATH",
+        "proof",
+        source="NVIDIA/warp issue 219",
+    ),
+    Text(
+        "cuinit.46",
+        "another process has the GPU for itself",
+        (
+            *_code(46),
+            r"all CUDA-capable devices are busy or unavailable",
+            r"CUDA-capable device\(s\) is/are busy or unavailable",
+            r"cudaErrorDevicesUnavailable",
+        ),
+        "The GPU's compute mode lets one process at a time use it, or none; a virtual GPU without licence says so too.",
+        "nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
+        "several in",
+        source=_DRIVER,
+    ),
+    Text(
+        "cuinit.100",
+        "CUDA finds no GPU",
+        (
+            r"No CUDA GPUs are available",
+            r"no CUDA-capable device is detected",
+            r"CUDA_ERROR_NO_DEVICE",
+            r"cudaErrorNoDevice",
+            r"No visible GPU devices",
+            r"No GPU/TPU found",
+            *_code(100),
+            *_code(38),
+            r"no NVIDIA GPU device is present",
+            r"No CUDA device(s)? (is |are |was |were )?(found|available|detected)",
+            r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
+        ),
+        "cuInit answers 100: CUDA_VISIBLE_DEVICES hides every GPU, MIG is on without an instance, a container has "
+        "none, or the driver sees none.",
+        "nvidia-smi -L where the program runs: lists it the GPU, echo $CUDA_VISIBLE_DEVICES is next (unset it); lists "
+        "it none, a container wants --gpus all, a cluster's job a GPU in its request. " + _DOCTOR,
+        source=_DRIVER,
+        follows=(*_DRIVER_DOWN, "cuinit.3", "cuinit.34", "cuinit.46", "cuinit.80", "cuinit.999", "cuinit.too_old"),
+    ),
+    Text(
+        "cuinit.no_driver",
+        "there is no NVIDIA driver for torch to find",
+        (
+            r"Found no NVIDIA driver on your system",
+            r"Could not find cuda drivers on your machine",
+            r"CUDA driver (is )?not (found|installed)",
+            r"Failed to load libcuda",
+            r"failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
+        ),
+        "libcuda could not be loaded: the driver is not installed, or a container was started without it (`--gpus "
+        "all`, and NVIDIA_DRIVER_CAPABILITIES with compute).",
+        "nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
+        "nvidia.com/gpu=all); where it does not, install NVIDIA's driver. " + _DOCTOR,
+        source="torch/cuda/__init__.py, torch/csrc/cuda",
+        follows=_DRIVER_DOWN,
+    ),
+    Text(
+        "cuinit.too_old",
+        "the driver is older than torch's CUDA",
+        (
+            r"NVIDIA driver on your system is too old \(found version",
+            r"CUDA driver version is insufficient for CUDA runtime version",
+            r"cudaErrorInsufficientDriver",
+            *_code(35),
+            r"forward compatibility was attempted on non.?supported HW.{0,40}insufficient",
+            r"API call is not supported in the installed CUDA driver",
+            r"cudaErrorCallRequiresNewerDriver",
+            r"driver (version )?(is )?too old.{0,40}CUDA",
+            r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
+        ),
+        "The driver serves CUDA up to the number that nvidia-smi shows, and the wheel is of a newer major version: "
+        "13.x needs 580 or newer, 12.x 525, 11.x 450. `driver version is insufficient` alone proves no old driver: a "
+        "container without a GPU, or with a libcuda that is not the host's, says the same.",
+        "nvidia-smi where the program runs: fails it, hand the GPU into the container (--gpus all); else update the "
+        "driver, or install a torch whose wheel is of a CUDA that it serves",
+        "strong",
+        source="NVIDIA, CUDA compatibility, minimum driver versions",
+        follows=_DRIVER_DOWN,
+    ),
+    Text(
+        "cuinit.101",
+        "CUDA_VISIBLE_DEVICES names a GPU that is not there",
+        (r"Error 101: invalid device ordinal",),
+        "The list was read and one of its entries is no device.",
+        "nvidia-smi -L shows the indices and UUIDs that exist; export CUDA_VISIBLE_DEVICES with those, or unset it",
+    ),
+    Text(
+        "mask.mig",
+        "a program takes the name of a MIG instance or GPU for a number",
+        (r"invalid literal for int\(\) with base 10: '?(MIG|GPU)-",),
+        "CUDA_VISIBLE_DEVICES holds a UUID (MIG-… or GPU-…), as CUDA allows it and as a cluster's device plugin sets "
+        "it, and the program wants indices.",
+        "a newer release of the program (vLLM and others parse it today); for a whole GPU its index: "
+        "CUDA_VISIBLE_DEVICES=0. A MIG instance has no index of its own: where only one was handed in, unset the "
+        "variable",
+        "proof",
+        source="vllm-project/vllm issues 13815, 17047 and 41848",
+    ),
+    Text(
+        "cuinit.802",
+        "the fabric between the GPUs is not ready",
+        (
+            r"\A\W*(cuda |cuinit )?error 802\W*\Z",
+            r"CUDA_ERROR_SYSTEM_NOT_READY",
+            r"cudaErrorSystemNotReady",
+            *_code(802),
+        ),
+        "cuInit answers 802: on machines with NVSwitch the fabric manager does not run, or is not of exactly the "
+        "driver's version; in a confidential virtual machine the GPUs are not set ready.",
+        "systemctl status nvidia-fabricmanager; then gpucheck doctor",
+        source="pytorch issue 35710; huggingface_hub issue 4134",
+        common=(
+            r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager",
+            r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match|Nothing to do)",
+            r"\bError 802\b",
+            r"system not yet initialized",
+        ),
+    ),
+    Text(
+        "cuinit.803",
+        "libcuda and the kernel module are of different versions",
+        (
+            r"unsupported display driver / cuda driver combination",
+            r"\A\W*(cuda |cuinit )?error 803\W*\Z",
+            r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            r"cudaErrorSystemDriverMismatch",
+            *_code(803),
+        ),
+        "cuInit answers 803: the driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings "
+        "another libcuda.",
+        "restart the container, or reboot; gpucheck doctor shows both versions",
+        source=_DRIVER,
+        common=(r"\bError 803\b",),
+    ),
+    Text(
+        "cuinit.804",
+        "the forward-compatibility libcuda does not serve this GPU",
+        (
+            r"forward compatibility was attempted on non.?supported HW",
+            r"\A\W*(cuda |cuinit )?error 804\W*\Z",
+            r"CUDA_ERROR_COMPAT_NOT_SUPPORTED",
+            r"cudaErrorCompatNotSupported",
+            *_code(804),
+        ),
+        "cuInit answers 804: a folder called compat brings a newer libcuda, which works on data-centre GPUs alone.",
+        "take the compat folder out of LD_LIBRARY_PATH (or of the image), or update the driver",
+        "proof",
+        source=_DRIVER,
+        common=(r"\bError 804\b",),
+    ),
+    Text(
+        "cuinit.mps",
+        "the MPS daemon does not serve this process",
+        (
+            r"CUDA_ERROR_MPS_\w+",
+            r"cudaErrorMps\w+",
+            *_code(805),
+            *_code(807),
+            r"MPS client failed to connect to the MPS control daemon",
+            r"remote procedural call between the MPS server and the MPS client failed",
+            r"MPS server is not ready to accept new MPS client requests",
+            r"hardware resources required to (create MPS client|support device connections) have been exhausted",
+            r"MPS client has been terminated",
+        ),
+        "CUDA_MPS_PIPE_DIRECTORY, or its usual place, leads to a daemon that is not there, belongs to another user, or "
+        "takes no more clients.",
+        "start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY; gpucheck doctor tells which it is",
+        source=_DRIVER,
+        common=(r"\bError (80[5-9]|810)\b",),
+    ),
+    Text(
+        "cuinit.999",
+        "CUDA does not start and gives no reason",
+        (
+            r"unknown error - this may be due to an incorrectly set up environment",
+            r"Error 999: unknown error",
+            *_code(999),
+            r"CUDA_ERROR_UNKNOWN\b",
+            r"CUDA error: unknown error",
+            r"cudaErrorUnknown\b",
+        ),
+        "cuInit answers 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
+        "suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
+        "ls -l /dev/nvidia-uvm; where it is missing: sudo nvidia-modprobe -c 0 -u; after a suspend: sudo rmmod "
+        "nvidia_uvm "
+        "&& sudo modprobe nvidia_uvm. " + _DOCTOR,
+        "hint",
+        source="pytorch issues 49081 and 88639",
+    ),
+    Text(
+        "cuinit.unexpected",
+        "CUDA does not start",
+        (
+            r"Unexpected error from cudaGetDeviceCount\(\)",
+            r"failed call to cuInit",
+            r"cuInit.{0,20}(failed|returned|error)",
+            r"CUDA initialization: .{0,20}error",
+        ),
+        "cuInit's code stands behind the word Error at the end of the message.",
+        "explain the whole message: its end says why. " + _DOCTOR,
+        "hint",
+        symptom=True,
+        follows=(*_DRIVER_DOWN, "cuinit."),
+    ),
+    Text(
+        "torch.cpu_only",
+        "this torch is built without CUDA",
+        (
+            r"Torch not compiled with CUDA enabled",
+            r"Torch not compiled with XPU enabled",
+            r"Cannot get CUDA generator without ATen_cuda library",
+            r"Torch not compiled with (ROCm|HIP|MPS|HPU) (enabled|support)",
+            r"PyTorch is not linked with support for cuda devices",
+            r"'?torch\._C'? has no attribute '?_cuda_\w+",
+            r"Cannot initialize CUDA without ATen_cuda library",
+            r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( "
+            r"only)?|CUDA)( support)?\b",
+            r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)",
+            r"has no attribute '?_Cuda\w+",
+        ),
+        "The wheel is the CPU's: pip took it from an index without CUDA, or another package pulled it in over a CUDA "
+        "one.",
+        "pip uninstall torch, then install the same version of torch from PyTorch's index of your CUDA (the selector "
+        "on "
+        "pytorch.org; in conda a CUDA build); gpucheck doctor on that machine names the command",
+        "proof",
+        source="torch/cuda/__init__.py; pytorch issue 30528",
+    ),
+    Text(
+        "torch.no_accelerator",
+        "torch has no device beside the CPU",
+        (
+            r"Cannot access accelerator device when none is available",
+            r"\bfp16 mixed precision requires a GPU",
+            r"No supported gpu backend found",
+            r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
+            _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
+            _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
+            r"(available|detected|found|recognized|visible|working|used)" + _END,
+            _TYPED
+            + r"(cannot|can'?t|does not|doesn'?t|could not|not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)"
+            + _END,
+            _TYPED + r"no (cuda gpu|nvidia gpu|gpu|cuda)s?( is| are| devices?)?( detected| found| available)?" + _END,
+            r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
+            r"(Error|Exception): No (GPU|CUDA device|accelerator)s? (was |were |is |are )?(found|available|detected)",
+            r"Failed to infer device type",
+            r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
+            r"CUDA (was|is) requested but .{0,30}(not|no)",
+            r"requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
+            r"User specified an unsupported autocast device_type",
+            r"can not run on your system since the accelerator is not available",
+            r"no compatible GPUs were discovered",
+            r"Device type CUDA is not supported for torch\.Generator",
+        ),
+        "Something asked for the accelerator (pinned memory, mixed precision, a trainer's GPU) and torch sees none: a "
+        "torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
+        "python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi, where the "
+        "program "
+        "runs: None is a torch for the CPU, and where nvidia-smi fails it is the driver or the container. " + _DOCTOR,
+        "hint",
+        symptom=True,
+        follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
+        common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
+    ),
+    Text(
+        "nvml.mismatch",
+        "NVIDIA's libraries and the kernel module are of different versions",
+        (
+            r"Driver/library version mismatch",
+            r"RM has detected an NVML/RM version mismatch",
+            r"NVRM: API mismatch",
+            r"NVML(_ERROR|Error)_LibRmVersionMismatch",
+            r"NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+            r"kernel (module )?version .{0,40}does not match DSO version",
+        ),
+        "The driver was updated and the old kernel module is still loaded; or a container brings libraries of its own.",
+        "end what uses the GPUs (drain the node), then reboot, or unload and load the modules: sudo rmmod nvidia_uvm "
+        "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia",
+        "proof",
+        source=_NVML,
+    ),
+    Text(
+        "nvml.unknown",
+        "NVML lost its right to the devices",
+        (r"Failed to initialize NVML: Unknown Error", r"NVMLError_Unknown", r"nvmlInit\w*.{0,30}Unknown Error"),
+        "In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
+        "restart the container; to prevent it, hand the devices in by CDI or with --device",
+        source="NVIDIA/nvidia-container-toolkit issue 48",
+    ),
+    Text(
+        "nvml.permission",
+        "the device nodes may not be opened",
+        (
+            r"Failed to initialize NVML: Insufficient Permissions",
+            r"NVMLError_NoPermission",
+            r"NVML: Insufficient Permissions",
+        ),
+        "The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
+        "ls -l /dev/nvidia*; on clusters ask for a GPU in the job",
+        source=_NVML,
+        common=(r"ERROR_NO_PERMISSION",),
+    ),
+    Text(
+        "nvml.not_loaded",
+        "the driver's kernel module is not loaded",
+        (
+            r"couldn'?t communicate with the NVIDIA driver",
+            r"Failed to initialize NVML: Driver Not Loaded",
+            r"NVMLError_DriverNotLoaded",
+            r"kernel driver does not appear to be running on this host",
+        ),
+        "After a kernel update the module was not built for the new one, nouveau has the card, or Secure Boot refuses "
+        "it.",
+        "sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm; after a kernel update sudo dkms autoinstall "
+        "and a "
+        "reboot",
+        source=_NVML,
+        follows=("kernel.", "nvml.mismatch", "container."),
+        common=(
+            r"\bDriver Not Loaded\b",
+            r"ERROR_DRIVER_NOT_LOADED",
+        ),
+    ),
+    Text(
+        "nvml.no_library",
+        "NVML is not installed",
+        (
+            r"NVML Shared Library Not Found",
+            r"NVMLError_LibraryNotFound",
+            r"NVIDIA Management Library \(NVML\) not found",
+            r"couldn'?t find libnvidia-ml\.so",
+            r"libnvidia-ml\.so[.\d]*: cannot open shared object file",
+            r"(could not|failed to|unable to) (load|find|open) (library )?(libnvidia-ml|nvml)",
+            r"nvidia-smi(\.exe)?: (command )?not found",
+            r"No such file or directory: '?nvidia-smi",
+            r"'?nvidia-smi'? is not recognized as",
+            r"nvidia-smi.{0,4}: executable file not found",
+        ),
+        "libnvidia-ml.so.1 cannot be loaded, or nvidia-smi is not there: no driver, or a container without the "
+        "capability utility.",
+        "on the host: install NVIDIA's driver; in a container: --gpus all, and "
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        source=_NVML,
+        follows=("container.", "kubernetes."),
+        common=(r"ERROR_LIBRARY_NOT_FOUND",),
+    ),
+    Text(
+        "nvml.no_devices",
+        "the driver is there and finds no GPU",
+        (
+            r"\A\W*No devices were found\W*\Z",
+            r"NVRM: No NVIDIA (GPU|graphics adapter) found",
+            r"could not insert '?nvidia\w*'?: No such device",
+        ),
+        "The module is loaded and no card answers it: Blackwell needs the open kernel module, a card may be handed to "
+        "a virtual machine or have failed to start.",
+        "sudo dmesg | grep -i nvrm says what the module met: for a Blackwell card install the open kernel module "
+        "(nvidia-open); for RmInitAdapter see gpucheck explain kernel.rm_init",
+        source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
+        follows=("kernel.", "bus.", "xid.", "driver.open_module_needed", "driver.unsupported_card", "gpu."),
+        common=(r"No devices were found",),
+    ),
+    Text(
+        "nvml.lost",
+        "a GPU does not answer any more",
+        (
+            r"GPU is lost",
+            r"Unable to determine the device handle for GPU",
+            r"NVMLError_GpuIsLost",
+            r"ERROR_GPU_IS_LOST",
+        ),
+        "The card was there and is gone: fallen off the bus, mostly by power, heat or its seat.",
+        "drain or cordon the node; sudo dmesg | grep -i -e xid -e 'fallen off'; then power the machine off and on (a "
+        "reboot alone may not bring it back)",
+        "proof",
+        source=_NVML,
+        follows=("xid.", "bus."),
+    ),
+    Text(
+        "nvml.reset",
+        "a GPU has to be reset before it can be used",
+        (
+            r"GPU requires reset",
+            r"NVMLError_ResetRequired",
+            r"GPU recovery action .{0,40}reset",
+        ),
+        "The driver stopped using the card after an error that it could not clear.",
+        "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
+        "joined "
+        "GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
+        "proof",
+        source=_NVML,
+        follows=("xid.",),
+        common=(r"ERROR_RESET_REQUIRED",),
+    ),
+    Text(
+        "nvml.not_supported",
+        "this GPU does not have what NVML was asked for",
+        (r"NVMLError_NotSupported", r"NVML_ERROR_NOT_SUPPORTED", r"\bnvml\w*.{0,60}: Not Supported\b"),
+        "Not every card has every counter: a GeForce has no serial number, an integrated GPU no memory of its own, a "
+        "MIG "
+        "instance no utilization. The GPU is well.",
+        "catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated GPU "
+        "torch.cuda.mem_get_info())",
+        "strong",
+        source=_NVML,
+    ),
+    Text(
+        "kubernetes.insufficient",
+        "Kubernetes has no free GPU for the pod",
+        (
+            r"Insufficient (nvidia\.com|amd\.com|gpu\.intel\.com)/\w+",
+            r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
+            r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
+        ),
+        "No node has as many GPUs free as the pod asks for: other pods have them, the node's device plugin does not "
+        "run, "
+        "or the GPUs are marked unhealthy.",
+        "kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu: 0 or absent is the device plugin or "
+        "the "
+        "driver (kubectl logs of nvidia-device-plugin), else other pods hold them",
+        "proof",
+        source="NVIDIA/k8s-device-plugin issues 348 and 585",
+        follows=("nvml.", "container.", "xid."),
+    ),
+    Text(
+        "kubernetes.plugin",
+        "NVIDIA's device plugin for Kubernetes does not find the GPUs",
+        (
+            r"If this is a GPU node, did you (set|configure)",
+            r"Incompatible (platform|strategy|device discovery).{0,40}detected",
+            r"(nvidia-)?device[- ]plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
+            r"Allocate failed due to .{0,200}(nvidia|gpu)",
+            r"Detected non-NVML platform",
+        ),
+        "The plugin's own container was started without NVIDIA's runtime, so that it sees no NVML; then the node "
+        "offers no "
+        "nvidia.com/gpu.",
+        "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl restart containerd "
+        "on the "
+        "node (or runtimeClassName: nvidia for the plugin's pods); then restart the plugin",
+        source="NVIDIA/k8s-device-plugin, README",
+    ),
+    Text(
+        "jax.cpu_only",
+        "this jaxlib is built without CUDA",
+        (r"CUDA-enabled jaxlib is not installed", r"jaxlib.{0,60}(without|no) (CUDA|GPU) support"),
+        "JAX found a GPU and has no code for it: pip installed jaxlib for the CPU.",
+        'pip install -U "jax[cuda12]" (or cuda13), in the same environment',
+        "proof",
+        source="JAX, installation",
+    ),
+    Text(
+        "kernel.nouveau",
+        "nouveau has the card, and NVIDIA's driver cannot take it",
+        (
+            r"Nouveau kernel driver is currently in use",
+            r"NVIDIA probe routine was not called for \d+ device",
+            r"nouveau, rivafb, nvidiafb or rivatv",
+        ),
+        "Linux' own driver for NVIDIA's cards is loaded, and one card has one driver.",
+        "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: dracut "
+        "--force); "
+        "then reboot",
+        "proof",
+    ),
+    Text(
+        "mig.no_room",
+        "there is no room for another MIG instance",
+        (
+            r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|"
+            r"device).{0,120}Insufficient Resources",
+            r"MIG device allocation failed",
+            r"Insufficient Resources.{0,60}(MIG|GPU instance)",
+        ),
+        "The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
+        "nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; destroy "
+        "one "
+        "that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
+        "proof",
+        source="NVIDIA Multi-Instance GPU user guide",
+    ),
+    Text(
+        "nvml.wsl",
+        "Windows does not let WSL use the GPU",
+        (r"GPU access blocked by the operating system",),
+        "Windows' driver is too old, the card is in TCC mode, or a Linux driver inside WSL hides Windows' library.",
+        "update NVIDIA's driver in Windows and remove every nvidia package inside WSL",
+        source="microsoft/WSL issues 9938 and 11865",
+    ),
+    Text(
+        "nvml.pynvml",
+        "the pynvml package is deprecated",
+        (r"The pynvml package is deprecated", r"pynvml package is deprecated"),
+        "A warning alone: the maintained package of the same module is nvidia-ml-py.",
+        "pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
+        "proof",
+    ),
+    Text(
+        "container.no_runtime",
+        "docker does not know how to hand in GPUs",
+        (
+            r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
+            r"unknown flag: --gpus",
+            r"unknown or invalid runtime name: nvidia",
+            r"exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
+            r"nvidia-container-runtime(-hook)?: (command )?not found",
+            r"Unknown runtime specified nvidia",
+            r"no runtime for \W*nvidia\W* is configured",
+            r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
+        ),
+        "NVIDIA's container toolkit is not installed on the host, or docker was not told of it.",
+        "install nvidia-container-toolkit on the host; then sudo nvidia-ctk runtime configure --runtime=docker && sudo "
+        "systemctl restart docker (containerd and k3s: --runtime=containerd)",
+        "proof",
+    ),
+    Text(
+        "container.cdi",
+        "the CDI device of the GPU is not described, or no longer right",
+        (
+            r"unresolvable CDI device",
+            r"failed to inject CDI devices",
+            r"failed to discover GPU vendor from CDI",
+            r"setting up CDI devices",
+            r"could not resolve CDI device",
+            r"failed to stat CDI host device",
+            r"CDI (device )?injection failed",
+            r"could not select device driver \W{0,4}cdi",
+            r"stat nvidia\.com/gpu=\w+: no such file",
+            r"failed to (get|load|parse) CDI spec",
+        ),
+        "podman, and docker with CDI, take the devices from a file in /etc/cdi or /var/run/cdi that NVIDIA's toolkit "
+        "writes. It is missing, not where the engine looks, or of the driver of before an update.",
+        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows what is described; "
+        "again "
+        "after each update of the driver",
+        "proof",
+        source="NVIDIA/nvidia-container-toolkit issues 146, 885 and 1853",
+    ),
+    Text(
+        "container.cli",
+        "NVIDIA's container toolkit finds no driver on the host",
+        (
+            r"nvidia-container-cli: \w+ error",
+            r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
+            r"nvidia-container-cli(\.real)?\W*: .{0,40}error",
+            r"unsatisfied condition: (cuda|driver|brand)",
+        ),
+        "What follows in the message is the host's fault, not the image's: no driver, another version, a device that "
+        "is "
+        "not there, or a CUDA that the image requires and the driver does not serve.",
+        "nvidia-smi on the host: it has to work there first. `unsatisfied condition: cuda>=N` asks for a newer driver "
+        "or an "
+        "older image, `unknown device` for an index that exists, `ldcache` for a working /sbin/ldconfig on the host",
+        follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
+    ),
+    Text(
+        "kernel.key_rejected",
+        "Secure Boot refuses the driver's kernel module",
+        (
+            r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service",
+            r"could not insert 'nvidia.{0,10}: Required key not available",
+            r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected",
+            r"Key was rejected by service.{0,200}nvidia",
+        ),
+        "The module is not signed with a key that the firmware trusts.",
+        "enrol the key (sudo mokutil --import …, then reboot), or turn Secure Boot off",
+        "proof",
+    ),
+    Text(
+        "kernel.build",
+        "the driver's kernel module could not be built",
+        (
+            r"Building module.{0,200}/nvidia/.{0,200}make\.log",
+            r"ERROR: Unable to build the NVIDIA kernel module",
+            r"error processing package nvidia-(dkms|kernel)",
+            r"Unable to load the kernel module 'nvidia\.ko'",
+            r"The kernel module failed to load.{0,200}nvidia",
+            r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
+        ),
+        "DKMS compiles the module for each kernel, and the compiler refused it: the kernel is newer than the driver "
+        "knows, its headers are missing, or it was built by another compiler. Without a module there is no GPU.",
+        "tail -n 40 the make.log that is named; then a newer driver, or the kernel of before",
+        common=(
+            r"Unable to find the kernel source tree",
+            r"Your kernel headers for kernel .{0,60}cannot be found",
+            r"Bad return status for module build on kernel",
+        ),
+        beside=r"nvidia",
+    ),
+    Text(
+        "jetson.memory",
+        "a Jetson's memory manager does not answer",
+        (
+            r"NvRmMemInit(Nvmap)? ?failed",
+            r"NvRmMemMgrInit ?failed",
+            r"NvRmGpuLibOpen failed",
+            r"/dev/nvmap.{0,60}(denied|failed|No such)",
+        ),
+        "CUDA on a Jetson starts with /dev/nvmap. `Permission denied`: the user is not in the groups video and render; "
+        "`No such file`: the container was started without NVIDIA's runtime, or its image is of another JetPack.",
+        "sudo usermod -aG video,render $USER, then log in again; for a container docker run --runtime nvidia with an "
+        "image of the host's JetPack",
+        source="dusty-nv/jetson-containers issues 384 and 1136",
+    ),
+    Text(
+        "kernel.wrong_module",
+        "the driver's module was not built for the kernel that runs",
+        (
+            r"modprobe: FATAL: Module nvidia not found in directory",
+            r"nvidia: version magic",
+            r"nvidia\w*: (disagrees about version of symbol|Unknown symbol)",
+            r"could not insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
+            r"Module nvidia(-current|-\d+)? not found in directory",
+        ),
+        "After a kernel update the module has to be built again.",
+        "install the headers of the running kernel, then sudo dkms autoinstall",
+        "proof",
+    ),
+)

@@ -1,1 +1,0 @@
-"""What is wrong, and what is there: devices, memory and the smoke checks."""

@@ -1,0 +1,244 @@
+"""`gpucheck memory`: whose memory is it, and what do torch's four figures mean?
+
+The device's memory as its driver sees it, the processes on it, and a small sequence (allocate, peak, free, empty the
+cache) whose every figure is compared with what must come out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.errors import GpucheckError
+from gpucheck.machine import choose, faults, host, inventory, pulse
+from gpucheck.memory import resident as memory_resident
+from gpucheck.memory import steps as memory_steps
+from gpucheck.memory.options import MemoryOptions
+from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
+from gpucheck.report.facts import Device, Facts, Process
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.measurement import MemoryFigures
+from gpucheck.report.results.memory import MemoryStep
+from gpucheck.units import capacity
+
+if TYPE_CHECKING:  # importing accel imports torch
+    from gpucheck.machine.accel import Accel, Allocator
+
+# The command, as faults name it.
+WHERE = "memory"
+
+
+def command(options: MemoryOptions, emit: Emit) -> None:
+    """Read the memory of one device, run the sequence on it, and judge both.
+
+    Raises UsageError for what names no single device, CannotLook for a device that is not there or cannot be used.
+    """
+    facts = inventory.read(processes=True)
+    emit(Started(facts))
+    chosen = choose.choose(options.device, facts)
+    if chosen.notice:
+        emit(Notice(chosen.notice))
+    device_id = choose.resolve(options.device, facts)
+    try:
+        with pulse.opening(device_id, WHERE):
+            accel = choose.open_named(device_id, facts)
+        with pulse.watching(accel, WHERE):
+            _walk(accel, facts, emit)
+    except GpucheckError as error:
+        if not faults.is_device(error):
+            raise
+        faults.tell(faults.of(error, WHERE, device_id, step=pulse.step()), emit)
+    except (RuntimeError, MemoryError) as error:  # torch's and its driver's: a bug of another kind is none of theirs
+        fault = faults.of(error, WHERE, device_id, step=pulse.step())
+        faults.tell(fault, emit)
+        if fault.kind == "error":
+            raise
+
+
+def _walk(accel: Accel, facts: Facts, emit: Emit) -> None:
+    if accel.is_cpu:
+        on_cpu(accel, emit)
+    else:
+        with accel.as_current():
+            on_device(accel, facts, emit, _allocation(accel))
+
+
+# -- an accelerator ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Whose memory it is, in bytes. `outside_allocator` is this process's context, libraries and handles."""
+
+    total_bytes: int | None
+    free_bytes: int | None
+    used_bytes: int | None
+    used_before_bytes: int | None
+    memory_allocated_bytes: int | None
+    memory_reserved_bytes: int | None
+    outside_allocator_bytes: int | None
+
+
+def overview(before: Device | None, info: tuple[int, int] | None, figures: MemoryFigures) -> Overview:
+    """`before` is the device as read before this process used it; `info` its free and total memory now.
+
+    What this process holds outside torch's allocator is the rise since then less what the allocator reserved; None
+    where either is not known, or where another process moved more than that in between.
+    """
+    free, total = info if info else (None, before.memory_total_bytes if before else None)
+    used = total - free if total is not None and free is not None else None
+    used_before = before.memory_used_bytes if before else None
+    outside = None
+    if used is not None and used_before is not None and figures.memory_reserved_bytes is not None:
+        rise = used - used_before - figures.memory_reserved_bytes
+        outside = rise if rise >= 0 else None
+    return Overview(
+        total, free, used, used_before, figures.memory_allocated_bytes, figures.memory_reserved_bytes, outside
+    )
+
+
+def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], object]) -> None:
+    """Read and judge the memory of an accelerator; `allocate(bytes)` returns what holds memory on it."""
+    index = next((n for n, device in enumerate(facts.devices) if device.id == accel.id), None)
+    before = facts.devices[index] if index is not None else None
+    emit(Progress("read the device's memory", 0, 2))
+    emit(Judged(judge_overview(accel.name, overview(before, accel.memory_info(), accel.memory()))))
+    reason = facts.unknown.get(f"/devices/{index}/processes", "the driver does not list them")
+    emit(Judged(judge_processes(before.processes if before else None, os.getpid(), reason)))
+    allocator = accel.allocator()
+    emit(Progress("allocate, free and empty the cache", 1, 2))
+    seen = memory_steps.walk(accel, allocate)
+    steps, finding = judge_steps(seen, allocator, accel.kind)
+    emit(Judged(judge_allocator(allocator, accel.kind)))
+    emit(Answered("memory", steps))
+    emit(Judged(finding))
+
+
+def _allocation(accel: Accel) -> Callable[[int], object]:
+    import torch
+
+    return lambda size: torch.empty(size, dtype=torch.uint8, device=accel.device)
+
+
+def judge_overview(name: str, seen: Overview) -> Finding:
+    """Total, free and used memory, as the driver sees it."""
+    if seen.total_bytes is None:
+        return Finding("memory.device", "skip", "device memory", "the driver does not tell it", asdict(seen))
+    message = f"{capacity(seen.total_bytes)} in {name}"
+    if seen.used_bytes is not None and seen.free_bytes is not None:
+        message = f"{capacity(seen.used_bytes)} of {message} used, {capacity(seen.free_bytes)} free"
+    if seen.outside_allocator_bytes is not None:
+        message += f"; this process holds {capacity(seen.outside_allocator_bytes)} outside torch's allocator"
+    return Finding("memory.device", "info", "device memory", message, asdict(seen))
+
+
+def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason: str) -> Finding:
+    """The processes that were on the device before this one used it; `reason` is why the list cannot be read."""
+    title = "processes on the device"
+    if processes is None:
+        return Finding("memory.processes", "skip", title, reason)
+    others = [process for process in processes if process.pid != own_pid]
+    evidence: dict[str, Any] = {"own_pid": own_pid, "others": [asdict(process) for process in others]}
+    if not others:
+        return Finding("memory.processes", "info", title, "no other process", evidence)
+    told = []
+    for process in others:
+        memory = process.used_memory_bytes
+        size = "memory unknown" if memory is None else capacity(memory)
+        told.append(f"{process.name or 'a process of another container'} (PID {process.pid}, {size})")
+    return Finding("memory.processes", "info", title, ", ".join(told), evidence)
+
+
+def judge_allocator(allocator: Allocator, kind: str) -> Finding:
+    """Which allocator is behind torch's tensors, and with what settings."""
+    name = allocator.backend or f"torch's own for {kind}"
+    settings = allocator.settings or "default settings"
+    evidence = {"backend": allocator.backend, "settings": allocator.settings, "exact": allocator.is_default}
+    return Finding("memory.allocator", "info", "allocator", f"{name}, {settings}", evidence)
+
+
+def judge_steps(
+    seen: list[tuple[memory_steps.Step, MemoryFigures]], allocator: Allocator, kind: str
+) -> tuple[tuple[MemoryStep, ...], Finding]:
+    """The steps with what must come out of each, and the finding over all of them."""
+    title = "torch's memory figures"
+    # What stays reserved in an empty cache has free room that a request may use: no exact figure then.
+    clean = seen[0][1].memory_reserved_bytes == 0
+    steps = memory_steps.judge(seen, exact=allocator.is_default and clean)
+    if "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or ""):
+        reason = "without a caching allocator torch keeps no figures"
+        steps = tuple(replace(step, verdict="skip", reason=reason) for step in steps)
+        return steps, Finding("memory.accounting", "skip", title, reason)
+    wrong = _wrong_figures(steps)
+    if wrong:
+        return steps, Finding("memory.accounting", "fail", title, "; ".join(wrong), {"wrong": wrong})
+    if all(step.verdict == "skip" for step in steps):
+        return steps, Finding("memory.accounting", "skip", title, f"torch keeps none on {kind}")
+    how = "exactly" if steps[0].exact else "within the bounds that any allocator keeps"
+    return steps, Finding("memory.accounting", "pass", title, f"every figure is what it must be, {how}")
+
+
+def _wrong_figures(steps: Sequence[MemoryStep]) -> list[str]:
+    return [
+        f"after {step.step} {row.figure} is {row.observed_bytes}, must be {row.relation} {row.expected_bytes}"
+        for step in steps
+        for row in step.figures
+        if row.ok is False
+    ]
+
+
+# -- the CPU ----------------------------------------------------------------------------------------------------------
+
+
+def on_cpu(accel: Accel, emit: Emit) -> None:
+    """Read and judge the machine's memory and this process's."""
+    emit(Progress("read the machine's memory", 0, 2))
+    now = host.memory()
+    for finding in judge_host(now, accel.memory()):
+        emit(Judged(finding))
+    emit(Progress("allocate and free", 1, 2))
+    cannot, keeps = memory_resident.why_not(now.usable)
+    if cannot:
+        emit(Judged(Finding("memory.accounting", "skip", "the resident set follows what is allocated", cannot)))
+        return
+    seen = memory_resident.walk(accel.memory, accel.reset_peak, memory_resident.written_tensor)
+    steps = memory_resident.judge(seen, keeps=keeps)
+    emit(Answered("memory", steps))
+    emit(Judged(judge_resident(steps)))
+
+
+def judge_host(now: host.HostMemory, process: MemoryFigures) -> list[Finding]:
+    """The machine's memory, this process's, and the container's limit."""
+    used = now.total - now.available
+    machine = f"{capacity(used)} of {capacity(now.total)} used, {capacity(now.available)} available"
+    limit, left = now.container_limit, now.container_available
+    container = "no limit" if limit is None else f"{capacity(limit)}, {capacity(left or 0)} of it left"
+    resident, peak = process.resident_bytes, process.max_resident_bytes
+    own = "unknown" if resident is None else capacity(resident)
+    own += "" if peak is None else f", at most {capacity(peak)} so far"
+    return [
+        Finding("memory.host", "info", "RAM", machine, {"total_bytes": now.total, "available_bytes": now.available}),
+        Finding(
+            "memory.container", "info", "container limit", container, {"limit_bytes": limit, "available_bytes": left}
+        ),
+        Finding(
+            "memory.process",
+            "info",
+            "this process, resident",
+            own,
+            {"resident_bytes": resident, "max_resident_bytes": peak, "pid": os.getpid()},
+        ),
+    ]
+
+
+def judge_resident(steps: Sequence[MemoryStep]) -> Finding:
+    """The finding over all steps: torch keeps no figures on the CPU, so the resident set is judged, with tolerance."""
+    title = "the resident set follows what is allocated"
+    wrong = _wrong_figures(steps)
+    verdict: Verdict = "fail" if wrong else "pass"
+    unjudged = [f"{step.step} not judged: {step.reason}" for step in steps if step.reason]
+    tolerance = f"within {capacity(memory_resident.TOLERANCE)}"
+    message = "; ".join(wrong) if wrong else "; ".join([tolerance, *unjudged])
+    return Finding("memory.accounting", verdict, title, message, {"tolerance_bytes": memory_resident.TOLERANCE})

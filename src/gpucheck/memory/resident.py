@@ -1,0 +1,123 @@
+"""The same sequence on the CPU, where torch keeps no figures: judged by the process's resident set, with tolerances."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import platform
+from collections.abc import Callable, Mapping
+
+from gpucheck.memory.steps import verdict
+from gpucheck.report.measurement import MemoryFigures
+from gpucheck.report.results.memory import FigureCheck, MemoryStep, Relation, ResidentSet, StepName
+from gpucheck.units import MIB, capacity
+
+# Twice the largest threshold (32 MiB, mallopt(3), M_MMAP_THRESHOLD) above which glibc maps each block on its own and
+# unmaps it when it is freed: what is freed is then really gone from the resident set.
+BLOCK = 64 * MIB
+# Kernels since 6.2 keep the resident set in per-CPU counters that may each lag 1 MiB behind on a machine of 128 CPUs;
+# transparent huge pages round up by 2 MiB; Python and torch's threads need some.
+TOLERANCE = 8 * MIB
+# The two blocks and room to breathe; with less the kernel may swap pages out as we count them.
+NEEDED = 4 * BLOCK
+
+_DOES: dict[StepName, tuple[str, str]] = {
+    "start": ("read the resident set and reset its peak", "what Python and torch themselves need"),
+    "allocate": (
+        f"allocate a tensor of {capacity(BLOCK)} and write to it",
+        "memory becomes resident when it is written to, not when it is allocated",
+    ),
+    "peak": (f"allocate and write {capacity(BLOCK)} more and drop it at once", "the peak remembers the temporary"),
+    "free": ("drop the tensor", "torch keeps no cache on the CPU: a large block goes back to the system at once"),
+    "empty_cache": ("nothing: there is no cache to empty", "empty_cache() is for accelerators"),
+}
+
+
+def returns_memory(environment: Mapping[str, str]) -> str | None:
+    """Why freed memory need not leave the resident set here; None for glibc's malloc with default settings."""
+    if platform.libc_ver()[0] != "glibc":
+        return "only glibc's malloc is known to give large blocks back at once"
+    for name in ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_"):
+        if environment.get(name):
+            return f"{name} is set, and may keep freed memory"
+    return None
+
+
+def written_tensor(size: int) -> object:
+    """A tensor of `size` bytes on the CPU, written to."""
+    import torch
+
+    tensor = torch.empty(size, dtype=torch.uint8)
+    # From this thread alone: torch would use many, each on a CPU whose counter lags on its own.
+    ctypes.memset(tensor.data_ptr(), 1, size)
+    return tensor
+
+
+def walk(
+    read: Callable[[], MemoryFigures], reset_peak: Callable[[], object], allocate: Callable[[int], object]
+) -> dict[StepName, MemoryFigures]:
+    """Run the sequence; the figures after each step. `allocate(bytes)` returns what holds written memory."""
+    gc.collect()  # garbage of before must not go in between
+    # Once before: the first call loads code and maps arenas that stay.
+    allocate(BLOCK)
+    reset_peak()
+    seen: dict[StepName, MemoryFigures] = {"start": read()}
+    held = [allocate(BLOCK)]
+    seen["allocate"] = read()
+    allocate(BLOCK)
+    seen["peak"] = read()
+    held.clear()
+    seen["free"] = read()
+    return seen
+
+
+def compare(step: StepName, start: int, figures: MemoryFigures, *, returns: bool) -> tuple[FigureCheck, ...]:
+    """What must hold after `step` of a sequence that began with `start` bytes resident."""
+    wanted: dict[StepName, tuple[tuple[str, Relation, int], ...]] = {
+        "start": (),
+        "allocate": (("resident_bytes", "≥", start + BLOCK - TOLERANCE),),
+        "peak": (("max_resident_bytes", "≥", start + 2 * BLOCK - TOLERANCE),),
+        "free": (("resident_bytes", "≤", start + TOLERANCE),) if returns else (),
+        "empty_cache": (),
+    }
+    rows = []
+    for figure, relation, bound in wanted[step]:
+        seen = getattr(figures, figure)
+        ok = None if seen is None else (seen >= bound if relation == "≥" else seen <= bound)
+        rows.append(FigureCheck(figure, relation, bound, seen, ok))
+    return tuple(rows)
+
+
+def judge(seen: Mapping[StepName, MemoryFigures], *, keeps: str | None) -> tuple[MemoryStep, ...]:
+    """The steps, each judged. `keeps` is why freed memory need not leave the resident set, if so."""
+    start = seen["start"].resident_bytes or 0
+    reasons: dict[StepName, str | None] = {
+        "start": None,
+        "free": keeps,
+        "empty_cache": "torch keeps no cache on the CPU",
+        "peak": "this system does not tell the peak" if seen["peak"].max_resident_bytes is None else None,
+    }
+    rows = []
+    for step, (does, shows) in _DOES.items():
+        figures = seen.get(step, MemoryFigures())
+        comparisons = compare(step, start, figures, returns=keeps is None)
+        rows.append(
+            MemoryStep(
+                step=step,
+                does=does,
+                explanation=shows,
+                exact=False,
+                observed=ResidentSet(figures.resident_bytes, figures.max_resident_bytes),
+                figures=comparisons,
+                verdict="info" if step == "start" else verdict(comparisons),
+                reason=reasons.get(step),
+            )
+        )
+    return tuple(rows)
+
+
+def why_not(usable_bytes: int, environment: Mapping[str, str] | None = None) -> tuple[str | None, str | None]:
+    """Why the sequence cannot be judged at all, and why not its `free`; None each where it can."""
+    short = f"only {capacity(usable_bytes)} of memory left" if usable_bytes < NEEDED else None
+    return short, returns_memory(os.environ if environment is None else environment)

@@ -1,0 +1,239 @@
+"""Data gets to the device in time and whole: pinned and non-blocking copies, streams, contexts, a DataLoader."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from gpucheck.smoke.setting import Seen, Setting, Wrong, expect
+from gpucheck.units import MIB, capacity
+
+COPY_ELEMENTS = 4 * MIB // 4
+SAMPLES = 3
+
+
+def pattern(sample: int) -> torch.Tensor:
+    """index xor sample number: every element differs from its neighbours and from the sample before."""
+    return torch.arange(COPY_ELEMENTS, dtype=torch.int32) ^ sample
+
+
+def can_pin(setting: Setting) -> str | None:
+    """Needs a device that copies from pinned memory."""
+    return None if setting.accel.can_pin else f"{setting.accel.kind} has no pinned memory in torch"
+
+
+def pinned(setting: Setting) -> Seen:
+    """Copies from and to pinned memory, asked for without blocking, are right after a synchronise."""
+    host = torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)
+    home = torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)
+    expect(host.is_pinned() and home.is_pinned(), "pin_memory=True gave memory that is not pinned")
+    expect(torch.zeros(8).pin_memory().is_pinned(), "pin_memory() gave memory that is not pinned")
+    _copies(setting, host, home)
+    return Seen(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
+
+
+def non_blocking(setting: Setting) -> Seen:
+    """Copies from and to ordinary memory, asked for without blocking, are right after a synchronise."""
+    _copies(setting, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
+    return Seen(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
+
+
+def _copies(setting: Setting, host: torch.Tensor, home: torch.Tensor) -> None:
+    there = torch.empty(COPY_ELEMENTS, dtype=torch.int32, device=setting.device)
+    for sample in range(SAMPLES):
+        wanted = pattern(sample)
+        host.copy_(wanted)
+        there.fill_(-1)  # poisoned: what is not copied shows
+        home.fill_(-1)
+        setting.accel.synchronize()
+        there.copy_(host, non_blocking=True)
+        setting.accel.synchronize()
+        # Compared on the device, so that the way back cannot mend or spoil the way there.
+        wrong = int((there != wanted.to(setting.device)).sum())
+        expect(wrong == 0, f"{wrong} of {COPY_ELEMENTS} elements are wrong on the device", sample=sample)
+        home.copy_(there, non_blocking=True)
+        setting.accel.synchronize()
+        wrong = int((home != wanted).sum())
+        expect(wrong == 0, f"{wrong} of {COPY_ELEMENTS} elements are wrong back on the host", sample=sample)
+
+
+# -- streams and contexts ---------------------------------------------------------------------------------------------
+
+
+def has_streams(setting: Setting) -> str | None:
+    """Needs a device whose work is queued in streams that torch can name."""
+    module = setting.accel.module
+    if setting.accel.is_cpu or not hasattr(module, "Stream") or not hasattr(module, "stream"):
+        return f"torch has no streams on {setting.accel.kind}"
+    return None
+
+
+# Long beside an enqueued copy (microseconds), so that a reader that does not wait would read too early.
+HOLD_S = 0.02
+
+
+def streams(setting: Setting) -> Seen:
+    """Work on one stream that waits for another sees what the other wrote, by `wait_stream` and by an event."""
+    module, device = setting.accel.module, setting.device
+    writer, reader = module.Stream(device), module.Stream(device)
+    expect(writer != reader, "two new streams are one and the same")
+    home = module.current_stream(device)
+    held = False
+    for sample, by_event in enumerate((False, True)):
+        source = pattern(sample).to(device)
+        written = torch.full_like(source, -1)
+        writer.wait_stream(home)
+        with module.stream(writer):
+            expect(module.current_stream(device) == writer, "the stream context did not take")
+            held = setting.accel.hold(HOLD_S)
+            written.copy_(source)
+            event = module.Event()
+            event.record(writer)
+        if by_event:
+            reader.wait_event(event)
+        else:
+            reader.wait_stream(writer)
+        with module.stream(reader):
+            read = written + 1
+        home.wait_stream(reader)
+        wrong = int((read != source + 1).sum())
+        expect(wrong == 0, f"{wrong} elements were read before they were written", waited_by_event=by_event)
+    expect(module.current_stream(device) == home, "the stream context did not end")
+    writer.synchronize()
+    expect(writer.query(), "a synchronised stream still has work")
+    return Seen("the waiting stream read what the other wrote", {"writer_was_held": held})
+
+
+def device_context(setting: Setting) -> Seen:
+    """Factory functions obey `torch.device` as a context, and `torch.cuda.device` sets and restores the current one."""
+    with torch.device(setting.other):
+        inside = torch.empty(1).device
+    expect(inside.type == setting.other.type, f"under torch.device({setting.other}) a tensor was made on {inside}")
+    with torch.device(setting.device):
+        expect(torch.empty(1).device == setting.device, f"under torch.device({setting.device}) it was made elsewhere")
+    expect(torch.empty(1).device.type == "cpu", "torch.device did not end with its block")
+    module = setting.accel.module
+    if setting.accel.is_cpu or not hasattr(module, "device"):
+        return Seen(f"torch.device as a context; {setting.accel.kind} has no current device to set")
+    before, own = module.current_device(), setting.device.index
+    # One other is enough to be sent away to; on more of them contexts would only take memory and time.
+    others = [index for index in range(module.device_count()) if index != own][:1]
+    for index in (*others, own):
+        with module.device(index):
+            expect(module.current_device() == index, f"under device({index}) the current device is another")
+            if index == own:
+                made = torch.empty(1, device=setting.accel.kind).device
+                expect(made.index == index, f"under device({index}) a tensor was made on {made}")
+        expect(module.current_device() == before, f"after device({index}) the current device is another")
+    visited = ", ".join(str(index) for index in (*others, own))
+    return Seen(f"torch.device, and {module.__name__}.device({visited})")
+
+
+# -- DataLoader -------------------------------------------------------------------------------------------------------
+
+WORKERS, BATCH, ITEMS, ITEM_SHAPE = 2, 8, 64, (16, 16)
+# Workers that import torch anew (spawn, forkserver) take seconds; one that hangs must not hold the whole check.
+LOADER_TIMEOUT_S = 30
+# What is in flight at once, with room: workers × prefetched batches × bytes, each batch in a file of its own.
+SHM_NEEDED = 8 * MIB
+# Docker's default, too little for real batches: torch's workers then die of a bus error.
+SHM_SMALL = 64 * MIB
+SHM_FIX = "start the container with --shm-size=1g or --ipc=host"
+SHM = Path("/dev/shm")
+
+
+class Numbered(Dataset[dict[str, Any]]):  # type: ignore[misc] # torch counts as untyped
+    """Items that tell their number, who made them, and hold data that follows from the number."""
+
+    def __len__(self) -> int:
+        return ITEMS
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        info = get_worker_info()
+        return {
+            "index": index,
+            "pid": os.getpid(),
+            "worker": -1 if info is None else info.id,
+            "values": torch.full(ITEM_SHAPE, float(index)),
+        }
+
+
+def shared_memory(folder: Path = SHM) -> tuple[int, int] | None:
+    """Total and free bytes of the shared memory that workers pass batches through; None where it is no folder."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return None
+    return usage.total, usage.free
+
+
+def data_loader(setting: Setting, folder: Path = SHM) -> Seen:
+    """A DataLoader with two workers and pinned memory delivers every item once, in order, and whole."""
+    shm = shared_memory(folder)
+    if shm is not None and shm[1] < SHM_NEEDED:
+        left = capacity(shm[1])
+        raise Wrong(f"{folder} has {left} free, too little for DataLoader workers", SHM_FIX, free_bytes=shm[1])
+    pin = setting.accel.can_pin
+    seen = list(_batches(setting, pin))
+    items = [index for one in seen for index in one["index"]]
+    expect(items == list(range(ITEMS)), "items are missing, doubled or out of order", items=items)
+    workers = sorted({worker for one in seen for worker in one["worker"]})
+    expect(workers == list(range(WORKERS)), f"workers {workers} made the items, not {list(range(WORKERS))}")
+    expect(os.getpid() not in {pid for one in seen for pid in one["pid"]}, "the items were made in this process")
+    evidence = {
+        "workers": WORKERS,
+        "start_method": torch.multiprocessing.get_start_method(),
+        "pin_memory": pin,
+        "shared_memory_bytes": shm[0] if shm else None,
+    }
+    memory = "pinned" if pin else f"not pinned ({setting.accel.kind} has no pinned memory in torch)"
+    if shm is not None and shm[0] <= SHM_SMALL:
+        return Seen(f"works, but {folder} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
+    return Seen(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
+
+
+@contextlib.contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Deliver SIGINT and SIGTERM afterwards: Python drops what a handler raises in the middle of a fork.
+
+    A signal mask would not do: any thread may take the signal, and the handler runs in the main one all the same.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, frame: arrived.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # None: a handler that C set, which Python can neither name nor set again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for late in dict.fromkeys(arrived):
+            signal.raise_signal(late)
+
+
+def _batches(setting: Setting, pin: bool) -> Iterator[dict[str, list[int]]]:
+    """Every batch, its values compared on the device."""
+    loader = DataLoader(Numbered(), BATCH, num_workers=WORKERS, pin_memory=pin, timeout=LOADER_TIMEOUT_S)
+    with signals_held_back():
+        batches = iter(loader)
+    for batch in batches:
+        values = batch["values"]
+        expect(not pin or values.is_pinned(), "pin_memory=True gave a batch that is not pinned")
+        moved = values.to(setting.device, non_blocking=True)
+        wanted = batch["index"].to(torch.float32).reshape(-1, 1, 1).expand(-1, *ITEM_SHAPE)
+        wrong = int((moved != wanted.to(setting.device)).sum())
+        expect(wrong == 0, f"{wrong} values of a batch are wrong on the device", items=batch["index"].tolist())
+        yield {name: batch[name].tolist() for name in ("index", "worker", "pid")}

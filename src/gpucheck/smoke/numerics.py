@@ -1,0 +1,291 @@
+"""What is computed on the device is right: against float64 on the CPU, each with the bound of its dtype."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gpucheck.smoke.setting import Seen, Setting, Wrong, expect, first_line
+from gpucheck.work import precision, reference
+
+# M, K, N: one that fills tensor-core tiles, one that fits none.
+SHAPES = ((128, 256, 192), (37, 101, 53))
+# cuDNN may pick Winograd's F(4×4, 3×3), whose largest error is 7 times that of a direct convolution (Lavin and Gray,
+# "Fast Algorithms for Convolutional Neural Networks", 2016, table 4).
+FAST_CONVOLUTION = 8.0
+IMAGE, CHANNELS_OUT, KERNEL = (4, 8, 18, 18), 16, 3
+# Ampere, the first with TF32.
+TF32_CAPABILITY = (8, 0)
+
+
+def random(shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    """Fixed normal numbers in float64 on the CPU, without touching torch's global generator."""
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def is_unsupported(error: Exception) -> bool:
+    """Whether torch says that it has no such operation for the dtype on this device."""
+    text = str(error).lower()
+    words = ("not implemented for", "not support", "not_supported", "unsupported")
+    return isinstance(error, (NotImplementedError, TypeError)) or any(word in text for word in words)
+
+
+# float32 must work, the others where the device has them.
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product computed on the device, brought home, with its factors: `left` (M×K) times `right` (K×N)."""
+
+    name: str
+    left: torch.Tensor
+    right: torch.Tensor
+    result: torch.Tensor
+    allowance: float = 1.0
+
+
+def matrix_products(device: torch.device, dtype: torch.dtype) -> Iterator[Product]:
+    """Products of each of SHAPES on `device`."""
+    for seed, (m, k, n) in enumerate(SHAPES):
+        left, right = random((m, k), seed).to(dtype), random((k, n), seed + 100).to(dtype)
+        result = (left.to(device) @ right.to(device)).cpu()
+        yield Product(f"{m}×{k}×{n}", left, right, result)
+
+
+def convolutions(device: torch.device, dtype: torch.dtype) -> Iterator[Product]:
+    """A convolution on `device`, written as the product that it is: weights times unfolded patches."""
+    image = random(IMAGE, 7).to(dtype)
+    weight = random((CHANNELS_OUT, IMAGE[1], KERNEL, KERNEL), 8).to(dtype)
+    result = functional.conv2d(image.to(device), weight.to(device)).cpu()
+    # Unfolding only picks elements, so going through float64 changes none.
+    patches = functional.unfold(image.double(), KERNEL).to(dtype)
+    right = patches.transpose(0, 1).reshape(patches.shape[1], -1)
+    rows = result.transpose(0, 1).reshape(CHANNELS_OUT, -1)
+    yield Product("3×3 convolution", weight.reshape(CHANNELS_OUT, -1), right, rows, FAST_CONVOLUTION)
+
+
+def judge(product: Product, dtype: torch.dtype, seen_as: str | None = None) -> float:
+    """The largest error as a share of its bound. Raises Wrong above 1 and for elements that are no number."""
+    check = reference.check_product(product.left, product.right, product.result, seen_as)
+    share = check.worst / product.allowance
+    name = str(dtype).removeprefix("torch.")
+    if check.not_finite:
+        raise Wrong(f"{name} {product.name}: {check.not_finite} elements are no finite numbers")
+    expect(
+        share <= 1,
+        f"{name} {product.name}: element ({check.row}, {check.column}) is off by {share:.3g} times the bound",
+        error_over_bound=share,
+        row=check.row,
+        column=check.column,
+    )
+    return share
+
+
+def _in_every_dtype(
+    setting: Setting, products: Callable[[torch.device, torch.dtype], Iterator[Product]], hint: str
+) -> Seen:
+    shares: dict[str, float] = {}
+    not_taken = {}
+    with precision.precision("ieee"):
+        for dtype in DTYPES:
+            name = str(dtype).removeprefix("torch.")
+            try:
+                made = list(products(setting.device, dtype))
+            except (RuntimeError, TypeError) as error:
+                if dtype == torch.float32 or not is_unsupported(error):
+                    raise
+                not_taken[name] = first_line(error)
+                continue
+            try:
+                shares[name] = max(judge(product, dtype) for product in made)
+            except Wrong as wrong:
+                raise Wrong(str(wrong), hint if setting.accel.kind == "cuda" else None, **wrong.evidence) from None
+    message = "within the bound of " + ", ".join(shares)
+    if not_taken:
+        message += f"; not on this device: {', '.join(not_taken)}"
+    return Seen(message, {"error_over_bound": shares, "not_taken": not_taken})
+
+
+# cuBLAS and cuDNN read the first, torch the second: both bypass what the program sets.
+OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+
+
+def _override_hint() -> str | None:
+    set_here = [f"{name}={os.environ[name]}" for name in OVERRIDES if name in os.environ]
+    return f"unset {' and '.join(set_here)}: it overrides torch's settings" if set_here else None
+
+
+def matmul(setting: Setting) -> Seen:
+    """Matrix products agree with float64, float32 in IEEE precision; float32 is really float32."""
+    with precision.precision("ieee"):
+        left, right, out = (torch.zeros(256, 256, device=setting.device) for _ in range(3))
+        real = precision.observed(left, right, out)
+    if real != "float32":
+        fix = _override_hint()
+        raise Wrong(f"float32 products were asked for in IEEE precision and are {real}", fix, precision_observed=real)
+    hint = "run it again; where it stays, suspect the card: see `gpucheck devices`"
+    seen = _in_every_dtype(setting, matrix_products, hint)
+    return Seen(seen.message, seen.evidence | {"precision_observed": real})
+
+
+def convolution(setting: Setting) -> Seen:
+    """Convolutions agree with float64, float32 in IEEE precision (cuDNN's own default is TF32)."""
+    return _in_every_dtype(setting, convolutions, "try torch.backends.cudnn.enabled = False to see whether it is cuDNN")
+
+
+def has_tf32(setting: Setting) -> str | None:
+    """TF32 is a format of NVIDIA's tensor cores from compute capability 8.0 on."""
+    capability = setting.accel.compute_capability
+    if setting.accel.kind != "cuda" or torch.version.cuda is None:
+        return "TF32 is a format of NVIDIA's tensor cores"
+    if capability is None or capability < TF32_CAPABILITY:
+        return f"TF32 needs compute capability 8.0, this is {'.'.join(map(str, capability or ('unknown',)))}"
+    return None
+
+
+def tf32(setting: Setting) -> Seen:
+    """With TF32 allowed, products and convolutions stay within the bound of TF32."""
+    with precision.precision("tf32"):
+        left, right, out = (torch.zeros(256, 256, device=setting.device) for _ in range(3))
+        real = precision.observed(left, right, out)
+        expect(real in ("tf32", "float32"), f"TF32 products were asked for and are {real}", precision_observed=real)
+        made = [*matrix_products(setting.device, torch.float32), *convolutions(setting.device, torch.float32)]
+    share = max(judge(product, torch.float32, "tf32") for product in made)
+    evidence = {"error_over_bound": share, "precision_observed": real}
+    if real == "float32":
+        fix = _override_hint()
+        return Seen("TF32 was allowed, and the products are still float32", evidence, doubt=True, fix=fix)
+    return Seen("within the bound of TF32", evidence)
+
+
+# -- autocast and training --------------------------------------------------------------------------------------------
+
+
+def autocast(setting: Setting) -> Seen:
+    """Under autocast products are in low precision, weights and gradients float32, and it ends with its block."""
+    kind = setting.accel.kind
+    low = torch.float16 if kind in ("cuda", "mps") else torch.bfloat16
+    layer = nn.Linear(64, 48, bias=False)
+    layer.weight.data = random((48, 64), 1).float()
+    layer.to(setting.device)
+    inputs = random((32, 64), 2).float()
+    with precision.precision("ieee"):
+        with torch.autocast(kind, dtype=low):
+            outputs = layer(inputs.to(setting.device))
+            with torch.autocast(kind, enabled=False):
+                apart = layer(inputs.to(setting.device))
+            loss = functional.mse_loss(outputs, torch.zeros_like(outputs))
+        after = layer(inputs.to(setting.device))
+        loss.backward()
+    expect(outputs.dtype == low, f"a product under autocast is {outputs.dtype}, not {low}")
+    expect(apart.dtype == torch.float32, f"autocast(enabled=False) gave {apart.dtype}")
+    expect(after.dtype == torch.float32, f"after autocast a product is {after.dtype}")
+    grad = layer.weight.grad
+    expect(layer.weight.dtype == torch.float32, f"autocast changed the weights to {layer.weight.dtype}")
+    expect(grad is not None and grad.dtype == torch.float32, f"the gradient is {None if grad is None else grad.dtype}")
+    weight = layer.weight.detach().cpu().T.to(low)
+    share = judge(Product("under autocast", inputs.to(low), weight, outputs.detach().cpu()), low)
+    scaled = _scaler(setting) if kind in ("cuda", "cpu") else None
+    return Seen(f"{str(low).removeprefix('torch.')} products", {"error_over_bound": share, "grad_scaler": scaled})
+
+
+def _scaler(setting: Setting) -> str:
+    """A GradScaler steps on finite gradients, and skips the step and lowers its scale on others."""
+    weight = nn.Parameter(torch.ones(4, device=setting.device))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    scaler = torch.amp.GradScaler(setting.accel.kind, init_scale=1024.0)
+    # GradScaler halves its scale after gradients that are not finite (backoff_factor, 0.5 by default).
+    for factor, wanted_weight, wanted_scale in ((1.0, 0.5, 1024.0), (math.inf, 0.5, 512.0)):
+        optimizer.zero_grad()
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        weights = weight.detach().cpu().tolist()
+        expect(weights == [wanted_weight] * 4, f"GradScaler left the weights at {weights[0]}, not {wanted_weight}")
+        expect(scaler.get_scale() == wanted_scale, f"GradScaler's scale is {scaler.get_scale()}, not {wanted_scale}")
+    return "steps on finite gradients, skips others"
+
+
+SAMPLES, CLASSES = 16, 10
+# Small enough for the loss to fall for certain, large enough for the step to show in every weight.
+LEARNING_RATE = 0.05
+# The longest sum of the step: the first layer's weight gradient adds over samples and pixels.
+TERMS = SAMPLES * 6 * 6
+# float32 against float64, as products are judged (work/reference.py), with the room of fast convolutions.
+STEP_BOUND = reference.SIGMAS * math.sqrt(TERMS) * 2.0**-23 * FAST_CONVOLUTION
+
+
+def _model() -> nn.Module:
+    # Smooth activations: at the corner of a ReLU the last bit decides which way a gradient goes.
+    layers = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 6 * 6, 32), nn.GELU(), nn.Linear(32, CLASSES)
+    )
+    for number, weight in enumerate(layers.parameters()):
+        # Scaled by the fan-in, as torch's own initialisation is.
+        weight.data = (random(tuple(weight.shape), 50 + number) / math.sqrt(max(weight[0].numel(), 1))).float()
+    return layers
+
+
+@dataclass(frozen=True, slots=True)
+class StepTaken:
+    """One training step, brought home in float64: the loss before and after it, gradients and new weights by name."""
+
+    before: float
+    after: float
+    gradients: dict[str, torch.Tensor]
+    weights: dict[str, torch.Tensor]
+
+
+def one_step(model: nn.Module, device: torch.device, dtype: torch.dtype) -> StepTaken:
+    """A step of SGD on a copy of `model`, on fixed samples."""
+    model = copy.deepcopy(model).to(device, dtype)
+    inputs = random((SAMPLES, 3, 8, 8), 3).float().to(device, dtype)
+    labels = (torch.arange(SAMPLES) % CLASSES).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+
+    def loss() -> torch.Tensor:
+        return functional.cross_entropy(model(inputs), labels)
+
+    first = loss()
+    first.backward()
+    named = dict(model.named_parameters())
+    gradients = {name: w.grad.detach().cpu().double() for name, w in named.items() if w.grad is not None}
+    optimizer.step()
+    with torch.no_grad():
+        second = loss()
+    weights = {name: weight.detach().cpu().double() for name, weight in named.items()}
+    return StepTaken(float(first.detach()), float(second), gradients, weights)
+
+
+def training_step(setting: Setting) -> Seen:
+    """A training step agrees with the CPU's in float64, and lowers the loss."""
+    model = _model()
+    wanted = one_step(model, torch.device("cpu"), torch.float64)
+    with precision.precision("ieee"):
+        got = one_step(model, setting.device, torch.float32)
+    expect(set(got.gradients) == set(wanted.gradients), "some weights got no gradient", gradients=sorted(got.gradients))
+    shares = {}
+    for name, gradient in wanted.gradients.items():
+        error = float((got.gradients[name] - gradient).abs().max())
+        shares[name] = error / (STEP_BOUND * float(gradient.abs().max()))
+        expect(shares[name] <= 1, f"the gradient of {name} is off by {shares[name]:.3g} times the bound", **shares)
+        # The update carries the gradient's error, and the new weight is rounded once more.
+        weight = wanted.weights[name]
+        room = LEARNING_RATE * STEP_BOUND * float(gradient.abs().max()) + 2.0**-23 * float(weight.abs().max())
+        moved = float((got.weights[name] - weight).abs().max())
+        expect(moved <= room, f"{name} after the step is off by {moved:.3g}, more than {room:.3g}")
+    off = abs(got.before - wanted.before)
+    expect(off <= STEP_BOUND * abs(wanted.before), f"the loss is {got.before:.9g}, on the CPU {wanted.before:.9g}")
+    expect(got.after < got.before, f"the step took the loss from {got.before:.6g} to {got.after:.6g}")
+    return Seen(
+        f"loss {got.before:.4f} → {got.after:.4f}, as on the CPU in float64",
+        {"loss_before": got.before, "loss_after": got.after, "error_over_bound": shares},
+    )

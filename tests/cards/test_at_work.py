@@ -1,0 +1,574 @@
+"""Cards at work, at rest and in between: judged by facts made by hand. Each scene is one of a machine with eight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpucheck.cards import checks as devices_checks
+from gpucheck.cards.at_work import work
+from gpucheck.devices.command import judge, selected
+from gpucheck.report.facts import (
+    Changes,
+    ClockReasons,
+    Device,
+    Driver,
+    Ecc,
+    Fabric,
+    Facts,
+    Host,
+    Link,
+    Mig,
+    NvLink,
+    RemapBanks,
+    RemappedRows,
+    SramEcc,
+)
+from gpucheck.report.finding import Finding
+from gpucheck.report.report import exit_code
+
+UP = tuple(NvLink(number, True, {"replay": 0, "recovery": 0}) for number in range(18))
+DOWN = tuple(NvLink(number, False) for number in range(18))
+CPU = Device(kind="cpu", id="cpu", name="a CPU")
+
+
+NO_LIMITS: dict[str, Any] = dict.fromkeys(("gpu_max_celsius", "slowdown_celsius", "shutdown_celsius"))
+
+
+def card(index: int = 0, *reasons: str, **changes: Any) -> Device:
+    """One of eight cards that work as they should."""
+    made = Device(
+        kind="cuda",
+        id=f"cuda:{index}",
+        name="NVIDIA H100 80GB HBM3",
+        uuid=f"GPU-{index}",
+        pci_address=f"0000:{index + 1}1:00.0",
+        cuda_index=index,
+        nvml_index=index,
+        utilization_percent=100.0,
+        temperature_celsius=64.0,
+        slowdown_celsius=90.0,
+        gpu_max_celsius=87.0,
+        shutdown_celsius=95.0,
+        memory_temperature_celsius=70.0,
+        memory_max_celsius=95.0,
+        power_w=600.0,
+        power_limit_w=700.0,
+        power_limit_default_w=700.0,
+        sm_clock_hz=1.98e9,
+        max_sm_clock_hz=1.98e9,
+        memory_clock_hz=2.6e9,
+        max_memory_clock_hz=2.6e9,
+        clock_reasons=ClockReasons(0, reasons),
+        pcie=Link(5, 16, 5, 16, 5, 0),
+        ecc=Ecc(True, 0, 0, 0, 0, True, True),
+        remapped_rows=RemappedRows(0, 0, False, False),
+        recovery_action="none",
+        compute_mode="default",
+        nvlinks=UP,
+        fabric=Fabric("completed"),
+    )
+    return replace(made, **changes)
+
+
+def node(*others: Device) -> Facts:
+    """Eight cards at work, with these in the place of those that have their number."""
+    cards = {index: card(index) for index in range(8)} | {one.nvml_index: one for one in others}
+    return Facts(
+        host=Host(system="Linux"),
+        driver=Driver(version="580.95.05", nvml_code=0, cuinit_code=0),
+        devices=(*cards.values(), CPU),  # type: ignore[arg-type]
+    )
+
+
+def said(*others: Device) -> list[tuple[str, str, str]]:
+    """What is more than a pass: id, verdict, title."""
+    return [(one.id, one.verdict, one.title) for one in judge(node(*others)) if one.verdict != "pass"]
+
+
+def the_one(*others: Device) -> Finding:
+    (found,) = [one for one in judge(node(*others)) if one.verdict != "pass"]
+    return found
+
+
+def test_eight_cards_that_work_pass() -> None:
+    assert said() == []
+    assert exit_code(tuple(judge(node()))) == 0
+
+
+# --- whether it works -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "does"),
+    [
+        ({"utilization_percent": 100.0}, "at work"),
+        ({"utilization_percent": 50.0}, "at work"),
+        ({"utilization_percent": 49.0}, "lightly used"),
+        ({"utilization_percent": 4.0, "power_w": 690.0}, "at rest"),
+        ({"utilization_percent": None, "power_w": 350.0}, "at work"),
+        ({"utilization_percent": None, "power_w": 100.0}, "unknown"),
+        ({"utilization_percent": None, "power_w": 100.0, "clock_reasons": ClockReasons(1, ("gpu_idle",))}, "at rest"),
+        ({"utilization_percent": None, "power_w": None, "clock_reasons": None}, "unknown"),
+        ({"utilization_percent": None, "power_limit_w": None}, "unknown"),
+    ],
+)
+def test_whether_a_card_works(changes: dict[str, Any], does: str) -> None:
+    assert work(card(**changes)) == does
+
+
+# --- what protects the card -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reasons", "title", "words"),
+    [
+        (("hw_slowdown",), "clock lowered: heat or power", "because of heat or for want of power"),
+        (("hw_slowdown", "hw_thermal_slowdown"), "clock lowered: heat", "the hardware lowers the clock because it is"),
+        (("hw_slowdown", "hw_power_brake_slowdown"), "clock lowered: power brake", "power brake"),
+        (("sw_thermal_slowdown",), "clock lowered: heat", "the driver lowers the clock because of heat"),
+    ],
+)
+def test_a_working_card_that_protects_itself_is_told_with_the_cause(
+    reasons: tuple[str, ...], title: str, words: str
+) -> None:
+    found = the_one(card(3, *reasons, sm_clock_hz=0.81e9))
+    assert (found.id, found.verdict, found.title) == ("devices.throttled", "warn", title)
+    assert words in found.message and found.message.startswith("cuda:3: ")
+    assert found.message.endswith("100 % busy; clock 810 of 1980 MHz, 59 % below the highest")
+    assert found.evidence["clock_reasons"] == list(reasons)
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"), [("hw_thermal_slowdown", "fail"), ("hw_slowdown", "fail"), ("sw_thermal_slowdown", "warn")]
+)
+def test_what_the_hardware_does_in_both_readings_is_a_failure(reason: str, verdict: str) -> None:
+    found = the_one(card(3, reason, changes=Changes(2.0, lasting_clock_reasons=(reason,))))
+    assert (found.id, found.verdict) == ("devices.throttled", verdict)
+
+
+def test_a_hardware_slowdown_for_heat_on_a_cool_gpu_says_what_else_may_be_hot() -> None:
+    found = the_one(card(3, "hw_thermal_slowdown", temperature_celsius=60.0))
+    assert "60 °C, and the GPU's own limit is 87 °C: its memory or its voltage regulators are hot" in found.message
+    near = the_one(card(3, "hw_thermal_slowdown", temperature_celsius=85.0))
+    assert "; 85 °C; " in near.message and "regulators" not in near.message
+
+
+def idle(*reasons: str, **changes: Any) -> Device:
+    resting: dict[str, Any] = {
+        "utilization_percent": 0.0,
+        "power_w": 70.0,
+        "sm_clock_hz": 345e6,
+        "pcie": Link(1, 16, 5, 16, 5, 0),
+        "clock_reasons": ClockReasons(1, ("gpu_idle", *reasons)),
+    }
+    return card(3, **{**resting, **changes})
+
+
+def test_a_card_at_rest_has_no_verdict_on_clock_and_link_and_says_so() -> None:
+    found = the_one(idle())
+    assert (found.id, found.verdict) == ("devices.not_judged", "skip")
+    assert found.message == "cuda:3: the card is at rest"
+    narrow = the_one(idle(pcie=Link(1, 8, 5, 16, 5, 0)))
+    assert narrow.message == "cuda:3: the card is at rest; the link now has x8 of x16, as it may at rest"
+    assert exit_code(tuple(judge(node(idle())))) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"utilization_percent": 12.0}, "cuda:3: the card is only 12 % busy"),
+        (
+            {"utilization_percent": None, "clock_reasons": ClockReasons(0)},
+            "cuda:3: NVML does not tell whether the card works (no utilisation)",
+        ),
+    ],
+)
+def test_a_card_that_is_not_seen_to_work_is_skipped_with_the_reason(changes: dict[str, Any], words: str) -> None:
+    found = the_one(idle(**changes))
+    assert (found.id, found.verdict, found.message) == ("devices.not_judged", "skip", words)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "lasting", "seen"),
+    [
+        (("hw_thermal_slowdown",), (), True),
+        (("hw_power_brake_slowdown",), (), True),
+        # As clocks change it flashes.
+        (("hw_slowdown",), (), False),
+        (("hw_slowdown",), ("hw_slowdown",), True),
+        (("sw_thermal_slowdown",), (), False),
+        (("sw_thermal_slowdown",), ("sw_thermal_slowdown",), True),
+        (("sw_power_cap", "applications_clocks_setting"), (), False),
+    ],
+)
+def test_a_card_that_is_slowed_down_at_rest(reasons: tuple[str, ...], lasting: tuple[str, ...], seen: bool) -> None:
+    resting = idle(*reasons, changes=Changes(2.0, lasting_clock_reasons=lasting))
+    found = [one for one in said(resting) if one[1] != "skip"]
+    assert found == ([("devices.slowed_down", "warn", "slows itself down at rest")] if seen else [])
+
+
+def test_at_rest_is_said_of_a_card_at_rest_alone() -> None:
+    lightly = idle("hw_thermal_slowdown", utilization_percent=20.0)
+    assert ("devices.slowed_down", "warn", "slows itself down") in said(lightly)
+
+
+@pytest.mark.parametrize(
+    ("violations", "verdict", "title"),
+    [
+        ({"thermal": 0.8}, "warn", "clock held: thermal"),
+        ({"reliability": 0.8, "power": 2.0}, "warn", "clock held: reliability"),
+        ({"power": 2.0}, "info", "clock held: power"),
+        ({"board_limit": 1.0}, "info", "clock held: board limit"),
+        ({"thermal": 0.01}, None, None),
+        ({"low_utilization": 2.0}, None, None),
+        ({"thermal": None}, None, None),
+    ],
+)
+def test_counters_that_grew_between_two_readings(
+    violations: dict[str, float | None], verdict: str | None, title: str | None
+) -> None:
+    found = said(card(3, changes=Changes(2.0, violations_s=violations)))
+    assert found == ([] if verdict is None else [("devices.violations", verdict, title)])
+
+
+def test_the_share_of_the_time_is_told() -> None:
+    found = the_one(card(3, changes=Changes(2.0, violations_s={"thermal": 0.8}), sm_clock_hz=0.99e9))
+    words = "of the last 2.00 s: thermal 40 %; clock 990 of 1980 MHz, 50 % below the highest"
+    assert found.message == f"cuda:3: {words}"
+
+
+def test_a_counter_over_no_time_says_nothing() -> None:
+    assert said(card(3, changes=Changes(0.01, violations_s={"thermal": 0.01}))) == []
+
+
+def test_what_held_the_clock_since_the_driver_was_loaded_is_a_remark() -> None:
+    found = the_one(card(3, violations_s={"thermal": 0.0, "power": 90.0, "low_utilization": 9e9, "reliability": 0.5}))
+    assert (found.id, found.verdict) == ("devices.violations", "info")
+    assert found.message == "cuda:3: since the driver was loaded: power 1 min 30 s"
+
+
+# --- heat -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "title"),
+    [
+        ({"temperature_celsius": 86.0}, None, None),
+        ({"temperature_celsius": 91.0, "power_w": 690.0}, "warn", "91 °C, limit 87 °C"),
+        ({"temperature_celsius": 91.0, "gpu_max_celsius": None}, "warn", "91 °C, limit 90 °C"),
+        ({"temperature_celsius": 95.0}, "fail", "95 °C, limit 87 °C"),
+        ({**NO_LIMITS}, "skip", "not all of it could be judged"),
+        # Where NVML tells what is left to the limit and not the limit; a cool card's zero is a mistake of the driver's.
+        ({**NO_LIMITS, "temperature_margin_celsius": 20.0}, None, None),
+        ({**NO_LIMITS, "temperature_margin_celsius": 0.0}, None, None),
+        (
+            {**NO_LIMITS, "temperature_margin_celsius": -1.0, "temperature_celsius": 88.0},
+            "warn",
+            "88 °C, no margin left",
+        ),
+        ({"temperature_celsius": None}, "skip", "not all of it could be judged"),
+        ({"memory_temperature_celsius": 97.0}, "warn", "memory 97 °C, limit 95 °C"),
+        ({"memory_temperature_celsius": 97.0, "memory_max_celsius": None}, None, None),
+    ],
+)
+def test_heat_against_the_cards_own_limits(changes: dict[str, Any], verdict: str | None, title: str | None) -> None:
+    assert [one[1:] for one in said(card(3, **changes))] == ([] if verdict is None else [(verdict, title)])
+
+
+def test_heat_at_rest_is_heat() -> None:
+    assert ("devices.hot", "warn", "91 °C, limit 87 °C") in said(idle(temperature_celsius=91.0))
+
+
+def test_hot_says_what_each_limit_does() -> None:
+    assert the_one(card(3, temperature_celsius=91.0, power_w=690.0)).message == (
+        "cuda:3: 91 °C: from 87 °C on the driver lowers the clock, from 90 °C on the hardware lowers the clock, from "
+        "95 °C on the card switches itself off; 100 % busy; 690 W of 700 W"
+    )
+
+
+# --- power and settings -----------------------------------------------------------------------------------------------
+
+
+def test_a_power_cap_is_a_remark_with_what_it_costs() -> None:
+    found = the_one(card(3, "sw_power_cap", power_w=698.0, sm_clock_hz=1.386e9))
+    assert (found.id, found.verdict) == ("devices.power_limited", "info")
+    assert found.message == "cuda:3: 698 W of 700 W; 100 % busy; clock 1386 of 1980 MHz, 30 % below the highest"
+
+
+def test_a_power_cap_far_below_the_limit_is_a_fault() -> None:
+    found = the_one(card(3, "sw_power_cap", power_w=150.0, sm_clock_hz=0.345e9))
+    assert (found.verdict, found.title) == ("warn", "held by its power limit far below it")
+
+
+def test_without_reasons_the_power_itself_shows_the_limit() -> None:
+    blind = card(3, power_w=699.0, sm_clock_hz=1.4e9, clock_reasons=None)
+    assert ("devices.power_limited", "info", "the power limit holds the clock") in said(blind)
+    assert said(card(3, power_w=900.0)) == [("devices.power_limited", "info", "draws more than its power limit")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("applications_clocks_setting", "application clocks"),
+        ("display_clock_setting", "a display's clocks"),
+        ("sync_boost", "sync boost"),
+    ],
+)
+def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> None:
+    found = the_one(card(3, reason, sm_clock_hz=1.2e9))
+    assert (found.id, found.verdict) == ("devices.clock_setting", "info")
+    assert words in found.message and found.message.endswith("clock 1200 of 1980 MHz, 39 % below the highest")
+    free = the_one(card(3, reason))
+    assert free.message.endswith("clock 1980 of 1980 MHz: it costs nothing now") and free.fix is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"sm_clock_hz": 345e6}, "clock 345 of 1980 MHz"),
+        ({"sm_clock_hz": 345e6, "clock_reasons": ClockReasons(1, ("gpu_idle",))}, "clock 345 of 1980 MHz"),
+        ({"memory_clock_hz": 405e6}, "memory clock 405 of 2600 MHz"),
+        ({"sm_clock_hz": 1.2e9}, None),
+    ],
+)
+def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], found: str | None) -> None:
+    assert said(card(3, **changes)) == ([] if found is None else [("devices.low_clock", "warn", found)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"power_limit_w": 350.0, "power_w": 340.0}, ("devices.power_limit", "info", "power limit 350 of 700 W")),
+        ({"compute_mode": "prohibited"}, ("devices.compute_mode", "info", "compute mode prohibited")),
+        ({"ecc": Ecc(False)}, ("devices.ecc_mode", "info", "ECC is off")),
+        (
+            {"ecc": Ecc(False, enabled_after_reset=False, enabled_by_default=True)},
+            ("devices.ecc_mode", "info", "ECC is off"),
+        ),
+        # A GeForce comes so.
+        ({"ecc": Ecc(False, enabled_after_reset=False, enabled_by_default=False)}, None),
+        ({"ecc": Ecc(False, enabled_after_reset=True)}, ("devices.ecc_mode", "info", "ECC will be on")),
+        ({"ecc": Ecc(True, 0, 0, 0, 0, False)}, ("devices.ecc_mode", "info", "ECC will be off")),
+        (
+            {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9},
+            ("devices.application_clocks", "info", "application clocks are set low"),
+        ),
+        ({"application_sm_clock_hz": 1.98e9, "default_application_sm_clock_hz": 1.98e9}, None),
+    ],
+)
+def test_how_a_card_is_set(changes: dict[str, Any], found: tuple[str, str, str] | None) -> None:
+    assert said(card(3, **changes)) == ([] if found is None else [found])
+
+
+# --- the PCIe link ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("link", "found"),
+    [
+        (Link(5, 8, 5, 16), ("devices.link_width", "warn", "PCIe x8 of x16")),
+        (Link(3, 16, 5, 16), ("devices.link_generation", "warn", "PCIe gen 3 of 5")),
+        (Link(4, 16, 4, 16, 5), None),
+    ],
+)
+def test_the_link_of_a_working_card(link: Link, found: tuple[str, str, str] | None) -> None:
+    assert said(card(3, pcie=link)) == ([] if found is None else [found])
+
+
+def alone(**changes: Any) -> list[tuple[str, str, str]]:
+    facts = replace(node(), devices=(card(0, nvlinks=None, fabric=None, **changes), CPU))
+    return [(one.id, one.verdict, one.title) for one in judge(facts) if one.verdict != "pass"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"pcie": Link(5, 8, 5, 16)}, ("devices.link_width", "warn", "PCIe x8 of x16")),
+        # Many of these are wired so.
+        ({"pcie": Link(4, 8, 4, 16), "name": "NVIDIA A10G"}, ("devices.link_width", "info", "PCIe x8 of x16")),
+        ({"pcie": Link(4, 2, 4, 16), "name": "NVIDIA A10G"}, ("devices.link_width", "warn", "PCIe x2 of x16")),
+        # Passed to a virtual machine, where the slot is not seen.
+        (
+            {"pcie": Link(4, 16, 5, 16), "pci_address": "0000:00:1e.0"},
+            ("devices.link_generation", "info", "PCIe gen 4 of 5"),
+        ),
+        ({"pcie": Link(1, 1, 5, 16), "name": "NVIDIA GH200 480GB"}, None),
+        ({"pcie": Link(1, 1, 5, 16), "integrated": True}, None),
+    ],
+)
+def test_a_link_without_another_card_beside_it(changes: dict[str, Any], found: tuple[str, str, str] | None) -> None:
+    assert alone(**changes) == ([] if found is None else [found])
+
+
+@pytest.mark.parametrize(
+    ("replays", "changes", "found"),
+    [
+        (50_000, None, ("warn", "50000 PCIe replays")),
+        (5_000, None, ("info", "5000 PCIe replays")),
+        (999, None, None),
+        (100, Changes(2.0, pcie_replays=50), ("warn", "50 new PCIe replays")),
+        (100, Changes(2.0, pcie_replays=3), ("info", "100 PCIe replays")),
+        (100, Changes(600.0, pcie_replays=50), ("info", "100 PCIe replays")),
+        (100, Changes(2.0, pcie_replays=0), None),
+        (100, Changes(2.0, pcie_replays=None), None),
+    ],
+)
+def test_packets_that_were_sent_again(replays: int, changes: Changes | None, found: tuple[str, str] | None) -> None:
+    one = card(3, pcie=Link(5, 16, 5, 16, 5, replays), changes=changes)
+    assert said(one) == ([] if found is None else [("devices.pcie_replays", *found)])
+    resting = [one for one in said(idle(pcie=Link(1, 16, 5, 16, 5, replays), changes=changes)) if one[1] != "skip"]
+    assert resting == ([] if found is None else [("devices.pcie_replays", *found)])
+
+
+def test_what_nvml_does_not_tell_of_a_working_card_is_skipped_with_the_reason() -> None:
+    facts = node(card(3, pcie=Link(5, None, 5, 16), power_w=None))
+    told = replace(facts, unknown={"/devices/3/pcie/width": "no permission", "/devices/3/power_w": "not supported"})
+    (found,) = [one for one in judge(told) if one.verdict == "skip"]
+    assert found.message == "cuda:3: power (not supported); PCIe width (no permission)"
+
+
+# --- NVLinks ----------------------------------------------------------------------------------------------------------
+
+
+def only_up(count: int) -> tuple[NvLink, ...]:
+    return UP[:count] + DOWN[count:]
+
+
+@pytest.mark.parametrize(
+    ("links", "verdict", "title"),
+    [
+        (DOWN, "fail", "all 18 NVLinks down"),
+        (only_up(17), "warn", "1 of 18 NVLinks down"),
+        (only_up(9), "warn", "9 of 18 NVLinks down"),
+    ],
+)
+def test_one_card_of_eight_that_lost_links(links: tuple[NvLink, ...], verdict: str, title: str) -> None:
+    assert said(card(3, nvlinks=links)) == [("links.inactive", verdict, title)]
+
+
+def test_half_of_the_cards_without_any_link_fail() -> None:
+    found = said(*(card(index, nvlinks=DOWN) for index in range(4)))
+    assert found == [("links.inactive", "fail", "all 18 NVLinks down")] * 4
+
+
+def test_all_links_of_all_cards_down_under_a_fabric_that_calls_itself_completed() -> None:
+    facts = node(*(card(index, nvlinks=DOWN) for index in range(8)))
+    found = [one for one in judge(facts) if one.verdict != "pass"]
+    assert {(one.id, one.verdict) for one in found} == {("links.inactive", "warn")} and len(found) == 8
+    (group,) = devices_checks.grouped(found)
+    assert group.message.startswith("cuda:0 to cuda:7: none of 18 is active, although the fabric is registered")
+
+
+def test_all_links_down_without_a_fabric() -> None:
+    without = [card(index, nvlinks=DOWN, fabric=None) for index in range(8)]
+    assert {one[:2] for one in said(*without)} == {("links.inactive", "warn")}
+    # Cards without a bridge.
+    bridgeless = [replace(one, name="NVIDIA H100 PCIe") for one in without]
+    assert said(*bridgeless) == []
+    one_alone = [replace(one, nvlinks=None) for one in without[1:]]
+    assert said(without[0], *one_alone) == []
+
+
+def test_a_pair_with_a_bridge_beside_cards_without_one_is_at_most_a_doubt() -> None:
+    cards = [card(index, name="NVIDIA A40", fabric=None, nvlinks=UP if index < 6 else DOWN) for index in range(8)]
+    assert {one[1] for one in said(*cards)} == {"warn"}
+
+
+@pytest.mark.parametrize(
+    ("fabric", "found"),
+    [
+        (Fabric("in progress"), "warn"),
+        (Fabric("not started"), "warn"),
+        (Fabric("completed", "NVML answers: unknown error"), "warn"),
+        (Fabric("completed", None, ("degraded_bandwidth",)), "warn"),
+    ],
+)
+def test_a_fabric_that_is_not_well(fabric: Fabric, found: str) -> None:
+    assert [one[:2] for one in said(card(3, fabric=fabric))] == [("links.fabric", found)]
+
+
+def test_links_in_mig_mode_are_a_remark() -> None:
+    sliced = card(3, nvlinks=DOWN, mig=Mig(True, True, ("MIG-1",)), utilization_percent=None)
+    assert [one for one in said(sliced) if one[0] == "links.inactive"] == [
+        ("links.inactive", "info", "NVLinks inactive in MIG mode")
+    ]
+
+
+def test_errors_of_links_say_what_is_new() -> None:
+    links = (replace(UP[0], errors={"replay": 7, "recovery": 0}), *UP[1:])
+    found = the_one(card(3, nvlinks=links, changes=Changes(2.0, nvlink_errors={"replay": 2})))
+    assert (found.id, found.verdict) == ("links.errors", "warn")
+    assert found.message == "cuda:3: 7 replay on link 0; new since the reading before: 2 replay"
+
+
+# --- memory, MIG, lost ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        (
+            {"sram_ecc": SramEcc(0, 0, 0, 0, 4, 0, True, {"l2": 4, "sm": 0})},
+            ("devices.sram_ecc", "fail", "SRAM errors over the threshold"),
+        ),
+        ({"sram_ecc": SramEcc(0, 1, 0, 0, 1, 0, False)}, ("devices.sram_ecc", "fail", "1 uncorrected SRAM error")),
+        ({"sram_ecc": SramEcc(9, 0, 0, 9, 4, 0, False)}, None),
+        ({"remapped_rows": RemappedRows(0, 1, True, False)}, ("devices.remapped_rows", "warn", "row remap pending")),
+        ({"remapped_rows": RemappedRows(0, 512, False, False)}, ("devices.remapped_rows", "warn", "512 rows remapped")),
+        ({"remap_banks": RemapBanks(600, 0, 0, 0, 40)}, ("devices.remap_banks", "warn", "40 banks without spare rows")),
+        ({"remap_banks": RemapBanks(639, 0, 0, 1, 0)}, ("devices.remap_banks", "info", "few spare rows left")),
+        ({"remap_banks": RemapBanks(630, 9, 1, 0, 0)}, None),
+        # A GeForce answers zeros.
+        ({"remap_banks": RemapBanks(0, 0, 0, 0, 0)}, None),
+        (
+            {"mig": Mig(True, True), "cuda_index": None, "utilization_percent": 0.0},
+            ("devices.mig_empty", "warn", "MIG mode without instances"),
+        ),
+        ({"state": "lost"}, ("devices.answers", "fail", "lost")),
+    ],
+)
+def test_one_card_of_eight(changes: dict[str, Any], found: tuple[str, str, str] | None) -> None:
+    seen = [one for one in said(card(3, **changes)) if one[1] != "skip"]
+    assert seen == ([] if found is None else [found])
+
+
+def test_a_card_that_is_chosen_is_judged_beside_the_others() -> None:
+    machine = node(card(3, nvlinks=DOWN))
+    machine = replace(
+        machine, host=Host(nvidia_pci_addresses=tuple(one.pci_address or "" for one in machine.devices[:8]))
+    )
+    found = judge(selected("cuda:3", machine), machine)
+    assert [(one.id, one.verdict) for one in found if one.verdict != "pass"] == [("links.inactive", "fail")]
+
+
+def test_instances_that_could_not_be_asked_for_are_not_missing() -> None:
+    facts = replace(node(card(3, mig=Mig(True, True))), unknown={"/devices/3/mig/instances": "no permission"})
+    assert "devices.mig_empty" not in {one.id for one in judge(facts)}
+
+
+# --- one line for what is the same ------------------------------------------------------------------------------------
+
+
+def test_cards_of_which_the_same_is_said_share_a_line() -> None:
+    facts = node(*(card(index, compute_mode="prohibited") for index in (0, 1, 2, 5)))
+    (group,) = devices_checks.grouped([one for one in judge(facts) if one.verdict == "info"])
+    assert group.devices == ("cuda:0 to cuda:2", "cuda:5")
+    assert group.message == "cuda:0 to cuda:2, cuda:5: no program may compute on it, by its compute mode"
+    assert len(group.fixes) == 4
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        ((), ()),
+        (("cuda:0", "cuda:1"), ("cuda:0", "cuda:1")),
+        (("cuda:8", "cuda:9", "cuda:10"), ("cuda:8 to cuda:10",)),
+        (("cuda:0", "NVML 1", "NVML 2", "NVML 3"), ("cuda:0", "NVML 1 to NVML 3")),
+        (("a GPU", "a GPU"), ("a GPU", "a GPU")),
+    ],
+)
+def test_names_in_short(names: tuple[str, ...], short: tuple[str, ...]) -> None:
+    assert devices_checks.in_short(names) == short

@@ -1,0 +1,477 @@
+"""What `devices` says: proven faults, doors that do not answer, and why there is no GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpucheck.devices import command as devices
+from gpucheck.devices.command import command, judge, selected
+from gpucheck.devices.options import DevicesOptions
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import inventory
+from gpucheck.machine.readings import NvmlDoor
+from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
+from gpucheck.report.facts import Device, Driver, Ecc, Facts, Host, RemappedRows, TorchBuild
+from gpucheck.report.finding import Finding
+from gpucheck.report.report import exit_code
+
+Fake = Callable[..., Path]
+
+CPU = Device(kind="cpu", id="cpu", name="a CPU")
+CARD = Device(
+    kind="cuda",
+    id="cuda:0",
+    name="H200",
+    uuid="GPU-a",
+    pci_address="0000:41:00.0",
+    cuda_index=0,
+    nvml_index=1,
+    ecc=Ecc(enabled=True, volatile_uncorrected=0),
+    remapped_rows=RemappedRows(0, 0, False, False),
+    recovery_action="none",
+)
+DRIVER = Driver(version="580.95.05", nvml_code=0, cuinit_code=0, libcuda_path="/lib/libcuda.so.1")
+HOST = Host(system="Linux", nvidia_pci_addresses=("0000:41:00.0",))
+TORCH = TorchBuild(version="2.13.0+cu130", built_for="cuda")
+HEALTHY = Facts(host=HOST, torch=TORCH, driver=DRIVER, devices=(CARD, CPU))
+
+
+def with_card(**changes: object) -> Facts:
+    return replace(HEALTHY, devices=(replace(CARD, **changes), CPU))  # type: ignore[arg-type]
+
+
+def with_driver(**changes: object) -> Facts:
+    return replace(HEALTHY, driver=replace(DRIVER, **changes))  # type: ignore[arg-type]
+
+
+def not_passed(facts: Facts) -> list[Finding]:
+    return [finding for finding in judge(facts) if finding.verdict not in ("pass", "skip")]
+
+
+def words(facts: Facts) -> list[tuple[str, str, str, str, str | None]]:
+    return [(one.id, one.verdict, one.title, one.message, one.fix) for one in not_passed(facts)]
+
+
+# --- at rest ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_card_passes_what_it_tells() -> None:
+    findings = judge(HEALTHY)
+    assert [(one.id, one.verdict) for one in findings] == [
+        ("devices.answers", "pass"),
+        ("devices.recovery_action", "pass"),
+        ("devices.remapped_rows", "pass"),
+        ("devices.ecc", "pass"),
+        ("devices.not_judged", "skip"),
+    ]
+    assert findings[1].evidence == {
+        "uuid": "GPU-a",
+        "nvml_index": 1,
+        "device": "cuda:0",
+        "recovery_action": "none",
+    }
+    assert exit_code(tuple(findings)) == 0
+
+
+def test_what_a_card_does_not_tell_is_no_finding() -> None:
+    findings = judge(with_card(ecc=None, remapped_rows=None, recovery_action=None))
+    assert [one.id for one in findings] == ["devices.answers", "devices.not_judged"]
+
+
+def test_a_link_and_a_clock_are_no_verdict_at_rest() -> None:
+    assert not_passed(with_card(sm_clock_hz=345e6, max_sm_clock_hz=1980e6, temperature_celsius=95.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("action", "title", "fix"),
+    [
+        ("gpu_reset", "reset needed", "stop what runs on it, then `sudo nvidia-smi --gpu-reset -i GPU-a`"),
+        ("node_reboot", "reboot needed", "reboot the machine"),
+        ("action 9", "recovery action 9", "look the number up in NVML's list of recovery actions"),
+    ],
+)
+def test_a_recovery_action_fails(action: str, title: str, fix: str) -> None:
+    facts = with_card(recovery_action=action)
+    assert words(facts) == [
+        ("devices.recovery_action", "fail", title, f"cuda:0: the driver asks for the recovery action {action}", fix)
+    ]
+    assert exit_code(tuple(judge(facts))) == 1
+
+
+def test_a_failed_remap_fails_and_a_pending_one_is_told() -> None:
+    (failed,) = not_passed(with_card(remapped_rows=RemappedRows(0, 3, True, True)))
+    assert (failed.id, failed.verdict, failed.title) == ("devices.remapped_rows", "fail", "row remap failed")
+    assert failed.evidence["uncorrectable"] == 3
+    (pending,) = not_passed(with_card(remapped_rows=RemappedRows(0, 1, True, False)))
+    assert (pending.verdict, pending.title) == ("warn", "row remap pending")
+    assert exit_code((pending,)) == 0
+
+
+@pytest.mark.parametrize(("count", "title"), [(1, "1 uncorrected memory error"), (2, "2 uncorrected memory errors")])
+def test_uncorrected_errors_since_the_driver_was_loaded_fail(count: int, title: str) -> None:
+    (finding,) = not_passed(with_card(ecc=Ecc(True, 5, count, 9, 9)))
+    assert (finding.id, finding.verdict, finding.title) == ("devices.ecc", "fail", title)
+
+
+def test_errors_of_the_past_and_corrected_ones_are_no_verdict() -> None:
+    assert not_passed(with_card(ecc=Ecc(True, 500, 0, 900, 9))) == []
+
+
+def test_a_lost_card_fails_and_its_address_is_found_by_elimination() -> None:
+    host = replace(HOST, nvidia_pci_addresses=("0000:41:00.0", "0000:81:00.0"))
+    lost = Device(kind="cuda", nvml_index=0, state="lost")
+    (finding,) = not_passed(replace(HEALTHY, host=host, devices=(CARD, lost, CPU)))
+    assert (finding.id, finding.verdict, finding.title) == ("devices.answers", "fail", "lost")
+    assert finding.message == (
+        "NVML 0: the driver lost the card: it fell off the bus or stopped answering; "
+        "by elimination it is at 0000:81:00.0"
+    )
+    assert finding.evidence["nvml_index"] == 0
+
+
+def test_a_card_that_needs_a_reset_fails() -> None:
+    (finding,) = not_passed(with_card(state="reset required"))
+    assert (finding.verdict, finding.title) == ("fail", "reset needed")
+
+
+def test_a_card_that_does_not_answer_warns_and_one_never_reached_is_not_judged() -> None:
+    late = "NVML did not answer within 5 s"
+    asked = replace(CARD, state=f"not answering: {late}", ecc=None, remapped_rows=None, recovery_action=None)
+    after = replace(asked, uuid="GPU-b", nvml_index=2, state="not read: NVML stopped at another device")
+    facts = with_driver(nvml_error=late)
+    findings = judge(replace(facts, devices=(asked, after, CPU)))
+    assert [(one.verdict, one.title, one.message, one.evidence["uuid"]) for one in findings] == [
+        ("warn", "not answering", f"cuda:0: {late}", "GPU-a")
+    ]
+
+
+# --- the driver's doors -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "message", "fix"),
+    [
+        (
+            9,
+            "Driver Not Loaded",
+            "Driver Not Loaded: NVIDIA's kernel module is not loaded, or NVML does not reach the loaded module",
+            "`gpucheck doctor` tells which",
+        ),
+        (
+            18,
+            "RM has detected an NVML/RM version mismatch",
+            "RM has detected an NVML/RM version mismatch: the driver's libraries and the loaded kernel module are of "
+            "different versions (580.95.05 and 575.51.03)",
+            "sudo reboot; or end all that uses the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm nvidia && "
+            "sudo modprobe nvidia",
+        ),
+        (
+            12,
+            "NVML cannot be loaded (x)",
+            "NVML cannot be loaded (x): NVIDIA's driver is not installed, or not where the loader looks",
+            "install NVIDIA's driver",
+        ),
+        (
+            999,
+            "Unknown Error",
+            "Unknown Error: a control group refuses the driver's device nodes, or NVML does not start and gives no "
+            "reason",
+            "`gpucheck doctor` tells which",
+        ),
+        (20, "Insufficient Memory", "Insufficient Memory", None),
+        (None, "nvidia-ml-py is not installed", "nvidia-ml-py is not installed", "install nvidia-ml-py"),
+        (
+            None,
+            "NVML did not answer within 5 s",
+            "NVML did not answer within 5 s",
+            "look for Xid messages in `sudo dmesg`; a driver that stays so needs a reboot",
+        ),
+    ],
+)
+def test_why_nvml_does_not_tell(code: int | None, error: str, message: str, fix: str | None) -> None:
+    facts = with_driver(
+        nvml_code=code,
+        nvml_error=error,
+        nvml_path="/usr/lib/libnvidia-ml.so.580.95.05",
+        kernel_module_version="575.51.03",
+    )
+    facts = replace(facts, devices=(replace(CARD, nvml_index=None), CPU))
+    assert words(facts) == [("devices.nvml", "warn", "NVML does not tell", message, fix)]
+    assert exit_code(tuple(judge(facts))) == 0
+    assert exit_code(tuple(judge(facts)), strict=True) == 1
+
+
+def test_a_container_older_than_the_hosts_driver_is_to_be_recreated() -> None:
+    (finding,) = not_passed(replace(with_driver(nvml_code=18, nvml_error="x"), host=replace(HOST, container="docker")))
+    assert finding.fix == "recreate the container"
+
+
+def test_a_container_without_the_drivers_libraries_is_told_how_to_get_them() -> None:
+    facts = with_driver(nvml_code=12, nvml_error="NVML cannot be loaded (x)")
+    (finding,) = not_passed(replace(facts, host=replace(HOST, container="docker")))
+    assert finding.fix == "start it with `--gpus all`, and with `utility` among NVIDIA_DRIVER_CAPABILITIES"
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "message", "fix"),
+    [
+        (
+            802,
+            "CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized",
+            "cuInit answers 802 (CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized): the GPU of this "
+            "confidential machine is not released for use, or the fabric between the GPUs is not ready",
+            "`gpucheck doctor` tells which",
+        ),
+        (
+            34,
+            "CUDA_ERROR_STUB_LIBRARY",
+            "cuInit answers 34 (CUDA_ERROR_STUB_LIBRARY): the libcuda that is found is a stub",
+            "take the stubs folder out of LD_LIBRARY_PATH",
+        ),
+        (1, "odd", "cuInit answers 1 (odd)", None),
+        (
+            None,
+            "libcuda did not answer within 5 s",
+            "libcuda did not answer within 5 s",
+            "look for Xid messages in `sudo dmesg`; a driver that stays so needs a reboot",
+        ),
+    ],
+)
+def test_why_cuda_does_not_start(code: int | None, error: str, message: str, fix: str | None) -> None:
+    facts = with_driver(cuinit_code=code, cuinit_error=error)
+    assert words(facts) == [("devices.libcuda", "warn", "CUDA does not start", message, fix)]
+
+
+def test_a_missing_libcuda_is_a_missing_driver() -> None:
+    facts = with_driver(cuinit_code=None, cuinit_error="libcuda cannot be loaded (x)", libcuda_path=None)
+    (finding,) = not_passed(facts)
+    assert finding.message == (
+        "libcuda cannot be loaded (x): NVIDIA's driver is not installed, or not where the loader looks"
+    )
+
+
+def test_a_mask_that_hides_everything_is_told_and_is_no_fault() -> None:
+    hidden = replace(CARD, id=None, cuda_index=None, state="hidden by CUDA_VISIBLE_DEVICES=-1")
+    facts = replace(
+        with_driver(cuinit_code=100, cuinit_error="CUDA_ERROR_NO_DEVICE"),
+        devices=(hidden, CPU),
+        environment={"CUDA_VISIBLE_DEVICES": "-1"},
+    )
+    assert words(facts) == [
+        (
+            "devices.hidden",
+            "info",
+            "every GPU is hidden",
+            "CUDA_VISIBLE_DEVICES=-1 shows CUDA, and so torch, none of them",
+            "unset CUDA_VISIBLE_DEVICES to use them",
+        )
+    ]
+
+
+def test_a_card_on_the_bus_that_the_driver_does_not_list_warns_outside_containers() -> None:
+    host = replace(HOST, nvidia_pci_addresses=("0000:41:00.0", "0000:81:00.0"))
+    (finding,) = not_passed(replace(HEALTHY, host=host))
+    assert (finding.id, finding.verdict) == ("devices.unlisted", "warn")
+    assert finding.title == "1 NVIDIA device on the PCI bus not listed by the driver"
+    assert finding.evidence == {"pci_addresses": ["0000:81:00.0"]}
+    assert not_passed(replace(HEALTHY, host=replace(host, container="docker"))) == []
+
+
+def test_a_torch_for_the_cpu_beside_a_gpu_is_told() -> None:
+    facts = replace(HEALTHY, torch=TorchBuild(version="2.13.0+cpu", built_for="cpu"))
+    (finding,) = not_passed(facts)
+    assert (finding.id, finding.verdict) == ("devices.torch_build", "info")
+    assert finding.message == "torch 2.13.0+cpu is built for the CPU alone"
+
+
+# --- no GPU -----------------------------------------------------------------------------------------------------------
+
+NO_DRIVER = Driver(nvml_code=12, nvml_error="NVML cannot be loaded (x)", cuinit_error="libcuda cannot be loaded (x)")
+NOTHING = Facts(
+    host=Host(system="Linux"),
+    driver=NO_DRIVER,
+    torch=TorchBuild(version="2.13.0+cpu", built_for="cpu"),
+    devices=(CPU,),
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        (
+            NOTHING,
+            "no NVIDIA device is on the PCI bus, NVIDIA's driver is not installed, "
+            "torch 2.13.0+cpu is built for the CPU alone",
+        ),
+        (
+            replace(NOTHING, torch=TorchBuild()),
+            "no NVIDIA device is on the PCI bus, NVIDIA's driver is not installed, "
+            "no torch is installed that could show another accelerator",
+        ),
+        (
+            replace(
+                NOTHING, host=Host(system="Linux", container="docker"), environment={"NVIDIA_VISIBLE_DEVICES": "void"}
+            ),
+            "NVIDIA_VISIBLE_DEVICES=void keeps GPUs outside, no NVIDIA device is on the PCI bus, "
+            "NVIDIA's driver is not installed, torch 2.13.0+cpu is built for the CPU alone",
+        ),
+        (
+            replace(NOTHING, host=Host(system="Linux", wsl=True)),
+            "Windows lends this WSL no GPU (/dev/dxg is missing), NVIDIA's driver is not installed, "
+            "torch 2.13.0+cpu is built for the CPU alone",
+        ),
+        (
+            replace(NOTHING, host=Host(system="Linux", wsl=True, nvidia_device_nodes=("/dev/dxg",))),
+            "Windows lends this WSL a GPU, but NVIDIA's Windows driver does not show in it, "
+            "NVIDIA's driver is not installed, torch 2.13.0+cpu is built for the CPU alone",
+        ),
+        (
+            Facts(host=Host(system="Darwin"), torch=TorchBuild(version="2.13.0", built_for="cpu"), devices=(CPU,)),
+            "torch 2.13.0 shows no other accelerator",
+        ),
+        (
+            replace(
+                NOTHING,
+                torch=TorchBuild(version="2.13.0+rocm", built_for="rocm"),
+                unknown={"/torch_runtime": "torch did not answer within 60 s"},
+            ),
+            "no NVIDIA device is on the PCI bus, NVIDIA's driver is not installed, torch did not answer within 60 s",
+        ),
+    ],
+)
+def test_no_gpu_is_a_plain_sentence_with_the_reason_as_far_as_it_is_known(facts: Facts, message: str) -> None:
+    findings = judge(facts)
+    assert [(one.id, one.verdict, one.title, one.message) for one in findings] == [
+        ("devices.none", "info", "no GPU found", message)
+    ]
+    assert exit_code(tuple(findings)) == 0
+
+
+def test_a_mask_without_nvml_is_the_reason() -> None:
+    facts = replace(
+        NOTHING,
+        driver=Driver(nvml_code=None, nvml_error="nvidia-ml-py is not installed", cuinit_code=100, cuinit_error="none"),
+        environment={"CUDA_VISIBLE_DEVICES": ""},
+    )
+    (finding,) = judge(facts)
+    assert finding.message.startswith("CUDA_VISIBLE_DEVICES= hides every GPU, ")
+
+
+def test_another_accelerator_is_a_gpu() -> None:
+    assert judge(replace(NOTHING, devices=(Device(kind="mps", id="mps", name="Apple GPU"), CPU))) == []
+
+
+# --- choosing ---------------------------------------------------------------------------------------------------------
+
+HIDDEN = replace(CARD, id=None, uuid="GPU-bb", cuda_index=None, nvml_index=0, state="lost")
+TWO = replace(HEALTHY, devices=(CARD, HIDDEN, CPU))
+
+
+@pytest.mark.parametrize(
+    ("requested", "uuids"),
+    [
+        ("all", ["GPU-a", "GPU-bb", None]),
+        ("auto", ["GPU-a"]),
+        ("cuda", ["GPU-a", "GPU-bb"]),
+        ("cuda:0", ["GPU-a"]),
+        ("gpu-B", ["GPU-bb"]),
+        ("cpu", [None]),
+    ],
+)
+def test_which_devices_are_listed(requested: str, uuids: list[str | None]) -> None:
+    assert [device.uuid for device in selected(requested, TWO).devices] == uuids
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(CannotLook, match="--device cuda:7 is not there; torch sees cuda:0"):
+        selected("cuda:7", TWO)
+    with pytest.raises(UsageError, match="--device 'toaster' is no device"):
+        selected("toaster", TWO)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_once_the_machine_is_read_and_judged(fake_driver: Fake) -> None:
+    fake_driver("1.recovery_action=1\nnvml.count=2\n")
+    events = Recorder()
+    command(DevicesOptions(), events)
+    started = events.events[0]
+    assert isinstance(started, Started)
+    assert [device.nvml_index for device in started.facts.devices] == [1, 0, None]
+    findings = [event.finding for event in events.events[1:] if isinstance(event, Judged)]
+    assert len(findings) == len(events.events) - 1
+    assert [(one.id, one.evidence["device"]) for one in findings if one.verdict == "fail"] == [
+        ("devices.recovery_action", "cuda:0")
+    ]
+
+
+class Enough(Exception):
+    """Ends a watch, as Ctrl-C does."""
+
+
+def test_watching_reads_again_and_says_when_a_wedged_child_was_replaced(
+    fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = fake_driver("nvml.count=1\ncuda.order=0\ntemperature=40\n")
+    monkeypatch.setattr(inventory, "NvmlDoor", lambda: NvmlDoor(2.0))
+    scripts = iter(["nvml.count=1\ncuda.order=0\ntemperature=hang\n", "nvml.count=1\ncuda.order=0\ntemperature=50\n"])
+
+    def sleep(seconds: float) -> None:
+        following = next(scripts, None)
+        if following is None:
+            raise Enough
+        script.write_text(following)
+
+    events = Recorder()
+    with pytest.raises(Enough):
+        command(DevicesOptions(watch_s=5.0), events, sleep=sleep)
+    readings = [event.facts.devices[0] for event in events.events if isinstance(event, Started)]
+    assert [device.temperature_celsius for device in readings] == [40.0, None, 50.0]
+    assert [device.id for device in readings] == ["cuda:0"] * 3
+    notices = [event.text for event in events.events if isinstance(event, Notice)]
+    assert notices == ["NVML's process was ended and is started anew for the next reading"]
+    assert [event.step for event in events.events if isinstance(event, Progress)] == ["next reading in 5 s"] * 3
+
+
+def test_what_grows_during_a_watch_is_judged(fake_driver: Fake) -> None:
+    awake = "utilization=100\nclock_reasons=0\nsm_clock=1980\npcie.width=16\npcie.generation=4\n"
+    busy = f"nvml.count=1\ncuda.order=0\n{awake}"
+    script = fake_driver(busy + "violation.thermal=1000000\n")
+    scripts = iter([busy + "pcie.replays=500\nviolation.thermal=501000000\n"])
+
+    def sleep(seconds: float) -> None:
+        following = next(scripts, None)
+        if following is None:
+            raise Enough
+        script.write_text(following)
+        time.sleep(0.6)  # a counter over no time says nothing
+
+    events = Recorder()
+    with pytest.raises(Enough):
+        command(DevicesOptions(watch_s=1.0), events, sleep=sleep)
+    severe = [event.finding for event in events.events if isinstance(event, Judged) and event.finding.verdict == "warn"]
+    assert [(one.id, one.title) for one in severe] == [
+        ("devices.violations", "clock held: thermal"),
+        ("devices.pcie_replays", "500 new PCIe replays"),
+    ]
+
+
+def test_a_watch_waits_only_what_is_left_of_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    clock = iter([100.0, 103.0])
+    monkeypatch.setattr(devices, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(clock))}))
+    monkeypatch.setattr(inventory.Inventory, "read", lambda self: HEALTHY)
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        raise Enough
+
+    with pytest.raises(Enough):
+        command(DevicesOptions(watch_s=5.0), Recorder(), sleep=sleep)
+    assert waits == [2.0]

@@ -1,0 +1,460 @@
+"""`gpucheck doctor --bundle FILE` through the command line: a hundred secrets go in and none comes out."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import stat
+import string
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import pytest
+from fake_machine import FakeMachine
+from healthy import HEALTHY
+from whole import elsewhere
+
+from gpucheck.cli.app import main
+from gpucheck.cli.bundle import plain
+from gpucheck.doctor import bundle, ladder
+from gpucheck.doctor.bundle import Held
+from gpucheck.doctor.catalogue import CONDITIONS
+from gpucheck.doctor.evidence import Evidence
+from gpucheck.machine import driver_state, host, identity, inventory, processes, stack
+from gpucheck.machine.identity import Identity
+from gpucheck.report.codec import from_json
+from gpucheck.report.events import Started
+from gpucheck.report.report import Collector, Report
+
+Fake = Callable[..., Path]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the driver is faked as Linux has it")
+
+MEMBERS = {
+    "README.txt",
+    "report.txt",
+    "report.json",
+    "evidence.json",
+    "driver-files.txt",
+    "device-nodes.txt",
+    "kernel-log.txt",
+    "processes.txt",
+    "variables.txt",
+}
+# A torch that tells all that it finds in a file and in variables as it is asked, and is built for no GPU.
+TORCH = """
+import json, os, types, warnings
+for line in json.load(open({lines!r})):
+    warnings.warn(line)
+for name in {variables!r}:
+    warnings.warn(f"{{name}} was read: {{os.environ[name]}}, and that is strange")
+version = types.SimpleNamespace(cuda=None, hip=None, xpu=None)
+__version__ = "2.11.0+cpu"
+backends = types.SimpleNamespace()
+class cuda:
+    get_arch_list = staticmethod(lambda: [])
+    is_available = staticmethod(lambda: False)
+    device_count = staticmethod(lambda: 0)
+"""
+
+
+# --- what is planted --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Planted:
+    """Secrets by where they lie, all different and made by one seed."""
+
+    shapes: dict[str, str] = field(default_factory=dict)
+    passwords: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)
+    users: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    mails: list[str] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
+    uuids: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    def all(self) -> list[str]:
+        lists = (self.passwords, self.paths, self.users, self.hosts, self.mails, self.addresses, self.uuids, self.names)
+        return [*self.shapes.values(), *self.variables.values(), *(secret for one in lists for secret in one)]
+
+
+LETTERS = string.ascii_letters + string.digits
+SHAPES = {
+    "GitHub": "ghp_{36}",
+    "GitHub, fine-grained": "github_pat_{22}_{59}",
+    "GitHub, for an app": "ghs_{36}",
+    "GitLab": "glpat-{20}",
+    "Hugging Face": "hf_{34}",
+    "OpenAI": "sk-proj-{48}",
+    "OpenAI, old": "sk-{48}",
+    "Anthropic": "sk-ant-api03-{40}",
+    "NVIDIA": "nvapi-{40}",
+    "Slack": "xoxb-{12}-{24}",
+    "npm": "npm_{36}",
+    "PyPI": "pypi-AgEIcHlwaS5vcmc{40}",
+    "Google": "AIza{35}",
+    "Stripe": "sk_live_{24}",
+    "JWT": "eyJ{20}.eyJ{30}.{43}",
+    "Replicate": "r8_{37}",
+    "Groq": "gsk_{40}",
+    "nothing": "{64}",
+    "AWS": "AKIA{aws}",
+    "a key": "-----BEGIN PRIVATE KEY-----\\n{64}\\n{20}\\n-----END PRIVATE KEY-----",
+}
+
+
+def planted(seed: int = 100) -> Planted:
+    draw = random.Random(seed)
+
+    def word(length: int, letters: str = string.ascii_lowercase) -> str:
+        return "".join(draw.choices(letters, k=length))
+
+    def token(form: str) -> str:
+        made = form.replace("{aws}", word(16, string.ascii_uppercase + "234567"))
+        for length in (12, 20, 22, 24, 30, 34, 35, 36, 37, 40, 43, 48, 59, 64):
+            while f"{{{length}}}" in made:
+                # As the makers' tokens: with digits and both cases.
+                made = made.replace(f"{{{length}}}", word(length - 6, LETTERS) + "a1B2c3", 1)
+        return made
+
+    def hexes(length: int) -> str:
+        return word(length, "0123456789abcdef")
+
+    return Planted(
+        shapes={name: token(form) for name, form in SHAPES.items()},
+        passwords=[word(9) + str(draw.randrange(100, 999)) for _ in range(10)],
+        variables={f"PLANTED_{n}": f"{word(7)}-{word(6)}" for n in range(10)},
+        paths=[f"/srv/{word(8)}/{word(7)}" for _ in range(10)],
+        users=[word(8) for _ in range(15)],
+        hosts=[f"{word(6)}{n}" for n in range(3)] + [f"{word(7)}.example" for _ in range(2)],
+        mails=[f"{word(5)}.{word(6)}@{word(7)}.example" for _ in range(8)],
+        addresses=[f"10.{draw.randrange(1, 250)}.{draw.randrange(1, 250)}.{draw.randrange(1, 250)}" for _ in range(6)]
+        + [f"2001:db8::{hexes(3)}1:{hexes(3)}2" for _ in range(2)]
+        + [f"02:{':'.join(hexes(2) for _ in range(5))}" for _ in range(2)],
+        uuids=[f"{hexes(8)}-{hexes(4)}-{hexes(4)}-{hexes(4)}-{hexes(12)}" for _ in range(4)],
+        names=[word(12, string.digits) for _ in range(2)] + [f"{word(6).title()} {word(8).title()}" for _ in range(6)],
+    )
+
+
+SECRETS = planted()
+
+
+def lines() -> list[str]:
+    """Sentences that hold the secrets that programs print."""
+    here = SECRETS
+    told = [f"the request with {secret} was refused" for secret in here.shapes.values()]
+    said = ("password={}", "secret: '{}'", '"api_key": "{}"', "--db-password {} x", "https://me:{}@example.org/x")
+    said += (
+        "MODEL_TOKEN={}",
+        "passwd {} ignored: passwd={}",
+        "Authorization: Basic {}",
+        "client_secret={}",
+        "pwd_token={}",
+    )
+    told += [form.format(secret, secret) for form, secret in zip(said, here.passwords, strict=True)]
+    told += [f"cannot write to {mail}" for mail in here.mails]
+    told += [f"no route to {address}, port 29500" for address in here.addresses]
+    told += [f"device {uuid} is gone" for uuid in here.uuids[2:]]
+    told += [f"{path}/x.so is not readable" for path in here.paths]
+    told += [f"Serial number: {serial}" for serial in here.names[:2]]
+    told += [f"started by {name}" for name in here.names[2:]]
+    return told
+
+
+class Rig:
+    """A machine on which all of that lies about, and the command run on it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, fake_driver: Fake) -> None:
+        self.folder, self.patch = folder, monkeypatch
+        users, hosts = SECRETS.users, SECRETS.hosts
+        script = "nvml.count=2\ncuda.order=0,1\npersistence=1\n0.processes=4242:50,4243:-\n1.processes=4244:7\n"
+        script += "".join(f"{n}.uuid=GPU-{uuid}\n" for n, uuid in enumerate(SECRETS.uuids[:2]))
+        fake_driver(script)
+        self.machine = FakeMachine(folder / "root").card(0x10).card(0x11).module().on_disk()
+        self.machine.nodes("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1").libraries()
+        told = lines()
+        self.machine.log(
+            f"NVRM: Xid (PCI:0000:10:00): 13, pid=77, name={users[0]}, Graphics Exception",
+            f"NVRM: loaded by {users[1]} on {hosts[0]}.{hosts[3]}, not by malice, and {users[1]}hood is no user",
+            *(f"NVRM: {line}" for line in told[::2]),
+        )
+        accounts = "".join(
+            f"{name}:x:{1000 + n}:100:{full},,,:/home/{name}:/bin/sh\n"
+            for n, (name, full) in enumerate(zip(users[:6], SECRETS.names[2:], strict=True))
+        )
+        self.machine.write(
+            {
+                "etc/passwd": f"root:x:0:0:root:/root:/bin/sh\n{accounts}",
+                "etc/hostname": f"{hosts[0]}\n",
+                "etc/hosts": f"10.0.0.1 {hosts[0]}.{hosts[3]} {hosts[0]} {hosts[1]}\n",
+                "etc/resolv.conf": f"search {hosts[4]}\n",
+                "proc/driver/nvidia/gpus/0000:10:00.0/information": f"GPU UUID: GPU-{SECRETS.uuids[0]}\n",
+                "proc/driver/nvidia/params": f'RegistryDwords: "on {hosts[1]}.{hosts[4]} at {hosts[2]}"\n',
+            }
+        )
+        for user in users[6:9]:
+            (self.machine.root / "home" / user).mkdir(parents=True)
+        self._doors()
+        site = self._torch([line for n, line in enumerate(told) if n % 2])
+        for name, value in {**SECRETS.variables, "SUDO_USER": users[9], "HOSTNAME": hosts[2]}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(SECRETS.paths))
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", f"/home/{users[10]}/mps")
+        self.python = folder / "home" / users[11] / "python"
+        self.python.parent.mkdir(parents=True)
+        self.python.write_text(f'#!/bin/sh\nPYTHONPATH="{site}" exec "{sys.executable}" -S "$@"\n')
+        self.python.chmod(0o755)
+
+    def _doors(self) -> None:
+        """The command line has no other root: the doors are given this one."""
+        for door in (inventory, stack, driver_state, identity):
+            self.patch.setattr(door, "read", elsewhere(door.read, self.machine.root))
+        users = SECRETS.users
+        # The kernel keeps 15 letters of a process's name.
+        names = {4242: f"{users[12]}_train", 4243: f"py {users[0]}", 4244: SECRETS.users[13]}
+        self.patch.setattr(processes, "_sees_the_machine", lambda root: True)
+        self.patch.setattr(host, "process_name", names.get)
+
+    def _torch(self, told: list[str]) -> Path:
+        users = SECRETS.users
+        # What a name stands in once is known for one everywhere.
+        told = [*told, f"{users[14]} owns it: /data/home/{users[14]}/x", f"also {users[13]}: /Users/{users[13]}/y"]
+        told += [f"{users[n]} and {users[n]}hood in /home/{users[n]}/z" for n in (2, 3, 4, 5, 6, 7, 8, 9, 12)]
+        package = self.folder / "site" / "torch"
+        package.mkdir(parents=True)
+        (self.folder / "lines").write_text(json.dumps(told))
+        package.joinpath("__init__.py").write_text(
+            TORCH.format(lines=str(self.folder / "lines"), variables=list(SECRETS.variables))
+        )
+        package.joinpath("version.py").write_text("__version__ = '2.11.0+cpu'\ncuda = None\nhip = None\n")
+        return package.parent
+
+    def run(self, name: str = "bundle.zip", *more: str) -> dict[str, str]:
+        """The members of the archive that the command writes."""
+        path = self.folder / name
+        arguments = ["doctor", "--python", str(self.python), "--bundle", str(path), "--quiet", *more]
+        self.patch.setattr(sys, "argv", ["gpucheck", *arguments])
+        assert main(arguments) == 1
+        return unpacked(path)
+
+
+def report_of(evidence: Evidence) -> Report:
+    collector = Collector()
+    collector(Started(evidence.facts))
+    return collector.report(version="0", command="doctor", argv=(), started="", elapsed_s=0.0)
+
+
+def unpacked(path: Path) -> dict[str, str]:
+    if path.name.endswith(".zip"):
+        with zipfile.ZipFile(path) as archive:
+            return {name: archive.read(name).decode() for name in archive.namelist()}
+    texts = {}
+    with tarfile.open(path) as archive:
+        for member in archive.getmembers():
+            file = archive.extractfile(member)
+            assert file is not None
+            texts[member.name] = file.read().decode()
+    return texts
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_driver: Fake) -> Iterator[Rig]:
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CC"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    yield Rig(tmp_path, monkeypatch, fake_driver)
+
+
+# --- none of it comes out ---------------------------------------------------------------------------------------------
+
+
+class Untouched(bundle.Redactor):
+    """Takes nothing out."""
+
+    def text(self, text: str, *, is_version: bool = False) -> str:
+        return text
+
+    def tree(self, value: Any, name: str = "") -> Any:
+        return value
+
+
+def found(files: dict[str, str]) -> set[str]:
+    """Which secrets stand in the files, as they are or as JSON writes them. A longer word that contains one is none."""
+    whole = "\n".join(files.values())
+    for user in SECRETS.users:
+        whole = whole.replace(f"{user}hood", "")
+    return {one for one in SECRETS.all() if one in whole or json.dumps(one)[1:-1] in whole}
+
+
+def test_a_hundred_secrets_go_in_and_none_comes_out(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(set(SECRETS.all())) == 100
+    files = rig.run()
+    assert set(files) == MEMBERS
+    assert found(files) == set()
+    # All of them were there to be found.
+    monkeypatch.setattr(bundle, "Redactor", Untouched)
+    assert set(SECRETS.all()) - found(rig.run()) == set()
+
+
+def test_the_archive_still_says_what_is_broken(rig: Rig) -> None:
+    files = rig.run("bundle.tar.gz")
+    assert set(files) == MEMBERS
+    document = json.loads(files["report.json"])
+    assert document["results"]["doctor"]["first"] == "torch.cpu_build"
+    assert files["report.txt"].startswith("✗ this torch is built for the CPU and cannot use the GPU")
+    assert "\x1b" not in files["report.txt"]
+    # Others can judge anew what was read.
+    evidence = from_json(Evidence, json.loads(files["evidence.json"]))
+    diagnosis = ladder.diagnose(evidence, CONDITIONS)
+    assert diagnosis.first is not None and diagnosis.first.condition.id == "torch.cpu_build"
+    assert "log.xid" in {one.condition.id for one in diagnosis.aside}
+    # Rows still match: a card goes by one name everywhere.
+    assert [device["uuid"] for device in document["facts"]["devices"]] == ["GPU-1", "GPU-2", None]
+    assert "GPU UUID: GPU-1\n" in files["driver-files.txt"]
+    assert "==> /proc/driver/nvidia/version <==\nNVRM version: NVIDIA UNIX Open" in files["driver-files.txt"]
+    assert files["device-nodes.txt"].splitlines()[0].endswith(" /dev/nvidia-uvm")
+    assert "Xid (PCI:0000:10:00): 13, pid=77" in files["kernel-log.txt"]
+    assert files["processes.txt"].splitlines()[1].startswith("cuda:0: PID 4243 compute py <user-")
+    assert "/mps\n" in files["variables.txt"] and "PYTHONPATH is set\n" in files["variables.txt"]
+
+
+def test_words_that_merely_contain_a_name_stay(rig: Rig) -> None:
+    log = rig.run()["kernel-log.txt"]
+    assert f"not by malice, and {SECRETS.users[1]}hood is no user" in log
+    assert "loaded by <user-" in log and "> on <host-" in log
+
+
+def test_what_was_taken_out_is_told(rig: Rig) -> None:
+    readme = rig.run()["README.txt"]
+    assert "look through these files before you send them" in readme
+    for name in MEMBERS - {"README.txt"}:
+        assert f"  {name} " in readme
+    assert "  UUIDs of GPUs: 2 in " in readme
+    assert "  mail addresses: 8 in " in readme
+    assert "  values of variables that are not on the list: " in readme
+
+
+def test_the_document_in_it_is_one(rig: Rig) -> None:
+    import jsonschema
+
+    from gpucheck.report.schema import schema
+
+    jsonschema.Draft202012Validator(schema()).validate(json.loads(rig.run()["report.json"]))
+
+
+def test_a_machine_named_after_its_gpu_keeps_the_gpus_name() -> None:
+    held = Held(HEALTHY, identity=Identity(users=("nvidia",), hosts=("h200", "h200.corp.example")))
+    files = bundle.members(report_of(HEALTHY), held, plain)
+    assert json.loads(files["report.json"])["facts"]["devices"][0]["name"] == "NVIDIA H200"
+
+
+def test_a_log_that_one_error_fills_is_told_from_both_ends() -> None:
+    log = tuple(f"[{n}.000000] NVRM: line {n}" for n in range(5000))
+    evidence = replace(HEALTHY, stack=replace(HEALTHY.stack, log=log))
+    lines = bundle.members(report_of(evidence), Held(evidence), plain)["kernel-log.txt"].splitlines()
+    assert lines[:500] == list(log[:500]) and lines[-1500:] == list(log[-1500:])
+    assert lines[500:-1500] == ["[3000 lines left out here]"]
+
+
+def test_what_was_cut_off_before_anything_was_read_says_so() -> None:
+    report = Collector().report(version="0", command="doctor", argv=(), started="", elapsed_s=0.0, complete=False)
+    files = bundle.members(report, Held(), plain)
+    assert set(files) == MEMBERS
+    assert (files["evidence.json"], files["variables.txt"]) == ("null\n", "not read\n")
+    assert files["kernel-log.txt"] == "not readable: it was not read\n"
+    assert "not complete: the command was cut off" in files["report.txt"]
+    assert "Replaced, always by the same placeholder for the same thing:\n  nothing\n" in files["README.txt"]
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_its_owners_and_replaces_an_old_one(rig: Rig) -> None:
+    path = rig.folder / "bundle.zip"
+    path.write_text("old")
+    path.chmod(0o644)
+    rig.run()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [one.name for one in rig.folder.iterdir() if "bundle" in one.name] == ["bundle.zip"]
+
+
+def test_nobody_is_named_by_the_archive_itself(rig: Rig) -> None:
+    rig.run("bundle.tar.gz")
+    with tarfile.open(rig.folder / "bundle.tar.gz") as archive:
+        assert {(one.uid, one.gid, one.uname, one.gname) for one in archive.getmembers()} == {(0, 0, "", "")}
+    assert b"bundle" not in (rig.folder / "bundle.tar.gz").read_bytes()[:64]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bundle.rar", "--bundle 'bundle.rar' has no known format; end it in .zip, .tar.gz"),
+        ("bundle", "--bundle 'bundle' has no known format; end it in .zip, .tar.gz"),
+        (".zip", "--bundle '.zip' has no known format; end it in .zip, .tar.gz"),
+        ("no/folder/x.zip", "--bundle 'no/folder/x.zip' cannot be written; No such file or directory"),
+        ("folder.zip", "--bundle 'folder.zip' is a folder; name a file"),
+    ],
+)
+def test_a_file_that_cannot_be_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.zip").mkdir()
+    assert main(["doctor", "--bundle", name]) == 2
+    assert words in capsys.readouterr().err
+    assert main(["doctor", "--python", "/no/such/python", "--bundle", "x.zip"]) == 2
+    assert [one.name for one in tmp_path.iterdir()] == ["folder.zip"]
+
+
+def test_a_full_disk_costs_neither_the_diagnosis_nor_the_old_file(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = rig.folder / "bundle.zip"
+    path.write_text("old")
+
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    # A failed check stays one.
+    assert main(["doctor", "--python", str(rig.python), "--bundle", str(path)]) == 1
+    assert main(["doctor", "--python", str(rig.python), "--skip", "torch.", "--bundle", str(path)]) == 3
+    told = capsys.readouterr()
+    assert told.out.startswith("✗ this torch is built for the CPU")
+    assert f"gpucheck: --bundle '{path}' could not be written; No space left on device; make room" in told.err
+    assert path.read_text() == "old"
+    assert [one.name for one in rig.folder.iterdir() if "bundle" in one.name] == ["bundle.zip"]
+
+
+def test_the_user_is_told_to_look_through_it(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    path = rig.folder / "bundle.zip"
+    assert main(["doctor", "--python", str(rig.python), "--bundle", str(path), "--json"]) == 1
+    told = capsys.readouterr()
+    assert json.loads(told.out)["notices"] == [
+        f"{path} is for a bug report: names, addresses and secrets are replaced as far as they can be told; "
+        "look through it before you send it"
+    ]
+    assert f"gpucheck: {path} is for a bug report" in told.err
+
+
+def test_a_driver_that_hangs_as_its_file_is_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = FakeMachine(tmp_path / "root").module()
+    place = machine.root / "proc/driver/nvidia/gpus/0000:10:00.0/information"
+    place.parent.mkdir(parents=True)
+    os.mkfifo(place)
+    monkeypatch.setattr(driver_state, "TIMEOUT_S", 1.0)
+    state = driver_state.read(machine.root)
+    assert state.refused == {"/proc/driver/nvidia/gpus/0000:10:00.0/information": "could not be read within 1 s"}
+    assert state.files["/proc/driver/nvidia/version"].startswith("NVRM version:")

@@ -1,0 +1,419 @@
+"""`gpucheck doctor` from the doors to its findings: fakes of both libraries, a torch of a few lines, an interpreter."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from fake_machine import FakeMachine
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
+
+from gpucheck.cli.app import main
+from gpucheck.doctor import command as doctor
+from gpucheck.doctor.catalogue import CONDITIONS
+from gpucheck.doctor.options import DoctorOptions
+from gpucheck.errors import UsageError
+from gpucheck.machine import readings
+from gpucheck.machine.required import Usable
+from gpucheck.machine.torch_probe import TorchProbe
+from gpucheck.report.events import Judged, Progress, Recorder, Started
+from gpucheck.report.results.doctor import RungStanding
+
+__all__ = ["root"]
+Fake = Callable[..., Path]
+
+
+# --- whole machines ---------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_machine(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path))))
+    assert worst(report) == []
+    assert ("doctor.healthy", "pass") in told(report)
+    assert report.summary.exit == 0 and report.summary.verdict == "pass"
+    answer = report.results["doctor"]
+    assert (answer.first, answer.broken, answer.torch_works) == (None, None, True)
+    assert answer.rungs[-1] == RungStanding("run", "held", "a kernel and a product are right on cuda:0, cuda:1")
+
+
+def test_a_machine_without_a_gpu_is_no_fault_unless_one_is_required(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(nvml=False, cuda=False)
+    python = interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))
+    bare = FakeMachine(tmp_path / "bare").root
+    report = diagnosed(DoctorOptions(python=python, root=bare))
+    assert told(report) == [("torch.cpu_build", "info"), ("doctor.no_gpu", "info")]
+    assert report.summary.exit == 0
+    required = diagnosed(DoctorOptions(python=python, require="cuda", root=bare))
+    assert told(required)[0] == ("device.required", "fail")
+    assert required.summary.exit == 1
+    assert required.findings[0].fix is None  # nothing is broken that could be mended
+
+
+def test_what_is_required_and_missing_is_sent_to_what_is_broken_here(
+    fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_driver(TWO_GPUS)
+    python = interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))
+    assert main(["doctor", "--python", python, "--require", "cuda"]) == 1
+    printed = capsys.readouterr().out
+    assert "→ mend torch.cpu_build first" in printed and "gpucheck doctor" not in printed
+
+
+def test_no_sentence_of_the_doctor_sends_its_reader_to_the_doctor() -> None:
+    told = {one.id: f"{one.title} {one.meaning} {one.settle} {one.fix}" for one in CONDITIONS}
+    assert [name for name, text in told.items() if "gpucheck doctor" in text] == []
+
+
+def test_what_is_required_is_judged_by_the_torch_that_was_asked(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path)), require="cuda"))
+    assert told(report)[0] == ("device.required", "pass") and report.summary.exit == 0
+
+
+@pytest.mark.parametrize(
+    ("torch", "first"),
+    [
+        ({"cuda": None, "count": 0, "architectures": ()}, "torch.cpu_build"),
+        ({"cuda": "14.0", "count": 0}, "torch.driver_too_old"),
+        ({"count": 0}, "torch.sees_none"),
+        ({"architectures": ("sm_50",), "kernel": "1 / 0"}, "architecture.missing"),
+        ({"kernel": "1 / 0"}, "run.kernel_failed"),
+        ({"kernel": "__import__('os').abort()"}, "run.crashed"),
+        ({"top": "import os; os.abort()"}, "torch.crashed"),
+        ({"top": "raise ImportError('libcublas.so.12: undefined symbol: x')"}, "torch.undefined_symbol"),
+        ({"top": "raise ImportError('broken')"}, "torch.import_broken"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_fault_of_torchs_is_the_first_broken_rung_alone(
+    fake_driver: Fake, tmp_path: Path, torch: dict[str, object], first: str
+) -> None:
+    fake_driver(TWO_GPUS)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, **torch))))  # type: ignore[arg-type]
+    assert report.results["doctor"].first == first
+    assert worst(report) == [(first, "fail")]
+    assert report.results["doctor"].consequences == ()
+    assert report.summary.exit == 1
+
+
+def test_an_interpreter_without_torch(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path)))
+    assert worst(report) == [("torch.missing", "fail")]
+    assert report.facts.torch is not None and report.facts.torch.version is None
+
+
+def test_a_missing_torch_is_a_fault_without_a_gpu_too(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(nvml=False, cuda=False)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path), root=FakeMachine(tmp_path / "bare").root))
+    assert worst(report) == [("torch.missing", "fail")] and report.summary.exit == 1
+
+
+def test_a_stray_file_in_the_folder(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    Path("timeit.py").write_text("raise SystemExit('stray')")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, top="import timeit"))))
+    assert worst(report) == [("torch.shadowed", "fail")]
+    assert report.findings[0].fix == "rename timeit.py, or work in another folder"
+
+
+def test_a_torch_that_hangs_as_it_is_imported(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    site = torch_of(tmp_path, top="import time; time.sleep(600)")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), timeout_s=5.0))
+    assert worst(report) == [("torch.hung", "fail")]
+    assert report.findings[0].message == "importing torch did not end within 5.00 s (--timeout gives it longer)"
+    assert report.findings[0].evidence["limit_s"] == 5.0
+
+
+def test_a_missing_part_of_cudnn_is_told_of_a_torch_that_works(fake_driver: Fake, tmp_path: Path) -> None:
+    """No kernel of the doctor's convolves: what a training's first convolution would meet is read from the files."""
+    fake_driver(TWO_GPUS)
+    site = torch_of(tmp_path)
+    record = site / "nvidia_cudnn_cu12-9.10.2.21.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cudnn-cu12\nVersion: 9.10.2.21\n")
+    (record / "RECORD").write_text("nvidia/cudnn/lib/libcudnn_cnn.so.9,sha256=x,1\n")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), skip=("load.",)))
+    assert worst(report) == [("torch.missing_libraries", "fail")] and report.summary.exit == 1
+    (found,) = [one for one in report.findings if one.id == "torch.missing_libraries"]
+    assert found.message == "gone: libcudnn_cnn.so.9, of nvidia-cudnn-cu12==9.10.2.21"
+    assert (found.fix or "").endswith(" --no-deps nvidia-cudnn-cu12==9.10.2.21")
+
+
+STARTS_CUDA = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
+
+
+@pytest.mark.parametrize("where", ["cuda.init", "libcuda"], ids=["as CUDA starts", "before that"])
+def test_a_driver_that_hangs_is_told_without_waiting_for_torch(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """torch starts the same driver: its own two minutes are not awaited, and what is known says so."""
+    fake_driver(f"{TWO_GPUS}{where}=hang\n")
+    monkeypatch.setattr(readings, "ANSWER_S", 1.0)
+    monkeypatch.setattr(doctor, "TORCH_GRACE_S", 0.5)
+    call = STARTS_CUDA if where == "cuda.init" else STARTS_CUDA.replace("cuInit(0)", "cuDriverGetVersion(b'1234')")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, top=call)), require="cuda"))
+    answer = report.results["doctor"]
+    assert (answer.first, answer.consequences) == ("driver.hung", ())
+    said = {one.id: one for one in report.findings}
+    why = said["driver.hung"].evidence["torch_not_awaited"]
+    assert why.startswith("libcuda did not answer within ") and why.endswith(" s, and torch waits for it too")
+    states = {one.rung: (one.state, one.shown_by) for one in answer.rungs}
+    assert states["torch"] == ("unreached", f"not looked at: {why}")
+    assert states["run"] == ("unreached", "not looked at: cuinit is broken")
+    assert said["device.required"].verdict == "fail" and "torch.hung" not in said
+
+
+def test_an_interrupt_reaches_a_doctor_whose_driver_hangs(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither libcuda's time nor torch's is awaited then, and no child stays."""
+    fake_driver(f"{TWO_GPUS}cuda.init=hang\n")
+    monkeypatch.setattr(readings, "ANSWER_S", 60.0)
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    threading.Timer(2.0, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, top=STARTS_CUDA))))
+    assert [one.cmdline() for one in psutil.Process().children(recursive=True)] == []
+
+
+def test_a_driver_that_hangs_at_one_card_may_let_torch_use_another(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver(f"{TWO_GPUS}1.cuda.get=hang\n")
+    monkeypatch.setattr(readings, "ANSWER_S", 1.0)
+    monkeypatch.setattr(doctor, "TORCH_GRACE_S", 0.0)
+    site = torch_of(tmp_path, count=1, top="import time; time.sleep(3)")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), skip=("load.",)))
+    assert report.results["doctor"].torch_works is True
+    # Where torch cannot, it is the driver.
+    broken = torch_of(tmp_path / "broken", count=0)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, broken), skip=("load.",)))
+    assert worst(report)[0] == ("driver.hung", "fail")
+    assert report.findings[0].message.startswith("cuInit answered; then libcuda did not answer within ")
+
+
+def test_a_time_limit_of_the_command_line(
+    fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_driver(TWO_GPUS)
+    python = interpreter(tmp_path, torch_of(tmp_path, top="import time; time.sleep(600)"))
+    assert main(["doctor", "--python", python, "--timeout", "4s"]) == 1
+    assert "importing torch did not end within 4.00 s" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_torch_that_prints_is_no_trouble(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, top="print('{\"stage\": 1}')"))))
+    assert worst(report) == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [
+        ("", ("mask.hides_all", "fail")),
+        ("-1", ("mask.hides_all", "fail")),
+        ("cuda:0", ("mask.hides_all", "fail")),
+        ("0,5,1", ("mask.shows_fewer", "warn")),
+    ],
+)
+def test_a_mask(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask: str, found: tuple[str, str]
+) -> None:
+    # The fake reads words as atoi does; the driver does not show a GPU for one without a number.
+    fake_driver(TWO_GPUS + ("cuda.init=!100\n" if mask == "cuda:0" else ""))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+    shown = 1 if found[1] == "warn" else 0
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, count=shown))))
+    assert worst(report) == [found]
+    assert report.results["doctor"].first == (found[0] if found[1] == "fail" else None)
+
+
+def test_a_lower_rung_is_named_and_torch_is_its_consequence(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS + "cuda.init=!34\n")
+    report = diagnosed(
+        DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=())))
+    )
+    assert worst(report) == [("library.stub", "fail")]
+    assert report.results["doctor"].consequences == ("torch.cpu_build",)
+
+
+@pytest.mark.parametrize(
+    ("script", "variables", "found"),
+    [
+        ("1.ecc.volatile_uncorrected=2\n", {}, ("devices.ecc", "fail")),
+        ("1.remap.failed=1\n", {}, ("devices.remapped_rows", "fail")),
+        ("0.recovery_action=1\n", {}, ("devices.recovery_action", "fail")),
+        ("0.clock_reasons=0x40\n", {}, ("devices.slowed_down", "warn")),
+        ("memory.total=99999999999\n1.memory.used=5000000000\n", {}, ("devices.foreign_memory", "warn")),
+        ("cuda.order=1,0\n", {}, ("devices.order", "warn")),
+        ("persistence=0\n", {}, ("devices.persistence", "info")),
+        ("", {"CUDA_LAUNCH_BLOCKING": "1"}, ("environment.launch_blocking", "warn")),
+        ("", {"CUDA_INJECTION64_PATH": "/x"}, ("environment.left_over", "warn")),
+    ],
+)
+def test_what_stands_on_its_own_is_told_beside_a_torch_that_works(
+    fake_driver: Fake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    variables: dict[str, str],
+    found: tuple[str, str],
+) -> None:
+    # The first line of a key counts.
+    fake_driver(script + TWO_GPUS)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path)), skip=("load.",)))
+    assert found in told(report)
+    assert worst(report) == ([] if found[1] == "info" else [found])
+    assert ("doctor.healthy", "pass") in told(report)
+    assert report.summary.exit == (1 if found[1] == "fail" else 0)
+
+
+def test_a_torch_that_asks_nvml_is_contradicted_by_a_cuda_that_does_not_start(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver(TWO_GPUS + "cuda.init=!3\n")
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    site = torch_of(tmp_path, kernel="exec('raise RuntimeError(3)')")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site)))
+    assert report.results["doctor"].broken == "cuinit"
+    assert worst(report)[1:] == [("devices.nvml_check", "warn")]
+    assert report.results["doctor"].consequences == ("run.kernel_failed",)
+
+
+def test_a_torch_that_counts_more_than_cuda_shows(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver("nvml.count=2\ncuda.order=0,1\n")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, count=3, kernel="1 / 0"))))
+    assert worst(report) == [("devices.count", "fail")]
+
+
+def test_one_mig_instance_of_two(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver("nvml.count=2\nmig=1\nmig.used=3\ncuda.order=100\n")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, count=1))))
+    assert ("devices.one_instance", "info") in told(report)
+    assert worst(report) == []
+
+
+def test_xid_errors_and_a_card_that_the_driver_does_not_list(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    machine = FakeMachine(tmp_path / "other").card(0x10).card(0x11).card(0x12).module().on_disk()
+    machine.nodes("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1").libraries()
+    machine.log("NVRM: Xid (PCI:0000:11:00): 119, pid=77, Timeout")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path)), root=machine.root))
+    assert worst(report) == [("devices.unlisted", "warn"), ("log.xid", "warn")]
+    machine.log("NVRM: GPU 0000:12:00.0: GPU has fallen off the bus.", "NVRM: GPU at PCI:0000:11:00: GPU-1")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path / "b")), root=machine.root))
+    assert ("devices.unlisted", "fail") in worst(report) and report.summary.exit == 1
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
+
+
+def test_conditions_are_chosen_by_prefix(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    python = interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))
+    report = diagnosed(DoctorOptions(python=python, skip=("torch.",)))
+    assert worst(report) == [("doctor.unknown", "inconclusive")]
+    assert report.findings[-1].message == "no selected condition matches, or evidence was unreadable"
+    only = diagnosed(DoctorOptions(python=python, only=("torch.cpu",)))
+    assert worst(only) == [("torch.cpu_build", "fail")] and only.results["doctor"].asked == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (DoctorOptions(only=("torch_",)), "--only 'torch_' fits no condition; did you mean "),
+        (DoctorOptions(only=("torch.",), skip=("torch",)), "nothing would be looked for"),
+        (
+            DoctorOptions(python="/no/such/python"),
+            "--python /no/such/python cannot be started; No such file or directory",
+        ),
+        (DoctorOptions(python="/bin/false"), "--python /bin/false does not run the probe; exit status 1"),
+        (DoctorOptions(python="/"), "--python / cannot be started; Permission denied"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence(fake_driver: Fake, options: DoctorOptions, words: str) -> None:
+    fake_driver(nvml=False, cuda=False)
+    with pytest.raises(UsageError) as raised:
+        diagnosed(options)
+    assert words in str(raised.value)
+
+
+def test_progress_comes_first_then_facts_then_findings(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(nvml=False, cuda=False)
+    recorder = Recorder()
+    doctor.command(DoctorOptions(python=interpreter(tmp_path)), recorder)
+    kinds = [type(event).__name__ for event in recorder.events]
+    assert kinds[:3] == ["Progress", "Started", "Answered"] and set(kinds[3:]) == {"Judged"}
+    assert isinstance(recorder.events[0], Progress) and isinstance(recorder.events[1], Started)
+    assert isinstance(recorder.events[-1], Judged)
+
+
+@pytest.mark.parametrize(
+    ("probe", "usable"),
+    [
+        (None, Usable(None, 0)),
+        (TorchProbe(), Usable(None, 0)),
+        (TorchProbe(available=True, count=2, cuda="13.0"), Usable("cuda", 2)),
+        (TorchProbe(available=True, count=2, hip="7.0"), Usable("cuda", 2, True)),
+        (TorchProbe(available=False, count=2), Usable(None, 0)),
+        (TorchProbe(available=False, count=0, other="mps", other_count=1), Usable("mps", 1)),
+    ],
+)
+def test_what_torch_can_use(probe: TorchProbe | None, usable: Usable) -> None:
+    assert doctor.usable(probe) == usable
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_value_of_a_variable_that_is_not_on_the_list_is_told(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver(TWO_GPUS + "cuda.init=!999\n")
+    names = ("CUDA_INJECTION64_PATH", "CUDA_COREDUMP_FILE", "VIRTUAL_ENV", "HF_TOKEN", "CUDA_PROFILE", "CC", "SECRET")
+    for name in names:
+        monkeypatch.setenv(name, f"hidden-value-of-{name.lower()}")
+    from gpucheck.report.codec import to_json
+
+    for options in (DoctorOptions(), DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path)))):
+        document = json.dumps(to_json(diagnosed(options)))
+        assert "hidden-value" not in document
+        assert "CUDA_INJECTION64_PATH" in document
+
+
+# --- through the command line -----------------------------------------------------------------------------------------
+
+
+def test_through_the_command_line(fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_driver(TWO_GPUS)
+    python = interpreter(tmp_path, torch_of(tmp_path, count=0, cuda=None, architectures=()))
+    assert main(["doctor", "--python", python, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["findings"][0]["id"] == "torch.cpu_build"
+    assert document["findings"][0]["fix"].startswith(
+        # The interpreter of the tests has no site-packages, and so no pip.
+        f"uv pip install --python {sys.executable} --reinstall torch==2.11.0 --index-url "
+    )
+    assert document["results"]["doctor"]["broken"] == "torch"
+    assert main(["doctor", "--python", python, "--skip", "torch."]) == 4
+    assert "? no cause found, and torch was not seen to use the GPU" in capsys.readouterr().out
+    assert main(["doctor", "--python", "/no/such/python"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "gpucheck: --python /no/such/python cannot be started; No such file or directory; "
+        "give the path of a Python interpreter\n"
+    )

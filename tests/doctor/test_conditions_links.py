@@ -1,0 +1,178 @@
+"""The links between GPUs, what a card retired, and what could not be read of it: judged by evidence made by hand."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from healthy import CARDS, HEALTHY, card, with_cards, with_driver, with_stack, with_torch, with_unknown, without_gpu
+
+from gpucheck.doctor import conditions_environment, conditions_links
+from gpucheck.doctor.condition import Condition, Seen
+from gpucheck.doctor.evidence import Evidence
+from gpucheck.machine.torch_probe import KernelRun
+from gpucheck.report.facts import Fabric, NvLink, RetiredPages
+
+CONDITIONS: dict[str, Condition] = {
+    one.id: one for file in (conditions_links, conditions_environment) for one in file.CONDITIONS
+}
+QUIET = {"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0}
+UP, DOWN = NvLink(0, True, QUIET), NvLink(1, False)
+
+
+def judged(condition: str, evidence: Evidence) -> Seen | None:
+    return CONDITIONS[condition].judge(evidence)
+
+
+def told(condition: str, evidence: Evidence) -> tuple[str, str] | None:
+    """The verdict and the message."""
+    seen = judged(condition, evidence)
+    return None if seen is None else (seen.verdict or CONDITIONS[condition].verdict, seen.message)
+
+
+@pytest.mark.parametrize("condition", [one.id for one in conditions_links.CONDITIONS])
+def test_it_is_not_seen_on_a_healthy_machine_nor_where_nothing_is_known(condition: str) -> None:
+    well = [card(index, nvlinks=(UP, replace(UP, link=1)), fabric=Fabric("completed")) for index in (0, 1)]
+    alone = with_cards(card(0, nvlinks=(DOWN, replace(DOWN, link=1))))
+    for evidence in (HEALTHY, Evidence(), without_gpu(), with_cards(*well), alone, with_cards(card(0, nvlinks=()))):
+        assert judged(condition, evidence) is None
+
+
+# --- the fabric -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fabric", "words"),
+    [
+        (Fabric("in progress"), "cuda:1: its registration with the fabric is in progress"),
+        (
+            Fabric("completed", "NVML answers: unknown error"),
+            "cuda:1: its registration with the fabric ended with an error (NVML answers: unknown error)",
+        ),
+        (Fabric("completed", None, ("route_unhealthy",)), "cuda:1: route unhealthy"),
+    ],
+)
+def test_a_gpu_that_is_not_well_in_its_fabric(fabric: Fabric, words: str) -> None:
+    cards = (card(0, fabric=Fabric("completed")), card(1, fabric=fabric))
+    assert told("links.fabric", with_cards(*cards)) == ("warn", words)
+
+
+def test_one_gpu_that_works_can_do_without_the_fabric() -> None:
+    evidence = with_cards(card(0, fabric=Fabric("not started")))
+    assert told("links.fabric", evidence) == ("info", "cuda:0: its registration with the fabric is not started")
+    failed = with_cards(card(0, fabric=Fabric("completed", "NVML answers: unknown error")))
+    assert (told("links.fabric", failed) or ("",))[0] == "warn"
+
+
+def test_where_cuda_does_not_start_for_it_the_fabric_is_a_remark() -> None:
+    waiting = [replace(one, cuda_index=None, fabric=Fabric("not started")) for one in CARDS]
+    seen = judged("links.fabric", with_driver(with_cards(*waiting), cuinit_code=802))
+    assert seen is not None and seen.verdict == "info"
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def test_links_that_no_card_of_the_name_has_active_are_a_remark() -> None:
+    evidence = with_cards(card(0, nvlinks=(UP, DOWN)), card(1, nvlinks=(UP, DOWN)))
+    assert told("links.inactive", evidence) == ("info", "cuda:0, cuda:1: 1 active; inactive: 1")
+
+
+def test_a_link_that_a_card_of_the_same_name_has_active_was_lost() -> None:
+    whole = card(0, nvlinks=(UP, replace(UP, link=1)))
+    evidence = with_cards(whole, card(1, nvlinks=(UP, DOWN)))
+    words = "cuda:1: 1 active, where a card of the same name has 2; inactive: 1"
+    assert told("links.inactive", evidence) == ("warn", words)
+    other = with_cards(whole, card(1, name="another card", nvlinks=(UP, DOWN)))
+    assert (told("links.inactive", other) or ("",))[0] == "info"
+
+
+def test_a_link_whose_state_is_not_told_is_not_down() -> None:
+    assert judged("links.inactive", with_cards(card(0, nvlinks=(UP, NvLink(1))))) is None
+
+
+@pytest.mark.parametrize(
+    ("errors", "verdict"),
+    [
+        ({"crc_flit": 7}, "info"),
+        ({"crc_flit": 7, "crc_data": 1}, "info"),
+        ({"replay": 1}, "warn"),
+        ({"crc_flit": 7, "recovery": 1}, "warn"),
+        ({"recovery_failed": 1}, "warn"),
+    ],
+)
+def test_errors_of_a_link(errors: dict[str, int], verdict: str) -> None:
+    evidence = with_cards(card(0, nvlinks=(UP, NvLink(3, True, {**QUIET, **errors}))))
+    counted = ", ".join(f"{count} {name}" for name, count in sorted(errors.items()))
+    assert told("links.errors", evidence) == (verdict, f"cuda:0: {counted} on link 3")
+
+
+# --- retired pages ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pages", "verdict"),
+    [
+        (RetiredPages(0, 0, False), None),
+        (RetiredPages(62, 0, False), None),
+        (RetiredPages(62, 1, False), "fail"),
+        (RetiredPages(63, None, None), "fail"),
+        (RetiredPages(0, 15, False), None),
+        (RetiredPages(0, 16, False), "warn"),
+        (RetiredPages(0, 0, True), "warn"),
+        (RetiredPages(None, None, True), None),
+    ],
+)
+def test_retired_pages(pages: RetiredPages, verdict: str | None) -> None:
+    found = told("devices.retired_pages", with_cards(card(0, retired_pages=pages)))
+    assert (found and found[0]) == verdict
+
+
+# --- what could not be read -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pointer", "reason", "unread"),
+    [
+        ("/devices/0/ecc/volatile_uncorrected", "NVML answers: unknown error", True),
+        ("/devices/0/nvlinks/3/active", "NVML's answer makes no sense: 3", True),
+        ("/devices/0/clock_reasons", "no permission", True),
+        ("/devices/0/processes", "NVML's list of processes is garbled", True),
+        # As in a container that was given one instance of a card.
+        ("/devices/0/processes", "no permission", False),
+        ("/devices/0/memory_total_bytes", "no permission", False),
+        ("/devices/0/memory_used_bytes", "no permission", False),
+        ("/devices/0/memory_used_bytes", "NVML answers: unknown error", True),
+        ("/devices/0/processes/0/name", "this system does not see a process with this PID", False),
+        ("/devices/0/ecc", "not supported by this device or driver", False),
+        ("/devices/0/fabric", "this nvidia-ml-py has no nvmlDeviceGetGpuFabricInfoV", False),
+        ("/devices/0/recovery_action", "the driver's NVML has no such function", False),
+        ("/devices/0/nvlinks", "not asked for", False),
+        ("/devices/0/power_w", "NVML answers: unknown error", False),
+        ("/devices/2/ecc", "NVML answers: unknown error", False),
+    ],
+)
+def test_what_a_card_has_and_did_not_tell_is_not_healthy(pointer: str, reason: str, unread: bool) -> None:
+    found = told("devices.unread", with_unknown(pointer, reason))
+    name = pointer.removeprefix("/devices/0/")
+    assert found == (("inconclusive", f"cuda:0: {name} ({reason})") if unread else None)
+
+
+def test_a_card_that_is_lost_is_told_once() -> None:
+    lost = with_cards(card(0, state="lost"), card(1))
+    assert judged("devices.unread", with_unknown("/devices/0/ecc", "the device is lost", lost)) is None
+
+
+def test_an_nvml_that_does_not_start_beside_a_torch_that_works_leaves_health_unknown() -> None:
+    silent = [replace(one, nvml_index=None) for one in CARDS]
+    evidence = with_driver(with_cards(*silent), nvml_code=18, nvml_error="Driver/library version mismatch")
+    words = "NVML tells nothing of cuda:0, cuda:1: Driver/library version mismatch"
+    assert told("devices.unread", evidence) == ("inconclusive", words)
+    # On a Jetson there is no NVML, and where torch does not work the rung that is broken is told.
+    assert judged("devices.unread", with_stack(evidence, jetson=True)) is None
+    assert judged("devices.unread", with_torch(evidence, kernels=(KernelRun("cuda:0", "x"),))) is None

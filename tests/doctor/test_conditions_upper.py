@@ -1,0 +1,756 @@
+"""The conditions of the upper rungs and those beside the ladder: seen where they hold, and neither on a healthy machine
+nor where nothing is known."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from healthy import (
+    CARDS,
+    GIB,
+    HEALTHY,
+    busy,
+    card,
+    ended_at,
+    with_cards,
+    with_driver,
+    with_host,
+    with_stack,
+    with_torch,
+    with_unknown,
+    with_variables,
+    without_gpu,
+)
+
+from gpucheck.doctor import (
+    conditions_architecture,
+    conditions_environment,
+    conditions_log,
+    conditions_masks,
+    conditions_packages,
+    conditions_runtime,
+    conditions_torch,
+    conditions_work,
+)
+from gpucheck.doctor.condition import Condition, Seen
+from gpucheck.doctor.evidence import Evidence
+from gpucheck.machine.torch_probe import KernelRun
+from gpucheck.report.facts import (
+    ClockReasons,
+    Ecc,
+    Link,
+    Mig,
+    Process,
+    RemapBanks,
+    RemappedRows,
+    RetiredPages,
+    SramEcc,
+    TorchBuild,
+)
+from gpucheck.xid import BY_NUMBER
+
+FILES = (
+    conditions_masks,
+    conditions_torch,
+    conditions_packages,
+    conditions_runtime,
+    conditions_architecture,
+    conditions_environment,
+    conditions_work,
+    conditions_log,
+)
+CONDITIONS: dict[str, Condition] = {one.id: one for file in FILES for one in file.CONDITIONS}
+
+HIDDEN = tuple(replace(one, id=None, cuda_index=None) for one in CARDS)
+FAILED = (KernelRun("cuda:0", "RuntimeError: CUDA error: unspecified launch failure"), KernelRun("cuda:1"))
+NO_IMAGE = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"
+
+
+def masked(value: str, *shown: int, torch_count: int | None = None) -> Evidence:
+    """The machine under this mask, of which CUDA shows these cards."""
+    cards = [replace(one, cuda_index=shown.index(i) if i in shown else None) for i, one in enumerate(CARDS)]
+    evidence = with_variables(with_cards(*cards), CUDA_VISIBLE_DEVICES=value)
+    if not shown:
+        evidence = with_driver(evidence, cuinit_code=100, cuinit_error="no CUDA-capable device is detected")
+    count = len(shown) if torch_count is None else torch_count
+    return with_torch(evidence, count=count, available=bool(shown), kernels=())
+
+
+def of_capability(capability: str, *kernels: KernelRun, architectures: tuple[str, ...] | None = None) -> Evidence:
+    """A machine with one card of this capability."""
+    evidence = with_cards(card(0, compute_capability=capability))
+    listed = {"architectures": architectures} if architectures else {}
+    return with_torch(evidence, count=1, capabilities={"cuda:0": capability}, kernels=kernels, **listed)
+
+
+# Where each condition holds, and some words of what it says there.
+CASES: list[tuple[str, Evidence, str]] = [
+    ("mask.hides_all", masked(""), "CUDA_VISIBLE_DEVICES='' shows CUDA none of 2 GPUs: '' shows nothing: it is empty"),
+    ("mask.hides_all", masked("-1"), "'-1' shows nothing: a negative number ends the list"),
+    ("mask.hides_all", masked("all"), "'all' shows nothing: it is no number and no UUID"),
+    ("mask.hides_all", masked("2"), "'2' shows nothing: there are 2, counted from 0"),
+    ("mask.hides_all", masked("0,0"), "'0' shows GPU 0; '0' shows nothing: a GPU that is named twice empties the list"),
+    (
+        "mask.hides_all",
+        with_driver(masked("0,0"), cuinit_code=101),
+        "'0,0' is refused: cuInit answers 101: '0' shows GPU 0",
+    ),
+    ("mask.hides_all", masked("GPU-9"), "'GPU-9' shows nothing: no GPU has this UUID"),
+    ("mask.hides_all", masked("GPU-"), "'GPU-' shows nothing: it fits several GPUs"),
+    (
+        "mask.malformed",
+        masked("0;1", 0),
+        "has entries that are no number and no UUID and shows 1 GPU: '0;1' is read as 0",
+    ),
+    ("mask.malformed", masked("0x1", 0), "'0x1' is read as 0"),
+    (
+        "mask.shows_fewer",
+        masked("0,5,1", 0),
+        "asks for 3 GPUs and shows 1: '0' shows GPU 0; '5' shows nothing: there are",
+    ),
+    ("mask.shows_fewer", masked("1,-1,0", 1), "'0' shows nothing: it comes after the end"),
+    ("mask.shows_fewer", masked("GPU-1,GPU-7", 1), "'GPU-1' shows GPU 1; 'GPU-7' shows nothing: no GPU has this UUID"),
+    (
+        "devices.order",
+        with_cards(card(0, nvml_index=1, name="NVIDIA A100"), card(1, nvml_index=0, name="NVIDIA T4")),
+        "cuda:0 is nvidia-smi's 1 (NVIDIA A100); cuda:1 is nvidia-smi's 0 (NVIDIA T4)",
+    ),
+    (
+        "devices.one_instance",
+        with_cards(
+            card(0, cuda_index=None, mig=Mig(True, True, ("MIG-a", "MIG-b"))),
+            card(0, uuid="MIG-a", parent_uuid=CARDS[0].uuid, nvml_index=None),
+            card(1, uuid="MIG-b", parent_uuid=CARDS[0].uuid, nvml_index=None, cuda_index=None),
+        ),
+        "2 instances are there",
+    ),
+    ("devices.cuda_shows_fewer", with_cards(*HIDDEN), "NVML lists 2 and CUDA shows 0, without a mask"),
+    (
+        "devices.unlisted",
+        with_host(nvidia_pci_addresses=("0000:11:00.0", "0000:21:00.0", "0000:31:00.0")),
+        "0000:31:00.0: bound to another driver",
+    ),
+    (
+        "devices.nvml_check",
+        with_driver(with_variables(PYTORCH_NVML_BASED_CUDA_CHECK="1"), cuinit_code=3),
+        "torch.cuda.is_available() is True and cuInit answers 3",
+    ),
+    ("devices.count", with_torch(count=4, kernels=()), "torch.cuda.device_count() is 4 and CUDA shows 2"),
+    (
+        "torch.missing",
+        ended_at("import", "ModuleNotFoundError: No module named 'torch'", path=None, versions={}),
+        "/env/bin/python: ModuleNotFoundError: No module named 'torch'",
+    ),
+    (
+        "torch.shadowed",
+        ended_at("import", "AttributeError: module 'types' has no attribute 'X'", shadowed_by=("types.py",)),
+        "the current folder has types.py",
+    ),
+    (
+        "torch.shadowed",
+        ended_at("ask", "AttributeError: module 'torch' has no attribute 'cuda'", version=None, path="/home/me"),
+        "what is found in /home/me is no torch",
+    ),
+    ("torch.shadowed", ended_at("import", timed_out=True, shadowed_by=("timeit.py",)), "the import did not end"),
+    (
+        "torch.undefined_symbol",
+        ended_at("import", "ImportError: libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version x"),
+        "undefined symbol: __nvJitLinkComplete_12_4",
+    ),
+    ("torch.crashed", ended_at("import", "SIGSEGV: last words"), "importing torch ended its process by SIGSEGV"),
+    ("torch.hung", ended_at("ask", timed_out=True), "asking torch for its devices did not end within its time"),
+    (
+        "torch.import_broken",
+        ended_at("import", "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory"),
+        "importing torch: ImportError: libcudnn.so.9: cannot open",
+    ),
+    (
+        "torch.import_broken",
+        ended_at("import", "ModuleNotFoundError: No module named 'torch._dynamo'"),
+        "No module named 'torch._dynamo'",
+    ),
+    (
+        "torch.cpu_build",
+        with_torch(version="2.13.0+cpu", cuda=None, available=False, count=0, architectures=(), kernels=()),
+        "torch 2.13.0+cpu is built for the CPU alone",
+    ),
+    (
+        "torch.cpu_build",
+        replace(HEALTHY, torch=None, facts=replace(HEALTHY.facts, torch=TorchBuild("2.9.1", "/x", "cpu"))),
+        "torch 2.9.1 is built for the CPU alone",
+    ),
+    ("torch.cpu_build", without_gpu(), "torch 2.13.0+cpu is built for the CPU alone"),
+    (
+        "torch.wrong_backend",
+        with_torch(version="2.11.0+rocm7.0", cuda=None, hip="7.0", available=False, count=0, kernels=()),
+        "torch 2.11.0+rocm7.0 is built for AMD's ROCm",
+    ),
+    (
+        "torch.wrong_backend",
+        with_torch(version="2.11.0+xpu", cuda=None, xpu="20250302", available=False, count=0, kernels=()),
+        "built for Intel's XPU",
+    ),
+    (
+        "torch.driver_too_old",
+        with_driver(with_torch(available=False, count=0, kernels=()), libcuda_version="12.8", version="570.86"),
+        "torch 2.11.0+cu130 is built for CUDA 13.0, and the driver serves CUDA 12.8",
+    ),
+    (
+        "torch.sees_none",
+        with_torch(available=False, count=0, kernels=(), warnings=("pynvml is old", "CUDA initialization:\n  why")),
+        "CUDA shows 2 devices and torch.cuda.is_available() is False; torch says: CUDA initialization: why",
+    ),
+    ("torch.driver_minor", with_torch(cuda="13.2"), "torch is built for CUDA 13.2, and the driver serves 13.0"),
+    (
+        "torch.foreign_libraries",
+        with_torch(foreign_libraries=("/usr/local/cuda/lib64/libcublas.so.12",)),
+        "loaded from elsewhere: /usr/local/cuda/lib64/libcublas.so.12",
+    ),
+    (
+        "torch.missing_libraries",
+        with_torch(missing_files={"nvidia-cudnn-cu13==9.13.0.50": ["/x/libcudnn_cnn.so.9"]}),
+        "gone: libcudnn_cnn.so.9, of nvidia-cudnn-cu13==9.13.0.50",
+    ),
+    (
+        "torch.cuda_packages",
+        with_torch(unmet={"nvidia-cudnn-cu13==9.13.0.50": "9.1.0.70", "nvidia-nccl-cu13==2.27.7": None}),
+        "asks for nvidia-cudnn-cu13==9.13.0.50 (9.1.0.70 is here), nvidia-nccl-cu13==2.27.7 (none is here)",
+    ),
+    (
+        "torch.runtime_version",
+        with_torch(runtime="12.4"),
+        "libcudart is of CUDA 12.4, and torch is built for CUDA 13.0",
+    ),
+    ("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}), "installed as 2.11.0 and 2.9.1"),
+    ("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}), "as 2.9.1, and its files say 2.11.0+cu130"),
+    ("torch.two_versions", with_torch(versions={"torch": ("2.11.0+cpu",)}), "installed as 2.11.0+cpu"),
+    (
+        "torch.mixed_environments",
+        with_torch(active_elsewhere="VIRTUAL_ENV"),
+        "VIRTUAL_ENV names another environment than /env",
+    ),
+    (
+        "torch.pynvml",
+        with_torch(versions={"pynvml": ("12.0.0",), "nvidia-ml-py": ("13.580.82",)}),
+        "pynvml 12.0.0 and nvidia-ml-py 13.580.82 are installed",
+    ),
+    (
+        "torch.torchvision",
+        with_torch(versions={"torchvision": ("0.24.1",)}),
+        "torchvision 0.24.1 with torch 2.11.0+cu130; torchvision 0.26 belongs to torch 2.11",
+    ),
+    ("torch.torchvision", with_torch(versions={"torchvision": ("0.26.0+cpu",)}), "torchvision 0.26.0+cpu with torch"),
+    ("triton.compiler", with_torch(has_compiler=False), "triton 3.6.0, and no CC, gcc or clang"),
+    ("triton.libcuda", with_torch(cache_has_libcuda=False), "and not in the loader's cache"),
+    (
+        "architecture.missing",
+        of_capability("12.0", architectures=("sm_80", "sm_90")),
+        "cuda:0 (NVIDIA H200) is sm_120; torch 2.11.0+cu130 has code for sm_80, sm_90",
+    ),
+    (
+        "architecture.missing",
+        of_capability("8.7", KernelRun("cuda:0", NO_IMAGE), architectures=("sm_80", "sm_86")),
+        "is sm_87",
+    ),
+    (
+        "architecture.dropped",
+        of_capability("6.1"),
+        "cuda:0 (NVIDIA H200) is sm_61; torch 2.11.0+cu130 has code for sm_75",
+    ),
+    (
+        "architecture.ptx_only",
+        of_capability("12.0", KernelRun("cuda:0"), architectures=("sm_90", "compute_90")),
+        "is sm_120; torch 2.11.0+cu130 has sm_90, compute_90",
+    ),
+    (
+        "run.out_of_memory",
+        with_torch(kernels=(KernelRun("cuda:0", "OutOfMemoryError: CUDA out of memory."),)),
+        "cuda:0: OutOfMemoryError",
+    ),
+    ("run.kernel_failed", with_torch(kernels=FAILED), "cuda:0: RuntimeError: CUDA error: unspecified launch failure"),
+    ("run.kernel_failed", with_torch(kernels=(KernelRun("cuda:1", "a sum came out wrong"),)), "cuda:1: a sum came out"),
+    ("run.crashed", ended_at("run", "SIGABRT: last words"), "a kernel ended its process by SIGABRT"),
+    ("run.hung", ended_at("run", timed_out=True), "a kernel did not end within its time"),
+    (
+        "environment.launch_blocking",
+        with_variables(CUDA_LAUNCH_BLOCKING="1"),
+        "CUDA_LAUNCH_BLOCKING=1: every launch waits for its kernel",
+    ),
+    (
+        "environment.left_over",
+        replace(HEALTHY, variables=frozenset(("CUDA_PROFILE", "CUDA_INJECTION64_PATH"))),
+        "set here: CUDA_INJECTION64_PATH, CUDA_PROFILE",
+    ),
+    ("environment.small_shm", with_stack(with_host(container="docker"), shm_bytes=64 * 2**20), "/dev/shm has 64 MiB"),
+    ("devices.persistence", with_cards(card(0, persistence_mode=False)), "off on cuda:0"),
+    (
+        "devices.foreign_memory",
+        with_cards(card(0, memory_used_bytes=80 * GIB, processes=(Process(4711, "compute", "python"),)), card(1)),
+        "cuda:0: 80 GiB by python (4711)",
+    ),
+    (
+        "devices.foreign_memory",
+        with_cards(card(0, memory_used_bytes=80 * GIB, processes=None)),
+        "cuda:0: 80 GiB by processes that are not listed",
+    ),
+    (
+        "devices.slowed_down",
+        with_cards(card(0, clock_reasons=ClockReasons(0x41, ("gpu_idle", "hw_thermal_slowdown")))),
+        "cuda:0: hw_thermal_slowdown",
+    ),
+    ("devices.throttled", with_cards(busy(0, "hw_slowdown")), "cuda:0: hw_slowdown in this reading"),
+    ("devices.violations", with_cards(card(0, violations_s={"thermal": 90.0})), "cuda:0: since the driver was loaded"),
+    (
+        "devices.hot",
+        with_cards(card(0, temperature_celsius=91.0, gpu_max_celsius=87.0)),
+        "cuda:0: 91 °C: from 87 °C on",
+    ),
+    ("devices.low_clock", with_cards(busy(0, sm_clock_hz=345e6)), "cuda:0: clock 345 of 1980 MHz; 100 % busy"),
+    ("devices.power_limited", with_cards(busy(0, "sw_power_cap")), "cuda:0: 690 W of 700 W; 100 % busy"),
+    ("devices.clock_setting", with_cards(busy(0, "sync_boost")), "cuda:0: sync boost"),
+    ("devices.link_width", with_cards(busy(0, pcie=Link(5, 8, 5, 16))), "cuda:0: x8, and x16 is possible"),
+    ("devices.link_generation", with_cards(busy(0, pcie=Link(3, 16, 5, 16))), "cuda:0: generation 3, and generation 5"),
+    ("devices.pcie_replays", with_cards(card(0, pcie=Link(5, 16, 5, 16, replays=50_000))), "cuda:0: 50000 packets"),
+    ("devices.mig_empty", with_cards(card(0), card(1, cuda_index=None, mig=Mig(True, True))), "has no instance"),
+    ("devices.ecc_mode", with_cards(card(0, ecc=Ecc(enabled=False))), "cuda:0: errors of its memory"),
+    ("devices.power_limit", with_cards(busy(0, power_limit_default_w=1000.0)), "cuda:0: 700 W, where"),
+    (
+        "devices.application_clocks",
+        with_cards(card(0, application_sm_clock_hz=1e9, default_application_sm_clock_hz=1.98e9)),
+        "cuda:0: clock 1000 of 1980 MHz",
+    ),
+    ("devices.compute_mode", with_cards(card(0, compute_mode="prohibited")), "cuda:0: no program may compute"),
+    ("devices.remap_banks", with_cards(card(0, remap_banks=RemapBanks(500, 10, 1, 0, 1))), "cuda:0: 1 of the memory's"),
+    (
+        "devices.sram_ecc",
+        with_cards(card(0, sram_ecc=SramEcc(0, 0, 0, 0, 4, 5, True, {"l2": 9}))),
+        "(SRAM) than it may have: 9 over its life (l2 9)",
+    ),
+    ("devices.answers", with_cards(card(0), card(1, state="lost")), "cuda:1: the driver lost the card"),
+    ("devices.recovery_action", with_cards(card(0, recovery_action="gpu_reset")), "recovery action gpu_reset"),
+    ("devices.remapped_rows", with_cards(card(0, remapped_rows=RemappedRows(0, 9, False, True))), "cuda:0: a faulty"),
+    ("devices.ecc", with_cards(card(0, ecc=Ecc(True, 0, 2))), "cuda:0: counted since the driver was loaded"),
+    ("devices.retired_pages", with_cards(card(0, retired_pages=RetiredPages(60, 4, False))), "diagnostics fail from"),
+    (
+        "devices.unread",
+        with_unknown("/devices/1/ecc", "NVML answers: unknown error"),
+        "cuda:1: ecc (NVML answers: unknown error)",
+    ),
+    (
+        "log.xid",
+        with_stack(log=("4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 48, pid=77, DBE", "NVRM: Xid (PCI:0000:3b:00): 13, x")),
+        "Xid 48 of PCI:0000:3b:00, ",
+    ),
+    (
+        "log.unreadable",
+        with_stack(log=None, log_error="Operation not permitted"),
+        "the kernel's log cannot be read: Operation not permitted",
+    ),
+]
+
+
+def judged(condition: str, evidence: Evidence) -> Seen | None:
+    return CONDITIONS[condition].judge(evidence)
+
+
+@pytest.mark.parametrize(("condition", "evidence", "words"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
+def test_it_is_seen_where_it_holds(condition: str, evidence: Evidence, words: str) -> None:
+    seen = judged(condition, evidence)
+    assert seen is not None and words in seen.message
+
+
+def test_every_condition_has_a_case() -> None:
+    assert {case[0] for case in CASES} == set(CONDITIONS)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_it_is_not_seen_on_a_healthy_machine_nor_where_nothing_is_known(condition: str) -> None:
+    assert judged(condition, HEALTHY) is None
+    assert judged(condition, Evidence()) is None
+
+
+@pytest.mark.parametrize("condition", sorted(set(CONDITIONS) - {"torch.cpu_build"}))
+def test_a_machine_without_a_gpu_has_none_of_it(condition: str) -> None:
+    assert judged(condition, without_gpu()) is None
+
+
+@pytest.mark.parametrize(("condition", "evidence", "words"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
+def test_one_fault_is_named_once(condition: str, evidence: Evidence, words: str) -> None:
+    """Of the conditions that break a rung, no other one holds beside it."""
+    others = [one for one in CONDITIONS.values() if one.id != condition and one.rung is not None]
+    held = [(one, seen) for one in others if (seen := one.judge(evidence)) is not None]
+    assert [one.id for one, seen in held if (seen.verdict or one.verdict) == "fail"] == []
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["0,1", "1,0", "1", "GPU-1,GPU-0", " 0 , 1 "])
+def test_a_mask_that_is_obeyed_is_no_finding(value: str) -> None:
+    shown = [int(digit) for digit in value if digit in "01"]
+    evidence = masked(value, *shown)
+    assert [one for one in CONDITIONS if one.startswith(("mask.", "devices.")) and judged(one, evidence)] == []
+
+
+def test_a_mask_tells_where_torchs_own_parser_differs() -> None:
+    seen = judged("mask.shows_fewer", masked("GPU-1,0,7", 1, 0))
+    assert seen is not None
+    assert seen.message.endswith("; torch's own parser, which counts before CUDA starts, makes 1 of it")
+    assert (seen.evidence["by_cuda_rules"], seen.evidence["by_torch"]) == (2, 1)
+    assert seen.evidence["entries"][2] == {"text": "7", "index": None, "why": "there are 2, counted from 0"}
+
+
+def test_a_mask_is_not_blamed_for_a_driver_that_does_not_start() -> None:
+    evidence = with_driver(masked(""), cuinit_code=999)
+    assert judged("mask.hides_all", evidence) is None
+
+
+def test_a_mask_that_hides_whatever_is_there_needs_no_list_of_cards() -> None:
+    blind = with_cards(evidence=with_driver(with_variables(CUDA_VISIBLE_DEVICES="-1"), cuinit_code=100, nvml_code=12))
+    seen = judged("mask.hides_all", blind)
+    assert seen is not None and "shows CUDA nothing" in seen.message
+    assert judged("mask.hides_all", with_variables(blind, CUDA_VISIBLE_DEVICES="3")) is None
+    assert judged("mask.hides_all", with_variables(blind, CUDA_VISIBLE_DEVICES="GPU-3")) is None
+
+
+def test_an_order_that_was_asked_for_is_no_finding() -> None:
+    crossed = with_cards(card(0, nvml_index=1), card(1, nvml_index=0))
+    assert judged("devices.order", with_variables(crossed, CUDA_VISIBLE_DEVICES="1,0")) is None
+    assert judged("devices.order", with_variables(crossed, CUDA_DEVICE_ORDER="PCI_BUS_ID")) is None
+    assert judged("devices.order", with_variables(crossed, CUDA_DEVICE_ORDER="FASTEST_FIRST")) is not None
+
+
+def test_counts_that_disagree_are_a_warning_where_torch_works_all_the_same() -> None:
+    some = judged("devices.count", with_torch(count=4))
+    assert some is not None and some.verdict == "warn"
+    fewer = judged("devices.cuda_shows_fewer", with_cards(CARDS[0], HIDDEN[1]))
+    assert fewer is not None and fewer.verdict == "warn"
+
+
+# --- torch ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("driver", "capability", "installed", "requirement", "tag"),
+    [
+        ("13.0", "9.0", "2.13.0+cpu", "torch==2.13.0", "cu130"),
+        # What Triton compiles on the way is for the driver's own minor version or an older one.
+        ("12.8", "9.0", "2.13.0+cpu", "torch==2.13.0", "cu126"),
+        ("12.8", "12.0", "2.13.0+cpu", "torch==2.13.0", "cu129"),
+        ("12.8", "12.0", "2.9.1+cpu", "torch==2.9.1", "cu128"),
+        ("13.0", "6.1", "2.13.0+cpu", "torch==2.13.0", "cu126"),
+        ("12.4", "7.0", "2.5.1", "torch==2.5.1", "cu124"),
+        # Another release is named where the installed one has no such build.
+        ("11.8", "8.0", "2.13.0+cpu", "'torch==2.7.*'", "cu118"),
+        ("12.9", "12.0", "2.14.1+cpu", "'torch==2.13.*'", "cu129"),
+        ("13.3", "9.0", "2.14.1+cpu", "torch==2.14.1", "cu132"),
+        ("13.4", "9.0", "2.14.1", "torch==2.14.1", "cu134"),
+        # A vendor's own build and a nightly one are on no index by their version.
+        ("13.0", "9.0", "2.6.0a0+ecf3bae40a.nv25.01", "torch", "cu130"),
+        ("13.0", "9.0", "2.15.0.dev20260908+cpu", "torch", "cu130"),
+        (None, None, "2.13.0+cpu", "torch==2.13.0", "cu130"),
+    ],
+)
+def test_the_fix_names_a_build_for_this_driver_and_this_card(
+    driver: str, capability: str, installed: str, requirement: str, tag: str
+) -> None:
+    evidence = with_driver(
+        with_cards(card(0, compute_capability=capability)), libcuda_version=driver, cuda_version=driver
+    )
+    seen = judged("torch.cpu_build", with_torch(evidence, version=installed, cuda=None, kernels=()))
+    assert seen is not None
+    assert seen.fix == (
+        f"/env/bin/python -m pip install --force-reinstall {requirement} "
+        f"--index-url https://download.pytorch.org/whl/{tag}"
+    )
+
+
+def test_a_damaged_torch_is_put_back_in_its_own_version_and_cuda() -> None:
+    """The newest of everything would be another torch on another CUDA."""
+    built = replace(HEALTHY.facts, torch=TorchBuild("2.9.1+cu128", "/x", "cuda", "12.8"))
+    evidence = replace(ended_at("import", "ImportError: cannot import name 'x'"), facts=built)
+    seen = judged("torch.import_broken", evidence)
+    assert seen is not None and seen.fix == (
+        "/env/bin/python -m pip install --force-reinstall torch==2.9.1 "
+        "--index-url https://download.pytorch.org/whl/cu128"
+    )
+
+
+def test_an_import_that_fails_for_files_that_are_gone_brings_their_package_back() -> None:
+    gone = {"nvidia-cudnn-cu12==9.10.2.21": ["/x/nvidia/cudnn/lib/libcudnn.so.9"]}
+    evidence = ended_at("import", "ImportError: libcudnn.so.9: cannot open shared object file", missing_files=gone)
+    seen = judged("torch.import_broken", evidence)
+    assert seen is not None and seen.fix == (
+        "/env/bin/python -m pip install --force-reinstall --no-deps nvidia-cudnn-cu12==9.10.2.21"
+    )
+    assert judged("torch.missing_libraries", evidence) is None  # told once
+
+
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        (
+            {"externally_managed": True, "executable": "/usr/bin/python3"},
+            "/usr/bin/python3 -m venv ~/torch-env && ~/torch-env/bin/python -m pip install torch==2.13.0 "
+            "--index-url https://download.pytorch.org/whl/cu130 (the system's Python is not to be changed: an "
+            "environment of your own)",
+        ),
+        (
+            {"has_pip": False},
+            "uv pip install --python /env/bin/python --reinstall torch==2.13.0 "
+            "--index-url https://download.pytorch.org/whl/cu130",
+        ),
+    ],
+    ids=["the system's own Python", "an environment of uv's"],
+)
+def test_the_line_is_one_that_this_interpreter_takes(changes: dict[str, Any], fix: str) -> None:
+    evidence = with_torch(version="2.13.0+cpu", cuda=None, kernels=(), **changes)
+    seen = judged("torch.cpu_build", evidence)
+    assert seen is not None and seen.fix == fix
+
+
+def test_a_torch_that_pythonpath_brings_is_taken_out_of_it() -> None:
+    """No installer knows of it: uninstalling would remove the other one."""
+    folders = {"torch_folders": ("/extra/torch", "/env/lib/torch"), "pythonpath_torch": ("/extra",)}
+    seen = judged("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}, **folders))
+    assert seen is not None and seen.fix == "take /extra out of PYTHONPATH (unset PYTHONPATH)"
+    assert seen.message == "torch is installed as 2.11.0 and 2.9.1, in /extra/torch and /env/lib/torch"
+    mixed = judged("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}))
+    assert mixed is not None and (mixed.fix or "").endswith("then /env/bin/python -m pip install torch==2.9.1")
+
+
+# --- CUDA's libraries in torch's process ------------------------------------------------------------------------------
+
+CUDNN = "nvidia-cudnn-cu12==9.10.2.21"
+
+
+def test_a_foreign_library_is_taken_out_of_the_variable_that_brought_it() -> None:
+    """The rest of the variable stays: on some systems the driver's own folder is in it."""
+    path = "/usr/local/cuda-12.4/lib64/libcudart.so.12.4.127"
+    found = with_torch(foreign_libraries=(path,), foreign_folders=("/usr/local/cuda/lib64",))
+    seen = judged("torch.foreign_libraries", found)
+    assert seen is not None
+    assert seen.message == f"loaded from elsewhere: {path}, through LD_LIBRARY_PATH (/usr/local/cuda/lib64)"
+    assert seen.fix == "take /usr/local/cuda/lib64 out of LD_LIBRARY_PATH"
+    preloaded = judged("torch.foreign_libraries", with_variables(with_torch(foreign_libraries=(path,)), LD_PRELOAD="x"))
+    assert preloaded is not None and preloaded.fix == "unset LD_PRELOAD"
+    unknown = judged("torch.foreign_libraries", with_torch(foreign_libraries=(path,)))
+    assert unknown is not None and (unknown.fix or "").startswith("LD_DEBUG=libs /env/bin/python -c ")
+
+
+@pytest.mark.parametrize(
+    ("gone", "parts", "verdict", "message", "fix"),
+    [
+        (
+            {CUDNN: ["/x/libcudnn_cnn.so.9"]},
+            ("libcudnn_cnn.so.9",),
+            "fail",
+            f"gone: libcudnn_cnn.so.9, of {CUDNN}",
+            f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}",
+        ),
+        (
+            {"nvidia-nvshmem-cu12==3.3.20": ["/x/libnvshmem_host.so.3"]},
+            (),
+            None,
+            "gone: libnvshmem_host.so.3, of nvidia-nvshmem-cu12==3.3.20",
+            "/env/bin/python -m pip install --force-reinstall --no-deps nvidia-nvshmem-cu12==3.3.20",
+        ),
+        (
+            {},
+            ("libcudnn_ops.so.9", "libcudnn_cnn.so.9"),
+            "fail",
+            "gone: libcudnn_ops.so.9, libcudnn_cnn.so.9",
+            "export LD_LIBRARY_PATH=$(/env/bin/python -c 'import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "
+            '"/lib")\'):$LD_LIBRARY_PATH',
+        ),
+        (
+            {"torch==2.9.1": [f"/x/torch/lib/lib{n}.so" for n in range(7)]},
+            (),
+            None,
+            "gone: lib0.so, lib1.so, lib2.so, lib3.so and 3 more, of torch==2.9.1",
+            "/env/bin/python -m pip install --force-reinstall --no-deps torch==2.9.1",
+        ),
+    ],
+)
+def test_libraries_that_are_gone(
+    gone: dict[str, list[str]], parts: tuple[str, ...], verdict: str | None, message: str, fix: str
+) -> None:
+    seen = judged("torch.missing_libraries", with_torch(missing_files=gone, cudnn_missing=parts))
+    assert seen is not None and (seen.verdict, seen.message, seen.fix) == (verdict, message, fix)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "is_told"), [("12.4", True), ("13.0", False), ("13.2", False), ("14.0", True), (None, False)]
+)
+def test_a_newer_minor_of_the_runtime_is_no_matter(runtime: str | None, is_told: bool) -> None:
+    assert (judged("torch.runtime_version", with_torch(runtime=runtime)) is not None) is is_told
+
+
+def test_a_foreign_runtime_of_another_version_is_told_once() -> None:
+    evidence = with_torch(runtime="12.4", foreign_libraries=("/opt/libcudart.so.12",), foreign_folders=("/opt",))
+    seen = judged("torch.foreign_libraries", evidence)
+    assert seen is not None and seen.message.endswith(
+        ", through LD_LIBRARY_PATH (/opt); libcudart is of CUDA 12.4, and torch is built for CUDA 13.0"
+    )
+    assert judged("torch.runtime_version", evidence) is None
+
+
+def test_a_cudnn_without_its_parts_gives_way_or_gets_its_own() -> None:
+    parts = ("libcudnn_cnn.so.9",)
+    foreign = with_torch(cudnn_missing=parts, foreign_libraries=("/opt/libcudnn.so.9",), foreign_folders=("/opt",))
+    seen = judged("torch.missing_libraries", foreign)
+    assert seen is not None and seen.fix == "take /opt out of LD_LIBRARY_PATH"
+    unmet = {CUDNN: None, "nvidia-x==1": None}
+    absent = judged("torch.missing_libraries", with_torch(cudnn_missing=parts, unmet=unmet))
+    assert absent is not None and absent.fix == f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}"
+
+
+def test_an_undefined_symbol_names_the_library_that_was_met() -> None:
+    evidence = ended_at(
+        "import",
+        "ImportError: libcusparse.so.12: undefined symbol: x",
+        foreign_libraries=("/usr/local/cuda/lib64/libnvJitLink.so.12",),
+        foreign_folders=("/usr/local/cuda/lib64",),
+    )
+    seen = judged("torch.undefined_symbol", evidence)
+    assert seen is not None and seen.fix == "take /usr/local/cuda/lib64 out of LD_LIBRARY_PATH"
+    assert seen.message.endswith("; loaded from elsewhere: /usr/local/cuda/lib64/libnvJitLink.so.12")
+    assert judged("torch.foreign_libraries", evidence) is None  # told once
+
+
+def test_no_published_build_is_said() -> None:
+    seen = judged("architecture.dropped", of_capability("3.5"))
+    assert seen is not None and seen.fix is not None and seen.fix.startswith("look for a build at ")
+
+
+def test_without_a_gpu_the_fix_names_no_build_for_one() -> None:
+    evidence = with_torch(without_gpu(), stage="import", error="ImportError: x", version=None, executable="/env/python")
+    seen = judged("torch.import_broken", evidence)
+    assert seen is not None and seen.fix == (
+        "/env/python -m pip install --force-reinstall torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+    )
+
+
+def test_an_undefined_symbol_is_mended_by_the_variable_only_where_it_is_set() -> None:
+    evidence = ended_at("import", "ImportError: undefined symbol: __nvJitLinkComplete_12_4")
+    without = judged("torch.undefined_symbol", evidence)
+    assert without is not None and without.fix is not None and "pip install" in without.fix
+    beside = judged("torch.undefined_symbol", replace(evidence, variables=frozenset(("LD_LIBRARY_PATH",))))
+    assert beside is not None and beside.fix is None
+    assert CONDITIONS["torch.undefined_symbol"].fix == "unset LD_LIBRARY_PATH"
+
+
+def test_a_torch_for_the_cpu_is_a_remark_where_there_is_no_gpu() -> None:
+    seen = judged("torch.cpu_build", without_gpu())
+    assert seen is not None and (seen.verdict, seen.fix) == ("info", "")
+    on_a_mac = with_host(without_gpu(), system="Darwin")
+    assert judged("torch.cpu_build", on_a_mac) is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "loaded"),
+    [
+        ("2.11.0", "2.11.0+cu130"),
+        ("2.11.0+cu130", "2.11.0+cu130"),
+        ("2.5.0a0+b465a5843b.nv24.9", "2.5.0a0+b465a5843b.nv24.09"),
+    ],
+)
+def test_one_version_in_two_spellings_is_one(recorded: str, loaded: str) -> None:
+    assert judged("torch.two_versions", with_torch(versions={"torch": (recorded,)}, version=loaded)) is None
+
+
+def test_a_stray_file_that_harms_nothing_is_no_finding() -> None:
+    assert judged("torch.shadowed", with_torch(shadowed_by=("queue.py",))) is None
+
+
+def test_another_active_environment_is_a_remark_where_torch_works() -> None:
+    works = judged("torch.mixed_environments", with_torch(active_elsewhere="CONDA_PREFIX"))
+    fails = judged("torch.mixed_environments", with_torch(active_elsewhere="CONDA_PREFIX", kernels=()))
+    assert works is not None and works.verdict == "info"
+    assert fails is not None and fails.verdict is None
+
+
+# --- architectures ----------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_that_ran_is_above_the_arithmetic() -> None:
+    evidence = of_capability("12.0", KernelRun("cuda:0"), architectures=("sm_80",))
+    assert judged("architecture.missing", evidence) is None
+
+
+def test_a_refusal_makes_it_a_proof_and_is_not_told_twice() -> None:
+    evidence = of_capability("6.1", KernelRun("cuda:0", NO_IMAGE))
+    seen = judged("architecture.dropped", evidence)
+    assert seen is not None and seen.certainty == "proof"
+    assert judged("run.kernel_failed", evidence) is None
+
+
+def test_a_card_without_code_is_named_beside_one_that_works() -> None:
+    evidence = with_torch(
+        with_cards(card(0), card(1, compute_capability="6.1", name="NVIDIA GTX 1080")),
+        capabilities={"cuda:0": "9.0", "cuda:1": "6.1"},
+        names={"cuda:0": "NVIDIA H200", "cuda:1": "NVIDIA GTX 1080"},
+        kernels=(KernelRun("cuda:0"), KernelRun("cuda:1", NO_IMAGE)),
+    )
+    seen = judged("architecture.dropped", evidence)
+    assert seen is not None and seen.message.startswith("cuda:1 (NVIDIA GTX 1080) is sm_61;")
+
+
+def test_a_device_that_is_not_there_has_no_failing_kernel() -> None:
+    beyond = (KernelRun("cuda:0"), KernelRun("cuda:1"), KernelRun("cuda:2", "RuntimeError: INTERNAL ASSERT"))
+    assert judged("run.kernel_failed", with_torch(count=3, kernels=beyond)) is None
+
+
+# --- the environment and the log --------------------------------------------------------------------------------------
+
+
+def test_what_is_left_over_is_told_by_name_alone() -> None:
+    seen = judged("environment.left_over", with_variables(CUDA_COREDUMP_FILE="/home/me/secret"))
+    assert seen is not None and "secret" not in str(seen)
+
+
+@pytest.mark.parametrize("value", ["0", ""])
+def test_launch_blocking_that_is_off_is_no_finding(value: str) -> None:
+    assert judged("environment.launch_blocking", with_variables(CUDA_LAUNCH_BLOCKING=value)) is None
+
+
+def test_two_cards_that_fail_are_both_told() -> None:
+    cards = [card(0, ecc=Ecc(True, 0, 1)), card(1, ecc=Ecc(True, 0, 5))]
+    seen = judged("devices.ecc", with_cards(*cards))
+    assert seen is not None and len(seen.evidence["devices"]) == 2
+    assert "cuda:0: counted" in seen.message and "cuda:1: counted" in seen.message
+
+
+def test_a_pending_remap_is_a_warning_that_can_wait() -> None:
+    seen = judged("devices.remapped_rows", with_cards(card(0, remapped_rows=RemappedRows(0, 1, True, False))))
+    assert seen is not None and (seen.verdict, seen.title) == ("warn", "row remap pending")
+    assert seen.fix is not None and seen.fix.startswith("let running work end")
+
+
+def test_a_programs_own_mistakes_are_a_remark_and_stand_last() -> None:
+    mine = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0000:3b:00): 31, pid=1",) * 3))
+    assert mine is not None and mine.verdict == "info"
+    assert mine.message == (f"Xid 31 of PCI:0000:3b:00, {BY_NUMBER[31].what}, 3 times (NVIDIA: RESTART_APP)")
+    ignored = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0000:3b:00): 63, x",)))
+    assert ignored is not None and ignored.verdict == "info"
+    unknown = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0): 999, x",)))
+    assert unknown is not None and unknown.message == "Xid 999 of PCI:0 (NVIDIA: not in its catalogue)"
+    assert unknown.verdict is None and unknown.evidence["xids"][0]["nvidia"] is None
+    both = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0): 31, x", "NVRM: Xid (PCI:0): 119, x")))
+    assert both is not None and both.verdict is None
+    assert [row["xid"] for row in both.evidence["xids"]] == [119, 31]
+    assert both.evidence["xids"][0]["nvidia"] == "RESET_GPU"
+
+
+def test_a_log_that_cannot_be_read_is_not_an_empty_one() -> None:
+    unreadable = CONDITIONS["log.unreadable"]
+    assert unreadable.verdict == "skip"
+    assert judged("log.xid", with_stack(log=None, log_error="Operation not permitted")) is None
+    assert judged("log.unreadable", with_stack(log=())) is None

@@ -1,0 +1,246 @@
+"""A fix is one that works where it is given: in a container, under WSL, on Windows, on a Jetson, on aarch64."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from healthy import CARDS, HEALTHY, with_cards, with_driver, with_host, with_stack, with_torch
+
+from gpucheck import advice
+from gpucheck.doctor import catalogue, fixes, ladder, wheels
+from gpucheck.doctor.evidence import Evidence
+from gpucheck.machine.stack import Node
+from gpucheck.report.facts import Host, Mig
+
+HIDDEN = tuple(replace(one, id=None, cuda_index=None) for one in CARDS)
+DOWN = with_torch(with_cards(*HIDDEN), available=False, count=0, kernels=(), capabilities=None, names=None)
+JETSON_6, JETSON_7 = "# R36 (release), REVISION: 4.3", "# R38 (release), REVISION: 2.0"
+
+
+def cuinit(code: int, evidence: Evidence = DOWN) -> Evidence:
+    return with_driver(evidence, cuinit_code=code, cuinit_error="words")
+
+
+def fix_of(condition: str, evidence: Evidence) -> str | None:
+    found = ladder.findings(ladder.diagnose(evidence, [catalogue.BY_ID[condition]]))
+    assert [one.id for one in found] == [condition]
+    return found[0].fix
+
+
+@pytest.mark.parametrize(
+    ("fix", "host", "told"),
+    [
+        ("sudo modprobe nvidia", Host(system="Linux"), "sudo modprobe nvidia"),
+        ("sudo modprobe nvidia", Host(system="Linux", container="docker"), "on the host: sudo modprobe nvidia"),
+        ("sudo nvidia-smi -c 0", Host(system="Linux", container="podman"), "on the host: sudo nvidia-smi -c 0"),
+        (
+            "sudo nvidia-smi -i GPU-1 --gpu-reset",
+            Host(system="Linux", container="docker"),
+            "on the host: sudo nvidia-smi -i GPU-1 --gpu-reset",
+        ),
+        (
+            "start the container anew; outside, reboot",
+            Host(container="docker"),
+            "start the container anew; outside, reboot",
+        ),
+        ("unset LD_LIBRARY_PATH", Host(system="Linux", container="docker"), "unset LD_LIBRARY_PATH"),
+        ("sudo dmesg | grep -i nvrm", Host(system="Linux", wsl=True), fixes.FROM_WSL),
+        ("sudo dmesg | grep -i nvrm", Host(system="Windows"), fixes.IN_WINDOWS),
+        (
+            "unset CUDA_VISIBLE_DEVICES",
+            Host(system="Windows"),
+            "Remove-Item Env:CUDA_VISIBLE_DEVICES (cmd: set CUDA_VISIBLE_DEVICES=)",
+        ),
+        ("unset A B", Host(system="Windows"), "Remove-Item Env:A, Env:B (cmd: set A= && set B=)"),
+        (
+            "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            Host(system="Windows"),
+            '$env:CUDA_DEVICE_ORDER = "PCI_BUS_ID" (cmd: set CUDA_DEVICE_ORDER=PCI_BUS_ID)',
+        ),
+        ("gpucheck devices --processes", Host(system="Windows"), "gpucheck devices --processes"),
+        ("", Host(system="Windows"), ""),
+    ],
+)
+def test_a_fix_is_given_as_it_works_here(fix: str, host: Host, told: str) -> None:
+    assert fixes.here(fix, host) == told
+
+
+def test_the_findings_carry_it() -> None:
+    unexplained = with_stack(cuinit(3), parameters={"uvm_disable_hmm": "Y"})
+    assert fix_of("driver.not_initialised", unexplained) == "sudo dmesg | grep -i -e nvrm -e nvidia"
+    container = with_host(unexplained, container="docker")
+    assert fix_of("driver.not_initialised", container) == "on the host: sudo dmesg | grep -i -e nvrm -e nvidia"
+    assert fix_of("driver.unknown_error", with_host(cuinit(999), wsl=True)) == fixes.FROM_WSL
+    assert fix_of("driver.no_device", with_host(cuinit(100), system="Windows")) == fixes.IN_WINDOWS
+
+
+def test_a_group_joined_in_a_container_changes_nothing_there() -> None:
+    denied = with_stack(DOWN, nodes=(Node("/dev/nvidiactl", True, False),))
+    assert "usermod" in (fix_of("driver.nodes_denied", denied) or "")
+    inside = fix_of("driver.nodes_denied", with_host(denied, container="docker")) or ""
+    assert inside.startswith("ls -ln /dev/nvidiactl; ") and "--group-add" in inside and "usermod" not in inside
+
+
+@pytest.mark.parametrize(
+    ("path", "typed"),
+    [
+        (None, "python"),
+        ("/opt/my envs/bin/python", "'/opt/my envs/bin/python'"),
+        (r"C:\envs\torch\python.exe", r"C:\envs\torch\python.exe"),
+        (r"C:\My Envs\python.exe", r'& "C:\My Envs\python.exe"'),
+    ],
+)
+def test_the_interpreter_is_written_as_its_systems_shells_take_it(path: str | None, typed: str) -> None:
+    assert wheels.interpreter(path) == typed
+    assert wheels.reinstall(wheels.Installer(path)) == f"{typed} -m pip install --force-reinstall torch"
+
+
+def test_aarch64_has_wheels_of_its_own() -> None:
+    assert wheels.tag_for(("11.0",), "13.0", "aarch64") == "cu130"  # Jetson Thor
+    assert wheels.tag_for(("11.0",), "13.0", "x86_64") is None
+    assert wheels.tag_for(("7.5",), "13.0", "aarch64") is None
+    assert wheels.tag_for(("9.0",), "12.9", "aarch64", (2, 13)) == "cu129"
+    assert wheels.tag_for((), "11.8", "aarch64", (2, 7)) is None
+
+
+# --- the card that is meant, and no other -----------------------------------------------------------------------------
+
+UUIDS = [one.uuid for one in CARDS]
+CHANGES_A_CARD = re.compile(r"nvidia-smi (?!-i )[^;|`]*(?:--gpu-reset|-r\b|-c \d|-mig \d|-pl\b|mig (?!-i ))")
+
+
+def test_no_command_of_a_condition_changes_a_card_that_is_not_named() -> None:
+    told = {one.id: f"{one.fix} {one.settle}" for one in catalogue.CONDITIONS}
+    assert [name for name, text in told.items() if CHANGES_A_CARD.search(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "evidence", "start"),
+    [
+        (
+            "gpu.reset_required",
+            with_cards(replace(HIDDEN[0], state="reset required"), HIDDEN[1], evidence=cuinit(999)),
+            f"drain or cordon the node, end what runs on the card, then sudo nvidia-smi -i {UUIDS[0]} --gpu-reset;",
+        ),
+        (
+            "gpu.reset_required",
+            with_driver(with_cards(evidence=cuinit(999)), nvml_code=16, nvml_error="words"),
+            "drain or cordon the node, end what runs on the card, then sudo nvidia-smi -i INDEX --gpu-reset;",
+        ),
+        (
+            "gpu.unavailable",
+            with_cards(replace(HIDDEN[0], compute_mode="prohibited"), HIDDEN[1], evidence=cuinit(46)),
+            f"sudo nvidia-smi -i {UUIDS[0]} -c 0",
+        ),
+        (
+            "gpu.mig_empty",
+            with_cards(*(replace(one, mig=Mig(True, False, ())) for one in HIDDEN), evidence=cuinit(100)),
+            f"sudo nvidia-smi mig -i {UUIDS[0]},{UUIDS[1]} -lgip to list profiles, ",
+        ),
+    ],
+)
+def test_a_command_on_a_card_names_it(condition: str, evidence: Evidence, start: str) -> None:
+    told = fix_of(condition, evidence) or ""
+    assert told.startswith(start) and not CHANGES_A_CARD.search(told)
+
+
+@pytest.mark.parametrize(
+    ("container", "told"),
+    [
+        ("docker", "start the container with --gpus all"),
+        ("podman", f"on the host: {fixes.CDI}; then start the container with --device nvidia.com/gpu=all"),
+        ("kubernetes", "give the container a limit of nvidia.com/gpu (resources.limits)"),
+        ("lxc", fixes.START_WITH_GPUS),
+    ],
+)
+def test_a_container_is_given_gpus_by_what_runs_it(container: str, told: str) -> None:
+    bare = with_stack(with_host(DOWN, container=container), nodes=())
+    assert fix_of("container.no_gpu", with_driver(bare, nvml_code=9)) == told
+
+
+def test_podman_is_told_to_make_its_list_of_devices_wherever_it_is_named() -> None:
+    told = [one.fix for one in catalogue.CONDITIONS if "nvidia.com/gpu=all" in one.fix]
+    assert told and all("nvidia-ctk cdi generate" in text for text in told)
+
+
+# --- advice of several commands ---------------------------------------------------------------------------------------
+
+
+def test_the_allocators_setting_goes_by_both_of_its_names() -> None:
+    assert advice.allocator("expandable_segments:True") == (
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=expandable_segments:True"
+    )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "told"),
+    [
+        ("gfx1032", "HSA_OVERRIDE_GFX_VERSION=10.3.0"),
+        ("gfx1035", "HSA_OVERRIDE_GFX_VERSION=10.3.0"),
+        ("gfx1103", "HSA_OVERRIDE_GFX_VERSION=11.0.0"),
+        ("gfx1101:xnack-", "HSA_OVERRIDE_GFX_VERSION=11.0.0"),
+        ("gfx1201", None),
+        ("gfx1151", None),
+        ("gfx1010", None),
+        ("gfx90a", None),
+        ("sm_90", None),
+    ],
+)
+def test_rocms_override_is_of_the_cards_own_generation(architecture: str, told: str | None) -> None:
+    assert advice.rocm_override(architecture) == told
+
+
+def test_both_generations_are_named_where_the_card_is_not() -> None:
+    assert advice.rocm_overrides() == (
+        "HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA2, HSA_OVERRIDE_GFX_VERSION=11.0.0 on RDNA3"
+    )
+
+
+def test_a_jetson_takes_nvidias_wheel_up_to_jetpack_6() -> None:
+    missing = with_torch(
+        DOWN, version=None, path=None, stage="import", error="ModuleNotFoundError: No module named 'torch'"
+    )
+    assert fix_of("torch.missing", with_stack(missing, jetson=JETSON_6)) == wheels.JETSON
+    assert wheels.INDEX in (fix_of("torch.missing", with_stack(missing, jetson=JETSON_7)) or "")
+
+
+def test_on_a_jetson_801_is_mostly_a_group() -> None:
+    assert (fix_of("driver.not_supported", cuinit(801)) or "").startswith("use a profile for computing")
+    jetson = fix_of("driver.not_supported", with_stack(cuinit(801), jetson=JETSON_6)) or ""
+    assert jetson.startswith("sudo usermod -aG video,render $USER")
+
+
+def test_without_its_variable_mps_is_left_by_removing_its_pipes() -> None:
+    assert "sudo rm -r /tmp/nvidia-mps" in (fix_of("mps.unreachable", cuinit(805)) or "")
+    given = replace(DOWN, facts=replace(DOWN.facts, environment={"CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}))
+    assert "unset CUDA_MPS_PIPE_DIRECTORY" in (fix_of("mps.unreachable", cuinit(805, given)) or "")
+    assert "try again" in (fix_of("mps.not_ready", cuinit(807)) or "")
+
+
+def test_the_open_module_is_that_of_the_branch_which_is_loaded() -> None:
+    log = ("NVRM: installed in this system requires use of the NVIDIA open kernel modules.",)
+    evidence = with_stack(with_cards(evidence=cuinit(100)), log=log)
+    told = fix_of("driver.open_module_needed", with_driver(evidence, kernel_module_version="575.51.03"))
+    assert told is not None and told.startswith("sudo apt install nvidia-driver-575-open ")
+
+
+def test_a_pynvml_that_overwrites_nothing_is_a_remark() -> None:
+    for version, verdict, anew in (("11.5.3", "warn", True), ("12.0.0", "info", False), ("13.0.1", "info", False)):
+        evidence = with_torch(versions={"pynvml": (version,), "nvidia-ml-py": ("13.580.82",)}, executable="/v/python")
+        (found,) = ladder.findings(ladder.diagnose(evidence, [catalogue.BY_ID["torch.pynvml"]]))
+        assert (found.verdict, "--force-reinstall" in (found.fix or "")) == (verdict, anew)
+        assert (found.fix or "").startswith("/v/python -m pip uninstall -y pynvml")
+
+
+def test_the_torchvision_of_a_vendors_image_is_its_own_matter() -> None:
+    condition = catalogue.BY_ID["torch.torchvision"]
+    evidence = with_torch(HEALTHY, version="2.6.0a0+ecf3bae40a.nv25.01", versions={"torchvision": ("0.20.0a0",)})
+    assert condition.judge(evidence) is None
+    assert condition.judge(with_torch(HEALTHY, version="2.6.0", versions={"torchvision": ("0.20.0",)})) is not None

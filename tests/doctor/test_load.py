@@ -1,0 +1,420 @@
+"""What a card does under a short load: judged by evidence made by hand, and from a child's load to the findings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from healthy import CARDS, GIB, HEALTHY, busy, card, with_cards, with_torch, without_gpu
+from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
+
+from gpucheck.doctor import conditions_load, load, load_run
+from gpucheck.doctor.condition import Seen
+from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.load import CardLoad, Load
+from gpucheck.doctor.options import DoctorOptions
+from gpucheck.machine import load_child
+from gpucheck.report.facts import Device, Mig, Process
+
+__all__ = ["root"]
+Fake = Callable[..., Path]
+
+CONDITIONS = {one.id: one for one in conditions_load.CONDITIONS}
+LINK = {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16}
+UNKNOWN_WORK = ", and NVML does not tell whether it works: its clock and PCIe link are not judged"
+NOT_SUPPORTED = "not supported by this device or driver"
+
+
+def telemetry(**changes: Any) -> dict[str, Any]:
+    """What twenty readings of a healthy card come to."""
+    return {
+        "readings": 20,
+        "sm_clock_hz": {"median": 1.98e9, "min": 1.9e9, "max": 1.98e9},
+        "max_sm_clock_hz": 1.98e9,
+        "temperature_celsius": 45.0,
+        "clock_reasons": [],
+        "violations_s": None,
+        "violations_span_s": None,
+        "pcie": dict(LINK),
+        "c2c_bytes_per_s": None,
+        "unknown": {"power_w": "the row is shorter than the 2 s over which energy is counted"},
+        **changes,
+    }
+
+
+def clock(median_hz: float) -> dict[str, float]:
+    return {"median": median_hz, "min": median_hz, "max": median_hz}
+
+
+def loaded(
+    changes: dict[str, Any] | None = None, held_by: dict[str, int] | None = None, evidence: Evidence = HEALTHY
+) -> Evidence:
+    """The machine where cuda:1 was read so under load."""
+    cards = (CardLoad("cuda:0", telemetry()), CardLoad("cuda:1", telemetry(**changes or {}), held_by=held_by or {}))
+    return replace(evidence, load=Load("ran", load_s=1.0, cards=cards))
+
+
+def judged(condition: str, evidence: Evidence) -> Seen | None:
+    return CONDITIONS[condition].judge(evidence)
+
+
+def said(evidence: Evidence) -> list[tuple[str, str, str]]:
+    """Every condition of this file that holds: id, verdict, message."""
+    found = [(one, seen) for one in CONDITIONS.values() if (seen := one.judge(evidence)) is not None]
+    return [(one.id, seen.verdict or one.verdict, seen.message) for one, seen in found]
+
+
+@pytest.mark.parametrize("evidence", [HEALTHY, Evidence(), without_gpu(), loaded(), loaded(held_by={"gpu_idle": 1})])
+def test_nothing_is_said_of_a_healthy_card_nor_where_nothing_is_known(evidence: Evidence) -> None:
+    assert said(evidence) == []
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("held_by", "found"),
+    [
+        ({"hw_slowdown": 1}, None),
+        ({"hw_slowdown": 2}, ("load.hardware_slowdown", "warn")),
+        ({"hw_thermal_slowdown": 9}, ("load.hardware_slowdown", "warn")),
+        ({"hw_power_brake_slowdown": 10}, ("load.hardware_slowdown", "fail")),
+        ({"sw_thermal_slowdown": 20}, ("load.thermal", "warn")),
+        ({"sw_power_cap": 20}, ("load.power_limited", "info")),
+        ({"applications_clocks_setting": 20}, None),
+    ],
+)
+def test_what_holds_the_clock(held_by: dict[str, int], found: tuple[str, str] | None) -> None:
+    name, count = next(iter(held_by.items()))
+    expected = [] if found is None else [(*found, f"cuda:1: {name} in {count} of 20 readings")]
+    assert said(loaded(held_by=held_by)) == expected
+
+
+def test_heat_between_two_readings_is_counted_by_the_driver() -> None:
+    heat = {"violations_s": {"thermal": 0.2, "power": 0.9}, "violations_span_s": 1.0}
+    assert said(loaded(heat)) == [("load.thermal", "warn", "cuda:1: held for 20 % of the time")]
+    little = {"violations_s": {"thermal": 0.005}, "violations_span_s": 1.0}
+    assert said(loaded(little)) == []
+
+
+def test_a_setting_is_told_where_the_clock_is_lower() -> None:
+    held_by = {"applications_clocks_setting": 20}
+    assert said(loaded({"sm_clock_hz": clock(1.2e9)}, held_by)) == [
+        ("load.clock_setting", "info", "cuda:1: applications_clocks_setting")
+    ]
+
+
+@pytest.mark.parametrize(("held_by", "seen"), [({}, True), ({"gpu_idle": 20}, True), ({"sw_power_cap": 20}, False)])
+def test_a_low_clock_without_a_reason(held_by: dict[str, int], seen: bool) -> None:
+    found = judged("load.low_clock", loaded({"sm_clock_hz": clock(345e6)}, held_by))
+    assert (found.message if found else None) == ("cuda:1: 345 of 1980 MHz" if seen else None)
+
+
+# --- the link ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("link", "found"),
+    [
+        (
+            {"width": 8},
+            ("load.link_width", "warn", "cuda:1: x8, and x16 is possible, where a card of the same name has x16"),
+        ),
+        (
+            {"generation": 4},
+            (
+                "load.link_generation",
+                "warn",
+                "cuda:1: generation 4, and generation 5 is possible, where a card of the same name has generation 5",
+            ),
+        ),
+        ({"width": None}, None),
+        ({"max_width": None}, None),
+        ({"generation": None, "max_generation": None}, None),
+        (
+            {"generation": 4, "max_generation": 4, "device_max_generation": 5},
+            ("load.slot", "info", "cuda:1: generation 4 of generation 5"),
+        ),
+        (
+            {"width": 8, "max_width": 8, "device_max_width": 16},
+            ("load.slot", "info", "cuda:1: x8 of x16"),
+        ),
+    ],
+)
+def test_the_link_is_judged_beside_what_both_ends_can(link: dict[str, Any], found: tuple[str, str, str] | None) -> None:
+    assert said(loaded({"pcie": {**LINK, **link}})) == ([] if found is None else [found])
+
+
+@pytest.mark.parametrize(
+    ("address", "link", "found"),
+    [
+        # So stand an RTX 3050, a laptop's card and each of the cards of a machine at Amazon's.
+        ("0000:01:00.0", {"width": 8}, ("load.link_width", "info")),
+        ("0000:01:00.0", {"width": 4}, ("load.link_width", "info")),
+        ("0000:01:00.0", {"width": 1}, ("load.link_width", "warn")),
+        ("0000:01:00.0", {"generation": 3}, ("load.link_generation", "warn")),
+        # In a virtual machine the slot is not seen.
+        ("0000:00:1e.0", {"generation": 3}, ("load.link_generation", "info")),
+        ("0001:00:00.0", {"generation": 3}, ("load.link_generation", "info")),
+        ("0000:00:1e.0", {"generation": 1}, ("load.link_generation", "warn")),
+    ],
+)
+def test_a_link_that_all_cards_of_a_name_have_may_be_wired_so(
+    address: str, link: dict[str, Any], found: tuple[str, str]
+) -> None:
+    alike = tuple(CardLoad(f"cuda:{place}", telemetry(pcie={**LINK, **link})) for place in (0, 1))
+    cards = (card(0, name="NVIDIA A10G", pci_address=address), card(1, name="NVIDIA A10G", pci_address=address))
+    evidence = replace(with_cards(*cards), load=Load("ran", load_s=1.0, cards=alike))
+    assert [one[:2] for one in said(evidence)] == [found]
+    another = replace(with_cards(cards[0], replace(cards[1], name="NVIDIA T4")), load=evidence.load)
+    assert [one[:2] for one in said(another)] == [found]
+
+
+def test_a_link_that_carries_little_is_not_judged() -> None:
+    narrow = {"pcie": {**LINK, "width": 1}}
+    assert said(loaded({**narrow, "c2c_bytes_per_s": 450e9})) == []
+    assert said(loaded(narrow, evidence=with_cards(card(0), card(1, integrated=True)))) == []
+
+
+# --- heat -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("celsius", "verdict"), [(87.0, None), (88.0, "info"), (92.0, "info"), (93.0, "warn")])
+def test_heat_beside_the_temperature_of_the_slowdown(celsius: float, verdict: str | None) -> None:
+    evidence = with_cards(card(0), card(1, slowdown_celsius=93.0))
+    found = said(loaded({"temperature_celsius": celsius}, evidence=evidence))
+    words = f"cuda:1: {celsius:.0f} °C, and from 93 °C on it slows down"
+    assert found == ([] if verdict is None else [("load.hot", verdict, words)])
+
+
+def test_heat_is_not_judged_where_either_is_unknown() -> None:
+    assert said(loaded({"temperature_celsius": 99.0})) == []
+    evidence = with_cards(card(0), card(1, slowdown_celsius=93.0))
+    assert said(loaded({"temperature_celsius": None}, evidence=evidence)) == []
+
+
+# --- what was not seen ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "is_unread"),
+    [
+        ("clock_reasons", "NVML answers: unknown error", True),
+        ("pcie/width", "no permission", True),
+        ("pcie/max_width", "NVML's answer makes no sense: '99'", True),
+        ("pcie/width", NOT_SUPPORTED, False),
+        ("energy_j", "NVML answers: unknown error", False),
+    ],
+)
+def test_what_nvml_did_not_tell_under_load_is_not_healthy(name: str, reason: str, is_unread: bool) -> None:
+    expected = [("load.unread", "inconclusive", f"cuda:1: {name} ({reason})")] if is_unread else []
+    assert said(loaded({"unknown": {name: reason}})) == expected
+
+
+def test_a_card_without_readings_is_not_healthy() -> None:
+    evidence = replace(HEALTHY, load=Load("ran", cards=(CardLoad("cuda:0", reason="NVML does not answer"),)))
+    assert ("load.unread", "inconclusive", "cuda:0: NVML does not answer") in said(evidence)
+
+
+def test_a_load_that_failed_and_one_that_was_not_run() -> None:
+    failed = replace(HEALTHY, load=Load("failed", "RuntimeError: CUDA error (under load)"))
+    assert said(failed) == [("load.failed", "fail", "RuntimeError: CUDA error (under load)")]
+    left_out = {"cuda:0": "in use by others: x (7)", "cuda:1": "lost"}
+    well = with_cards(card(0), card(1, state="lost"))
+    idle = replace(well, load=Load("none", "no card is free for it", left_out=left_out))
+    words = f"cuda:0: in use by others: x (7){UNKNOWN_WORK}; cuda:1: lost"
+    assert said(idle) == [("load.not_run", "skip", words)]
+    working = replace(idle, facts=with_cards(busy(0), card(1)).facts)
+    ((_, _, told_of_it),) = said(working)
+    assert told_of_it.startswith("cuda:0: in use by others: x (7), judged as it works; ")
+    full = replace(HEALTHY, load=Load("none", "OutOfMemoryError: CUDA out of memory (as it began)"))
+    ((name, verdict, words),) = said(full)
+    assert (name, verdict) == ("load.not_run", "skip")
+    assert words == f"cuda:0, cuda:1: OutOfMemoryError: CUDA out of memory (as it began){UNKNOWN_WORK}"
+
+
+MIG_CARD = card(0, mig=Mig(True, True))
+COMPUTING = Process(7, "compute", "python")
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (card(0), ""),
+        (card(0, processes=(Process(7, "graphics", "Xorg"),)), ""),
+        (card(0, processes=(COMPUTING,)), "in use by others: python (7)"),
+        (card(0, processes=(replace(COMPUTING, name=None),)), "in use by others: not visible here (7)"),
+        (card(0, processes=None, memory_used_bytes=20 * GIB), "in use by others, who hold 20 GiB of its memory"),
+        (card(0, parent_uuid="GPU-0"), "NVML tells neither clock nor link of a MIG instance"),
+        (MIG_CARD, "NVML tells neither clock nor link of a MIG instance"),
+        (card(0, nvml_index=None), "NVML does not tell of it, so that nothing would be seen"),
+        (card(0, state="lost"), "lost"),
+    ],
+)
+def test_which_cards_are_left_alone(one: Device, why: str) -> None:
+    assert load.why_not(one) == why
+
+
+# --- what the child said ----------------------------------------------------------------------------------------------
+
+
+def sample(at_s: float, *names: str) -> dict[str, Any]:
+    reasons = {"bits": 0, "names": list(names), "unknown_bits": []}
+    return {"at_s": at_s, "sm_clock_hz": 1.98e9, "clock_reasons": reasons, "pcie": dict(LINK), "unknown": {}}
+
+
+def test_only_readings_under_load_count() -> None:
+    samples = [sample(9.0, "gpu_idle"), sample(10.1, "sw_power_cap"), sample(10.5), sample(11.2, "gpu_idle")]
+    said = {"stage": "end", "began_s": 10.0, "took_s": 1.0}
+    seen = load.gathered(said, "", {"cuda:0": samples, "cuda:1": []}, {"cuda:1": "NVML is silent"}, {"cuda:2": "lost"})
+    assert (seen.outcome, seen.load_s, seen.left_out) == ("ran", 1.0, {"cuda:2": "lost"})
+    first, second = seen.cards
+    assert first.telemetry is not None and first.telemetry["readings"] == 2
+    assert first.held_by == {"sw_power_cap": 1}
+    assert (second.telemetry, second.reason) == (None, "NVML is silent")
+
+
+@pytest.mark.parametrize(
+    ("stage", "failed", "outcome", "reason"),
+    [
+        ("load", "SIGSEGV", "failed", "SIGSEGV (under load)"),
+        ("prepare", "RuntimeError: CUDA error: x", "failed", "RuntimeError: CUDA error: x (as it began)"),
+        # Where the card was not reached, or not ours to use, nothing is said of it.
+        ("import", "ImportError: x", "none", "ImportError: x (as torch was imported)"),
+        (None, "exit status 3", "none", "exit status 3 (as it was started)"),
+        ("prepare", "OutOfMemoryError: x", "none", "OutOfMemoryError: x (as it began)"),
+        ("prepare", "x: CUBLAS_STATUS_ALLOC_FAILED", "none", "x: CUBLAS_STATUS_ALLOC_FAILED (as it began)"),
+        (
+            "prepare",
+            "device(s) is/are busy or unavailable",
+            "none",
+            "device(s) is/are busy or unavailable (as it began)",
+        ),
+    ],
+)
+def test_how_it_ended_early(stage: str | None, failed: str, outcome: str, reason: str) -> None:
+    seen = load.gathered({} if stage is None else {"stage": stage}, failed, {}, {}, {})
+    assert (seen.outcome, seen.reason) == (outcome, reason)
+
+
+def test_the_program_is_for_any_python() -> None:
+    """An interpreter without torch says where it stopped; what it prints is JSON alone."""
+    text = Path(load_child.__file__).read_text()
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", text, "0", "0", "cuda:0"], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert ended.stdout.splitlines()[0] == '{"stage": "import", "gpucheck": 1}'
+    assert "ModuleNotFoundError" in ended.stdout
+
+
+# --- from the driver to the findings ----------------------------------------------------------------------------------
+
+
+def test_a_load_is_in_the_document(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver("slowdown=93\nfabric=3\nnvlinks=2\n" + TWO_GPUS)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path))))
+    assert worst(report) == []
+    ran = report.results["doctor"].load
+    assert ran is not None
+    assert (ran.outcome, ran.left_out) == ("ran", {})
+    assert [one.device for one in ran.cards] == ["cuda:0", "cuda:1"]
+    assert all(one.telemetry is not None and one.telemetry["readings"] >= 1 for one in ran.cards)
+    assert (ran.cards[0].telemetry or {})["pcie"]["width"] == 16
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("1.pcie.width=8\n", [("load.link_width", "warn")]),
+        ("1.pcie.generation=1\n", [("load.link_generation", "warn")]),
+        ("1.sm_clock=345\n", [("load.low_clock", "warn")]),
+        ("1.pcie.width=!999\n", [("load.unread", "inconclusive")]),
+        ("1.pcie.width=99\n", [("load.unread", "inconclusive")]),
+        ("1.temperature=93\n1.slowdown=90\n", [("devices.hot", "warn"), ("load.hot", "warn")]),
+        ("1.clock_reasons=0x80\n", [("devices.slowed_down", "warn"), ("load.hardware_slowdown", "fail")]),
+        ("1.clock_reasons=0x4\n", []),
+        ("nvlinks=4\n1.nvlink.state=0\n", [("links.inactive", "fail")]),
+        ("nvlinks=4\nnvlink.state=0\n", []),
+        ("nvlinks=4\nnvlink.2.recovery=3\n", [("links.errors", "warn")]),
+        ("fabric=3\n1.fabric.status=999\n", [("links.fabric", "warn")]),
+        ("1.retired.corrected=63\n1.retired.uncorrected=0\n", [("devices.retired_pages", "fail")]),
+        ("1.remap.pending=!999\n1.ecc=!999\nnvlinks=!999\n", [("devices.unread", "inconclusive")]),
+    ],
+)
+def test_a_fault_under_load_or_of_a_link(
+    fake_driver: Fake, tmp_path: Path, script: str, found: list[tuple[str, str]]
+) -> None:
+    fake_driver(script + TWO_GPUS)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path))))
+    assert worst(report) == found
+    assert ("doctor.healthy", "pass") in told(report)
+
+
+def test_a_card_that_others_use_is_left_alone(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver("0.processes=77:5\n" + TWO_GPUS)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path))))
+    ran = report.results["doctor"].load
+    assert ran is not None
+    assert [one.device for one in ran.cards] == ["cuda:1"]
+    assert list(ran.left_out) == ["cuda:0"] and ran.left_out["cuda:0"].startswith("in use by others: ")
+    assert ("load.not_run", "skip") in told(report) and worst(report) == []
+
+
+def test_a_load_that_fails_or_hangs(fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_driver(TWO_GPUS)
+    broken = interpreter(tmp_path, torch_of(tmp_path, load="raise RuntimeError('CUDA error: device-side')"))
+    report = diagnosed(DoctorOptions(python=broken))
+    (failed,) = [one for one in report.findings if one.id == "load.failed"]
+    assert failed.message == "RuntimeError: CUDA error: device-side (as it began)"
+    monkeypatch.setattr(load_run, "TIMEOUT_S", 1.0)
+    (tmp_path / "hangs").mkdir()
+    hangs = interpreter(tmp_path / "hangs", torch_of(tmp_path / "hangs", load="__import__('time').sleep(600)"))
+    report = diagnosed(DoctorOptions(python=hangs, timeout_s=10.0))
+    assert worst(report) == [("load.failed", "fail")]
+    # A torch that was given longer to be imported is given as long again.
+    ran = report.results["doctor"].load
+    assert ran is not None and (ran.reason or "").startswith("it did not end within 10 s")
+
+
+def test_no_load_is_run_that_nobody_asked_for(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(TWO_GPUS)
+    left_out = diagnosed(
+        DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, load="raise SystemExit")), skip=("load",))
+    )
+    assert left_out.results["doctor"].load is None and worst(left_out) == []
+
+
+def test_a_machine_whose_torch_ran_nothing_says_that_no_load_was_run() -> None:
+    found = said(with_torch(with_cards(busy(0), card(1)), kernels=()))
+    why = "torch did not run on a GPU, so that none was loaded"
+    words = f"cuda:0: {why}, judged as it works; cuda:1: {why}{UNKNOWN_WORK}"
+    assert found == [("load.not_run", "skip", words)]
+
+
+def test_cards_that_torch_does_not_see_were_not_loaded_either() -> None:
+    hidden = card(1, id=None, cuda_index=None, state="hidden by CUDA_VISIBLE_DEVICES=0", utilization_percent=0.0)
+    one = (CardLoad("cuda:0", telemetry()),)
+    evidence = replace(with_cards(card(0), hidden), load=Load("ran", load_s=1.0, cards=one))
+    words = "NVML 1: hidden by CUDA_VISIBLE_DEVICES, at rest: its clock and PCIe link are not judged"
+    assert said(evidence) == [("load.not_run", "skip", words)]
+
+
+def test_data_centre_parts_have_sixteen_lanes() -> None:
+    alike = tuple(CardLoad(f"cuda:{place}", telemetry(pcie={**LINK, "width": 8})) for place in (0, 1))
+    evidence = replace(HEALTHY, load=Load("ran", load_s=1.0, cards=alike))
+    assert [one[:2] for one in said(evidence)] == [("load.link_width", "warn")]
+
+
+def test_nothing_is_loaded_where_torch_does_not_work() -> None:
+    assert not load_run.is_possible(without_gpu())
+    assert not load_run.is_possible(replace(HEALTHY, torch=None))
+    assert load_run.is_possible(with_cards(*CARDS))

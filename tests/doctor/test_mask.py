@@ -1,0 +1,68 @@
+"""How a mask is read, and that our copy of torch's parser is torch's."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.doctor import mask
+
+UUIDS = ("GPU-aa000000", "GPU-ab000000", "GPU-bb000000")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("0,1,2", (0, 1, 2)),
+        ("2,0", (2, 0)),
+        (" 1 , 0 ", (1, 0)),
+        ("", ()),
+        ("-1", ()),
+        ("0,-1,1", (0,)),
+        ("0,3,1", (0,)),
+        ("0,0", ()),
+        ("1,0,1", ()),
+        ("0;1", (0,)),
+        ("0x1", (0,)),
+        ("1gpu", (1,)),
+        ("+2", (2,)),
+        ("cuda:0", ()),
+        ("all", ()),
+        ("0,", (0,)),
+        ("GPU-aa,GPU-b", (0, 2)),
+        ("GPU-a", ()),
+        ("GPU-aa,GPU-aa0", ()),
+        ("GPU-zz,GPU-aa", ()),
+    ],
+)
+def test_what_a_mask_shows(value: str, shown: tuple[int, ...]) -> None:
+    assert mask.read(value, UUIDS).shown == shown
+
+
+def test_every_entry_says_how_it_is_read() -> None:
+    assert [entry.told for entry in mask.read("1,0x2,7,2", UUIDS).entries] == [
+        "'1' shows GPU 1",
+        "'0x2' is read as 0",
+        "'7' shows nothing: there are 3, counted from 0",
+        "'2' shows nothing: it comes after the end",
+    ]
+
+
+def test_a_number_is_a_cards_and_an_instance_has_its_uuid_alone() -> None:
+    with_instance = ("GPU-aa000000", "MIG-11111111")
+    assert mask.read("1", with_instance).entries[0].problem == "there is 1, counted from 0"
+    assert mask.read("MIG-1", with_instance).shown == (1,)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["0,1", "", "-1", "0,-1", "0,9,1", "0,0", "0;1", "0x1", "1gpu2,2ampere", "a", ",", "0,,1", " 0, 1", "+1", "GPU-aa",
+     "GPU-aa,GPU-bb", "GPU-aa, GPU-bb", "GPU-aa,1", "GPU-a", "GPU-zz", "GPU-aa,GPU-aa", "1,GPU-aa", "gpu-aa", "MIG-1"],
+)  # fmt: skip
+def test_torchs_parser_is_copied_exactly(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch import cuda
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    monkeypatch.setattr(cuda, "_raw_device_count_nvml", lambda: len(UUIDS))
+    monkeypatch.setattr(cuda, "_raw_device_uuid_nvml", lambda: list(UUIDS))
+    counted = cuda._device_count_nvml()
+    assert mask.torch_count(value, UUIDS) == (None if counted < 0 else counted)

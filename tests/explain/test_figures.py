@@ -1,0 +1,432 @@
+"""The numbers in an error text, in every wording, and what they come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pasted import SAMPLES
+
+from gpucheck.explain import figures
+from gpucheck.explain.match import find
+from gpucheck.explain.table import OF_CONDITIONS, TEXTS
+from gpucheck.units import GIB, KIB, MIB, TIB
+
+
+def numbers(pasted: str) -> tuple[str, figures.Figures]:
+    """The id of a pasted text, and its figures."""
+    match = find(pasted, TEXTS, OF_CONDITIONS)[0]
+    return match.text.id, figures.read(match.text.id, match.said, match.around)
+
+
+def bytes_(value: float, unit: int) -> int:
+    return round(value * unit)
+
+
+# --- memory of a GPU --------------------------------------------------------------------------------------------------
+
+TORCH_1 = (
+    "RuntimeError: CUDA out of memory. Tried to allocate 60.00 MiB (GPU 1; 11.17 GiB total capacity; 505.96 MiB "
+    "already "
+    "allocated; 12.50 MiB free; 530.00 MiB reserved in total by PyTorch) If reserved memory is >> allocated memory try "
+    "setting max_split_size_mb to avoid fragmentation."
+)
+TORCH_1_OLD = (
+    "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 10.00 GiB total capacity; 7.00 GiB already "
+    "allocated; 0 bytes free; 2.00 GiB cached)"
+)
+TORCH_2_0 = TORCH_1.replace("RuntimeError", "torch.cuda.OutOfMemoryError")
+TORCH_2_1 = (
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 572.00 MiB. GPU 0 has a total capacty of 79.15 "
+    "GiB of which 321.31 MiB is free. Including non-PyTorch memory, this process has 10.00 GiB memory in use. Process "
+    "1234 has 60.00 GiB memory in use. Process 99 has 414.00 MiB memory in use. Of the allocated memory 4.04 GiB is "
+    "allocated by PyTorch, and 5.00 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is "
+    "large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+)
+TORCH_2_9 = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 GiB. GPU 3 has a total capacity of 79.15 "
+    "GiB of "
+    "which 70.00 GiB is free. 40.00 GiB allowed; Including non-PyTorch memory, this process has 9.00 GiB memory in "
+    "use. "
+    "Of the allocated memory 7.00 GiB is allocated by PyTorch, with 1.00 GiB allocated in private pools (e.g., CUDA "
+    "Graphs), and 100.00 MiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("pasted", "expected"),
+    [
+        (
+            TORCH_1,
+            {
+                "gpu": 1,
+                "requested_bytes": 60 * MIB,
+                "total_bytes": bytes_(11.17, GIB),
+                "allocated_bytes": bytes_(505.96, MIB),
+                "free_bytes": bytes_(12.5, MIB),
+                "reserved_bytes": 530 * MIB,
+            },
+        ),
+        (
+            TORCH_1_OLD,
+            {"gpu": 0, "requested_bytes": 2 * GIB, "free_bytes": 0, "reserved_bytes": 2 * GIB, "cached_bytes": 0},
+        ),
+        (TORCH_2_0, {"gpu": 1, "cached_bytes": 530 * MIB - bytes_(505.96, MIB)}),
+        (
+            TORCH_2_1,
+            {
+                "gpu": 0,
+                "requested_bytes": 572 * MIB,
+                "total_bytes": bytes_(79.15, GIB),
+                "free_bytes": bytes_(321.31, MIB),
+                "own_bytes": 10 * GIB,
+                "allocated_bytes": bytes_(4.04, GIB),
+                "cached_bytes": 5 * GIB,
+                "processes": [{"pid": 1234, "bytes": 60 * GIB}, {"pid": 99, "bytes": 414 * MIB}],
+            },
+        ),
+        (
+            TORCH_2_9,
+            {"gpu": 3, "allowed_bytes": 40 * GIB, "private_pools_bytes": GIB, "cached_bytes": 100 * MIB},
+        ),
+        (
+            "RuntimeError: MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 9.00 GB, max allowed: "
+            "18.00 GB). Tried to allocate 2.00 GB on private pool.",
+            {
+                "allocated_bytes": 8 * GIB,
+                "other_bytes": 9 * GIB,
+                "allowed_bytes": 18 * GIB,
+                "requested_bytes": 2 * GIB,
+            },
+        ),
+        (
+            "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of "
+            "16.00 "
+            "GiB of which 1.00 GiB is free.",
+            {"requested_bytes": 256 * MIB, "total_bytes": 16 * GIB, "free_bytes": GIB},
+        ),
+        (
+            "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1048576 "
+            "bytes.",
+            {"requested_bytes": MIB},
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to\nallocate 2.00 GiB. GPU 0 has a total\ncapacity of "
+            "79.15 GiB of which 1.00\nGiB is free.",
+            {"requested_bytes": 2 * GIB, "total_bytes": bytes_(79.15, GIB), "free_bytes": GIB},
+        ),
+    ],
+)
+def test_what_a_gpu_out_of_memory_says(pasted: str, expected: dict[str, Any]) -> None:
+    name, read = numbers(pasted)
+    assert name.startswith("oom.")
+    assert {key: read.numbers.get(key) for key in expected} == expected
+
+
+def test_who_holds_the_memory_and_what_to_change_first() -> None:
+    _, read = numbers(TORCH_2_1)
+    assert read.says == (
+        "Of 79.15 GiB process 1234 holds 60 GiB, process 99 holds 414 MiB, this process 10 GiB, of which 5 GiB is "
+        "cached "
+        "and unused, something else 8.43 GiB, 321.31 MiB is free; 572 MiB more was asked for."
+    )
+    assert read.then == "end process 1234 if it is yours, or use another GPU"
+
+
+def test_a_large_cache_is_for_the_allocator() -> None:
+    own = TORCH_2_1.replace("Process 1234 has 60.00 GiB memory in use. ", "").replace("10.00 GiB", "78.00 GiB")
+    _, read = numbers(own.replace("5.00 GiB is reserved", "20.00 GiB is reserved"))
+    assert read.then.startswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF")
+    assert "20 GiB is cached" in read.then
+    _, read = numbers(own.replace("5.00 GiB is reserved", "1.00 GiB is reserved"))
+    assert read.then == "a smaller batch, a shorter sequence, or activation checkpointing"
+
+
+def test_memory_that_nobody_named_is_another_programs() -> None:
+    """Before torch 2.1, and inside containers, others are not told."""
+    _, read = numbers(TORCH_1)
+    assert "something else 10.64 GiB" in read.says
+    assert read.then.startswith("nvidia-smi shows which other process holds memory")
+
+
+def test_more_than_the_gpu_has_is_a_wrong_shape() -> None:
+    _, read = numbers(TORCH_2_9)
+    assert read.then.endswith("what was asked for at once is more than the GPU has; print the shape, it may be wrong")
+
+
+def test_of_several_ranks_each_says_its_own() -> None:
+    _, read = numbers(f"[rank0]: {TORCH_2_1}\n[rank1]: {TORCH_2_9}")
+    assert (read.numbers["gpu"], read.numbers["requested_bytes"]) == (0, 572 * MIB)
+
+
+def test_a_text_without_numbers_has_none() -> None:
+    assert numbers("CUDA out of memory") == ("oom.cuda", figures.Figures())
+
+
+def test_vllm_and_its_share() -> None:
+    _, read = numbers(
+        "ValueError: Free memory on device (59.32/79.15 GiB) on startup is less than desired GPU memory utilization "
+        "(0.9, "
+        "71.24 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+    )
+    assert read.numbers["free_bytes"] == bytes_(59.32, GIB) and read.numbers["desired_bytes"] == bytes_(71.24, GIB)
+    assert read.then.endswith("--gpu-memory-utilization 0.72")
+    _, read = numbers(
+        "ValueError: To serve at least one request with the models's max seq len (131072), (24.00 GiB KV cache is "
+        "needed, "
+        "which is larger than the available KV cache memory (9.97 GiB). Based on the available memory, the estimated "
+        "maximum model length is 54400."
+    )
+    assert (read.numbers["needed_bytes"], read.numbers["fits_tokens"]) == (24 * GIB, 54400)
+    assert read.then.startswith("--max-model-len 54400")
+
+
+# --- memory of the host -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pasted", "expected"),
+    [
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4398046511104 bytes", 4 * TIB),
+        ("DefaultCPUAllocator: not enough memory: you tried to allocate 1048576 bytes.", MIB),
+        (SAMPLES["oom.host"], bytes_(7.28, TIB)),
+    ],
+)
+def test_what_was_asked_of_the_host(pasted: str, expected: int) -> None:
+    name, read = numbers(pasted)
+    assert name in ("oom.cpu", "oom.host") and read.numbers == {"requested_bytes": expected}
+
+
+@pytest.mark.parametrize(
+    ("pasted", "expected"),
+    [
+        (
+            "[88123.1] Out of memory: Killed process 4711 (python) total-vm:81234567kB, anon-rss:61234567kB, "
+            "file-rss:4kB, shmem-rss:8388608kB, UID:0",
+            {
+                "pid": 4711,
+                "name": "python",
+                "virtual_bytes": 81234567 * KIB,
+                "resident_bytes": 61234567 * KIB,
+                "shared_bytes": 8 * GIB,
+                "by": "system",
+            },
+        ),
+        (
+            "[4.1] Out of memory: Kill process 1234 (python) score 987 or sacrifice child\n"
+            "[4.2] Killed process 1234 (python) total-vm:9000kB, anon-rss:8000kB",
+            {"pid": 1234, "name": "python", "virtual_bytes": 9000 * KIB, "resident_bytes": 8000 * KIB, "by": "system"},
+        ),
+        (
+            "[4.0] memory: usage 16777216kB, limit 16777216kB, failcnt 9\n"
+            "[4.1] Memory cgroup out of memory: Killed process 77 (python3) total-vm:9kB, anon-rss:8kB",
+            {
+                "pid": 77,
+                "name": "python3",
+                "virtual_bytes": 9 * KIB,
+                "resident_bytes": 8 * KIB,
+                "used_bytes": 16 * GIB,
+                "limit_bytes": 16 * GIB,
+                "by": "cgroup",
+            },
+        ),
+    ],
+)
+def test_whom_the_kernel_killed(pasted: str, expected: dict[str, Any]) -> None:
+    name, read = numbers(pasted)
+    assert (name, read.numbers) == ("oom.killed", expected)
+    assert read.says.startswith("It is RAM, not the GPU's memory. ")
+    assert ("--memory" in read.then) == (expected["by"] == "cgroup")
+
+
+# --- versions and architectures ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "version"), [(9000, "9.0"), (10010, "10.1"), (11080, "11.8"), (12040, "12.4")])
+def test_cudas_number_is_a_version(number: int, version: str) -> None:
+    _, read = numbers(f"The NVIDIA driver on your system is too old (found version {number}).")
+    assert read.numbers == {"driver_cuda": version}
+    assert read.says.startswith(f"The driver serves CUDA {version} at most")
+
+
+def test_for_an_old_driver_no_wheel_is_promised() -> None:
+    assert (
+        "CUDA 9 has no wheels today" in numbers("NVIDIA driver on your system is too old (found version 9000)")[1].then
+    )
+    assert (
+        "whose wheel is of CUDA 12" in numbers("NVIDIA driver on your system is too old (found version 12040)")[1].then
+    )
+
+
+@pytest.mark.parametrize(
+    ("pasted", "expected"),
+    [
+        (
+            "NVRM: API mismatch: the client has the version 550.54.15, but\nNVRM: this kernel module has the version "
+            "535.183.01.  Please",
+            {"library": "550.54.15", "module": "535.183.01"},
+        ),
+        (
+            "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.54",
+            {"library": "550.54"},
+        ),
+        (
+            "kernel version 384.111.0 does not match DSO version 390.30.0 -- cannot find working devices",
+            {"module": "384.111.0", "library": "390.30.0"},
+        ),
+        (
+            "The detected CUDA version (12.4) mismatches the version that was used to compile\nPyTorch (11.8).",
+            {"toolkit": "12.4", "torch_cuda": "11.8"},
+        ),
+        (
+            "Installed CUDA version 12.4 does not match the version torch was compiled with 11.8, unable to compile",
+            {"toolkit": "12.4", "torch_cuda": "11.8"},
+        ),
+        (
+            "cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but found runtime version (8, 9, "
+            "7).",
+            {"wanted": "9.1.0", "found": "8.9.7"},
+        ),
+        (
+            "Loaded runtime CuDNN library: 7.1.4 but source was compiled with: 7.6.5.",
+            {"wanted": "7.6.5", "found": "7.1.4"},
+        ),
+        (SAMPLES["xformers.setup"], {"wanted": "2.3.0+cu121", "found": "2.1.0+cu121"}),
+        (SAMPLES["quant.dtype"], {"minimum_capability": "89", "capability": "86"}),
+    ],
+)
+def test_two_versions_that_do_not_go_together(pasted: str, expected: dict[str, str]) -> None:
+    _, read = numbers(pasted)
+    assert read.numbers == expected
+    assert all(value in read.says for value in expected.values())
+
+
+BLACKWELL = (
+    "UserWarning: NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch "
+    "installation.\nThe current PyTorch install supports CUDA capabilities sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90."
+)
+
+
+def test_a_gpu_that_is_newer_than_the_wheel() -> None:
+    name, read = numbers(BLACKWELL)
+    assert name == "cuda.capability"
+    assert read.numbers == {
+        "device": "NVIDIA GeForce RTX 5090",
+        "architecture": "sm_120",
+        "wheel_architectures": ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"],
+    }
+    assert read.says == "NVIDIA GeForce RTX 5090 is sm_120, and this torch has code for sm_50 to sm_90."
+    assert "CUDA 12.8 or newer" in read.then
+
+
+@pytest.mark.parametrize(
+    ("architecture", "words"),
+    [("sm_35", "before 2.0"), ("sm_61", "CUDA 12.6 or older"), ("sm_70", "CUDA 12"), ("sm_86", "newer torch")],
+)
+def test_which_wheels_have_an_architecture(architecture: str, words: str) -> None:
+    assert words in numbers(BLACKWELL.replace("sm_120", architecture, 1))[1].then
+
+
+# --- the kernel's log, ranks, kernels ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pasted", "expected"),
+    [
+        (
+            "NVRM: Xid (PCI:0000:B3:00): 31, pid=4711, name=python, Ch 00000008",
+            {"xid": 31, "bus": "0000:b3:00", "pid": 4711, "process": "python"},
+        ),
+        ("NVRM: Xid (PCI:0000:17:00): 43, pid='<unknown>', name=<unknown>", {"xid": 43, "bus": "0000:17:00"}),
+        ("NVRM: Xid (0000:03:00): 79, GPU has fallen off the bus.", {"xid": 79, "bus": "0000:03:00"}),
+        (
+            "NVRM: Xid (PCI:0000:b3:00): 45, pid=7, Ch 8, caused by previous Xid 149",
+            {"xid": 149, "bus": "0000:b3:00", "pid": 7},
+        ),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+            {"xid": 154, "bus": "0000:3b:00", "recovery_action": "GPU Reset Required"},
+        ),
+        ("xid 79", {"xid": 79}),
+    ],
+)
+def test_which_gpu_an_xid_is_of(pasted: str, expected: dict[str, Any]) -> None:
+    assert numbers(pasted)[1].numbers == expected
+
+
+def test_of_two_gpus_an_xid_is_of_its_own() -> None:
+    pasted = "NVRM: Xid (PCI:0000:17:00): 94, pid=7\nNVRM: Xid (PCI:0000:b3:00): 31, pid=8"
+    for match in find(pasted, TEXTS):
+        read = figures.read(match.text.id, match.said, match.around).numbers
+        assert (read["bus"], read["pid"]) == {"xid.94": ("0000:17:00", 7), "xid.31": ("0000:b3:00", 8)}[match.text.id]
+
+
+@pytest.mark.parametrize(
+    ("pasted", "expected"),
+    [
+        (
+            "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, "
+            "NumelIn=466119168, NumelOut=466119168, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.",
+            {
+                "rank": 3,
+                "sequence": 1580,
+                "collective": "ALLREDUCE",
+                "elements": 466119168,
+                "limit_s": 600.0,
+                "waited_s": 600.06,
+            },
+        ),
+        (
+            "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 3/4 clients joined.",
+            {"joined": 3, "expected": 4},
+        ),
+        (
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\ntrain.py FAILED\nRoot Cause (first "
+            "observed failure):\n[0]:\n  rank      : 5 (local_rank: 1)\n  exitcode  : -9 (pid: 8190)",
+            {"rank": 5, "local_rank": 1, "exit_code": -9, "pid": 8190},
+        ),
+        (
+            "failed (exitcode: -11) local_rank: 2 (pid: 8190) of binary: /usr/bin/python",
+            {"local_rank": 2, "exit_code": -11, "pid": 8190},
+        ),
+        (
+            "ncclInvalidUsage\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device b3000",
+            {"ranks": [1, 0], "bus": "b3000"},
+        ),
+        (
+            "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit: "
+            "101376. Reducing block sizes or `num_stages` may help.",
+            {"required_bytes": 131072, "limit_bytes": 101376},
+        ),
+        ("IndexError: Target 7 is out of bounds.", {"index": 7}),
+    ],
+)
+def test_ranks_kernels_and_indices(pasted: str, expected: dict[str, Any]) -> None:
+    _, read = numbers(pasted)
+    assert read.numbers == expected and read.says.endswith(".")
+
+
+# --- the parts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "expected"),
+    [("2.00", "GiB", 2 * GIB), ("0", "bytes", 0), ("18.13", "GB", bytes_(18.13, GIB)), ("1.2.3", "GiB", None)],
+)
+def test_a_size(number: str, unit: str, expected: int | None) -> None:
+    assert figures.size(number, unit) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "told"), [(0, "0 bytes"), (2 * GIB, "2 GiB"), (bytes_(79.15, GIB), "79.15 GiB"), (1536, "1.5 KiB")]
+)
+def test_a_size_as_it_is_told(size: int, told: str) -> None:
+    assert figures.human(size) == told
+
+
+@pytest.mark.parametrize("name", [text.id for text in TEXTS])
+def test_no_text_breaks_a_reader(name: str) -> None:
+    """Cut anywhere, each reader gives what is left."""
+    text = SAMPLES[name]
+    for end in range(0, len(text), 7):
+        assert isinstance(figures.read(name, text[:end], text[:end]), figures.Figures)

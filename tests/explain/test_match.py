@@ -1,0 +1,238 @@
+"""Of several texts in one paste the root cause comes first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpucheck.explain import match as matching
+from gpucheck.explain.match import find
+from gpucheck.explain.table import OF_CONDITIONS, TEXTS
+from gpucheck.explain.text import Text
+
+
+def ids(pasted: str) -> list[str]:
+    return [match.text.id for match in find(pasted, TEXTS, OF_CONDITIONS)]
+
+
+def text(name: str, *patterns: str, **more: Any) -> Text:
+    return Text(name, name, patterns, "It happened.", "do it", **more)
+
+
+FRAME = """Traceback (most recent call last):
+  File "/work/train.py", line 88, in step
+    raise RuntimeError("CUDA out of memory")  # as torch says it
+  File "/work/model.py", line 12, in forward
+    return self.head(x)
+{error}
+"""
+
+
+def test_the_exception_at_the_end_comes_before_the_source_in_its_frames() -> None:
+    said = FRAME.format(error="RuntimeError: mat1 and mat2 must have the same dtype, but got Float and Half")
+    assert ids(said) == ["tensor.dtype", "oom.cuda"]
+
+
+def test_of_two_tracebacks_the_last_ended_the_program() -> None:
+    first = FRAME.format(error="RuntimeError: CUDA error: invalid argument")
+    last = FRAME.format(error="AssertionError: Torch not compiled with CUDA enabled")
+    assert ids(first + "retrying\n" + last)[:2] == ["torch.cpu_only", "cuda.argument"]
+
+
+def test_of_chained_exceptions_the_first_is_the_cause() -> None:
+    first = FRAME.format(error="ImportError: libcudnn.so.8: cannot open shared object file: No such file or directory")
+    between = "\nThe above exception was the direct cause of the following exception:\n\n"
+    last = FRAME.format(error="RuntimeError: operator torchvision::nms does not exist")
+    assert ids(first + between + last)[:2] == ["import.library", "import.nms"]
+
+
+def test_an_assertion_of_a_kernel_comes_before_the_exception_that_it_led_to() -> None:
+    said = (
+        "../aten/src/ATen/native/cuda/Loss.cu:245: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: "
+        "[5,0,0] Assertion `t >= 0 && t < n_classes` failed.\n"
+        + FRAME.format(error="torch.AcceleratorError: CUDA error: device-side assert triggered")
+    )
+    assert ids(said)[:2] == ["assert.label", "cuda.device_assert"]
+
+
+def test_what_other_ranks_say_comes_after_the_rank_that_failed() -> None:
+    said = """[rank1]:[E1121 12:00:09.1 ProcessGroupNCCL.cpp:1785] ncclRemoteError: A call failed possibly
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "/work/train.py", line 88, in step
+[rank3]:     loss.backward()
+[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB
+[rank0]:[E1121 12:10:09.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+    found = find(said, TEXTS, OF_CONDITIONS)
+    assert [match.text.id for match in found] == ["oom.cuda", "dist.child", "nccl.remote", "nccl.timeout"]
+    assert [match.line for match in found] == [5, 7, 1, 6]
+
+
+def test_a_longer_text_covers_the_general_one_within_it() -> None:
+    general, special = text("a.general", "out of memory"), text("a.special", "gpu out of memory on device")
+    assert [match.text.id for match in find("GPU out of memory on device 3", [general, special])] == ["a.special"]
+    assert [match.text.id for match in find("host out of memory", [general, special])] == ["a.general"]
+
+
+def test_a_symptom_covers_nothing_and_says_nothing_on_a_line_with_its_cause() -> None:
+    cause, symptom = text("a.cause", "no room"), text("a.symptom", "it failed: no room left", symptom=True)
+    assert [match.text.id for match in find("it failed: no room left", [cause, symptom])] == ["a.cause"]
+    assert [m.text.id for m in find("it failed: no room left\n\nno room", [symptom])] == ["a.symptom"]
+
+
+def test_a_condition_in_the_same_place_is_what_the_text_points_to() -> None:
+    mine, condition = text("a.text", "no GPU here"), text("b.condition", "no GPU")
+    (match,) = find("there is no GPU here", [mine], [condition])
+    assert (match.text.id, match.conditions) == ("a.text", ("b.condition",))
+    (match,) = find("there is no GPU there", [mine], [condition])
+    assert match.text.id == "b.condition"
+
+
+def test_a_text_is_told_once_however_often_it_is_there() -> None:
+    (match,) = find("CUDA out of memory\n" * 5000, TEXTS)
+    assert (match.text.id, match.line) == ("oom.cuda", 1)
+
+
+def test_nothing_is_found_in_nothing() -> None:
+    assert find("", TEXTS, OF_CONDITIONS) == []
+    assert find("\x00\x1b[31m\n\n\r\n", TEXTS, OF_CONDITIONS) == []
+
+
+def test_what_is_searched_does_not_grow_with_the_errors_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pattern goes over the text once, also where 130 rows share it, and of its places a fixed number is looked
+    at: however many lines of errors there are, the work for each stays the same."""
+    searched: list[str] = []
+    placed: list[int] = []
+    spans, offset = matching._spans, matching.Normal.solid_offset
+    monkeypatch.setattr(
+        matching, "_spans", lambda normal, one: searched.append(one.regex.pattern) or spans(normal, one)
+    )
+    monkeypatch.setattr(matching.Normal, "solid_offset", lambda self, at: placed.append(at) or offset(self, at))
+    work = []
+    tried = []
+    for lines in (3_000, 6_000):
+        searched.clear(), placed.clear()
+        find("NVRM: Xid (PCI:0000:10:00): 31, pid=7, name=python\n" * lines, TEXTS)
+        assert len(searched) == len(set(searched)) > 500
+        tried.append(set(searched))
+        work.append(len(placed))
+    assert tried[0] == tried[1]
+    # Two ends of the places of xid.31 and of xid.unknown.
+    assert work == [2 * 2 * matching._MOST_PLACES] * 2
+
+
+def test_of_many_numbers_in_a_log_each_is_told() -> None:
+    log = "\n".join(f"NVRM: Xid (PCI:0000:10:00): {number}, pid=7" for number in (31, 43, 79, 94) * 500)
+    assert [(match.text.id, match.line) for match in find(log, TEXTS)] == [
+        ("xid.31", 1), ("xid.79", 3), ("xid.94", 4), ("xid.43", 2)
+    ]  # fmt: skip
+
+
+# --- whose it is ------------------------------------------------------------------------------------------------------
+
+
+def test_what_any_program_prints_counts_beside_what_is_ours() -> None:
+    common = text("a.common", common=("too many open files",))
+    assert find("nginx: too many open files", [common]) == []
+    assert [match.text.id for match in find("import torch\ntoo many open files", [common])] == ["a.common"]
+
+
+def test_some_of_it_counts_beside_other_words_alone() -> None:
+    common = text("a.common", common=("too many open files",), beside=r"\bworker\b")
+    assert find("import torch\ntoo many open files", [common]) == []
+    assert find("workers\ntoo many open files", [common]) == []
+    assert [match.text.id for match in find("worker 3\ntoo many open files", [common])] == ["a.common"]
+
+
+def test_what_makes_it_somebody_elses() -> None:
+    known = text("a.text", "killed process", unless=r"\bmysqld\b")
+    assert [match.text.id for match in find("killed process python", [known])] == ["a.text"]
+    assert find("killed process 3 (mysqld)", [known]) == []
+
+
+def test_a_condition_alone_has_to_be_ours_too() -> None:
+    condition = text("b.condition", "key was rejected")
+    assert find("modprobe vboxdrv: key was rejected", [], [condition]) == []
+    assert [one.text.id for one in find("modprobe nvidia: key was rejected", [], [condition])] == ["b.condition"]
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        "node1:1:1 [0] NCCL INFO NET/Plugin: it broke here",
+        "INFO 10-15 08:32:29 [loader.py:70] it broke here",
+        "2026-01-31 12:00:00,123 - DEBUG - it broke here",
+        "I0131 12:00:00.000000 411 client.cpp:12] it broke here",
+        "-- it broke here",
+        "$ grep 'it broke here' train.log",
+        "user@host:~/work$ echo it broke here",
+        ">>> print('it broke here')",
+    ],
+)
+def test_what_is_no_error_is_not_searched(quiet: str) -> None:
+    known = text("a.text", "it broke here")
+    assert find(f"cuda\n{quiet}", [known]) == []
+    assert [match.text.id for match in find("ERROR 10-15 08:32:29 [loader.py:70] it broke here", [known])] == ["a.text"]
+
+
+# --- what comes first -------------------------------------------------------------------------------------------------
+
+
+def test_what_follows_from_another_comes_after_it_and_does_not_cover_it() -> None:
+    cause, after = text("a.cause", "no room"), text("b.after", "it failed: no room left", follows=("a.",))
+    for pasted in ("it failed: no room left", "no room\nit failed: no room left", "it failed: no room left\nno room"):
+        assert next(match.text.id for match in find(pasted, [after, cause])) == "a.cause", pasted
+    assert [match.text.id for match in find("no room", [after, cause])] == ["a.cause"]
+
+
+# --- how sure it is ---------------------------------------------------------------------------------------------------
+
+
+def test_a_symptom_is_a_hint() -> None:
+    (match,) = find("it failed", [text("a.symptom", "it failed", symptom=True, certainty="proof")])
+    assert (match.certainty, match.doubt) == ("hint", "")
+
+
+def test_beside_an_error_that_is_not_known_it_is_a_guess() -> None:
+    known = text("a.text", "no room", certainty="proof")
+    traceback = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
+    (match,) = find(f"there is no room\n{traceback}KeyError: 'loss'", [known])
+    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known here")
+    (match,) = find(f"{traceback}ValueError: there is no room", [known])
+    assert (match.certainty, match.doubt) == ("proof", "")
+    (match,) = find(f"{traceback}ValueError: it happened:\nthere is no room", [known])
+    assert match.certainty == "proof", "a message goes on below its first line"
+
+
+def test_beside_another_cause_it_is_a_guess() -> None:
+    one, other = text("a.one", "no room", certainty="proof"), text("b.other", "no air", certainty="proof")
+    first, second = find("no room\nno air", [one, other])
+    assert (first.text.id, first.certainty) == ("a.one", "hint")
+    assert first.doubt == "the paste holds other causes too"
+    assert second.certainty == "proof"
+
+
+def test_what_the_program_goes_on_without_is_no_cause_of_an_error() -> None:
+    known = text("a.text", "no kernel here", certainty="proof")
+    warning = "UserWarning: no kernel here, falling back to CPU"
+    traceback = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
+    (match,) = find(warning, [known])
+    assert (match.certainty, match.doubt) == ("hint", "the program says that it goes on without")
+    assert find(f"{warning}\n{traceback}KeyError: 'loss'", [known]) == []
+
+
+def test_a_line_of_source_is_no_error_where_the_error_is_another() -> None:
+    pasted = FRAME.format(error="KeyError: 'loss'")
+    assert ids(pasted) == []
+    (match,) = find(pasted.rsplit("KeyError", 1)[0], TEXTS)
+    assert (match.certainty, match.doubt) == ("hint", "it stands in a line of source")
+
+
+def test_the_lines_around_are_given_for_who_reads_their_numbers() -> None:
+    lines = [f"line {number}" for number in range(1, 31)]
+    lines[9] = "no room"
+    (match,) = find("\n".join(lines), [text("a.text", "no room")])
+    assert match.said.split("line ")[0].strip() == "no room" and match.said.endswith("line 22")
+    assert match.around.startswith("line 7 line 8") and match.around.endswith("line 22")

@@ -1,0 +1,52 @@
+"""Pages of smoke's checks and of the benchmarks' findings: none is missing, none is of nothing."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import gpucheck
+from gpucheck.explain.page import PAGES
+from gpucheck.smoke import command as smoke
+from gpucheck.thresholds import THRESHOLDS
+
+SOURCE = Path(gpucheck.__file__).parent
+
+
+def written_ids(*places: str) -> set[str]:
+    """The ids that stand in the source as the first thing of a Finding, or as `finding=`."""
+    found: set[str] = set()
+    for place in places:
+        for path in SOURCE.glob(place):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.Call):
+                    continue
+                named = [one.value for one in node.keywords if one.arg == "finding"]
+                first = node.args[:1] if getattr(node.func, "id", "") == "Finding" else []
+                judged = node.args[:1] if getattr(node.func, "attr", "") == "judge" else []
+                found |= {
+                    one.value
+                    for one in [*named, *first, *judged]
+                    if isinstance(one, ast.Constant) and "." in str(one.value)
+                }
+    return found
+
+
+def test_every_check_of_smoke_has_its_page() -> None:
+    titles = {check.id: check.title for check in smoke.CHECKS}
+    assert {name: page.title for name, page in PAGES.items() if name in titles} == titles
+
+
+def test_every_finding_of_the_benchmarks_has_its_page() -> None:
+    written = written_ids("bench/**/*.py")
+    assert len(written) > 40
+    assert sorted(written - set(PAGES)) == []
+
+
+def test_every_threshold_has_its_page() -> None:
+    assert [one.id for one in THRESHOLDS if one.id not in PAGES] == []
+
+
+def test_a_page_is_whole() -> None:
+    for name, page in PAGES.items():
+        assert page.id == name and page.title and page.meaning.endswith("."), name

@@ -1,0 +1,338 @@
+"""Every text is known as it is printed and as people paste it, and ordinary logs are not taken for errors."""
+
+from __future__ import annotations
+
+import collections
+import random
+import re
+import textwrap
+
+import pytest
+from pasted import INNOCENT, MORE, NOT_OURS, SAMPLES
+
+from gpucheck import messages, xid
+from gpucheck.batch_size import outcome
+from gpucheck.doctor.catalogue import BY_ID, CONDITIONS
+from gpucheck.explain.match import find
+from gpucheck.explain.page import PAGES
+from gpucheck.explain.pattern import QUOTES, compiled
+from gpucheck.explain.table import OF_CONDITIONS, TEXTS
+
+# The seed of what is pasted; any other serves as well.
+SEED = 20260131
+
+
+def answer(pasted: str) -> str | None:
+    """The id of what a text means; None where it is not known."""
+    found = find(pasted, TEXTS, OF_CONDITIONS)
+    return found[0].text.id if found else None
+
+
+def test_the_table_is_whole() -> None:
+    ids = [text.id for text in TEXTS] + [one.id for one in CONDITIONS] + list(PAGES)
+    twice = [name for name, count in collections.Counter(ids).items() if count > 1]
+    assert twice == []
+    assert len(TEXTS) >= 60
+    for text in TEXTS:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+", text.id)
+        assert (text.patterns or text.common) and text.title and text.meaning.endswith(".") and text.then, text.id
+        assert not text.title.endswith("."), text.id
+        assert all(name in BY_ID for name in text.conditions), text.id
+        others = [name for name in (*ids, *(f"xid.{number}" for number in xid.BY_NUMBER)) if name != text.id]
+        for beginning in text.follows:
+            assert any(name.startswith(beginning) for name in others), (text.id, beginning)
+        assert all(compiled(source) for source in (text.beside, text.unless) if source), text.id
+
+
+def test_every_text_has_a_sample() -> None:
+    assert set(SAMPLES) == {text.id for text in TEXTS}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_text_as_it_is_printed(name: str) -> None:
+    assert answer(SAMPLES[name]) == name
+
+
+@pytest.mark.parametrize(("name", "pasted"), MORE)
+def test_another_wording(name: str, pasted: str) -> None:
+    assert answer(pasted) == name
+
+
+@pytest.mark.parametrize("pasted", INNOCENT)
+def test_an_ordinary_line_means_nothing(pasted: str) -> None:
+    assert answer(pasted) is None
+
+
+@pytest.mark.parametrize("pasted", NOT_OURS)
+def test_what_other_programs_print_means_nothing(pasted: str) -> None:
+    assert answer(pasted) is None
+
+
+@pytest.mark.parametrize("pasted", NOT_OURS)
+def test_neither_does_any_part_of_it(pasted: str) -> None:
+    """Cut at either end, a word at a time: what is left is still another program's."""
+    words = pasted.split(" ")
+    for number in range(1, len(words)):
+        for part in (words[number:], words[:number]):
+            (first, *_) = find(" ".join(part), TEXTS, OF_CONDITIONS) or [None]
+            # "Out of memory" alone, a killed process that nobody names, an error on a bus: who typed it means a GPU's
+            # as likely as not.
+            assert first is None or (first.certainty, first.text.id) in {
+                ("hint", "oom.other"),
+                ("hint", "kernel.pcie"),
+            }, part
+
+
+def test_ordinary_lines_mean_nothing_together() -> None:
+    assert len(INNOCENT) >= 30
+    assert answer("\n".join(INNOCENT)) is None
+
+
+def test_the_texts_of_every_condition_can_be_tried() -> None:
+    """Conditions are written by others: their patterns have to stand the squeezing too."""
+    for one in CONDITIONS:
+        for source in one.texts:
+            assert compiled(source).regex.pattern
+
+
+def test_a_module_below_torch_is_not_a_missing_torch() -> None:
+    (found,) = find("ModuleNotFoundError: No module named 'torch._C'", TEXTS, OF_CONDITIONS)
+    assert found.conditions == ("torch.shadowed",)
+
+
+def test_each_answer_of_mps_points_to_its_condition() -> None:
+    texts = {
+        "mps.unreachable": "Error 806: the remote procedural call between the MPS server and the MPS client failed",
+        "mps.not_ready": "Error 807: MPS server is not ready to accept new MPS client requests",
+        "mps.full": "Error 809: the hardware resources required to support device connections have been exhausted",
+        "mps.ended": "Error 810: the MPS client has been terminated by the server",
+    }
+    for condition, pasted in texts.items():
+        (found,) = find(pasted, TEXTS, OF_CONDITIONS)
+        assert (found.text.id, found.conditions) == ("cuinit.mps", (condition,))
+
+
+# --- as people paste it -----------------------------------------------------------------------------------------------
+
+PREFIXES = (
+    "[rank3]: ",
+    "[default0]:",
+    "2026-01-31T12:00:00.123456Z ",
+    "2026-01-31 12:00:00,123 - ERROR - ",
+    "[2026-01-31 12:00:00,123][ERROR][trainer.py:10] - ",
+    "ERROR:root:",
+    "[ERROR] ",
+    "(RayWorkerWrapper pid=4009, ip=10.0.0.3) ",
+    "\x1b[36m(RayWorker pid=4009)\x1b[0m ",
+    "> ",
+    "> > ",
+    "E       ",
+    "[1,3]<stderr>:",
+    "3: ",
+    "trainer-1  | ",
+    "[ 1843.308145] ",
+    "Jan 31 12:00:00 node7 kernel: ",
+    "12:00:00 ",
+    "| ",
+)
+
+
+def colour(text: str, chance: random.Random) -> str:
+    """Some words in colour, the escape character kept, written out or lost."""
+    escape = chance.choice(("\x1b", "^[", ""))
+    words = text.split(" ")
+    for _ in range(1 + len(words) // 4):
+        at = chance.randrange(len(words))
+        words[at] = f"{escape}[1;31m{words[at]}{escape}[0m"
+    return " ".join(words)
+
+
+def wrap(text: str, chance: random.Random) -> str:
+    """Broken at spaces, or in the midst of words, as a mail program or a terminal does it."""
+    width = chance.choice((40, 60, 72, 80))
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if chance.random() < 0.5:
+            lines += textwrap.wrap(line, width, break_long_words=True) or [""]
+        else:
+            lines += [line[at : at + width] for at in range(0, len(line), width)] or [""]
+    return "\n".join(lines)
+
+
+def box(text: str) -> str:
+    """As rich draws a traceback around it."""
+    width = max(len(line) for line in text.split("\n")) + 2
+    middle = [f"│ {line:<{width}} │" for line in text.split("\n")]
+    return "\n".join(["╭" + "─" * width + "╮", *middle, "╰" + "─" * width + "╯"])
+
+
+def prefix(text: str, chance: random.Random) -> str:
+    before = chance.choice(PREFIXES)
+    return "\n".join(before + line for line in text.split("\n"))
+
+
+def amid(text: str, chance: random.Random) -> str:
+    """Between lines of an ordinary log."""
+    lines = chance.sample([line for line in INNOCENT if not re.match(r"\w+Error: ", line)], 6)
+    return "\n".join([*lines[:3], text, *lines[3:]])
+
+
+def is_by_word(name: str) -> bool:
+    """Whether a text is read by words, and by no pattern that knows it without its spaces too."""
+    spaced = " ".join(SAMPLES[name].lower().translate(str.maketrans("", "", QUOTES)).split())
+    patterns = [compiled(source) for source in next(one for one in TEXTS if one.id == name).patterns]
+    by_word = [one for one in patterns if one.by_word and one.regex.search(spaced)]
+    return bool(by_word) and not any(one.regex.search(spaced.replace(" ", "")) for one in patterns if not one.by_word)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_text_as_it_is_pasted(name: str) -> None:
+    """Wrapped, coloured, prefixed, boxed and between other lines, in many ways: the same answer."""
+    chance = random.Random(f"{SEED} {name}")
+    for number in range(3 if name.startswith("xid.") else 15):
+        pasted = SAMPLES[name]
+        # What is read by words is told from other words by them: broken within one it is another.
+        steps = ["colour", "box", "prefix", "amid", *([] if is_by_word(name) else ["wrap"])]
+        chance.shuffle(steps)
+        wanted = [step for step in steps if chance.random() < 0.6]
+        if "wrap" in wanted:
+            pasted = wrap(pasted, chance)
+        if "colour" in wanted:
+            pasted = colour(pasted, chance)
+        if "box" in wanted and "colour" not in wanted:
+            pasted = box(pasted)
+        if "prefix" in wanted:
+            pasted = prefix(pasted, chance)
+        if "amid" in wanted:
+            pasted = amid(pasted, chance)
+        assert answer(pasted) == name, (number, wanted, pasted)
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if len(SAMPLES[name]) > 90])
+def test_a_long_text_that_was_cut_at_its_end(name: str) -> None:
+    """Cut behind what makes it known, with and without dots: known. Before that: known or unknown, never another."""
+    text = SAMPLES[name]
+    known_from = next(length for length in range(len(text), 0, -1) if answer(text[: length - 1]) != name)
+    for length in range(known_from, len(text)):
+        assert answer(text[:length] + "...") == name
+
+
+def test_an_xid_is_known_wherever_a_terminal_breaks_its_line() -> None:
+    said = "[88123.1] NVRM: Xid (PCI:0000:b3:00.0): 79, pid=4711, GPU has fallen off the bus."
+    for width in range(12, len(said)):
+        broken = "\n".join(said[at : at + width] for at in range(0, len(said), width))
+        assert answer(broken) == "xid.79", broken
+    assert answer("NVRM: Xid (PCI:0000:b3:00.0): 9\n99, pid=4711") == "xid.unknown"
+
+
+def test_a_text_cut_within_its_words_is_a_hint() -> None:
+    (match,) = find("RuntimeError: CUDA error: an illegal memory acc", TEXTS)
+    assert (match.text.id, match.cut, match.certainty) == ("cuda.illegal_access", True, "hint")
+    (match,) = find("emory access was encountered", TEXTS)
+    assert (match.text.id, match.cut) == ("cuda.illegal_access", True)
+    assert find("RuntimeError: CUDA error: an ill", TEXTS) == []
+    for text in ("RuntimeError: GET was unable to find an eng", "RuntimeError: FIND was unable to find an eng"):
+        (match,) = find(text, TEXTS)
+        assert (match.text.id, match.cut) == ("cudnn.engine", True)
+
+
+# --- what is first ----------------------------------------------------------------------------------------------------
+
+XID_45 = "NVRM: Xid (PCI:0000:b3:00): 45, pid=7, name=python, Ch 00000008, caused by previous Xid 149"
+
+
+@pytest.mark.parametrize(
+    ("pasted", "order"),
+    [
+        (XID_45, ["xid.149", "xid.45"]),
+        ("NVRM: Xid (PCI:0000:b3:00): 45, pid=7, Ch 8\nNVRM: Xid (PCI:0000:b3:00): 48, pid=7", ["xid.48", "xid.45"]),
+        ("NVRM: Xid (PCI:0000:b3:00): 171, x\nNVRM: Xid (PCI:0000:b3:00): 48, pid=7", ["xid.48", "xid.171"]),
+        (
+            "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch: unknown",
+            ["nvml.mismatch", "container.cli"],
+        ),
+        (
+            "error: subprocess-exited-with-error\n  × Getting requirements to build wheel did not run successfully.\n"
+            "      ModuleNotFoundError: No module named 'torch'\nERROR: Failed to build 'flash-attn'\n"
+            "hint: --no-build-isolation",
+            ["build.isolation"],
+        ),
+    ],
+)
+def test_what_brings_a_thing_about_comes_before_it(pasted: str, order: list[str]) -> None:
+    assert [match.text.id for match in find(pasted, TEXTS, OF_CONDITIONS)][: len(order)] == order
+
+
+# --- what is to be done -----------------------------------------------------------------------------------------------
+
+
+def test_no_advice_is_only_to_run_this_tool() -> None:
+    """Who reads a colleague's paste has not the machine."""
+    for text in (*TEXTS, *OF_CONDITIONS):
+        rest = re.sub(r"[^;.,]*\bgpucheck \w+[^;.,]*", "", text.then)
+        assert len(rest) > 12, (text.id, text.then)
+
+
+def test_the_allocators_setting_is_named_for_every_torch() -> None:
+    """Versions from 2.9.0 read one name of it for CUDA, those before 2.9 the other."""
+    for text in TEXTS:
+        for setting in re.findall(r"PYTORCH_ALLOC_CONF\S*", text.then):
+            assert "PYTORCH_CUDA_ALLOC_CONF" in text.then or "PYTORCH_HIP_ALLOC_CONF" in text.then, (text.id, setting)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("xid.13", "compute-sanitizer"),
+        ("xid.31", "compute-sanitizer"),
+        ("xid.63", "reset"),
+        ("xid.94", "Reset the GPU when"),
+        ("container.cdi", "nvidia-ctk cdi generate"),
+        ("hip.arch", "11.0.0"),
+        ("hip.arch", "10.3.0"),
+    ],
+)
+def test_the_step_names_what_helps(name: str, words: str) -> None:
+    assert words in next(text for text in TEXTS if text.id == name).then
+
+
+def test_no_advice_replaces_torch_without_a_version() -> None:
+    for text in TEXTS:
+        assert not re.search(r"--force-reinstall torch(?![=<>~])", text.then), text.id
+
+
+# --- what is known elsewhere ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", outcome.MESSAGES, ids=lambda row: row.pattern.pattern[:30])
+def test_what_ends_a_trial_is_explained_too(row: outcome.Row) -> None:
+    """Each message by which a search knows that a size is too large is in a sample here."""
+    texts = [*SAMPLES.values(), *(pasted for _, pasted in MORE)]
+    assert any(row.pattern.search(text) and answer(text) for text in texts)
+
+
+def test_the_patterns_are_spelled_once() -> None:
+    assert messages.CPU_ALLOCATOR in next(text for text in TEXTS if text.id == "oom.cpu").patterns
+    assert outcome.MESSAGES[0].pattern.pattern == messages.CPU_ALLOCATOR
+
+
+def test_an_xid_tells_nvidias_action_in_plain_words() -> None:
+    (match,) = find("NVRM: Xid (PCI:0000:b3:00.0): 94, pid=4711", TEXTS)
+    assert match.text.then.startswith("start the program that was hit again; the others go on. Reset the GPU when")
+    assert {one.action for one in xid.BY_NUMBER.values()} <= set(xid.ACTIONS)
+    assert len(xid.BY_NUMBER) == len(xid.CATALOGUE) + len(xid.OLDER)
+    for one in xid.BY_NUMBER.values():
+        assert not any(name in one.step for name in xid.ACTIONS if "_" in name), "no name of NVIDIA's tables"
+        assert set(one.follows) <= set(xid.BY_NUMBER) - {one.number}
+
+
+def test_a_reset_names_its_gpu_and_the_node_is_drained_first() -> None:
+    """Also in every other advice: --gpu-reset alone resets all of them."""
+    for text in TEXTS:
+        for place in re.finditer("--gpu-reset", text.then):
+            assert text.then[place.end() :].startswith(" -i "), text.id
+            assert re.search("drain|when its work is done|with nothing running", text.then[: place.start()]), text.id
+
+
+def test_the_catalogue_is_as_long_as_nvidias() -> None:
+    assert {*range(162, 174), 171, 172, 14, 106, 152} <= {one.number for one in xid.CATALOGUE}

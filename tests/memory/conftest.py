@@ -1,0 +1,12 @@
+"""The fake driver for the tests of this folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "fakes"))
+
+from fake_driver import fake_driver
+
+__all__ = ["fake_driver"]

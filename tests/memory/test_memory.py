@@ -1,0 +1,381 @@
+"""torch's memory figures, told beforehand: against a simulated caching allocator, and on the CPU for real."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import inventory
+from gpucheck.machine.accel import Allocator
+from gpucheck.machine.host import HostMemory
+from gpucheck.memory import command as memory
+from gpucheck.memory import resident as memory_resident
+from gpucheck.memory import steps as memory_steps
+from gpucheck.memory.options import MemoryOptions
+from gpucheck.memory.steps import Level, StepName
+from gpucheck.report.events import Answered, Judged, Notice, Recorder, Started
+from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import MemoryFigures
+from gpucheck.report.results.memory import MemoryStep
+from gpucheck.units import GIB, MIB
+
+NATIVE = Allocator("native", None)
+
+
+@dataclasses.dataclass
+class Block:
+    size: int
+    used: bool
+
+
+class Held:
+    """A tensor's memory: given back when the last reference goes."""
+
+    def __init__(self, card: Card, segment: list[Block], block: Block) -> None:
+        self.card, self.segment, self.block = card, segment, block
+
+    def __del__(self) -> None:
+        self.card.free(self.segment, self.block)
+
+
+class Card:
+    """A device with a caching allocator that works as torch's native one is described: two pools of segments, best
+    fit, blocks split and joined again, unused segments given back when the cache is emptied."""
+
+    name, id, kind, is_cpu = "Simulated H200", "cuda:0", "cuda", False
+    gives_back = True
+    leaks = 0
+    counts_peaks = True
+
+    def __init__(self, allocator: Allocator = NATIVE, context: int = 500 * MIB) -> None:
+        self.segments: list[tuple[bool, list[Block]]] = []
+        self.settings, self.context = allocator, context
+        self.allocated = self.peak = self.peak_reserved = 0
+
+    @property
+    def reserved(self) -> int:
+        return sum(block.size for _, blocks in self.segments for block in blocks)
+
+    def allocate(self, size: int) -> Held:
+        wanted = max(512, (size + 511) // 512 * 512)
+        small = wanted <= 2**20
+        fits = [
+            (block.size, number, blocks, block)
+            for number, (pool, blocks) in enumerate(self.segments)
+            for block in blocks
+            if pool == small and not block.used and block.size >= wanted
+        ]
+        if fits:
+            _, _, blocks, block = min(fits, key=lambda fit: fit[:2])
+        else:
+            if small:
+                taken = 2 * 2**20
+            elif wanted < 10 * 2**20:
+                taken = 20 * 2**20
+            else:
+                taken = (wanted + 2 * 2**20 - 1) // (2 * 2**20) * (2 * 2**20)
+            block = Block(taken, False)
+            blocks = [block]
+            self.segments.append((small, blocks))
+        rest = block.size - wanted
+        if rest >= 512 if small else rest > 2**20:
+            blocks.insert(blocks.index(block) + 1, Block(rest, False))
+            block.size = wanted
+        block.used = True
+        self.allocated += block.size
+        self.peak = max(self.peak, self.allocated)
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return Held(self, blocks, block)
+
+    def free(self, blocks: list[Block], block: Block) -> None:
+        block.used = False
+        self.allocated -= block.size - self.leaks
+        joined: list[Block] = []
+        for one in blocks:
+            if joined and not one.used and not joined[-1].used:
+                joined[-1].size += one.size
+            else:
+                joined.append(one)
+        blocks[:] = joined
+
+    def memory(self) -> MemoryFigures:
+        top = self.peak if self.counts_peaks else None
+        return MemoryFigures(
+            self.allocated, top, self.reserved, self.peak_reserved if self.counts_peaks else None, source="simulated"
+        )
+
+    def empty_cache(self) -> None:
+        if self.gives_back:
+            self.segments = [(pool, blocks) for pool, blocks in self.segments if any(block.used for block in blocks)]
+
+    def reset_peak(self) -> None:
+        self.peak, self.peak_reserved = self.allocated, self.reserved
+
+    def synchronize(self) -> None: ...
+
+    def memory_info(self) -> tuple[int, int]:
+        return 140 * GIB - self.context - self.reserved, 140 * GIB
+
+    def allocator(self) -> Allocator:
+        return self.settings
+
+    @contextlib.contextmanager
+    def as_current(self) -> Iterator[None]:
+        yield
+
+
+def stepped(card: Card) -> tuple[tuple[MemoryStep, ...], Finding]:
+    return memory.judge_steps(memory_steps.walk(card, card.allocate), card.allocator(), card.kind)
+
+
+# -- the arithmetic ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "block", "segment"),
+    [
+        (1, 512, 2 * MIB),
+        (512, 512, 2 * MIB),
+        (513, 1024, 2 * MIB),
+        (MIB, MIB, 2 * MIB),
+        (MIB + 1, MIB + 512, 20 * MIB),
+        (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
+        (10 * MIB - 511, 10 * MIB, 10 * MIB),  # rounding up carries it over the bound
+        (10 * MIB, 10 * MIB, 10 * MIB),
+        (10 * MIB + 1, 10 * MIB + 512, 12 * MIB),
+        (11 * MIB, 12 * MIB, 12 * MIB),  # a rest of 1 MiB is not split off a large block
+        (64 * MIB, 64 * MIB, 64 * MIB),
+    ],
+)
+def test_blocks_and_segments_of_the_native_allocator(request_bytes: int, block: int, segment: int) -> None:
+    assert memory_steps.block_size(request_bytes) == block
+    assert memory_steps.segment_size(request_bytes) == segment
+    card = Card()
+    held = card.allocate(request_bytes)
+    assert (held.block.size, card.reserved) == (block, segment)
+
+
+def test_what_must_come_out_of_each_step() -> None:
+    assert memory_steps.expected(Level(0, 0, 0, 0)) == {
+        "start": Level(0, 0, 0, 0),
+        "allocate": Level(71304192, 71304192, 86 * MIB, 86 * MIB),
+        "peak": Level(71304192, 71304192 + 32 * MIB, 118 * MIB, 118 * MIB),
+        "free": Level(0, 71304192 + 32 * MIB, 118 * MIB, 118 * MIB),
+        "empty_cache": Level(0, 71304192 + 32 * MIB, 0, 118 * MIB),
+    }
+
+
+def test_a_simulated_allocator_comes_to_exactly_that() -> None:
+    steps, finding = stepped(Card())
+    assert [step.step for step in steps] == ["start", "allocate", "peak", "free", "empty_cache"]
+    assert {row.ok for step in steps for row in step.figures} == {True}
+    assert {row.relation for step in steps for row in step.figures} == {"="}
+    assert finding == Finding(
+        "memory.accounting", "pass", "torch's memory figures", "every figure is what it must be, exactly"
+    )
+
+
+def test_a_cache_that_is_not_given_back_is_named() -> None:
+    card = Card()
+    card.gives_back = False
+    _, finding = stepped(card)
+    assert finding.verdict == "fail"
+    assert finding.message == "after empty_cache memory_reserved_bytes is 123731968, must be = 0"
+
+
+def test_memory_that_stays_allocated_is_named() -> None:
+    card = Card()
+    card.leaks = 512
+    steps, finding = stepped(card)
+    assert finding.verdict == "fail"
+    # The temporary leaves 512 B, the three tensors 1536 B more.
+    assert "after free memory_allocated_bytes is 2048, must be = 0" in finding.message
+    assert [step.verdict for step in steps] == ["pass", "pass", "fail", "fail", "fail"]
+
+
+def test_another_allocator_is_judged_by_bounds() -> None:
+    card = Card(Allocator("cudaMallocAsync", None))
+    steps, finding = stepped(card)
+    assert finding.message == "every figure is what it must be, within the bounds that any allocator keeps"
+    relations = {(step.step, row.figure): row.relation for step in steps for row in step.figures}
+    assert relations["allocate", "memory_allocated_bytes"] == "≥"
+    assert relations["free", "memory_allocated_bytes"] == "="
+    card.leaks = 512
+    assert stepped(card)[1].verdict == "fail"
+
+
+def test_settings_of_the_user_leave_bounds_only() -> None:
+    steps, _ = stepped(Card(Allocator("native", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")))
+    assert not steps[0].exact
+
+
+def test_a_cache_that_is_not_empty_at_the_start_leaves_bounds_only() -> None:
+    card = Card()
+    kept = card.allocate(4 * MIB)
+    steps, finding = stepped(card)
+    assert (steps[0].exact, finding.verdict) == (False, "pass")
+    assert steps[-1].figures[0].observed_bytes == kept.block.size
+
+
+def test_peaks_that_a_device_does_not_keep_are_not_judged() -> None:
+    card = Card(Allocator(None, None))
+    card.counts_peaks = False
+    steps, finding = stepped(card)
+    assert finding.verdict == "pass"
+    assert [row.ok for row in steps[1].figures] == [True, None, True, None]
+
+
+def test_without_a_caching_allocator_nothing_is_judged() -> None:
+    _, finding = stepped(Card(Allocator("native", "PYTORCH_NO_CUDA_MEMORY_CACHING=1")))
+    assert (finding.verdict, finding.message) == ("skip", "without a caching allocator torch keeps no figures")
+
+
+# -- whose memory it is -----------------------------------------------------------------------------------------------
+
+
+def facts(**changes: Any) -> Facts:
+    device = Device(kind="cuda", id="cuda:0", memory_total_bytes=141 * GIB, memory_used_bytes=0)
+    return Facts(devices=(dataclasses.replace(device, **changes), Device("cpu", "cpu")))
+
+
+def judged(card: Card, read: Facts) -> tuple[dict[str, Finding], Any]:
+    recorder = Recorder()
+    memory.on_device(card, read, recorder, card.allocate)  # type: ignore[arg-type]
+    findings = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
+    (answer,) = [event.value for event in recorder.events if isinstance(event, Answered) and event.name == "memory"]
+    return findings, answer
+
+
+def test_the_device_its_processes_and_its_allocator() -> None:
+    mine, other = Process(1, "compute"), Process(7, "compute", "python", 2 * GIB)
+    found, answer = judged(Card(), facts(processes=(other, mine)))
+    assert found["memory.device"].message == (
+        "500 MiB of 140 GiB in Simulated H200 used, 140 GiB free; this process holds 500 MiB outside torch's allocator"
+    )
+    assert found["memory.processes"].message == (
+        "python (PID 7, 2 GiB), a process of another container (PID 1, memory unknown)"
+    )
+    assert found["memory.allocator"].message == "native, default settings"
+    assert found["memory.allocator"].evidence == {"backend": "native", "settings": None, "exact": True}
+    assert found["memory.accounting"].verdict == "pass"
+    assert len(answer) == 5
+
+
+def test_a_list_of_processes_that_cannot_be_read_says_why() -> None:
+    read = dataclasses.replace(facts(), unknown={"/devices/0/processes": "no permission"})
+    found, _ = judged(Card(), read)
+    assert (found["memory.processes"].verdict, found["memory.processes"].message) == ("skip", "no permission")
+
+
+def test_only_our_own_process_is_no_other() -> None:
+    found = memory.judge_processes((Process(42, "compute", "python", MIB),), 42, "")
+    assert found.message == "no other process"
+
+
+def test_what_is_outside_the_allocator_is_unknown_where_another_process_went() -> None:
+    before = Device("cuda", memory_used_bytes=10 * GIB)
+    seen = memory.overview(before, (132 * GIB, 140 * GIB), MemoryFigures(0, 0, MIB, MIB))
+    assert (seen.used_bytes, seen.outside_allocator_bytes) == (8 * GIB, None)
+
+
+def test_a_driver_that_tells_nothing_is_a_skip() -> None:
+    assert memory.judge_overview("X", memory.overview(None, None, MemoryFigures())).verdict == "skip"
+
+
+# -- the CPU ----------------------------------------------------------------------------------------------------------
+
+
+def resident(now: int, peak: int | None) -> MemoryFigures:
+    return MemoryFigures(resident_bytes=now, max_resident_bytes=peak)
+
+
+BASE = 300 * MIB
+WELL: dict[StepName, MemoryFigures] = {
+    "start": resident(BASE, BASE),
+    "allocate": resident(BASE + 64 * MIB, BASE + 64 * MIB),
+    "peak": resident(BASE + 65 * MIB, BASE + 129 * MIB),
+    "free": resident(BASE + MIB, BASE + 129 * MIB),
+}
+
+
+def test_the_resident_set_is_judged_with_tolerance() -> None:
+    steps = memory_resident.judge(WELL, keeps=None)
+    assert [step.verdict for step in steps] == ["info", "pass", "pass", "pass", "skip"]
+    assert memory.judge_resident(steps).message == (
+        "within 8 MiB; empty_cache not judged: torch keeps no cache on the CPU"
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "figures", "message"),
+    [
+        (
+            "allocate",
+            resident(BASE + 50 * MIB, None),
+            "after allocate resident_bytes is 367001600, must be ≥ 373293056",
+        ),
+        ("peak", resident(BASE, BASE + 64 * MIB), "after peak max_resident_bytes is 381681664, must be ≥ 440401920"),
+        ("free", resident(BASE + 64 * MIB, None), "after free resident_bytes is 381681664, must be ≤ 322961408"),
+    ],
+)
+def test_a_resident_set_that_does_not_follow_fails(step: StepName, figures: MemoryFigures, message: str) -> None:
+    steps = memory_resident.judge({**WELL, step: figures}, keeps=None)
+    assert (memory.judge_resident(steps).verdict, memory.judge_resident(steps).message) == ("fail", message)
+
+
+def test_what_cannot_be_known_is_a_skip_with_its_reason() -> None:
+    seen: dict[StepName, MemoryFigures] = {
+        **WELL,
+        "peak": resident(BASE, None),
+        "free": resident(BASE + 64 * MIB, None),
+    }
+    steps = memory_resident.judge(seen, keeps="LD_PRELOAD is set")
+    assert [step.verdict for step in steps] == ["info", "pass", "skip", "skip", "skip"]
+    assert memory.judge_resident(steps).message == (
+        "within 8 MiB; peak not judged: this system does not tell the peak; free not judged: LD_PRELOAD is set; "
+        "empty_cache not judged: torch keeps no cache on the CPU"
+    )
+
+
+def test_another_malloc_and_little_memory_are_reasons() -> None:
+    cannot, _ = memory_resident.why_not(200 * MIB, {})
+    assert cannot == "only 200 MiB of memory left"
+    if sys.platform == "linux":
+        assert memory_resident.returns_memory({"LD_PRELOAD": "libjemalloc.so"}) == (
+            "LD_PRELOAD is set, and may keep freed memory"
+        )
+
+
+def test_the_machine_the_process_and_the_container() -> None:
+    machine, container, process = memory.judge_host(HostMemory(16 * GIB, 12 * GIB, 8 * GIB, 6 * GIB), WELL["peak"])
+    assert machine.message == "4 GiB of 16 GiB used, 12 GiB available"
+    assert container.message == "8 GiB, 6 GiB of it left"
+    assert process.message == "365 MiB, at most 429 MiB so far"
+    assert memory.judge_host(HostMemory(GIB, GIB, None, None), MemoryFigures())[1].message == "no limit"
+
+
+def test_the_command_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Facts(host=Host(), torch=TorchBuild("2.6", built_for="cpu"), devices=(Device("cpu", "cpu"),))
+    monkeypatch.setattr(inventory, "read", lambda processes: read)
+    recorder = Recorder()
+    memory.command(MemoryOptions("auto"), recorder)
+    assert recorder.events[0] == Started(read)
+    assert recorder.events[1] == Notice("no accelerator here: working on the CPU")
+    found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
+    assert list(found) == ["memory.host", "memory.container", "memory.process", "memory.accounting"]
+    assert found["memory.accounting"].verdict in ("pass", "skip"), found["memory.accounting"].message
+
+
+def test_no_such_device_and_no_device_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "read", lambda processes: Facts(devices=(Device("cpu", "cpu"),)))
+    with pytest.raises(CannotLook, match="--device cuda:3 is not there"):
+        memory.command(MemoryOptions("cuda:3"), Recorder())
+    with pytest.raises(UsageError, match="'gpu' is no device"):
+        memory.command(MemoryOptions("gpu"), Recorder())

@@ -1,0 +1,821 @@
+"""The smoke test passes where all is well, and every check of it can fail."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import accel as devices
+from gpucheck.machine import inventory, required
+from gpucheck.machine.accel import Accel, Allocator
+from gpucheck.machine.required import Usable
+from gpucheck.memory.steps import Level
+from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
+from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import MemoryFigures
+from gpucheck.smoke import command as smoke
+from gpucheck.smoke import data as smoke_data
+from gpucheck.smoke import memory as smoke_memory
+from gpucheck.smoke import numerics as smoke_numerics
+from gpucheck.smoke import require as smoke_required
+from gpucheck.smoke import tensors as smoke_tensors
+from gpucheck.smoke.command import Check
+from gpucheck.smoke.options import SmokeOptions
+from gpucheck.smoke.setting import Seen, Setting, Unavailable, Wrong, dedicated_memory, unchanged
+from gpucheck.units import GIB, MIB
+
+CPU = devices.open_device("cpu")
+HERE = Setting(CPU)
+FACTS = Facts(host=Host(), torch=TorchBuild("2.13.0", built_for="cpu"), devices=(Device("cpu", "cpu"),))
+
+
+def findings(recorder: Recorder) -> dict[str, Finding]:
+    return {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Facts], None]:
+    return lambda facts: monkeypatch.setattr(inventory, "read", lambda processes=False: facts)
+
+
+# -- the whole --------------------------------------------------------------------------------------------------------
+
+
+def test_everything_passes_on_the_cpu(machine: Callable[[Facts], None]) -> None:
+    machine(FACTS)
+    recorder = Recorder()
+    smoke.command(SmokeOptions(), recorder)
+    assert recorder.events[:2] == [Started(FACTS), Notice("no accelerator here: working on the CPU")]
+    found = findings(recorder)
+    assert list(found) == [check.id for check in smoke.CHECKS]
+    skipped = {name: finding.message for name, finding in found.items() if finding.verdict == "skip"}
+    assert skipped == {
+        "numerics.tf32": "TF32 is a format of NVIDIA's tensor cores",
+        "memory.to_the_end": "torch cannot limit its memory on cpu",
+        "copies.pinned": "cpu has no pinned memory in torch",
+        "streams.wait": "torch has no streams on cpu",
+    }
+    # A container may have little shared memory, which is a warning.
+    bad = {name: f.message for name, f in found.items() if f.verdict not in ("pass", "skip", "warn")}
+    assert bad == {}
+    steps = [event for event in recorder.events if isinstance(event, Progress)]
+    assert [(step.done, step.total) for step in steps] == [(n, len(smoke.CHECKS)) for n in range(len(smoke.CHECKS))]
+
+
+def test_ids_are_unique_dotted_and_apart_from_the_requirements() -> None:
+    ids = [check.id for check in smoke.CHECKS]
+    assert len(set(ids)) == len(ids)
+    assert all(len(name.split(".")) == 2 and name == name.lower() for name in ids)
+    assert {required.REQUIRED_ID, required.COUNT_ID}.isdisjoint(ids)
+    assert smoke.USABLE_ID in ids
+
+
+# -- what is selected -------------------------------------------------------------------------------------------------
+
+
+def chosen(only: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> list[str]:
+    return [check.id for check in smoke.select(only, skip, smoke.CHECKS)]
+
+
+def test_only_and_skip_take_prefixes() -> None:
+    assert chosen(("memory", "copies.p")) == [
+        "memory.accounting",
+        "memory.one_pebibyte",
+        "memory.to_the_end",
+        "copies.pinned",
+    ]
+    assert chosen(("memory",), ("memory.one",)) == ["memory.accounting", "memory.to_the_end"]
+    assert len(chosen(skip=("memory",))) == len(smoke.CHECKS) - 3
+
+
+@pytest.mark.parametrize(
+    ("only", "skip", "text"),
+    [
+        (("tensor.round_trip",), (), "--only 'tensor.round_trip' fits no check; did you mean tensors.round_trip?"),
+        ((), ("dataloader",), "--skip 'dataloader' fits no check; did you mean data.loader?"),
+        (("memroy",), (), "--only 'memroy' fits no check; did you mean memory?"),
+        (("",), (), "--only '' fits no check"),
+        (("memory",), ("memory",), "--skip leaves no check of --only; nothing would be checked; skip fewer"),
+    ],
+)
+def test_a_prefix_that_matches_nothing_names_the_nearest(
+    only: tuple[str, ...], skip: tuple[str, ...], text: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        smoke.select(only, skip, smoke.CHECKS)
+    assert str(raised.value).startswith(text)
+
+
+# -- what is required -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("require", "least", "kind", "count", "rocm", "verdicts"),
+    [
+        ("cuda", None, "cuda", 1, False, ["pass"]),
+        ("cuda", None, None, 0, False, ["fail"]),
+        ("cuda", None, "xpu", 1, False, ["fail"]),
+        ("cuda", None, "cuda", 1, True, ["pass"]),
+        ("rocm", None, "cuda", 1, True, ["pass"]),
+        ("rocm", None, "cuda", 1, False, ["fail"]),
+        (None, 2, "cuda", 2, False, ["pass"]),
+        (None, 3, "cuda", 2, False, ["fail"]),
+        (None, 1, None, 0, False, ["fail"]),
+        ("mps", 1, "cuda", 2, False, ["fail", "fail"]),
+        (None, None, None, 0, False, []),
+    ],
+)
+def test_requirements(
+    require: str | None, least: int | None, kind: str | None, count: int, rocm: bool, verdicts: list[str]
+) -> None:
+    found = required.judge_seen(require, least, Usable(kind, count, rocm), FACTS)
+    assert [finding.verdict for finding in found] == verdicts
+
+
+def test_a_missed_requirement_says_what_torch_can_use_and_why() -> None:
+    facts = dataclasses.replace(FACTS, host=Host(nvidia_pci_addresses=("0000:17:00.0",)))
+    (found,) = required.judge_seen("cuda", None, Usable(None, 0), facts)
+    assert found == Finding(
+        "device.required",
+        "fail",
+        "an accelerator of kind cuda is required",
+        "torch can use no accelerator: torch 2.13.0 is built for the CPU alone",
+        {"kind": None, "count": 0, "rocm": False},
+        "see `gpucheck doctor` for why",
+    )
+    (found,) = required.judge_seen(None, 2, Usable("cuda", 1), FACTS)
+    assert (found.id, found.title, found.message) == (
+        "device.count",
+        "at least 2 devices required",
+        "torch can use 1 device of kind cuda",
+    )
+
+
+# -- the device -------------------------------------------------------------------------------------------------------
+
+UNUSED = dataclasses.replace(
+    FACTS,
+    host=Host(nvidia_pci_addresses=("0000:17:00.0",)),
+    devices=(Device("cuda", name="H200"), Device("cpu", "cpu")),
+)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_an_accelerator_that_torch_cannot_use_is_a_failed_check(machine: Callable[[Facts], None], device: str) -> None:
+    machine(UNUSED)
+    recorder = Recorder()
+    smoke.command(SmokeOptions(device=device), recorder)
+    (found,) = findings(recorder).values()
+    assert (found.id, found.verdict) == ("device.usable", "fail")
+    assert "torch 2.13.0 is built for the CPU alone" in found.message
+    assert "--device cpu" in (found.fix or "")
+
+
+def test_the_cpu_can_be_asked_for_beside_it(machine: Callable[[Facts], None]) -> None:
+    machine(UNUSED)
+    recorder = Recorder()
+    smoke.command(SmokeOptions(device="cpu", only=("device.usable",)), recorder)
+    assert findings(recorder)["device.usable"].verdict == "pass"
+
+
+def test_a_device_that_is_not_in_the_machine_is_no_finding(machine: Callable[[Facts], None]) -> None:
+    machine(FACTS)
+    with pytest.raises(CannotLook, match="--device cuda:0 is not there"):
+        smoke.command(SmokeOptions(device="cuda"), Recorder())
+
+
+def test_facts_that_promise_more_than_torch_keeps_are_the_failed_check(machine: Callable[[Facts], None]) -> None:
+    cuda = TorchBuild("2.13.0", built_for="cuda")
+    machine(dataclasses.replace(FACTS, torch=cuda, devices=(Device("cuda", "cuda:7", name="H200"),)))
+    recorder = Recorder()
+    smoke.command(SmokeOptions(device="cuda:7"), recorder)
+    (found,) = findings(recorder).values()
+    assert (found.id, found.verdict, found.title) == ("device.usable", "fail", "torch cannot use cuda:7")
+
+
+# -- the runner -------------------------------------------------------------------------------------------------------
+
+
+def check(function: Callable[[Setting], Seen], name: str = "planted.check", **row: Any) -> Check:
+    return Check(name, "a planted check", function, **row)
+
+
+def raising(error: BaseException) -> Callable[[Setting], Seen]:
+    def function(setting: Setting) -> Seen:
+        raise error
+
+    return function
+
+
+def test_what_a_check_answers_is_its_finding() -> None:
+    passed = smoke.run_one(check(lambda setting: Seen("well", {"n": 1})), HERE)
+    assert (passed.verdict, passed.message, passed.evidence["n"]) == ("pass", "well", 1)
+    doubted = smoke.run_one(check(lambda setting: Seen("hm", doubt=True, fix="do")), HERE)
+    assert (doubted.verdict, doubted.fix) == ("warn", "do")
+    wrong = smoke.run_one(check(raising(Wrong("off", "mend", by=3))), HERE)
+    assert (wrong.verdict, wrong.message, wrong.fix, wrong.evidence["by"]) == ("fail", "off", "mend", 3)
+    assert smoke.run_one(check(raising(Unavailable("not here"))), HERE).verdict == "skip"
+    needy = check(raising(Wrong("never run")), needs=(lambda setting: None, lambda setting: "no such thing"))
+    assert smoke.run_one(needy, HERE) == Finding("planted.check", "skip", "a planted check", "no such thing")
+
+
+@pytest.mark.parametrize("error", [ValueError("odd\nmore"), torch.OutOfMemoryError("odd"), AssertionError("odd")])
+def test_whatever_else_it_raises_is_a_failure_and_the_rest_runs(error: Exception) -> None:
+    recorder = Recorder()
+    smoke.run([check(raising(error)), check(lambda setting: Seen(), "planted.next")], HERE, recorder)
+    found = findings(recorder)
+    assert found["planted.check"].message == f"{type(error).__name__}: odd"
+    assert found["planted.check"].evidence["text"] == str(error)
+    assert found["planted.check"].evidence["raised_at"].endswith(" in function")
+    assert found["planted.next"].verdict == "pass"
+
+
+class Terminated(BaseException):
+    """As the command line raises for SIGTERM."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Terminated(), SystemExit(1)])
+def test_a_signal_passes_through(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        smoke.run([check(raising(error))], HERE, Recorder())
+
+
+class DeadAccel:
+    """A device that answers nothing any more, as after a CUDA error."""
+
+    id, kind, is_cpu, module = "cuda:0", "cuda", True, torch.cpu
+    device = torch.device("cpu")
+    why_broken = Accel.why_broken
+
+    def synchronize(self) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be …")
+
+
+def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
+    recorder = Recorder()
+    planted = [check(lambda setting: Seen(), f"planted.n{number}") for number in range(3)]
+    assert smoke.run(planted, Setting(DeadAccel()), recorder)  # type: ignore[arg-type]
+    found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
+    text = "CUDA error: an illegal memory access was encountered"
+    reason = f"the device answers nothing since planted.n0 failed: {text}"
+    assert found == [("fail", f"RuntimeError: {text}"), ("skip", reason), ("skip", reason)]
+
+
+def test_what_the_device_died_of_is_a_fact() -> None:
+    fault = smoke.run([check(lambda setting: Seen(), "planted.n0")], Setting(DeadAccel()), Recorder())  # type: ignore[arg-type]
+    assert fault is not None
+    assert (fault.kind, fault.device, fault.cause, fault.poisons) == ("device", "cuda:0", "cuda.illegal_access", True)
+    assert (fault.where, fault.step) == ("smoke", "a planted check")
+
+
+def test_what_has_not_begun_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(100.0)
+    monkeypatch.setattr(smoke, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    recorder = Recorder()
+    planted = [check(lambda setting: Seen(), f"planted.n{number}") for number in range(3)]
+    # Each look at the clock is a second later; the first check runs whatever the time is.
+    assert smoke.run(planted, HERE, recorder, deadline=100.0) is None
+    found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
+    late = ("skip", "the time of --time-budget was up")
+    assert found == [("pass", ""), late, late]
+
+
+def test_warnings_stay_in_the_evidence() -> None:
+    def warns(setting: Setting) -> Seen:
+        for _ in range(2):
+            warnings.warn("experimental\nsecond line", UserWarning, stacklevel=1)
+        return Seen()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert smoke.run_one(check(warns), HERE).evidence["warnings"] == ["experimental"]
+
+
+def test_torchs_global_state_is_put_back() -> None:
+    before = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.backends.cudnn.benchmark, torch.get_rng_state())
+    with contextlib.suppress(ValueError), unchanged(CPU):
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        torch.backends.cudnn.benchmark = not before[2]
+        torch.manual_seed(1234)
+        torch.rand(3)
+        raise ValueError
+    after = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.backends.cudnn.benchmark, torch.get_rng_state())
+    assert after[:3] == before[:3]
+    assert torch.equal(after[3], before[3])
+
+
+# -- every check can fail ---------------------------------------------------------------------------------------------
+# A fault is planted in torch itself, and the check that is there for it must name it.
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def quieten(patch: pytest.MonkeyPatch) -> None:
+    """A copy that goes through arithmetic: a signalling NaN comes out quiet."""
+    real = torch.Tensor.clone
+
+    def clone(self: torch.Tensor) -> torch.Tensor:
+        copied = real(self)
+        if self.dtype == torch.float32:
+            copied.view(torch.int32)[copied.isnan()] |= 0x00400000
+        return copied
+
+    patch.setattr(torch.Tensor, "clone", clone)
+
+
+def drop_strides(patch: pytest.MonkeyPatch) -> None:
+    real = torch.Tensor.to
+    patch.setattr(torch.Tensor, "to", lambda self, *a, **k: real(self, *a, **k).contiguous())
+
+
+def always_copy(patch: pytest.MonkeyPatch) -> None:
+    real = torch.Tensor.to
+    patch.setattr(torch.Tensor, "to", lambda self, *a, **k: real(self, *a, **(k | {"copy": True})))
+
+
+def never_refuse(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch.Tensor, "numpy", lambda self: None)
+
+
+def let_devices_mix(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch.Tensor, "__add__", lambda self, other: self)
+
+
+def forget_buffers(patch: pytest.MonkeyPatch) -> None:
+    real = nn.Module._apply
+
+    def apply(self: nn.Module, function: Any, recurse: bool = True) -> nn.Module:
+        kept = dict(self._buffers)
+        moved: nn.Module = real(self, function, recurse)
+        self._buffers.update(kept)
+        return moved
+
+    patch.setattr(nn.Module, "_apply", apply)
+
+
+def untie(patch: pytest.MonkeyPatch) -> None:
+    real = nn.Module.to
+
+    def to(self: nn.Module, *arguments: Any) -> nn.Module:
+        moved: nn.Module = real(self, *arguments)
+        moved.second.weight = nn.Parameter(moved.second.weight.detach().clone())
+        return moved
+
+    patch.setattr(nn.Module, "to", to)
+
+
+def cut_the_graph(patch: pytest.MonkeyPatch) -> None:
+    real = torch.Tensor.to
+    patch.setattr(torch.Tensor, "to", lambda self, *a, **k: real(self, *a, **k).detach())
+
+
+def bend(patch: pytest.MonkeyPatch, owner: Any, name: str, by: float) -> None:
+    """One element of every float32 result is off by `by` of the largest; the reference, in float64, is right."""
+    real = getattr(owner, name)
+
+    def bent(*arguments: Any, **options: Any) -> torch.Tensor:
+        result: torch.Tensor = real(*arguments, **options)
+        if result.dtype == torch.float32:
+            result.view(-1)[5] += by * result.abs().max()
+        return result
+
+    patch.setattr(owner, name, bent)
+
+
+def half_the_products(patch: pytest.MonkeyPatch) -> None:
+    """float32 products in bfloat16, as a wrong default would make them."""
+    real = torch.mm
+
+    def mm(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        return out.copy_(real(left.bfloat16(), right.bfloat16()))
+
+    patch.setattr(torch, "mm", mm)
+
+
+def approximate(patch: pytest.MonkeyPatch) -> None:
+    """An activation that is a little another one in float32: its gradient is off by some thousandths."""
+    real = nn.GELU.forward
+
+    def forward(self: nn.GELU, inputs: torch.Tensor) -> torch.Tensor:
+        if inputs.dtype == torch.float64:
+            return real(self, inputs)
+        return functional.gelu(inputs, approximate="tanh")
+
+    patch.setattr(nn.GELU, "forward", forward)
+
+
+def never_learn(patch: pytest.MonkeyPatch) -> None:
+    real = torch.optim.SGD.step
+
+    def step(self: torch.optim.SGD) -> None:
+        if self.param_groups[0]["params"][0].dtype == torch.float64:  # the reference learns
+            real(self)
+
+    patch.setattr(torch.optim.SGD, "step", step)
+
+
+def stay_in_float32(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch, "autocast", lambda *a, **k: contextlib.nullcontext())
+
+
+def raise_another(patch: pytest.MonkeyPatch) -> None:
+    def empty(*arguments: Any, **options: Any) -> torch.Tensor:
+        raise RuntimeError("CUDA error: unknown error")
+
+    patch.setattr(torch, "empty", empty)
+
+
+def raise_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch, "empty", lambda *a, **k: torch.zeros(1))
+
+
+def copy_too_little(patch: pytest.MonkeyPatch) -> None:
+    real = torch.Tensor.copy_
+
+    def copy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        if non_blocking:
+            real(self[:-1], source[:-1])
+            return self
+        done: torch.Tensor = real(self, source)
+        return done
+
+    patch.setattr(torch.Tensor, "copy_", copy)
+
+
+PLANTED: tuple[tuple[Callable[[Setting], Seen], Plant, str], ...] = (
+    (smoke_tensors.round_trip, quieten, "float32 came back with "),
+    (smoke_tensors.layouts, drop_strides, "a transpose lost its strides"),
+    (smoke_tensors.to_returns_new, always_copy, ".to(cpu) of a tensor that is there returned another one"),
+    (smoke_tensors.device_mismatch, let_devices_mix, "add of tensors on cpu and meta raised nothing"),
+    (smoke_tensors.numpy_needs_cpu, never_refuse, "numpy() of a tensor on meta was not refused"),
+    (smoke_tensors.module_to, forget_buffers, "model.to(meta) left "),
+    (smoke_tensors.module_to, untie, "tied weights came apart"),
+    (smoke_tensors.gradients, cut_the_graph, ".to() cut the graph"),
+    # Both are far above rounding (2⁻²⁴ of the terms) and far below what a person would see.
+    (smoke_numerics.matmul, lambda p: bend(p, torch.Tensor, "__matmul__", 1e-4), "float32 128×256×192: element (0, 5)"),
+    (smoke_numerics.matmul, half_the_products, "float32 products were asked for in IEEE precision and are bfloat16"),
+    (smoke_numerics.convolution, lambda p: bend(p, functional, "conv2d", 1e-3), "float32 3×3 convolution: element "),
+    (smoke_numerics.training_step, approximate, "the gradient of 0.weight is off by "),
+    (smoke_numerics.training_step, never_learn, "0.weight after the step is off by "),
+    (smoke_numerics.autocast, stay_in_float32, "a product under autocast is torch.float32, not torch.bfloat16"),
+    (smoke_memory.one_pebibyte, raise_another, "raised RuntimeError, which does not say that memory ran out"),
+    (smoke_memory.one_pebibyte, raise_nothing, "an allocation of 1 PiB raised nothing"),
+    (smoke_data.non_blocking, copy_too_little, "1 of 1048576 elements are wrong on the device"),
+)
+
+
+@pytest.mark.parametrize(("function", "plant", "message"), PLANTED, ids=lambda value: getattr(value, "__name__", None))
+def test_a_planted_fault_is_found(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[[Setting], Seen], plant: Plant, message: str
+) -> None:
+    function(HERE)
+    plant(monkeypatch)
+    with pytest.raises(Wrong) as raised:
+        function(HERE)
+    monkeypatch.undo()
+    assert str(raised.value).startswith(message)
+
+
+def test_a_nan_in_a_product_is_no_small_error() -> None:
+    left, right = torch.eye(4), torch.ones(4, 4)
+    result = right.clone()
+    result[2, 1] = float("nan")
+    with pytest.raises(Wrong, match="float32 p: 1 elements are no finite numbers"):
+        smoke_numerics.judge(smoke_numerics.Product("p", left, right, result), torch.float32)
+
+
+def test_tf32_would_not_pass_for_float32() -> None:
+    """A product and a convolution whose factors are rounded as TF32 rounds them lie outside the bound of float32."""
+
+    def rounded(tensor: torch.Tensor) -> torch.Tensor:
+        raw = tensor.view(torch.int32)
+        return ((raw + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    for products in (smoke_numerics.matrix_products, smoke_numerics.convolutions):
+        for product in products(torch.device("cpu"), torch.float32):
+            as_tf32 = dataclasses.replace(product, result=rounded(product.left) @ rounded(product.right))
+            with pytest.raises(Wrong, match="times the bound"):
+                smoke_numerics.judge(as_tf32, torch.float32)
+            assert smoke_numerics.judge(as_tf32, torch.float32, "tf32") <= 1
+
+
+def test_what_an_operation_lacks_is_told_from_what_it_breaks() -> None:
+    assert smoke_numerics.is_unsupported(RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'"))
+    assert smoke_numerics.is_unsupported(TypeError("Cannot convert a MPS Tensor to float64 dtype"))
+    assert not smoke_numerics.is_unsupported(RuntimeError("CUDA error: an illegal memory access was encountered"))
+
+
+# -- memory, on a simulated card --------------------------------------------------------------------------------------
+
+
+class Card:
+    """A device whose allocator keeps a limit: chunks of CPU memory that is never touched, counted as a card's."""
+
+    id, kind, is_cpu, integrated = "cuda:0", "cuda", False, False
+    device = torch.device("cpu")
+    module = torch.cpu
+    memory_total_bytes = 80 * GIB
+
+    def __init__(self, allocator: Allocator | None = None, room: float = 1.0) -> None:
+        self.settings, self.room = allocator or Allocator("native", None), room
+        self.held: list[int] = []
+        self.fractions: list[float] = []
+        self.kept = 0
+
+    def allocate(self, real: Callable[..., Any], size: int) -> Any:
+        limit = (self.fractions[-1] if self.fractions else 1.0) * self.memory_total_bytes * self.room
+        if sum(self.held) + size > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16.00 MiB.")
+        self.held.append(size)
+        return real(1)
+
+    @property
+    def set_memory_fraction(self) -> Callable[[float], None]:
+        return self.fractions.append
+
+    def memory_info(self) -> tuple[int, int]:
+        return self.memory_total_bytes, self.memory_total_bytes
+
+    def memory(self) -> MemoryFigures:
+        now = sum(self.held)
+        return MemoryFigures(now, now, now, now)
+
+    def empty_cache(self) -> None:
+        self.held = [self.kept] if self.kept and self.held else []
+
+    def synchronize(self) -> None: ...
+
+    def allocator(self) -> Allocator:
+        return self.settings
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
+
+
+@pytest.fixture
+def on_card(monkeypatch: pytest.MonkeyPatch) -> Callable[[Card], Setting]:
+    def build(card: Card) -> Setting:
+        real = torch.empty
+
+        def empty(size: Any, *rest: Any, **options: Any) -> Any:
+            if isinstance(size, int) and size >= MIB:
+                return card.allocate(real, size)
+            return real(size, *rest, **options)
+
+        monkeypatch.setattr(torch, "empty", empty)
+        return Setting(card)  # type: ignore[arg-type]
+
+    return build
+
+
+def test_exactly_four_chunks_fit_and_the_fraction_is_put_back(on_card: Callable[[Card], Setting]) -> None:
+    card = Card()
+    seen = smoke_memory.to_the_end(on_card(card))
+    assert seen.message == "4 × 16 MiB fitted, the next raised out-of-memory"
+    assert card.fractions == [65 * MIB / (80 * GIB), 1.0]
+
+
+def test_a_fraction_that_is_not_kept_is_found_and_put_back(on_card: Callable[[Card], Setting]) -> None:
+    card = Card(room=1e6)
+    with pytest.raises(Wrong, match="256 MiB were allocated where the memory fraction leaves 64 MiB"):
+        smoke_memory.to_the_end(on_card(card))
+    assert card.fractions[-1] == 1.0
+
+
+@pytest.mark.parametrize(("backend", "passes"), [("native", False), ("cudaMallocAsync", True)])
+def test_another_allocator_may_round(on_card: Callable[[Card], Setting], backend: str, passes: bool) -> None:
+    setting = on_card(Card(Allocator(backend, None), room=0.5))  # room for two
+    if passes:
+        assert smoke_memory.to_the_end(setting).message.startswith("2 × 16 MiB fitted")
+    else:
+        with pytest.raises(Wrong, match="2 × 16 MiB fitted into 64 MiB, not 4"):
+            smoke_memory.to_the_end(setting)
+
+
+def test_memory_that_stays_after_running_out_is_found(on_card: Callable[[Card], Setting]) -> None:
+    card = Card()
+    setting = on_card(card)
+    card.kept = 2 * MIB
+    with pytest.raises(Wrong, match="2 MiB more than before count as memory_allocated"):
+        smoke_memory.to_the_end(setting)
+
+
+def test_out_of_memory_must_be_of_the_class_that_a_handler_catches() -> None:
+    with pytest.raises(Wrong, match=r"raised RuntimeError instead of torch\.OutOfMemoryError"):
+        smoke_memory._must_be_out_of_memory(Card(), RuntimeError("CUDA error: out of memory"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("host", "changes", "reason"),
+    [
+        (Host(system="Linux", wsl=True), {}, "dangerous under WSL"),
+        (Host(system="Windows"), {}, "dangerous on Windows"),
+        (Host(system="Linux"), {"integrated": True}, "dangerous on unified memory"),
+        (Host(system="Linux"), {"device": torch.device("mps")}, "dangerous on unified memory"),
+        (Host(system="Linux"), {}, None),
+    ],
+)
+def test_where_running_out_is_dangerous_it_is_not_tried(
+    host: Host, changes: dict[str, Any], reason: str | None
+) -> None:
+    accel = dataclasses.replace(Accel(torch.device("cuda", 0), torch.cuda, "X"), **changes)
+    found = dedicated_memory(Setting(accel, host))
+    assert found is None if reason is None else (found or "").startswith(reason)
+
+
+def test_the_accounting_of_a_card(on_card: Callable[[Card], Setting]) -> None:
+    seen = smoke_memory.accounting(on_card(Card()))
+    assert seen.message == "back at its level: 0 B stay, the workspaces of libraries"
+    assert seen.evidence["during"]["memory_allocated_bytes"] == 28 * MIB
+
+
+def test_a_card_that_keeps_what_was_freed_is_found(on_card: Callable[[Card], Setting]) -> None:
+    card = Card()
+    card.kept = 512
+    with pytest.raises(Wrong, match="512 B stayed allocated after everything was freed"):
+        smoke_memory.accounting(on_card(card))
+
+
+def test_memory_that_is_not_counted_is_found() -> None:
+    start = Level(0, 0, 0, 0)
+    with pytest.raises(Wrong, match="29360128 B were allocated, and memory_allocated rose by 29360640 B"):
+        smoke_memory._agree(start, MemoryFigures(29360640, 29360640, 44 * MIB, 44 * MIB), exact=True)
+    smoke_memory._agree(start, MemoryFigures(29360640, 29360640, 44 * MIB, 44 * MIB), exact=False)
+    # Behind 2 MiB of a workspace a rest may be too small to be split off.
+    behind = Level(MIB, MIB, 2 * MIB, 2 * MIB)
+    smoke_memory._agree(behind, MemoryFigures(29360640 + MIB, 29360640 + MIB, 44 * MIB, 44 * MIB), exact=True)
+    with pytest.raises(Wrong, match=r"memory_allocated_bytes \(29360128\) is more than memory_reserved_bytes \(1\)"):
+        smoke_memory._agree(start, MemoryFigures(29360128, 29360128, 1, 1), exact=True)
+
+
+# -- the DataLoader ---------------------------------------------------------------------------------------------------
+
+
+def test_little_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smoke_data, "shared_memory", lambda folder: (64 * MIB, 1 * MIB))
+    with pytest.raises(Wrong, match="/dev/shm has 1 MiB free, too little for DataLoader workers") as raised:
+        smoke_data.data_loader(HERE)
+    assert raised.value.fix == "start the container with --shm-size=1g or --ipc=host"
+
+
+def test_dockers_default_of_shared_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smoke_data, "shared_memory", lambda folder: (64 * MIB, 60 * MIB))
+    seen = smoke_data.data_loader(HERE)
+    assert (seen.doubt, seen.message) == (True, "works, but /dev/shm has only 64 MiB")
+
+
+def test_a_loader_that_loses_or_bends_items_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = smoke_data._batches
+    monkeypatch.setattr(smoke_data, "_batches", lambda *a: list(real(*a))[1:])
+    with pytest.raises(Wrong, match="items are missing, doubled or out of order"):
+        smoke_data.data_loader(HERE)
+    monkeypatch.setattr(smoke_data, "_batches", real)
+    monkeypatch.setattr(smoke_data, "Numbered", Bent)
+    with pytest.raises(Wrong, match="1 values of a batch are wrong on the device"):
+        smoke_data.data_loader(HERE)
+
+
+class Bent(smoke_data.Numbered):
+    """A dataset one of whose values is not what it must be."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item = super().__getitem__(index)
+        if index == 13:
+            item["values"][3, 3] += 1
+        return item
+
+
+class Dying(smoke_data.Numbered):
+    """A dataset whose worker is killed, as by the kernel for want of memory."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        os.kill(os.getpid(), 9)
+        return {}
+
+
+def test_a_worker_that_is_killed_is_a_failure_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smoke_data, "Numbered", Dying)
+    found = smoke.run_one(check(smoke_data.data_loader), HERE)
+    assert found.verdict == "fail"
+    assert found.message.startswith("RuntimeError: DataLoader worker (pid")
+
+
+def test_a_signal_while_workers_start_is_delivered_afterwards() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), smoke_data.signals_held_back():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("the end")
+    assert reached == ["the end"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_shared_memory_that_is_no_folder_is_unknown(tmp_path: Path) -> None:
+    assert smoke_data.shared_memory(tmp_path / "none") is None
+    total, free = smoke_data.shared_memory(tmp_path) or (0, 0)
+    assert 0 < free <= total
+
+
+# -- streams and contexts, on simulated ones --------------------------------------------------------------------------
+
+
+class FakeStream:
+    """A stream that runs everything at once and remembers for whom it waited."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.waited: list[object] = []
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.waited.append(other)
+
+    def wait_event(self, event: object) -> None:
+        self.waited.append(event)
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
+class Streams:
+    """torch's module of a device with streams and a current device."""
+
+    __name__ = "torch.simulated"
+    Stream = FakeStream
+
+    class Event:
+        def record(self, stream: FakeStream) -> None: ...
+
+    def __init__(self, restores: bool = True) -> None:
+        self.current = FakeStream(torch.device("cpu"))
+        self.index, self.restores = 0, restores
+
+    def current_stream(self, device: torch.device) -> FakeStream:
+        return self.current
+
+    @contextlib.contextmanager
+    def stream(self, stream: FakeStream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        if self.restores:
+            self.current = before
+
+    def current_device(self) -> int:
+        return self.index
+
+    def device_count(self) -> int:
+        return 3
+
+    @contextlib.contextmanager
+    def device(self, index: int) -> Iterator[None]:
+        before, self.index = self.index, index
+        yield
+        if self.restores:
+            self.index = before
+
+
+class Busy(Card):
+    """A device with streams; its tensors are the CPU's."""
+
+    def __init__(self, module: Streams) -> None:
+        super().__init__()
+        self.module = module
+
+    def hold(self, seconds: float) -> bool:
+        return seconds > 0
+
+
+def test_streams_are_used_and_left() -> None:
+    setting = Setting(Busy(Streams()))  # type: ignore[arg-type]
+    assert smoke_data.has_streams(setting) is None
+    assert smoke_data.streams(setting).evidence == {"writer_was_held": True}
+    stuck = Setting(Busy(Streams(restores=False)))  # type: ignore[arg-type]
+    with pytest.raises(Wrong, match="the stream context did not end"):
+        smoke_data.streams(stuck)
+
+
+def test_a_driver_that_hangs_is_not_asked_again_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch of this process would wait for it for ever: --require is judged by what is known."""
+
+    def waits() -> str | None:
+        raise AssertionError("torch was asked")
+
+    monkeypatch.setattr(devices, "default_accelerator", waits)
+    hung = Driver(cuinit_error="libcuda did not answer within 5 s", libcuda_path="/lib/libcuda.so.1")
+    (found,) = smoke_required.judge("cuda", None, dataclasses.replace(FACTS, driver=hung))
+    assert (found.id, found.verdict) == ("device.required", "fail")
