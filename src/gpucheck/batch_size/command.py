@@ -15,7 +15,7 @@ from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
 from gpucheck.errors import DeviceFailed, UsageError
 from gpucheck.machine import choose, faults, inventory
-from gpucheck.report.events import Emit, Notice, Started
+from gpucheck.report.events import Emit, Failed, Notice, Started
 
 CPU_TIME_BUDGET_S = 60.0
 DEVICE_TIME_BUDGET_S = 300.0
@@ -60,7 +60,7 @@ def command(options: Options, emit: Emit) -> None:
             try:
                 search(chosen.ids[0], 1, emit)
             except DeviceFailed as error:
-                faults.tell(faults.of(error, ends.WHERE, chosen.ids[0]), emit)
+                emit(Failed(faults.of(error, ends.WHERE, chosen.ids[0])))
         else:
             several.each(chosen.ids, search, emit)
 

@@ -293,9 +293,11 @@ class Hunt:
             result = self.single or result
             raise ends.users_error(result, self.runner.setup, self.axis, passed=best.size if best else None)
         self.limited_by = result.outcome
+        finding = ends.undecided(result, self.axis)
         if result.outcome == "device-broken":
-            self.emit(Failed(ends.fault(result, self.runner.setup.device)))
-        self.emit(Judged(ends.undecided(result, self.axis)))
+            self.emit(Failed(ends.fault(result, self.runner.setup.device), finding))
+        else:
+            self.emit(Judged(finding))
 
     # Saying
 

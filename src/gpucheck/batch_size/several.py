@@ -10,7 +10,7 @@ from gpucheck.batch_size import ends
 from gpucheck.batch_size.recipe import in_words, kind_of_size
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import faults
-from gpucheck.report.events import Answered, Emit, Event, Finished, Judged, Notice, Progress, Trial
+from gpucheck.report.events import Answered, Emit, Event, Failed, Finished, Judged, Notice, Progress, Trial
 from gpucheck.report.finding import Finding
 
 # Devices are unlike where their rates or sizes differ by more than trials of one device do.
@@ -54,7 +54,7 @@ def each(ids: Sequence[str], search: Callable[[str, int, Emit], None], emit: Emi
             search(device, len(ids) - place, _Relay(device, answers, emit))
         except DeviceFailed as error:
             failed = True
-            faults.tell(faults.of(error, ends.WHERE, device), emit)
+            emit(Failed(faults.of(error, ends.WHERE, device)))
         except CannotLook as error:
             unseen.append(error)
             emit(Notice(f"{device}: {error}", "warning"))

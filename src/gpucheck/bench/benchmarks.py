@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpucheck import naming, units
 from gpucheck.bench.bandwidth.options import BandwidthOptions
@@ -14,23 +15,34 @@ from gpucheck.bench.overlap.options import OverlapOptions
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.options import option
 
+if TYPE_CHECKING:  # a help page needs no judge
+    from gpucheck.bench.seen import Judge
+
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """A benchmark. `id` names its folder, its command and how the ids of its findings begin; `help` is the command's.
 
-    `command(options, emit, shared)` does the work: the function of that name in `gpucheck.bench.ID.command`, else in
-    `gpucheck.bench.ID`.
+    `weight` is its share of the time in `bench all`: about the seconds that it takes by itself. One that is not
+    `on_cpu` says so itself there, and takes no time. Its work is `gpucheck.bench.ID.command.command`, its judge
+    `gpucheck.bench.ID.judge.JUDGE`.
     """
 
     id: str
     help: str
     options: type
+    weight: float = 0.0
+    on_cpu: bool = True
 
     def command(self) -> Callable[..., None]:
-        """The function that measures and judges; torch comes with it."""
+        """`command(options, emit, shared)` measures; torch comes with it."""
         name = f"gpucheck.bench.{self.id}" + ("" if self.id == ALL else ".command")
         found: Callable[..., None] = importlib.import_module(name).command
+        return found
+
+    def judge(self) -> Judge:
+        """What judges the rows."""
+        found: Judge = importlib.import_module(f"gpucheck.bench.{self.id}.judge").JUDGE
         return found
 
 
@@ -67,6 +79,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "transfer",
         "How fast copies between host and device run, from pageable and from pinned memory, each verified.",
         TransferOptions,
+        weight=16.0,
     ),
     Benchmark(
         "bandwidth",
@@ -78,11 +91,13 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         as in STREAM. Every result is verified.
         """,
         BandwidthOptions,
+        weight=10.0,
     ),
     Benchmark(
         "matmul",
         "How fast matrix products run, with the precision observed and the result checked.",
         MatmulOptions,
+        weight=20.0,
     ),
     Benchmark(
         "overlap",
@@ -93,6 +108,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         copies to hide: exit 3.
         """,
         OverlapOptions,
+        weight=10.0,
+        on_cpu=False,
     ),
     Benchmark(
         "crossover",
@@ -103,6 +120,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         10 %. A size at which the intervals overlap is even. Without a second device: exit 3.
         """,
         CrossoverOptions,
+        weight=24.0,
+        on_cpu=False,
     ),
     Benchmark(
         ALL,

@@ -1,12 +1,12 @@
 """What every benchmark does the same way: the devices one after another, each with its share of the time.
 
-A device that fails is a fact among the rows: what it has measured is judged, and the others go on.
+A device that fails is a fact among the rows: it does not cost the others theirs.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck.bench import limits, occupied
@@ -14,22 +14,19 @@ from gpucheck.errors import GpucheckError, Terminated, UsageError
 from gpucheck.machine import choose, faults, inventory, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.in_use import held_bytes
-from gpucheck.report.events import Emit, Finished, Judged, Measured, Notice, Started
-from gpucheck.report.facts import Facts
+from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Opened, Planned, Skipped, Started
+from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault, not_run
-from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import DeviceRef, Measurement
+from gpucheck.report.measurement import Measurement
 from gpucheck.thresholds import Limit
 
 # The rows of a device as they are measured, until this time of `time.monotonic`.
 Rows = Callable[[Accel, float], Iterator[Measurement]]
-# What they come to, also where a signal cut them off.
-Conclude = Callable[[Accel, Facts, Sequence[Measurement]], Iterable[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What every benchmark is given alike: the thresholds to judge by, and the machine where it was read before.
+    """What every benchmark is given alike: the thresholds that are set, and the machine where it was read before.
 
     `lost` gets the devices that this process cannot use any more, by torch's names, each with why; None where nobody
     else wants to know.
@@ -44,36 +41,27 @@ class Shared:
 ALONE = Shared()
 
 
-def begin(emit: Emit, facts: Facts, device_ids: Sequence[str], shared: Shared) -> None:
-    """Say what is to be known before anything is measured: who else is there, and for whom no threshold counts."""
+def begin(emit: Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[str], shared: Shared) -> None:
+    """Say what will be measured where, and for whom no threshold counts."""
     for line in limits.by_other_names(shared.limits, facts, device_ids):
         emit(Notice(line, "warning"))
-    for finding in occupied.judge(facts, device_ids):
-        emit(Judged(finding))
-
-
-def refs(ids: Sequence[str], facts: Facts) -> list[DeviceRef]:
-    """The devices with these ids, as measurements name them."""
-    known = {device.id: device for device in facts.devices}
-    return [DeviceRef(one, known[one].uuid, known[one].name) if one in known else DeviceRef(one) for one in ids]
+    emit(Planned(tuple(names), tuple(device_ids)))
 
 
 def each(
     device: str,
     emit: Emit,
     rows: Rows,
-    conclude: Conclude,
     *,
-    name: str = "",
+    name: str,
     time_budget_s: float | None,
     default_s: Callable[[Accel], float],
     shared: Shared = ALONE,
-) -> None:
-    """Measure and judge the benchmark `name` on every device that `device` names, with one time budget for all.
+) -> list[str]:
+    """Measure the benchmark `name` on every device that `device` names, with one time budget for all.
 
-    A device that fails is told, judged by what it has measured, and does not cost the others their rows. Ctrl-C is
-    raised on after what there is was judged, and so is a bug. Raises UsageError, and after all else the first
-    CannotLook.
+    Returns the devices that were measured to the end. One that fails is told, and does not cost the others their rows;
+    a bug and Ctrl-C are raised on. Raises UsageError, and after all else the first CannotLook.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
@@ -83,8 +71,8 @@ def each(
         emit(Notice(chosen.notice))
 
     if shared.facts is None:
-        begin(emit, facts, chosen.ids, shared)
-    run = _Run(name, emit, facts, rows, conclude, shared.limits, {} if shared.lost is None else shared.lost)
+        begin(emit, facts, [name], chosen.ids, shared)
+    run = _Run(name, emit, facts, rows, {} if shared.lost is None else shared.lost)
     run.in_use = {device.id for device in facts.devices if held_bytes(device) is not None}
     for place, device_id in enumerate(chosen.ids):
 
@@ -92,10 +80,11 @@ def each(
             left_s = (time_budget_s or default_s(accel) * len(chosen.ids)) - (time.monotonic() - began)
             return time.monotonic() + max(left_s, 0.0) / (len(chosen.ids) - place)
 
-        run.device(device_id, deadline)
-        emit(Finished(f"{name} on {device_id}"))
+        if device_id not in run.lost:
+            run.device(device_id, deadline)
     if run.unseen:
         raise run.unseen[0]
+    return run.measured
 
 
 @dataclass(slots=True)
@@ -106,62 +95,40 @@ class _Run:
     emit: Emit
     facts: Facts
     rows: Rows
-    conclude: Conclude
-    limits: Sequence[Limit]
     lost: dict[str, Fault]
     in_use: set[str | None] = field(default_factory=set)
     unseen: list[GpucheckError] = field(default_factory=list)
+    measured: list[str] = field(default_factory=list)
 
     @property
     def where(self) -> str:
         """The command, as a user types it."""
-        return f"bench {self.name}".strip()
+        return f"bench {self.name}"
 
     def device(self, device_id: str, deadline: Callable[[Accel], float]) -> None:
-        """Measure and judge on one device, whatever becomes of it. Raises what is no device's."""
-        if device_id in self.lost:
-            self._skip(device_id, self.lost[device_id])
-            return
+        """Measure on one device, whatever becomes of it. Raises what is no device's."""
+        self.emit(Began(self.name, device_id))
         accel: Accel | None = None
-        measured: list[Measurement] = []
+        why = "fault"
         try:
             with pulse.opening(device_id, self.where):
                 accel = choose.open_named(device_id, self.facts)
-            with pulse.watching(accel, self.where, lambda: self._judge_part(device_id, accel, measured)):
-                self._measure(accel, deadline(accel), measured, shared=device_id in self.in_use)
-        except (KeyboardInterrupt, Terminated):
-            if accel is not None and measured:
-                self._judge(accel, measured, complete=False)
-            raise
-        except UsageError:
+            self.emit(Opened(told(accel)))
+            with pulse.watching(accel, self.where):
+                self._measure(accel, deadline(accel), shared=device_id in self.in_use)
+            self.measured.append(device_id)
+            why = ""
+        except (KeyboardInterrupt, Terminated, UsageError):
             raise
         except Exception as error:  # noqa: BLE001 (torch and its driver raise anything: it is told, or raised on)
-            self._judge_part(device_id, accel, measured)
             self._broken_off(error, device_id, accel)
-        else:
-            self._judge(accel, measured, complete=True)
+        self.emit(Finished(self.name, device_id, why))
 
-    def _measure(self, accel: Accel, deadline: float, measured: list[Measurement], *, shared: bool) -> None:
+    def _measure(self, accel: Accel, deadline: float, *, shared: bool) -> None:
         with accel.as_current():
             for one in self.rows(accel, deadline):
-                row = replace(one, flags=(*one.flags, occupied.FLAG)) if shared else one
-                self.emit(Measured(row))
-                measured.append(row)
+                self.emit(Measured(replace(one, flags=(*one.flags, occupied.FLAG)) if shared else one))
         accel.empty_cache()
-
-    def _judge(self, accel: Accel, measured: Sequence[Measurement], *, complete: bool) -> None:
-        found = list(self.conclude(accel, self.facts, measured))
-        for finding in limits.judge(found, measured, self.limits, accel.ref, complete=complete):
-            self.emit(Judged(finding))
-
-    def _judge_part(self, device_id: str, accel: Accel | None, measured: Sequence[Measurement]) -> None:
-        """What the rows before a fault come to; of none, that no threshold is known to be met."""
-        if accel is not None and measured:
-            self._judge(accel, measured, complete=False)
-            return
-        (ref,) = refs([device_id], self.facts) if accel is None else (accel.ref,)
-        for finding in limits.judge((), (), self.limits, ref, complete=False):
-            self.emit(Judged(finding))
 
     def _broken_off(self, error: Exception, device_id: str, accel: Accel | None) -> None:
         """Tell what was raised. What is no fault of a device's and no want of memory is raised on."""
@@ -173,9 +140,10 @@ class _Run:
         if fault.kind == "device" and before is not None:
             # What follows from a process that CUDA gave up is no fault of this device's.
             self.lost[device_id] = before
-            self.emit(Judged(not_run(self.name, f"{device_id} in {self.where}", before)))
+            skipped = not_run(self.name, f"{device_id} in {self.where}", before)
+            self.emit(Skipped(replace(skipped, device=device_id)))
             return
-        faults.tell(fault, self.emit)
+        self.emit(Failed(fault))
         if fault.kind == "error":
             raise error
         if fault.kind == "device" and (fault.poisons or accel is None or self._is_silent(accel)):
@@ -185,6 +153,18 @@ class _Run:
         with pulse.watching(accel, self.where):
             return accel.why_broken() is not None
 
-    def _skip(self, device_id: str, fault: Fault) -> None:
-        self.emit(Judged(not_run(self.name, f"{device_id} in {self.where}", fault)))
-        self._judge_part(device_id, None, ())
+
+def told(accel: Accel) -> Device:
+    """What torch tells of a device that it opened, as the facts have it."""
+    major_minor = accel.compute_capability
+    return Device(
+        kind=accel.kind,
+        id=accel.id,
+        name=accel.name,
+        uuid=accel.uuid,
+        compute_capability=None if major_minor is None else ".".join(map(str, major_minor)),
+        multiprocessors=accel.multiprocessors,
+        memory_bus_width_bits=accel.memory_bus_width_bits,
+        max_sm_clock_hz=accel.max_clock_hz,
+        max_memory_clock_hz=accel.max_memory_clock_hz,
+    )

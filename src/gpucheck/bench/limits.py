@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpucheck import thresholds, units
-from gpucheck.bench.figures import TABLE, Ceiling, Ceilings, Figure
-from gpucheck.report.codec import from_json, to_json
+from gpucheck.bench.figures import TABLE, Ceilings, Figure
+from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
@@ -27,15 +27,14 @@ def judge(
     measurements: Sequence[Measurement],
     limits: Sequence[Limit],
     device: DeviceRef,
+    known: Ceilings,
     *,
     complete: bool = True,
 ) -> list[Finding]:
     """One device's findings with those that the thresholds ask for, put in the place of what they replace.
 
-    What the benchmark itself says of peaks and links is taken from its findings. `complete` is False where rows may be
-    missing: nothing is passed then.
+    `known` is what shares are shares of. `complete` is False where rows may be missing: nothing is passed then.
     """
-    known = ceilings(findings)
     asked = {one.id: one for one in thresholds.applying(limits, device.name) if one.id in TABLE}
     made = {}
     for name, one in asked.items():
@@ -55,43 +54,9 @@ def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[s
     return [f'no threshold names "{name}"; those by name are for {listed}' for name in names if name not in known]
 
 
-def again(findings: Sequence[Finding], measurements: Sequence[Measurement]) -> list[Finding]:
-    """Judge anew what was judged by thresholds in one process, by the measurements of several."""
-    found = []
-    for finding in findings:
-        if "threshold" in finding.evidence:
-            device, evidence = finding.evidence["device"], finding.evidence
-            known = {key: Ceiling(**value) for key, value in evidence["ceilings"].items()}
-            mine = [one for one in measurements if one.device.id == device]
-            limit, complete = from_json(Limit, evidence["threshold"]), evidence["complete"]
-            finding = _finding(limit, mine, known, device, finding, complete=complete)
-        found.append(finding)
-    return found
-
-
 def is_gate(finding: Finding) -> bool:
     """Whether a finding answers to a threshold that was set."""
     return "threshold" in finding.evidence
-
-
-def ceilings(findings: Sequence[Finding]) -> dict[str, Ceiling]:
-    """What a device can do at most, as its findings tell it: `link`, `memory`, and each dtype of products."""
-    found: dict[str, Ceiling] = {}
-    for finding in findings:
-        evidence = finding.evidence
-        doubt = f"the peak is an estimate: {evidence.get('because')}" if evidence.get("kind") == "estimate" else ""
-        if finding.id == "transfer.link":
-            limit = evidence.get("limit_bytes_per_s")
-            found["link"] = Ceiling(limit, "" if limit else finding.message)
-        elif finding.id == "bandwidth.share_of_peak":
-            peak = evidence.get("peak_bytes_per_s")
-            found["memory"] = Ceiling(peak, doubt if peak else finding.message)
-        elif finding.id == "matmul.share_of_peak":
-            peaks = evidence.get("peaks", {})
-            found |= {dtype: Ceiling(peak["flop_per_s"], doubt) for dtype, peak in peaks.items()}
-            if not peaks:
-                found["products"] = Ceiling(None, finding.message)
-    return found
 
 
 def _finding(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from gpucheck import exits
-from gpucheck.bench import all_headlines, limits
+from gpucheck.bench import limits
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Undecided, UsageError
 from gpucheck.machine import child
 from gpucheck.machine.child import ChildResult
 from gpucheck.measure import runs
 from gpucheck.report.codec import from_json
-from gpucheck.report.events import Answered, Emit, Failed, Judged, Measured, Notice, Progress, Started
-from gpucheck.report.report import Report
+from gpucheck.report.events import Emit, Notice, Progress
+from gpucheck.report.report import Report, events_of
 
 # A benchmark ends by its own time budget, which is minutes at most by default: what is still at work after an hour
 # hangs. A longer budget of the user's is added.
@@ -35,7 +34,7 @@ class FailedRun(GpucheckError):
 def command(
     arguments: Sequence[str], count: int, emit: Emit, *, budget_s: float = 0.0, run_child: RunChild = child.run
 ) -> Report:
-    """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return what they come to together.
+    """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return their documents side by side.
 
     A run that fails ends it, with its finding, after what was measured so far. Raises UsageError as the child does,
     Undecided for a child that was killed, CannotLook for another one without a document, and FailedRun after a bug.
@@ -55,9 +54,9 @@ def command(
                 break
     except (KeyboardInterrupt, Terminated, CannotLook, Undecided):
         if reports:
-            _tell(merged(reports), emit)
+            _tell(runs.merge(reports), emit)
         raise
-    whole = merged(reports)
+    whole = runs.merge(reports)
     _tell(whole, emit)
     if reports[-1].summary.exit == exits.BUG:
         emit(Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
@@ -71,21 +70,6 @@ def _ends(report: Report) -> bool:
     A threshold is for all runs together: one that misses it goes on."""
     failed = any(one.verdict == "fail" and not limits.is_gate(one) for one in report.findings)
     return failed or bool(report.faults) or report.summary.exit in (exits.COULD_NOT_LOOK, exits.BUG)
-
-
-def merged(reports: Sequence[Report]) -> Report:
-    """The documents as one; what is derived from the rows is derived from all runs."""
-    whole = runs.merge(reports)
-    # The judges are of benchmarks, which load torch: not before the last run has ended.
-    from gpucheck.bench import anew
-
-    whole = anew.again(whole)
-    whole = replace(whole, findings=tuple(limits.again(whole.findings, whole.measurements)))
-    results = whole.results.copy()
-    if "bench_all" in results:
-        names = [one.benchmark for one in results["bench_all"].benchmarks]
-        results["bench_all"] = all_headlines.of(whole.measurements, whole.findings, names)
-    return replace(whole, results=results)
 
 
 def _document(ended: ChildResult, number: int) -> Report:
@@ -115,14 +99,5 @@ def _last_line(stderr: str) -> str:
 
 
 def _tell(whole: Report, emit: Emit) -> None:
-    emit(Started(whole.facts))
-    for notice in whole.notices:
-        emit(Notice(notice))
-    for measurement in whole.measurements:
-        emit(Measured(measurement))
-    for name, value in whole.results.items():
-        emit(Answered(name, value))
-    for fault in whole.faults:
-        emit(Failed(fault))
-    for finding in whole.findings:
-        emit(Judged(finding))
+    for event in events_of(whole):
+        emit(event)

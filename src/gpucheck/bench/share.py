@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck import peaks, units
-from gpucheck.machine.accel import Accel
+from gpucheck.bench import chosen
+from gpucheck.bench.figures import Ceiling
 from gpucheck.measure import runs
 from gpucheck.peaks import Part, Peak, Unknown
-from gpucheck.report.facts import Device, Facts
+from gpucheck.report.facts import Device
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
@@ -19,31 +20,15 @@ from gpucheck.report.measurement import Measurement
 REMARKS = {"int8": "torch._int_mm may choose a slow kernel, which says nothing of the card (pytorch issue 187094)"}
 # On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
 FAR_BELOW = 0.5
-
-
-def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
-    """The part that this device is, as torch and NVML describe it; None for a CPU, which has no data sheet here."""
-    if accel.is_cpu:
-        return None
-    device = next((one for one in facts.devices if one.id == accel.id), Device(accel.kind))
-    # A MIG instance has some of its card's memory slices, and the card's clock.
-    sliced = (accel.uuid or "").startswith("MIG-")
-    return peaks.lookup(
-        accel.name,
-        accel.compute_capability,
-        accel.multiprocessors,
-        # torch tells these from some version on; the driver's are the same ones.
-        device.memory_bus_width_bits or accel.memory_bus_width_bits,
-        clock_hz=device.max_sm_clock_hz or accel.max_clock_hz,
-        memory_clock_hz=None if sliced else device.max_memory_clock_hz or accel.max_memory_clock_hz,
-    )
+NO_MEMORY_PEAK = "the device does not tell the width and clock of its own memory"
 
 
 def part_in(device: Device) -> Part | Unknown | None:
-    """The part that a device of the facts is, for a document whose machine is not at hand; None for a CPU."""
+    """The part that a device is, as torch and NVML describe it; None for a CPU, which has no data sheet here."""
     if device.kind == "cpu":
         return None
     major, _, minor = (device.compute_capability or "").partition(".")
+    # A MIG instance has some of its card's memory slices, and the card's clock.
     sliced = (device.uuid or "").startswith("MIG-")
     return peaks.lookup(
         device.name,
@@ -55,24 +40,47 @@ def part_in(device: Device) -> Part | Unknown | None:
     )
 
 
+def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
+    """What shares of the memory's rate are shares of: `memory`; nothing for a CPU."""
+    if part is None:
+        return {}
+    if isinstance(part, Unknown):
+        return {"memory": Ceiling(None, part.reason)}
+    peak = part.memory_bytes_per_s
+    return {"memory": Ceiling(peak, _doubt(part) if peak else NO_MEMORY_PEAK)}
+
+
+def product_ceilings(best: Iterable[str], part: Part | Unknown | None) -> dict[str, Ceiling]:
+    """The same for products in these dtypes: each that has a peak by its name, else `products`, with the reason."""
+    names = list(best)
+    if part is None or not names:
+        return {}
+    if isinstance(part, Unknown):
+        return {"products": Ceiling(None, part.reason)}
+    known = {dtype: peak for dtype in names if (peak := part.peak(dtype)) is not None}
+    if not known:
+        return {"products": Ceiling(None, _without(part, names))}
+    return {dtype: Ceiling(peak.flop_per_s, _doubt(part)) for dtype, peak in known.items()}
+
+
+def _doubt(part: Part) -> str:
+    return f"the peak is an estimate: {part.because or None}" if part.kind == "estimate" else ""
+
+
+def _without(part: Part, dtypes: Iterable[str]) -> str:
+    return part.missing or f"{part.source} gives none for {', '.join(dtypes)}"
+
+
 def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
     """The fastest product of each dtype as a share of the dense peak. Nothing for a CPU or without a rate."""
-    best: dict[str, Measurement] = {}
-    for one in measurements:
-        # What was computed in another precision than asked for, or emulated, has another peak or none.
-        if one.method.precision_observed != one.method.precision_requested or one.case["support"] == "emulated":
-            continue
-        dtype = str(one.case["dtype"])
-        if one.rate and (dtype not in best or one.rate.median > _rate(best[dtype])):
-            best[dtype] = one
+    best = chosen.fastest_products(measurements)
     if part is None or not best:
         return []
     if isinstance(part, Unknown):
         return [_unknown("matmul.share_of_peak", part.reason)]
     known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
     if not known:
-        why = part.missing or f"{part.source} gives none for {', '.join(best)}"
-        return [_unknown("matmul.share_of_peak", why)]
+        return [_unknown("matmul.share_of_peak", _without(part, best))]
     shares = {dtype: _rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
     clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
     # At another clock the part can do as much more or less.
@@ -133,7 +141,7 @@ def of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Find
         return [_unknown("bandwidth.share_of_peak", part.reason)]
     peak = part.memory_bytes_per_s
     if peak is None:
-        return [_unknown("bandwidth.share_of_peak", "the device does not tell the width and clock of its own memory")]
+        return [_unknown("bandwidth.share_of_peak", NO_MEMORY_PEAK)]
     shares = {operation: rate / peak for operation, rate in rates.items()}
     told = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
     evidence = {

@@ -16,6 +16,7 @@ from gpucheck.options import option
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
+    from gpucheck.report.report import Judgement, Report
 
 # A thousand processes of seconds each are hours: more is a slip of the keyboard.
 MOST_RUNS = 1000
@@ -57,6 +58,12 @@ def bench(context: typer.Context) -> None:
         print(context.get_help())
 
 
+def _judge(document: Report) -> Judgement:
+    from gpucheck.bench import judge
+
+    return judge.judge(document)
+
+
 def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
     def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
         from gpucheck.cli import session
@@ -75,7 +82,7 @@ def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
             limits = common.settings.thresholds if common.settings is not None else ()
             one.command()(options, emit, Shared(limits=limits))
 
-        return session.run(common, measure)
+        return session.run(common, measure, judge=_judge)
 
     return run
 
@@ -98,7 +105,7 @@ def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
         if before is not None:
             compare.conclude(before, after, limit, emit, common)
 
-    return session.run(common, work)
+    return session.run(common, work, judge=_judge)
 
 
 # What a command takes for itself and does not hand on to its runs.

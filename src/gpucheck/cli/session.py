@@ -21,22 +21,31 @@ from gpucheck.cli import outputs
 from gpucheck.cli.common import Common, tell, tell_bug
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
 from gpucheck.machine import faults, pulse
-from gpucheck.report.events import Emit, Event, Finished, Judged, Notice, Progress, Started
+from gpucheck.report.events import Emit, Event, Failed, Finished, Notice, Progress, Skipped, Started
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.report.report import Collector, Report
+from gpucheck.report.report import Collector, Judge, Report
 
 if TYPE_CHECKING:  # a help page needs no rich
     from gpucheck.render.live import LiveView
 
 
-def run(common: Common, work: Callable[[Emit], None], beside: Sequence[outputs.Wanted] = ()) -> int:
-    """Do the work, show it, write it, and return the exit status; `beside` are files to write beside `--output`'s.
+def run(
+    common: Common,
+    work: Callable[[Emit], None],
+    beside: Sequence[outputs.Wanted] = (),
+    *,
+    judge: Judge | None = None,
+) -> int:
+    """Do the work, judge and show what was seen, write it, and return the exit status.
+
+    `beside` are files to write beside `--output`'s. The `judge` is asked whenever the document is written, whatever
+    ended the work; without one the work has said itself what it comes to.
 
     A user's mistake before anything was found is raised on for `main`, which prints it. Everything else ends in a
     report: what a signal cut off, a device that failed or does not answer any more, and a bug.
     """
-    whole = _Session(common, outputs.prepare(common.output, beside))
+    whole = _Session(common, outputs.prepare(common.output, beside), judge)
     try:
         _tell_settings(common, whole.view)
         with _terminable(), pulse.guarded(whole.lost):
@@ -53,10 +62,12 @@ def run(common: Common, work: Callable[[Emit], None], beside: Sequence[outputs.W
 class _Session:
     """A command while it runs: what it has said so far, and the files that it will be in."""
 
-    def __init__(self, common: Common, files: list[outputs.Output]) -> None:
-        self.common, self.files = common, files
+    def __init__(self, common: Common, files: list[outputs.Output], judge: Judge | None) -> None:
+        self.common, self.files, self.judge = common, files, judge
         self.collector, self.clock = Collector(), _Clock.started_now()
         self.view = _live_view(common)
+        # The judge has raised: a bug of ours, whatever else this comes to.
+        self._misjudged = False
         # Held by whoever writes the report of a device that does not answer: what is said after that is lost.
         self._speaking = threading.RLock()
 
@@ -68,20 +79,33 @@ class _Session:
             self.view(event)
             if isinstance(event, Finished) and self.files:
                 # Until the end it is not known whether all that was asked was done.
-                report = _report(self.collector, self.common, self.clock, exits.UNDECIDED, complete=False)
-                outputs.update(self.files, report)
+                outputs.update(self.files, self._report(exits.UNDECIDED, complete=False))
 
     def finish(self, code: int | None) -> int:
         """Print and write the report; the exit status."""
-        report = _report(self.collector, self.common, self.clock, code)
+        report = self._report(code)
         return finish(report, self.common, self.files, told=code in (exits.COULD_NOT_LOOK, exits.BUG))
+
+    def _report(self, code: int | None, *, complete: bool = True) -> Report:
+        """The document so far, judged. A judge that raises is a bug of ours and costs no row."""
+        code = exits.BUG if self._misjudged else code
+        try:
+            return _report(self.collector, self.common, self.clock, code, complete=complete, judge=self.judge)
+        except Exception as error:
+            if self.judge is None:
+                raise
+            tell_bug(error, sys.argv[1:])
+            self.judge, self._misjudged = None, True
+            fault = Fault("error", self.common.command, None, type(error).__name__, str(error), "judging")
+            self.collector(Failed(fault))
+            return self._report(code, complete=complete)
 
     def lost(self, fault: Fault) -> None:
         """Write down what there is and end the process: its main thread waits for a device, which nothing can stop."""
         code = exits.FAILED
         try:
             with self._speaking:
-                faults.tell(fault, self.emit)
+                self.emit(Failed(fault))
                 self.view.close()
                 code = self.finish(None)
         except Unprinted as error:
@@ -114,12 +138,12 @@ def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common, so_far: C
         if not (so_far.measurements or so_far.results):
             raise
         tell(error, debug=common.debug)
-        emit(Judged(_as_finding(error)))
+        emit(Skipped(_as_finding(error)))
         return error.exit_code
     except GpucheckError as error:
         if faults.is_device(error):
             return _broken_off(error, emit, common, so_far)
-        emit(Judged(_as_finding(error)))
+        emit(Skipped(_as_finding(error)))
         emit(Notice(str(error), "warning"))
         if common.debug:
             traceback.print_exc()
@@ -134,7 +158,7 @@ def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector)
     fault = next((one for one in so_far.faults if one.is_of(error)), None)
     if fault is None:
         fault = faults.of(error, common.command, None, step=pulse.step())
-        faults.tell(fault, emit)
+        emit(Failed(fault))
     if fault.kind == "error":
         tell_bug(error, sys.argv[1:])
         return exits.BUG
@@ -155,7 +179,15 @@ class _Clock:
         return cls(datetime.datetime.now(datetime.timezone.utc), time.monotonic())
 
 
-def _report(collector: Collector, common: Common, clock: _Clock, code: int | None, *, complete: bool = True) -> Report:
+def _report(
+    collector: Collector,
+    common: Common,
+    clock: _Clock,
+    code: int | None,
+    *,
+    complete: bool = True,
+    judge: Judge | None = None,
+) -> Report:
     return collector.report(
         version=gpucheck.__version__,
         command=common.command,
@@ -166,6 +198,7 @@ def _report(collector: Collector, common: Common, clock: _Clock, code: int | Non
         complete=complete and code not in (exits.INTERRUPTED, exits.TERMINATED, exits.USAGE, exits.BUG),
         strict=common.strict,
         settings=common.settings,
+        judge=judge,
     )
 
 

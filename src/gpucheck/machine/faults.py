@@ -14,8 +14,7 @@ from typing import Any
 from gpucheck import messages
 from gpucheck.errors import DeviceFailed, GpucheckError
 from gpucheck.machine import child
-from gpucheck.report.events import Emit, Failed, Judged
-from gpucheck.report.fault import Fault, Kind, first_line, judge
+from gpucheck.report.fault import Fault, Kind, first_line
 
 # As for torch's own list of devices (torch_devices): importing torch from a cold disk has taken most of a minute, and
 # the first kernels load their libraries.
@@ -65,12 +64,6 @@ def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
     if cause is None:
         return None, type(error).__name__, str(error)
     return cause, link.classes[0].rpartition(".")[2], link.message
-
-
-def tell(fault: Fault, emit: Emit) -> None:
-    """Say that work was broken off, and the one finding that this comes to."""
-    emit(Failed(fault))
-    emit(Judged(judge(fault)))
 
 
 def is_device(error: GpucheckError) -> bool:

@@ -53,13 +53,12 @@ class Waited(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A device at work: how to ask it, None where that cannot be done yet, and what to say of its rows so far."""
+    """A device at work, and how to ask it; None where that cannot be done yet."""
 
     device: str
     where: str
     limit_s: float
     wait: Callable[[], None] | None
-    conclude: Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -75,7 +74,6 @@ class Pulse:
     step: str = ""
     off_device: int = 0
     watched: list[Watched] = field(default_factory=list)
-    beside: list[Callable[[Fault], None]] = field(default_factory=list)
     # Starts the thread that looks, where somebody guards this process.
     start: Callable[[], None] = lambda: None
 
@@ -117,12 +115,9 @@ class Pulse:
         return answered
 
     def end(self, one: Watched, lost: Callable[[Fault], None]) -> None:
-        """Judge what there is of a device that is not heard any more, and call it lost."""
+        """Call a device lost that is not heard any more."""
         silent_s, step = self.clock() - self.heard_s, self.step
         fault = Fault("device", one.where, one.device, "TimeoutError", "", step, None, True, None, silent_s)
-        one.conclude()
-        for conclude in reversed(self.beside):
-            conclude(fault)
         lost(fault)
 
 
@@ -140,12 +135,12 @@ def step() -> str:
 
 
 @contextlib.contextmanager
-def watching(accel: Waited, where: str, conclude: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Watch a device while work is done on it. `conclude` judges what there is, in the thread that finds it silent."""
+def watching(accel: Waited, where: str) -> Iterator[None]:
+    """Watch a device while work is done on it."""
     if accel.is_cpu:
         yield
         return
-    with _watched(Watched(accel.id, where, SILENT_S, accel.synchronize, conclude)):
+    with _watched(Watched(accel.id, where, SILENT_S, accel.synchronize)):
         yield
 
 
@@ -155,7 +150,7 @@ def opening(device: str, where: str) -> Iterator[None]:
     if device == "cpu":
         yield
         return
-    with _watched(Watched(device, where, OPENING_S, None, lambda: None)):
+    with _watched(Watched(device, where, OPENING_S, None)):
         yield
 
 
@@ -169,16 +164,6 @@ def _watched(one: Watched) -> Iterator[None]:
     finally:
         PULSE.watched.remove(one)
         PULSE.beat()
-
-
-@contextlib.contextmanager
-def concluding(conclude: Callable[[Fault], None]) -> Iterator[None]:
-    """Have this called too where a device falls silent within, after its own rows were judged."""
-    PULSE.beside.append(conclude)
-    try:
-        yield
-    finally:
-        PULSE.beside.remove(conclude)
 
 
 @contextlib.contextmanager

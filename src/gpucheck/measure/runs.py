@@ -10,24 +10,26 @@ from typing import Any
 from gpucheck import stats
 from gpucheck.measure import summary
 from gpucheck.report.codec import to_json
-from gpucheck.report.finding import WORST_FIRST, Finding
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, MemoryFigures
-from gpucheck.report.report import Report
+from gpucheck.report.report import Part, Report
 
 
 def merge(reports: Sequence[Report]) -> Report:
-    """One report whose measurements carry the runs of all. Facts and results are the first one's.
+    """One document whose measurements carry the runs of all; facts and what was recorded are the first one's.
 
-    Raises ValueError for no reports.
+    Nothing in it is judged yet. Raises ValueError for no reports.
     """
     if not reports:
         raise ValueError("nothing to merge")
     return replace(
         reports[0],
         measurements=merged_measurements(reports),
-        findings=merged_findings(reports),
+        findings=(),
         notices=tuple(dict.fromkeys(notice for one in reports for notice in one.notices)),
         faults=tuple(fault for one in reports for fault in one.faults),
+        parts=merged_parts(reports),
+        skips=merged_skips(reports),
     )
 
 
@@ -105,22 +107,31 @@ def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:
     return MemoryFigures(**found)
 
 
-def merged_findings(reports: Sequence[Report]) -> tuple[Finding, ...]:
-    """For each id the findings of the run with the worst verdict, and in how many runs it was so.
+def merged_parts(reports: Sequence[Report]) -> tuple[Part, ...]:
+    """Every part once: what cut it off in any run, cut off the whole."""
+    groups: dict[tuple[str, str | None], list[Part]] = {}
+    for report in reports:
+        for part in report.parts:
+            groups.setdefault((part.id, part.device), []).append(part)
+    return tuple(
+        replace(group[0], begun=any(one.begun for one in group), ended=_ended([one.ended for one in group]))
+        for group in groups.values()
+    )
 
-    What one run says in numbers is that run's: a remark names it.
-    """
-    found: list[Finding] = []
-    for name in dict.fromkeys(finding.id for report in reports for finding in report.findings):
-        runs = [[finding for finding in report.findings if finding.id == name] for report in reports]
-        ranks = [min((WORST_FIRST.index(one.verdict) for one in run), default=len(WORST_FIRST)) for run in runs]
-        worst = min(ranks)
-        where = [place for place, rank in enumerate(ranks) if rank == worst]
-        for one in runs[where[0]]:
-            told = "" if len(reports) == 1 else f" (run {where[0] + 1} of {len(reports)})"
-            if len(where) == len(reports) and one.verdict in ("pass", "skip"):
-                told = ""
-            elif len(where) < len(reports) and one.verdict not in ("pass", "info"):
-                told = f" (in {len(where)} of {len(reports)} runs)"
-            found.append(replace(one, message=f"{one.message}{told}".strip()))
+
+def _ended(each: Sequence[str | None]) -> str | None:
+    return None if None in each else next((why for why in each if why), "")
+
+
+def merged_skips(reports: Sequence[Report]) -> tuple[Finding, ...]:
+    """What any run left out, once, and in how many runs that was so."""
+    groups: dict[tuple[str, str | None, str], list[Finding]] = {}
+    for report in reports:
+        for one in {(one.id, one.device, one.title): one for one in report.skips}.values():
+            groups.setdefault((one.id, one.device, one.title), []).append(one)
+    found = []
+    for group in groups.values():
+        first, count = group[0], len(group)
+        told = "" if count == len(reports) else f" (in {count} of {len(reports)} runs)"
+        found.append(replace(first, message=f"{first.message}{told}".strip()))
     return tuple(found)

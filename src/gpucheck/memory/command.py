@@ -16,7 +16,7 @@ from gpucheck.machine import choose, faults, host, inventory, pulse
 from gpucheck.memory import resident as memory_resident
 from gpucheck.memory import steps as memory_steps
 from gpucheck.memory.options import MemoryOptions
-from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
+from gpucheck.report.events import Answered, Emit, Failed, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts, Process
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import MemoryFigures
@@ -49,10 +49,10 @@ def command(options: MemoryOptions, emit: Emit) -> None:
     except GpucheckError as error:
         if not faults.is_device(error):
             raise
-        faults.tell(faults.of(error, WHERE, device_id, step=pulse.step()), emit)
+        emit(Failed(faults.of(error, WHERE, device_id, step=pulse.step())))
     except (RuntimeError, MemoryError) as error:  # torch's and its driver's: a bug of another kind is none of theirs
         fault = faults.of(error, WHERE, device_id, step=pulse.step())
-        faults.tell(fault, emit)
+        emit(Failed(fault))
         if fault.kind == "error":
             raise
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from gpucheck import units
 from gpucheck.render import (
     transfer_at_once,
-    transfer_bound,
     transfer_fit,
     transfer_lines,
     transfer_peer,
@@ -36,7 +35,6 @@ _BY_DEVICE = ("transfer", transfer_lines.NAME)
 BELOW: tuple[Callable[[Sequence[Measurement]], list[Block]], ...] = (
     transfer_at_once.blocks,
     transfer_together.blocks,
-    transfer_bound.blocks,
     transfer_peer.blocks,
 )
 _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link"))

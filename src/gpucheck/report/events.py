@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpucheck.report.facts import Facts
+from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -50,7 +50,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A judge has spoken."""
+    """A finding that is made where the work is done, for no document holds all that it needs."""
 
     finding: Finding
 
@@ -72,20 +72,70 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """torch opened a device: what the driver's own interfaces did not tell of it, torch may."""
+
+    device: Device
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is to be done, before any of it is: these parts, each on all of these devices."""
+
+    parts: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A part begins; `device` is None for one that concerns several."""
+
+    part: str
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Something that was asked for was not done: a finding that the work makes, for no row tells of it."""
+
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
-    """Work was broken off: the device failed, memory ran out, or an error of ours. Its finding follows."""
+    """Work was broken off: the device failed, memory ran out, or an error of ours.
+
+    It comes to one finding: the fault's own, or `finding`, which says it in the command's words.
+    """
 
     fault: Fault
+    finding: Finding | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A part of the command is behind, a benchmark or a device: what there is may be written down now."""
+    """A part is behind: what there is may be written down now. `why` is what kept it from all it was asked for."""
 
     part: str
+    device: str | None = None
+    why: str = ""
 
 
-Event = Started | Progress | Measured | Trial | Judged | Answered | Notice | Failed | Finished
+Event = (
+    Started
+    | Opened
+    | Planned
+    | Began
+    | Progress
+    | Measured
+    | Trial
+    | Skipped
+    | Judged
+    | Answered
+    | Notice
+    | Failed
+    | Finished
+)
 Emit = Callable[[Event], None]
 
 

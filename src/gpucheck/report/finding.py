@@ -13,7 +13,10 @@ WORST_FIRST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pas
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One judgement. `id` is dotted and never changes its meaning; `fix` is the next command to type, or None."""
+    """One judgement. `id` is dotted and never changes its meaning; `fix` is the next command to type, or None.
+
+    `device` is what torch calls the device that it is about, None where it is about none or several.
+    """
 
     id: str
     verdict: Verdict
@@ -21,3 +24,4 @@ class Finding:
     message: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
     fix: str | None = None
+    device: str | None = None

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
 from gpucheck import exits
 from gpucheck.config import Settings
 from gpucheck.report.codec import check_kind
-from gpucheck.report.events import Answered, Event, Failed, Judged, Measured, Notice, Started
-from gpucheck.report.facts import Facts
+from gpucheck.report.events import (
+    Answered,
+    Began,
+    Event,
+    Failed,
+    Finished,
+    Judged,
+    Measured,
+    Notice,
+    Opened,
+    Planned,
+    Skipped,
+    Started,
+)
+from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
+from gpucheck.report.fault import judge as fault_finding
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results import Results
@@ -28,8 +43,26 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a command's work on one device, or on several at once (None), from its plan to its end.
+
+    `ended` is None while it is at work, and for one that was cut off; empty where all was done that was asked for, else
+    what kept it from that: `time`, `memory`, `fault`, `error`.
+    """
+
+    id: str
+    device: str | None = None
+    begun: bool = False
+    ended: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """The document of one command. `faults` is what broke work off, each with its finding among the others."""
+    """The document of one command: what was seen, and what it comes to.
+
+    `parts` is what was planned and begun, `skips` what the work says was not done, `faults` what broke it off. From
+    these, the facts and the measurements a benchmark's `findings` and `results` can be told again at any time.
+    """
 
     schema: str
     gpucheck: str
@@ -45,6 +78,31 @@ class Report:
     summary: Summary
     settings: Settings = field(default_factory=Settings)
     faults: tuple[Fault, ...] = ()
+    parts: tuple[Part, ...] = ()
+    skips: tuple[Finding, ...] = ()
+
+    def concluded(self, judgement: Judgement, code: int | None = None, *, strict: bool = False) -> Report:
+        """The same document with what a judge says of it. `code` is an exit status from outside the findings."""
+        codes = [exit_code(judgement.findings, strict=strict)] + ([code] if code is not None else [])
+        settled = exits.settle(codes)
+        return replace(
+            self,
+            findings=judgement.findings,
+            results=cast(Results, {**self.results, **judgement.results}),
+            summary=Summary(verdict(judgement.findings, settled), settled, self.summary.complete),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a document comes to: its findings in their order, and the answers that are derived from its rows."""
+
+    findings: tuple[Finding, ...]
+    results: dict[str, Any] = field(default_factory=dict)
+
+
+# Pure: the document so far, as often as wanted; the last judgement counts.
+Judge = Callable[[Report], Judgement]
 
 
 def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
@@ -83,7 +141,7 @@ def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:
 
 @dataclass(slots=True)
 class Collector:
-    """Folds events into a report. It is an `Emit`."""
+    """Folds events into a document. It is an `Emit`."""
 
     facts: Facts = field(default_factory=Facts)
     measurements: list[Measurement] = field(default_factory=list)
@@ -91,22 +149,39 @@ class Collector:
     results: dict[str, Any] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    skips: list[Finding] = field(default_factory=list)
+    parts: dict[tuple[str, str | None], Part] = field(default_factory=dict)
+    # Everything that comes to a finding without a judge, in the order in which it was said.
+    _said: list[Finding] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         match event:
             case Started(facts):
                 self.facts = facts
+            case Opened(device):
+                self.facts = _with(self.facts, device)
+            case Planned(parts, devices):
+                self.parts |= {(part, device): Part(part, device) for part in parts for device in devices}
+            case Began(part, device):
+                self.parts[part, device] = Part(part, device, begun=True)
+            case Finished(part, device, why) if (part, device) in self.parts:
+                self.parts[part, device] = replace(self.parts[part, device], ended=why)
             case Measured(measurement):
                 self.measurements.append(measurement)
+            case Skipped(finding):
+                self.skips.append(finding)
+                self._said.append(finding)
             case Judged(finding):
                 self.findings.append(finding)
+                self._said.append(finding)
             case Answered(name, value):
                 check_kind(Results, name, value)
                 self.results[name] = value
             case Notice(text):
                 self.notices.append(text)
-            case Failed(fault):
+            case Failed(fault, finding):
                 self.faults.append(fault)
+                self._said.append(finding or fault_finding(fault))
 
     def report(
         self,
@@ -120,15 +195,14 @@ class Collector:
         complete: bool = True,
         strict: bool = False,
         settings: Settings | None = None,
+        judge: Judge | None = None,
     ) -> Report:
         """The report so far. `code` is an exit status from outside the findings (an error, a signal).
 
-        It is not complete where a fault broke work off, whatever `complete` says.
+        It is not complete where a fault broke work off, whatever `complete` says. With a `judge` the findings are what
+        he says of the document, and after these what was judged where the work was done.
         """
-        findings = tuple(self.findings)
-        codes = [exit_code(findings, strict=strict)] + ([code] if code is not None else [])
-        settled = exits.settle(codes)
-        return Report(
+        whole = Report(
             schema=SCHEMA,
             gpucheck=version,
             command=command,
@@ -137,10 +211,47 @@ class Collector:
             elapsed_s=elapsed_s,
             facts=self.facts,
             measurements=tuple(self.measurements),
-            findings=findings,
+            findings=(),
             results=cast(Results, dict(self.results)),
             notices=tuple(self.notices),
-            summary=Summary(verdict(findings, settled), settled, complete and not self.faults),
+            summary=Summary("pass", exits.OK, complete and not self.faults),
             settings=settings or Settings(),
             faults=tuple(self.faults),
+            parts=tuple(self.parts.values()),
+            skips=tuple(self.skips),
         )
+        judgement = Judgement(tuple(self._said or self.findings))
+        if judge is not None:
+            told = judge(whole)
+            judgement = Judgement((*told.findings, *self.findings), told.results)
+        return whole.concluded(judgement, code, strict=strict)
+
+
+def _with(facts: Facts, opened: Device) -> Facts:
+    """The facts with what torch told of a device that it opened, where nobody else had told it."""
+    known = next((one for one in facts.devices if one.id == opened.id), None)
+    if known is None:
+        return replace(facts, devices=(*facts.devices, opened))
+    more = {
+        name: value
+        for name in (one.name for one in fields(Device))
+        if getattr(known, name) is None and (value := getattr(opened, name)) is not None
+    }
+    return replace(facts, devices=tuple(replace(one, **more) if one is known else one for one in facts.devices))
+
+
+def events_of(document: Report) -> Iterator[Event]:
+    """The events that fold into what a document holds beside its judgement: an earlier run's, told again."""
+    yield Started(document.facts)
+    for part in document.parts:
+        if part.device is not None:
+            yield Planned((part.id,), (part.device,))
+        if part.begun:
+            yield Began(part.id, part.device)
+        if part.ended is not None:
+            yield Finished(part.id, part.device, part.ended)
+    yield from (Notice(text) for text in document.notices)
+    yield from (Measured(one) for one in document.measurements)
+    yield from (Answered(name, value) for name, value in document.results.items())
+    yield from (Skipped(one) for one in document.skips)
+    yield from (Failed(one) for one in document.faults)

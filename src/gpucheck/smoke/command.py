@@ -18,8 +18,8 @@ import torch
 from gpucheck import messages, naming
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as devices
-from gpucheck.machine import choose, faults, inventory, pulse
-from gpucheck.report.events import Emit, Finished, Judged, Notice, Progress, Started
+from gpucheck.machine import choose, inventory, pulse
+from gpucheck.report.events import Emit, Failed, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Facts, Host
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, Verdict
@@ -128,7 +128,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
         if died is None:
             raise
     if died is not None:
-        faults.tell(died, emit)
+        emit(Failed(died))
 
 
 def select(only: Sequence[str], skip: Sequence[str], checks: Sequence[Check]) -> list[Check]:

@@ -6,9 +6,8 @@ import time
 from collections.abc import Iterator
 
 from gpucheck import units
-from gpucheck.bench import devices, share
+from gpucheck.bench import devices
 from gpucheck.bench.bandwidth.cases import room_for, sizes_for
-from gpucheck.bench.bandwidth.judge import judge
 from gpucheck.bench.bandwidth.measure import measure
 from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.bench.bandwidth.work import ARRAYS, allocate
@@ -16,7 +15,7 @@ from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Emit, Judged, Progress
+from gpucheck.report.events import Emit, Progress, Skipped
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
@@ -31,7 +30,6 @@ def command(options: BandwidthOptions, emit: Emit, shared: Shared = ALONE) -> No
         options.device,
         emit,
         lambda accel, deadline: _rows(options, accel, emit, deadline),
-        lambda accel, facts, measured: judge(measured, share.part_of(accel, facts)),
         name="bandwidth",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
@@ -69,6 +67,7 @@ def _rows(options: BandwidthOptions, accel: Accel, emit: Emit, deadline: float) 
                 if refused is None:
                     raise
                 title = f"{accel.id} has no kernel for {operation}"
-                emit(Judged(Finding("bandwidth.operation", "skip", title, refused, {"operation": operation})))
+                evidence = {"operation": operation}
+                emit(Skipped(Finding("bandwidth.operation", "skip", title, refused, evidence, device=accel.id)))
                 continue
             yield row

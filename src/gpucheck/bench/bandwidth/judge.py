@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.bench import busy, clocks, share
-from gpucheck.peaks import Part, Unknown
+from gpucheck.bench import busy, chosen, clocks, share
+from gpucheck.bench.figures import Ceilings
+from gpucheck.bench.seen import Judge, Seen, headline
+from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.bench_all import Headline
 
 
-def judge(measurements: Sequence[Measurement], part: Part | Unknown | None = None) -> list[Finding]:
+def findings(seen: Seen) -> list[Finding]:
     """What one device's rows say: whether the results are right, how fast they were, and of what peak."""
+    measurements = seen.rows
     if not measurements:
         return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row was finished")]
     best: dict[str, float] = {}
@@ -23,10 +27,26 @@ def judge(measurements: Sequence[Measurement], part: Part | Unknown | None = Non
     return [
         _result(measurements),
         *_speed(measurements, best),
-        *share.of_memory(best, part),
+        *share.of_memory(best, seen.part),
         *busy.judge("bandwidth.cpu_busy", measurements),
         *clocks.judge("bandwidth.clock", measurements),
     ]
+
+
+def ceilings(seen: Seen) -> Ceilings:
+    """The peak of the device's memory."""
+    return share.memory_ceiling(seen.part)
+
+
+def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+    """The largest arrays of each operation, as a share of the memory's peak."""
+    return [
+        headline("bandwidth", f"{operation}, {units.capacity(chosen.size(one))}", one, known.get("memory"), "the peak")
+        for operation, one in chosen.largest_arrays(seen.rows).items()
+    ]
+
+
+JUDGE = Judge(findings, headlines, ceilings)
 
 
 def label(one: Measurement) -> str:
@@ -35,17 +55,23 @@ def label(one: Measurement) -> str:
 
 
 def _result(measurements: Sequence[Measurement]) -> Finding:
+    """By run: one that was wrong stays wrong, however many were right."""
     evidence = {
         label(one): {
-            name: one.method.details.get(name, 0)
+            name: sum(run["details"].get(name, 0) for run in runs.each(one))
             for name in ("verified_slices", "wrong_elements", "unsteady_comparisons")
         }
         for one in measurements
     }
+    unseen = [
+        label(one)
+        for one in measurements
+        if not all(run["details"].get("verified_slices", 0) for run in runs.each(one))
+    ]
     wrong = [
         f"{name}: {row['wrong_elements']} wrong elements" for name, row in evidence.items() if row["wrong_elements"]
     ]
-    wrong += [f"{name}: nothing was written" for name, row in evidence.items() if not row["verified_slices"]]
+    wrong += [f"{name}: nothing was written" for name in unseen]
     wrong += [
         f"{name}: {row['unsteady_comparisons']} comparisons came out otherwise at the second look"
         for name, row in evidence.items()

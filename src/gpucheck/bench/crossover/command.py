@@ -17,11 +17,10 @@ from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as accels
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Answered, Emit, Judged, Progress
+from gpucheck.report.events import Began, Emit, Finished, Progress, Skipped
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results.crossover import CrossoverResult
 from gpucheck.work import precision
 
 DEFAULT_BUDGET_S = 30.0
@@ -40,23 +39,10 @@ MOST_REFUSED = 4
 def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Find from what size on every device asked for is faster than this CPU. Raises CannotLook and UsageError."""
     shared = accelerated.shared_with_facts(options.device, emit, shared, _on_a_cpu)
-    answers: list[CrossoverResult] = []
-    ended: dict[str, str] = {}
-
-    def rows(accel: Accel, deadline: float) -> Iterator[Measurement]:
-        ended.clear()
-        return _rows(options, accel, shared.facts or Facts(), emit, deadline, ended)
-
-    def conclude(accel: Accel, facts: Facts, measured: Sequence[Measurement]) -> list[Finding]:
-        answers.extend(judge.answer(measured, ended))
-        emit(Answered("bench_crossover", tuple(answers)))
-        return judge.judge(measured, facts, ended)
-
     devices.each(
         options.device,
         emit,
-        rows,
-        conclude,
+        lambda accel, deadline: _rows(options, accel, shared.facts or Facts(), emit, deadline),
         name="crossover",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
@@ -73,9 +59,7 @@ def _on_a_cpu() -> CannotLook:
     )
 
 
-def _rows(
-    options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, deadline: float, ended: dict[str, str]
-) -> Iterator[Measurement]:
+def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, deadline: float) -> Iterator[Measurement]:
     if accel.is_cpu:
         raise _on_a_cpu()
     todo = operations(options)
@@ -87,8 +71,10 @@ def _rows(
         for place, operation in enumerate(todo):
             left_s = max(deadline - time.monotonic(), 0.0)
             share_s = left_s * operation.weight / sum(one.weight for one in todo[place:])
-            search = Search(operation, bench, emit, time.monotonic() + share_s, room(options, accel), ended)
+            search = Search(operation, bench, emit, time.monotonic() + share_s, room(options, accel))
+            emit(Began(judge.part(operation.id), accel.id))
             yield from search.rows()
+            emit(Finished(judge.part(operation.id), accel.id, search.ended_by))
             accel.empty_cache()
 
 
@@ -101,7 +87,8 @@ class Search:
     emit: Emit
     deadline: float
     room: int
-    ended: dict[str, str]
+    # Why sizes stopped growing; empty where they did not.
+    ended_by: str = ""
     # What one call of each side took, added up, by size.
     call_s: dict[int, float] = field(default_factory=dict)
     measured: list[Measurement] = field(default_factory=list)
@@ -113,14 +100,14 @@ class Search:
         whole = crossing.ladder(one.smallest, one.largest)
         sizes = tuple(size for size in whole if one.bytes(size) <= self.room)
         if len(sizes) < len(whole):
-            self.ended[one.id] = "memory"
+            self.ended_by = "memory"
         size = one.normal if one.normal in sizes else crossing.next_size([{}], sizes, one.grain)
         if size is None:
             raise _no_room(one, "the memory that is left is less")
         budget_s = self._left_s() * NORMAL_SHARE if size == one.normal else self._point_s()
         while size is not None:
             if self.call_s and self._expected_s(size) > self._left_s():
-                self.ended[one.id] = "time"
+                self.ended_by = "time"
                 if size not in sizes or size < max(self.call_s):
                     return
                 # Too much for what is left, but a smaller one may still make the bracket narrower.
@@ -140,7 +127,7 @@ class Search:
                     raise
                 else:
                     sizes = tuple(other for other in sizes if other < size)
-                    self.ended[one.id] = "memory"
+                    self.ended_by = "memory"
                     if not sizes and not self.call_s:
                         raise _no_room(one, str(error).strip().splitlines()[0]) from error
             else:
@@ -151,7 +138,8 @@ class Search:
     def _skip(self, size: int, reason: str) -> None:
         where = f"{self.operation.id} {crossing.size_text(self.operation.id, size)} on {self.bench.accel.id}"
         title = f"the library has no kernel for {where}"
-        self.emit(Judged(Finding("crossover.size", "skip", title, reason, {"size": size})))
+        found = Finding("crossover.size", "skip", title, reason, {"size": size}, device=self.bench.accel.id)
+        self.emit(Skipped(found))
 
     def _keep(self, size: int, found: list[Measurement]) -> None:
         self.measured += found

@@ -9,11 +9,13 @@ from gpucheck import units
 from gpucheck.bench import busy, clocks, rounds
 from gpucheck.bench.crossover import crossing
 from gpucheck.bench.crossover.crossing import Winner, size_text
+from gpucheck.bench.figures import Ceilings
+from gpucheck.bench.seen import Judge, Seen
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.bench_all import Headline
 from gpucheck.report.results.crossover import CrossoverResult, Speedup
 
 NAME = "crossover"
@@ -93,9 +95,14 @@ def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> lis
     return told
 
 
-def ended_by(answers: Sequence[CrossoverResult]) -> dict[str, str]:
-    """What an earlier answer says of why sizes stopped growing, by operation."""
-    return {one.operation: one.ended_by for one in answers if one.ended_by}
+def part(operation: str) -> str:
+    """The part of the benchmark that an operation is, in a document's `parts`."""
+    return f"{NAME}.{operation}"
+
+
+def _ended(seen: Seen) -> dict[str, str]:
+    """Why sizes stopped growing, by operation."""
+    return {name.partition(".")[2]: why for name, why in seen.parts.items() if "." in name and why}
 
 
 def _speedup(race: Race | None, size: int) -> Speedup | None:
@@ -104,10 +111,10 @@ def _speedup(race: Race | None, size: int) -> Speedup | None:
     return Speedup(size, race.ratio, race.ci_low, race.ci_high)
 
 
-def judge(measurements: Sequence[Measurement], facts: Facts, ended: Mapping[str, str] | None = None) -> list[Finding]:
+def findings(seen: Seen) -> list[Finding]:
     """Every finding of one device's rows: a sentence for each operation, then whether the results are right."""
-    mine = [one for one in measurements if one.name == NAME]
-    told = answer(mine, ended or {})
+    mine = seen.rows
+    told = answer(mine, _ended(seen))
     if not told:
         return [Finding("crossover.result", "skip", "nothing was timed", "no size was finished")]
     found = []
@@ -218,3 +225,24 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
         {"wrong": list(wrong)},
         fix="run it again, then `gpucheck smoke`: a device that computes wrongly twice is broken",
     )
+
+
+def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+    """For each operation, its copies counted, the device's speed-up at a normal size, else at the largest."""
+    found = []
+    tried = races(seen.rows)
+    for one in answer(seen.rows, {}):
+        operation, start = one.operation, one.device_faster_from
+        if not one.transfers:
+            continue
+        size = one.speedup.size if one.speedup is not None else one.largest
+        race = tried[operation, True][size]
+        faster = f"faster from {size_text(operation, start)} on" if start is not None else "never faster"
+        case = f"{operation}, {faster}; at {size_text(operation, size)}"
+        rows = [row for row in seen.rows if (row.case.get("operation"), row.case.get("size")) == (operation, size)]
+        flags = tuple(dict.fromkeys(flag for row in rows for flag in row.flags))
+        found.append(Headline(NAME, one.device, case, race.ratio, "times", race.ci_low, race.ci_high, flags=flags))
+    return found
+
+
+JUDGE = Judge(findings, headlines, result="bench_crossover", answers=lambda seen: answer(seen.rows, _ended(seen)))

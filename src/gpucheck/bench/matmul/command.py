@@ -9,19 +9,17 @@ from functools import partial
 from typing import TypeVar
 
 from gpucheck import units
-from gpucheck.bench import chosen, devices, efficiency, share
+from gpucheck.bench import chosen, devices
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.matmul import search_judge, search_run, sustain, sustain_judge
+from gpucheck.bench.matmul import search_run, sustain
 from gpucheck.bench.matmul.cases import Case, cases, fitting
-from gpucheck.bench.matmul.judge import judge
 from gpucheck.bench.matmul.measure import measure
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
-from gpucheck.report.facts import Facts
+from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.matmul import SustainedResult
@@ -51,21 +49,10 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
     def rows(accel: Accel, deadline: float) -> Iterator[Measurement]:
         return _Rows(options, accel, emit, deadline, searched, long_runs).all()
 
-    def conclude(accel: Accel, facts: Facts, measured: Sequence[Measurement]) -> list[Finding]:
-        entries = [one for one in searched.entries if one.device == accel.id]
-        usual = [one for one in measured if one.name == "matmul"]
-        return [
-            *judge(usual, share.part_of(accel, facts)),
-            *efficiency.judge(measured),
-            *search_judge.judge(entries, usual),
-            *sustain_judge.judge(measured),
-        ]
-
     devices.each(
         options.device,
         emit,
         rows,
-        conclude,
         name="matmul",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: default_s(options, accel),
@@ -187,11 +174,12 @@ class _Rows:
             if "not implemented for" in str(error):
                 reason = str(error).strip().splitlines()[0]
                 title = f"{self.accel.id} has no product in {case.dtype}"
-                self.emit(Judged(Finding("matmul.dtype", "skip", title, reason)))
+                self.emit(Skipped(Finding("matmul.dtype", "skip", title, reason, device=self.accel.id)))
                 return None
             if (refused := self.accel.why_no_kernel(error)) is not None:
                 title = f"{self.accel.id} has no kernel for {case.label}"
-                self.emit(Judged(Finding("matmul.shape", "skip", title, refused, {"case": case.label})))
+                evidence = {"case": case.label}
+                self.emit(Skipped(Finding("matmul.shape", "skip", title, refused, evidence, device=self.accel.id)))
                 return None
             if not self.accel.is_out_of_memory(error):
                 raise

@@ -5,18 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.bench import busy, clocks, share
-from gpucheck.bench.matmul import corruption_judge
+from gpucheck.bench import busy, chosen, clocks, efficiency, share
+from gpucheck.bench.figures import Ceilings
+from gpucheck.bench.matmul import corruption_judge, search_judge, sustain_judge
+from gpucheck.bench.seen import Judge, Seen, headline
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.bench_all import Headline
+
+NAME = "matmul"
 
 
-def judge(measurements: Sequence[Measurement], part: Part | Unknown | None = None) -> list[Finding]:
-    """What one device's measurements say, of one run or of several.
+def findings(seen: Seen) -> list[Finding]:
+    """What one device's rows say, of one run or of several, and its searches and long runs."""
+    usual = _usual(seen)
+    searches = [one for one in seen.recorded.get("bench_matmul_search", ()) if one.device == seen.device]
+    return [
+        *_of_rows(usual, seen.part),
+        *efficiency.judge(seen.rows),
+        *search_judge.judge(searches, usual),
+        *sustain_judge.judge(seen.rows),
+    ]
 
-    `part` is what the device can do at most; None for a CPU.
-    """
+
+def _usual(seen: Seen) -> list[Measurement]:
+    return [one for one in seen.rows if one.name == NAME]
+
+
+def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
     if not measurements:
         return [
             Finding(
@@ -35,6 +52,22 @@ def judge(measurements: Sequence[Measurement], part: Part | Unknown | None = Non
         *clocks.judge("matmul.clock", measurements),
         *busy.judge("matmul.cpu_busy", measurements),
     ]
+
+
+def ceilings(seen: Seen) -> Ceilings:
+    """The dense peak of each dtype that was multiplied in."""
+    return share.product_ceilings(chosen.fastest_products(seen.rows), seen.part)
+
+
+def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+    """The fastest product of each dtype, as a share of its peak."""
+    return [
+        headline(NAME, f"{dtype}, {'×'.join(str(one.case[side]) for side in 'mnk')}", one, known.get(dtype), "the peak")
+        for dtype, one in chosen.fastest_products(seen.rows).items()
+    ]
+
+
+JUDGE = Judge(findings, headlines, ceilings)
 
 
 def _precision(measurements: Sequence[Measurement]) -> Finding:

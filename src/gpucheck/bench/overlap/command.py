@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gpucheck.bench import accelerated, devices
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul.options import Dtype
-from gpucheck.bench.overlap import judge
 from gpucheck.bench.overlap.cases import HOST_BUFFERS, cases, fast_dtype, size_for
 from gpucheck.bench.overlap.measure import SLICES, Bench, Compute, compute, measure, warm_up
 from gpucheck.bench.overlap.options import OverlapOptions
@@ -16,11 +15,9 @@ from gpucheck.bench.transfer.measure import Buffers, buffers, room_for, wake
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Answered, Emit, Judged, Progress
-from gpucheck.report.facts import Facts
+from gpucheck.report.events import Emit, Progress, Skipped
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results.overlap import OverlapResult
 from gpucheck.work import precision
 
 DEFAULT_BUDGET_S = 10.0
@@ -31,18 +28,10 @@ LONGEST_CASE_S = 2.0
 def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Measure what of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
     shared = accelerated.shared_with_facts(options.device, emit, shared, _on_a_cpu)
-    answers: list[OverlapResult] = []
-
-    def conclude(accel: Accel, facts: Facts, measured: Sequence[Measurement]) -> list[Finding]:
-        answers.extend(judge.answer(measured))
-        emit(Answered("bench_overlap", tuple(answers)))
-        return judge.judge(measured, facts)
-
     devices.each(
         options.device,
         emit,
         lambda accel, deadline: _rows(options, accel, emit, deadline),
-        conclude,
         name="overlap",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
@@ -66,11 +55,13 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
     size = size_for(options, room)
     side_stream = accel.side_stream()
     if side_stream is None:
-        emit(Judged(Finding("overlap.streams", "skip", f"{accel.id} has no second stream", "only one is measured")))
+        title = f"{accel.id} has no second stream"
+        emit(Skipped(Finding("overlap.streams", "skip", title, "only one is measured", device=accel.id)))
     emit(Progress("allocating", 0, None))
     shared = _buffers(accel, max(size, min(SLICES * size, room.most(HOST_BUFFERS))))
     if shared.no_pinned is not None:
-        emit(Judged(Finding("overlap.pinned", "skip", "no pinned memory was to be had", shared.no_pinned)))
+        title = "no pinned memory was to be had"
+        emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
     todo = cases(options, accel, size, pinned="pinned" in shared.host, two_streams=side_stream is not None)
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         bench = Bench(accel, shared, _compute(accel, emit), room, watch, side_stream, {})
@@ -103,7 +94,9 @@ def _compute(accel: Accel, emit: Emit) -> Compute:
         if refused is None or fastest == "float32":
             raise
     title = f"{accel.id} has no kernel for products in {fastest}"
-    emit(Judged(Finding("overlap.compute", "skip", title, f"{refused}; float32 is taken", {"dtype": fastest})))
+    evidence = {"dtype": fastest}
+    reason = f"{refused}; float32 is taken"
+    emit(Skipped(Finding("overlap.compute", "skip", title, reason, evidence, device=accel.id)))
     return _of_dtype(accel, "float32")
 
 

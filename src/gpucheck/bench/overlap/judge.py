@@ -7,12 +7,14 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.bench import busy, clocks, rounds
+from gpucheck.bench.figures import Ceilings
 from gpucheck.bench.overlap.balance import unbalanced
+from gpucheck.bench.seen import Judge, Seen
 from gpucheck.directions import WAYS
 from gpucheck.measure import runs
-from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, TimeStats
+from gpucheck.report.results.bench_all import Headline
 from gpucheck.report.results.overlap import OverlapResult
 
 NAME = "overlap"
@@ -92,13 +94,14 @@ def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s:
     return tuple(dict.fromkeys(flags + ["unbalanced"] * unbalanced(copy_s, compute_s)))
 
 
-def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+def findings(seen: Seen) -> list[Finding]:
     """Every finding of one device's rows, the most important first."""
+    measurements = seen.rows
     found = answer(measurements)
     if not found:
         return [Finding("overlap.pinned_two_streams", "skip", "nothing was timed", "no case was finished")]
     return [
-        *_pinned(found, facts.environment),
+        *_pinned(found, seen.facts.environment),
         *_pageable(found),
         _copies(measurements),
         *clocks.judge("overlap.clock", measurements),
@@ -188,3 +191,18 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
     if not all(details["verified_slices"] for _, details in copies):
         return Finding("overlap.copies", "inconclusive", "not every row was compared", "", evidence)
     return Finding("overlap.copies", "pass", "every copy that was compared arrived as it was sent", "", evidence)
+
+
+def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+    """What hides of a pinned copy on a second stream; where there is neither, of what was copied."""
+    rows = answer(seen.rows)
+    best = [one for one in rows if (one.host_memory, one.streams) == ("pinned", 2)]
+    found = []
+    for one in best or rows:
+        streams = "two streams" if one.streams == 2 else "one stream"
+        case = f"{WAYS[one.direction]}, {one.host_memory}, {streams}"
+        found.append(Headline("overlap", one.device, case, one.overlap, "1", one.ci_low, one.ci_high, flags=one.flags))
+    return found
+
+
+JUDGE = Judge(findings, headlines, result="bench_overlap", answers=lambda seen: answer(seen.rows))

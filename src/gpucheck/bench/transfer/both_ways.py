@@ -9,22 +9,21 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.bench.transfer import both_ways_windows
+from gpucheck.bench.transfer.both_ways_judge import NAME
 from gpucheck.bench.transfer.both_ways_windows import Lane
 from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.copies import Copies
-from gpucheck.bench.transfer.measure import SAMPLING_SHARE, VERIFYING_SHARE, Buffers, buffers, wake
+from gpucheck.bench.transfer.measure import SAMPLING_SHARE, VERIFYING_SHARE, Buffers, buffers, no_pinned, wake
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.directions import Direction
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Judged, Progress
-from gpucheck.report.finding import Finding
+from gpucheck.report.events import Progress
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 
-NAME = "transfer.both_ways"
 # One of the sizes of the copies alone, so that the two can be held against each other; four to a window are 10 ms on
 # PCIe 5, and pinning twice two of them takes a tenth of a second.
 USUAL_BYTES = 128 * MIB
@@ -69,7 +68,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         ways.buffers[direction] = buffers(accel, ("pinned",), capacity)
         refused = ways.buffers[direction].no_pinned
         if refused is not None:
-            setting.emit(Judged(Finding("transfer.pinned", "skip", "no pinned memory was to be had", refused)))
+            setting.emit(no_pinned(refused, accel.id))
             return
     wake(accel, ways.buffers["host_to_device"])
     for done, direction in enumerate(options.directions):

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.bench.transfer.both_ways import NAME
 from gpucheck.bench.transfer.link import link_under_load
 from gpucheck.directions import WAYS
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+
+NAME = "transfer.both_ways"
 
 # A link that carries both directions at once comes to 1.7 to 1.9 times one (nvbandwidth's figures for PCIe 4 and 5 and
 # NVLink), one engine that serves them in turn to 1.0: what lies below this is nearer to the latter than noise explains.

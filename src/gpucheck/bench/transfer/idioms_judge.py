@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
-from gpucheck.bench.transfer.idioms_measure import NAME
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.transfer import IdiomTime, TransferResult
+
+NAME = "transfer.idiom"
 
 # Below this a ratio is within what differs from run to run.
 WORTH_TELLING = 1.2

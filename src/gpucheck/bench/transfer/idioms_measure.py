@@ -11,6 +11,7 @@ from gpucheck import units
 from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.copies import WORD
 from gpucheck.bench.transfer.idioms import BATCH_SAMPLES, Call, Idiom, Stage, of_device
+from gpucheck.bench.transfer.idioms_judge import NAME
 from gpucheck.bench.transfer.measure import buffers
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.directions import HostMemory
@@ -22,7 +23,6 @@ from gpucheck.report.events import Notice, Progress
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import KIB, MIB
 
-NAME = "transfer.idiom"
 # A batch of a hundred images of 224 × 224 in float32. Larger ones tell nothing else and take the time of all.
 USUAL_BYTES = 64 * MIB
 # Below this nothing but the call is timed.

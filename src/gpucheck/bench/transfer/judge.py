@@ -1,230 +1,98 @@
-"""What the measured copies say: whether they arrived, what share of the link they reach, what pinned memory gains.
-
-Pure functions on measurements. Gains and latencies compare as called with as called.
-"""
+"""What `bench transfer` comes to: what the judges of its parts say of the rows of each. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.bench import busy, clocks
-from gpucheck.bench.transfer import fit
-from gpucheck.bench.transfer import link as of_link
-from gpucheck.bench.transfer.link import LARGE_BYTES, Link, link_under_load
+from gpucheck.bench import chosen
+from gpucheck.bench.figures import Ceiling, Ceilings
+from gpucheck.bench.seen import Judge, Seen, headline
+from gpucheck.bench.transfer import (
+    both_ways_judge,
+    copies_judge,
+    idioms_judge,
+    on_device_judge,
+    peer_judge,
+    together_judge,
+)
+from gpucheck.bench.transfer.link import limit_of, link_under_load
 from gpucheck.directions import WAYS
-from gpucheck.measure import runs
-from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results.transfer import CopyFit, CopyLatency, PinnedGain, TransferResult
+from gpucheck.report.results.bench_all import Headline
+from gpucheck.report.results.transfer import TransferResult
 
-# Below this a gain is within what differs from run to run.
-WORTHWHILE_GAIN = 1.2
-
-# The name of the measurements that are judged here.
 NAME = "transfer"
+_OfRows = Callable[[Sequence[Measurement], Facts], Sequence[Finding]]
 
 
-def of_document(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Every finding of the copies among one device's measurements."""
-    copies = [one for one in measurements if one.name == NAME]
-    device = next((one.device.id for one in copies), None)
-    address = next((one.pci_address for one in facts.devices or () if one.id == device), None)
-    return judge(copies, link_under_load(copies), address)
+def part(name: str) -> str:
+    """A part of this benchmark, in a document's `parts`."""
+    return f"{NAME}.{name}"
 
 
-def answer(result: TransferResult, measurements: Sequence[Measurement], facts: Facts) -> TransferResult:
-    """`result` with what the copies of one device come to: gains and latencies as called, fits, and the link."""
-    copies = [one for one in measurements if one.name == NAME]
-    return replace(
-        result,
+def _copies(rows: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    mine = [one for one in rows if one.name == copies_judge.NAME]
+    address = next((one.pci_address for one in facts.devices if mine and one.id == mine[0].device.id), None)
+    return copies_judge.judge(mine, link_under_load(mine), address)
+
+
+# By the part: asked where it was begun, with every row of the device; of all devices where it concerns several.
+OF_A_DEVICE: dict[str, _OfRows] = {
+    "copies": _copies,
+    "idioms": idioms_judge.judge,
+    "both_ways": both_ways_judge.judge,
+    "on_device": on_device_judge.judge,
+}
+OF_SEVERAL: dict[str, _OfRows] = {"together": together_judge.judge, "peer": peer_judge.judge}
+
+
+def findings(seen: Seen) -> list[Finding]:
+    """What the parts that were begun say of one device's rows."""
+    begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in seen.parts]
+    return [finding for judge in begun for finding in judge(seen.rows, seen.facts)]
+
+
+def together(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:
+    """What the parts that concern several devices say of the rows of all."""
+    rows = [one for seen in devices for one in seen.rows]
+    return [finding for name, judge in OF_SEVERAL.items() if name in parts for finding in judge(rows, facts)]
+
+
+def answer(seen: Seen) -> TransferResult:
+    """What all parts derive from a device's rows: gains and latencies as called, fits, the link, and the idioms."""
+    copies = [one for one in seen.rows if one.name == copies_judge.NAME]
+    result = replace(
+        TransferResult(seen.device),
         link=link_under_load(copies).told(),
-        gains=speedups(copies),
-        latencies=latencies(copies),
-        fits=fits(copies),
+        gains=copies_judge.speedups(copies),
+        latencies=copies_judge.latencies(copies),
+        fits=copies_judge.fits(copies),
     )
+    return idioms_judge.answer(result, seen.rows, seen.facts)
 
 
-def judge(measurements: Sequence[Measurement], link: Link, pci_address: str | None = None) -> list[Finding]:
-    """Every finding of one device's rows, the most important first; the address is where the device sits."""
-    if not measurements:
-        return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits into the memory there is")]
-    return [
-        corrupt(measurements),
-        *of_link.judge(
-            {way: row for way in WAYS if (row := best(measurements, way, "link")) is not None}, link, WAYS, pci_address
-        ),
-        *_speedup(measurements),
-        *_on_host(measurements),
-        *clocks.judge("transfer.clock", measurements),
-        *busy.judge("transfer.cpu_busy", measurements),
-    ]
+def ceilings(seen: Seen) -> Ceilings:
+    """What the link carries, where large pinned copies were timed by the device's clock."""
+    copies = [one for one in seen.rows if one.name == copies_judge.NAME]
+    rates = [row.rate.median for way in WAYS if (row := copies_judge.best(copies, way, "link")) and row.rate]
+    if not rates:
+        return {}
+    limit, unknown_because = limit_of(link_under_load(copies), max(rates))
+    return {"link": Ceiling(limit, "" if limit else f"link unknown: {unknown_because}")}
 
 
-def corrupt(measurements: Sequence[Measurement]) -> Finding:
-    """Whether every copy that was compared, in every run, arrived as it was sent."""
-    told = [(label(one), [run["details"] for run in runs.each(one)]) for one in measurements]
-    wrong = [(name, run) for name, details in told for run in details if run["wrong_bytes"]]
-    slices = sum(run["verified_slices"] for _, details in told for run in details)
-    unseen = [name for name, details in told if not all(run["verified_slices"] for run in details)]
-    if not wrong and unseen:
-        message = f"nothing was compared {'; '.join(unseen)}"
-        return Finding("transfer.corrupt", "inconclusive", "not every row was compared", message, {"copies": slices})
-    if not wrong:
-        return Finding(
-            "transfer.corrupt",
-            "pass",
-            "every copy that was compared arrived as it was sent",
-            evidence={"copies": slices},
-        )
-    message = "; ".join(
-        f"{run['wrong_bytes']} wrong bytes {name}, the first at byte {run['first_wrong_byte']}" for name, run in wrong
-    )
-    return Finding(
-        "transfer.corrupt",
-        "fail",
-        "copies arrived changed",
-        message,
-        {"wrong_bytes": {name: run["wrong_bytes"] for name, run in wrong}, "copies": slices},
-        fix="run it again; if it repeats, look for PCIe and memory errors in the system log before using this machine",
-    )
-
-
-def label(one: Measurement) -> str:
-    """A row in words: `from pinned memory to the device, 16 MiB`."""
-    case = one.case
-    return f"with {case['host_memory']} memory {WAYS[case['direction']]}, {units.capacity(case['size_bytes'])}"
-
-
-def best(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
-    """The fastest large row of a direction by its median rate; None where there is none."""
-    found = [
-        one
-        for one in measurements
-        if one.rate is not None
-        and (one.case["direction"], one.case["timed"]) == (direction, timed)
-        and (timed == "as_called" or one.case["host_memory"] == "pinned")
-        and one.case["size_bytes"] >= LARGE_BYTES
-    ]
-    return max(found, key=lambda one: one.rate.median if one.rate else 0.0, default=None)
-
-
-def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
-    """For each direction and size that was copied both ways: time from pageable memory over time from pinned."""
-    times: dict[tuple[str, int], dict[str, float]] = {}
-    for one in measurements:
-        if one.case["timed"] == "as_called" and one.time_s is not None:
-            key = one.case["direction"], one.case["size_bytes"]
-            times.setdefault(key, {})[one.case["host_memory"]] = one.time_s.median
-    return tuple(
-        PinnedGain(direction, size, both["pageable"] / both["pinned"])
-        for (direction, size), both in times.items()
-        if both.keys() >= {"pageable", "pinned"}
-    )
-
-
-def latencies(measurements: Sequence[Measurement]) -> tuple[CopyLatency, ...]:
-    """For each direction and kind of memory, as called: the smallest copy's time, and the size where it is the half.
-
-    Below `half_rate_bytes` a copy takes longer to start than to run; None where there is no fit to tell it.
-    """
-    halves = {(one.direction, one.host_memory, one.timed): one.half_rate_bytes for one in fits(measurements)}
+def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+    """The largest pinned copy of each direction; where nothing can be pinned, what was copied."""
     found = []
-    for (direction, memory, timed), rows in _kinds(measurements).items():
-        if timed != "as_called":
-            continue
-        small = min(rows, key=lambda one: int(one.case["size_bytes"]))
-        assert small.time_s is not None
-        size, half = small.case["size_bytes"], halves[direction, memory, timed]
-        found.append(CopyLatency(direction, memory, size, small.time_s.median, half))
-    return tuple(found)
+    for way, pinned in chosen.largest_copies(seen.rows).items():
+        one = pinned or max(chosen.copies(seen.rows)[way], key=chosen.size)
+        case = f"{WAYS[way]}, {one.case['host_memory']}, {units.capacity(chosen.size(one))}"
+        found.append(headline(NAME, case, one, known.get("link"), "the link"))
+    return found
 
 
-def fits(measurements: Sequence[Measurement]) -> tuple[CopyFit, ...]:
-    """For each direction, kind of memory and clock the line t = t0 + n/B through its sizes, or why there is none."""
-    found = []
-    for (direction, memory, timed), rows in _kinds(measurements).items():
-        # What launching takes is not in the link's time; where it is, the row tells the launch.
-        usable = [one for one in rows if "launch-bound" not in one.flags]
-        line = fit.fit([(one.case["size_bytes"], one.time_s.median) for one in usable if one.time_s])
-        found.append(fitted(line, direction, memory, timed, len(usable)))
-    return tuple(found)
-
-
-def fitted(line: fit.Fit | fit.NoFit, direction: str, memory: str, timed: str, sizes: int) -> CopyFit:
-    """As it stands in the document."""
-    if isinstance(line, fit.NoFit):
-        return CopyFit(direction, memory, timed, sizes, None, None, None, None, None, line.reason)
-    return CopyFit(
-        direction,
-        memory,
-        timed,
-        sizes,
-        latency_s=line.latency_s,
-        bytes_per_s=line.bytes_per_s,
-        half_rate_bytes=line.half_rate_bytes,
-        worst_residual=line.worst,
-        sizes_off_bytes=line.off,
-        unknown_because=None,
-    )
-
-
-def _kinds(measurements: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Measurement]]:
-    """The rows that have a time, by direction, kind of memory and clock."""
-    kinds: dict[tuple[str, str, str], list[Measurement]] = {}
-    for one in measurements:
-        if one.time_s is not None:
-            kinds.setdefault((one.case["direction"], one.case["host_memory"], one.case["timed"]), []).append(one)
-    return kinds
-
-
-def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
-    gains = speedups(measurements)
-    large = [gain for gain in gains if gain.size_bytes >= LARGE_BYTES] or gains
-    if not large:
-        return []
-    # The direction that training waits for, at the largest size.
-    first = max(large, key=lambda gain: (gain.direction == "host_to_device", gain.size_bytes))
-    gain, way = first.gain, WAYS[first.direction]
-    half = next(
-        (
-            row.half_rate_bytes
-            for row in latencies(measurements)
-            if (row.direction, row.host_memory) == (first.direction, "pinned")
-        ),
-        None,
-    )
-    evidence = {"gains": to_json(gains), "half_rate_bytes": half, "fits": to_json(fits(measurements))}
-    small = f"Below {units.capacity(half)} latency rules: batch small copies." if half else ""
-    if gain < WORTHWHILE_GAIN:
-        title = f"pinned memory gains nothing here: {units.significant(gain, 2)}× {way}, as called"
-        return [Finding("transfer.pinned_speedup", "info", title, small, evidence)]
-    return [
-        Finding(
-            "transfer.pinned_speedup",
-            "info",
-            f"pinned memory copies {units.significant(gain, 2)}× faster {way}, as called",
-            small,
-            evidence,
-            fix="for buffers that are reused, or a DataLoader with pin_memory=True: copy with non_blocking=True",
-        )
-    ]
-
-
-def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
-    row = best(measurements, "host_to_host", "as_called")
-    if row is None or row.rate is None:
-        return []
-    size = units.capacity(row.case["size_bytes"])
-    return [
-        Finding(
-            "transfer.host_to_host",
-            "info",
-            f"host memory copies at {units.byte_rate(row.rate.median)} ({size} at a time)",
-            "bytes copied; each is read once and written once",
-            {"bytes_per_s": row.rate.median, "size_bytes": row.case["size_bytes"], "fits": to_json(fits(measurements))},
-        )
-    ]
+JUDGE = Judge(findings, headlines, ceilings, "bench_transfer", lambda seen: (answer(seen),), together)

@@ -142,6 +142,15 @@ def flags(telemetry: Mapping[str, Any] | None, size: int, bytes_per_s: float | N
     return () if faster else (BELOW_MAX,)
 
 
+def limit_of(link: Link, fastest: float) -> tuple[float | None, str]:
+    """What the link carries, bytes per second; None and why, also where a copy was faster than it was read to be."""
+    limit = link.rate
+    if limit is not None and fastest > limit:
+        told = f"it was read as {link.label}, {units.byte_rate(limit)}, and copies are faster: it is another link"
+        return None, told
+    return limit, link.unknown_because
+
+
 def judge(
     rows: Mapping[str, Measurement], link: Link, ways: Mapping[str, str], pci_address: str | None = None
 ) -> list[Finding]:
@@ -151,10 +160,8 @@ def judge(
         return []
     told = ", ".join(f"{units.byte_rate(rate)} {ways[way]}" for way, rate in rates.items())
     evidence: dict[str, Any] = {"bytes_per_s": rates, "limit_bytes_per_s": link.rate, "kind": link.kind}
-    limit, reason = link.rate, link.unknown_because
-    if limit is not None and max(rates.values()) > limit:
-        reason = f"it was read as {link.label}, {units.byte_rate(limit)}, and copies are faster: it is another link"
-        limit, evidence["limit_bytes_per_s"] = None, None
+    limit, reason = limit_of(link, max(rates.values()))
+    evidence["limit_bytes_per_s"] = limit
     if limit is None:
         return [Finding("transfer.link", "info", f"pinned copies reach {told}", f"link unknown: {reason}", evidence)]
     evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}

@@ -20,7 +20,7 @@ from gpucheck.machine import caches, host
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Judged, Notice, Progress
+from gpucheck.report.events import Notice, Progress, Skipped
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
@@ -101,11 +101,11 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     emit(Progress("allocating", 0, len(todo)))
     shared = buffers(accel, memories, room.capacity(max(sizes), len(memories)))
     if shared.no_pinned is not None:
-        emit(Judged(Finding("transfer.pinned", "skip", "no pinned memory was to be had", shared.no_pinned)))
+        emit(no_pinned(shared.no_pinned, accel.id))
         todo = [case for case in todo if case.memory != "pinned"]
     if not accel.is_cpu:
         wake(accel, shared)
-    place = bound_place.where(setting.bound, [one.words for one in shared.host.values()])
+    place = bound_place.where(None, [one.words for one in shared.host.values()])
     for done, case in enumerate(todo):
         if _is_late(case, todo[:done], setting):
             late = ", ".join(units.capacity(size) for size in sizes if size >= case.size)
@@ -217,3 +217,8 @@ def wake(accel: Accel, shared: Buffers) -> None:
     while accel.host_now() < until:
         shared.device.words[:part].copy_(some.words[:part])
         accel.synchronize()
+
+
+def no_pinned(reason: str, device: str) -> Skipped:
+    """No pinned memory was to be had for a device."""
+    return Skipped(Finding("transfer.pinned", "skip", "no pinned memory was to be had", reason, device=device))

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gpucheck import units
-from gpucheck.bench import share
 from gpucheck.bench.transfer.cases import COLD_FACTOR, MOST_BYTES
 from gpucheck.bench.transfer.copies import Buffer, Copies, allocate
 from gpucheck.bench.transfer.measure import ASSUMED_CACHE_BYTES, SAMPLING_SHARE, VERIFYING_SHARE
+from gpucheck.bench.transfer.on_device_judge import MOVES, NAME
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
-from gpucheck.measure import row, runs, timing
+from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.peaks import Part
 from gpucheck.report.events import Progress
-from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import KIB, MIB
 
-NAME = "transfer.on_device"
 # nvbandwidth's size; twice the largest cache of today (256 MiB on an MI300X).
 USUAL_BYTES = 512 * MIB
 # Below this nothing but the launch is timed.
 LEAST_BYTES = 4 * KIB
 # A row that is not precise by then has told what it can; clocks of the device's memory settle within a tenth.
 LONGEST_ROW_S, WARM_UP_S = 2.0, 0.1
-# A copy reads and writes each of its bytes.
-MOVES = 2
 
 
 def applies(accel: Accel) -> bool:
@@ -118,30 +112,3 @@ def measure(
             "first_wrong_byte": verified.first_wrong,
         },
     )
-
-
-def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Whether the copies arrived, and at what rate; beside the memory's peak where the part is known. Pure."""
-    rows = [one for one in measurements if one.name == NAME]
-    return [finding for one in rows for finding in _judged(one, facts)]
-
-
-def _judged(one: Measurement, facts: Facts) -> list[Finding]:
-    size = units.capacity(one.case["size_bytes"])
-    wrong = sum(run["details"]["wrong_bytes"] for run in runs.each(one))
-    if wrong:
-        message = f"{wrong} wrong bytes ({size} at a time)"
-        fix = "run it again, then `gpucheck smoke`: memory that returns something else twice is broken"
-        return [Finding(NAME, "fail", "copies within the device arrived changed", message, {"wrong_bytes": wrong}, fix)]
-    if one.rate is None:
-        return []
-    rate = one.rate.median
-    evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": one.case["size_bytes"]}
-    message = f"read and written ({size} at a time); nvbandwidth counts the half, {units.byte_rate(rate / MOVES)}"
-    device = next((device for device in facts.devices if device.id == one.device.id), None)
-    part = share.part_in(device) if device is not None else None
-    if isinstance(part, Part) and part.memory_bytes_per_s and one.method.cache == "cold":
-        evidence["share_of_peak"] = rate / part.memory_bytes_per_s
-        whose = "estimated peak" if part.kind == "estimate" else "peak"
-        message += f"; {units.percent(evidence['share_of_peak'])} of its memory's {whose}"
-    return [Finding(NAME, "info", f"copies within the device at {units.byte_rate(rate)}", message, evidence)]

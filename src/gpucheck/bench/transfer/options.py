@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from gpucheck import naming, units
 from gpucheck.directions import DIRECTIONS, MEMORIES, Direction, HostMemory
 from gpucheck.errors import UsageError
 from gpucheck.options import option
 
-# From the device's own NUMA node, from the farthest one too, or from wherever the system runs us.
-Numa = Literal["none", "local", "remote"]
-NUMA: tuple[Numa, ...] = ("none", "local", "remote")
 # The ids of the table of parts, which loads torch.
 PARTS = ("copies", "idioms", "both_ways", "on_device", "together", "peer")
 LARGEST_SIZE = 2**45
@@ -62,13 +58,6 @@ class TransferOptions:
         repeat=True,
     )
     skip: tuple[str, ...] = option("Leave these parts out. Repeatable.", metavar="PART", repeat=True)
-    numa: Numa = option(
-        "From the device's own NUMA node (local), the farthest too (remote), or unbound (none).",
-        "none",
-        metavar="NODE",
-        choices=NUMA,
-        shown="none",
-    )
     time_budget_s: float | None = option(
         "For the whole command; default 14s, a CPU 18s, --sweep 60s.",
         name="--time-budget",

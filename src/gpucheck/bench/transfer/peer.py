@@ -19,7 +19,7 @@ from gpucheck.bench.transfer.setting import Together
 from gpucheck.machine import child
 from gpucheck.machine.child import ChildResult
 from gpucheck.report.codec import from_json
-from gpucheck.report.events import Judged, Progress
+from gpucheck.report.events import Progress, Skipped
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -66,7 +66,7 @@ def rows(together: Together, run_child: RunChild = child.run) -> Iterator[Measur
     todo = pairs(together.ids)
     for done, (first, second) in enumerate(todo):
         if done and time.monotonic() >= together.deadline:
-            together.emit(Judged(_no_time(todo[done:], len(todo))))
+            together.emit(Skipped(_no_time(todo[done:], len(todo))))
             return
         together.emit(Progress(f"{first} and {second}", done, len(todo)))
         argv = child.python_argv("gpucheck.bench.transfer.peer_child", first, second)
@@ -76,7 +76,7 @@ def rows(together: Together, run_child: RunChild = child.run) -> Iterator[Measur
         for source, destination in ((first, second), (second, first)):
             seen = {one.case["what"] for one in answer.measurements if one.case["source"] == source}
             if seen < WHAT:
-                together.emit(Judged(_missing(source, destination, seen, answer.reason or "nothing was said of it")))
+                together.emit(Skipped(_missing(source, destination, seen, answer.reason or "nothing was said of it")))
 
 
 def read(ended: ChildResult) -> Answer:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.machine.accel import Accel
-from gpucheck.machine.numa import Bound
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Emit
 from gpucheck.report.facts import Facts
@@ -17,10 +16,7 @@ from gpucheck.report.facts import Facts
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One device. `deadline` is a time of `time.monotonic` by which the part's rows should be measured.
-
-    `bound` is the NUMA node that this process was bound to before it began.
-    """
+    """One device. `deadline` is a time of `time.monotonic` by which the part's rows should be measured."""
 
     options: TransferOptions
     accel: Accel
@@ -28,7 +24,6 @@ class Setting:
     watch: Watch
     emit: Emit
     deadline: float
-    bound: Bound | None = None
 
     @property
     def is_over(self) -> bool:

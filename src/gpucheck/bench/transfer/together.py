@@ -14,15 +14,15 @@ from gpucheck import units
 from gpucheck.bench.transfer import bound_talk
 from gpucheck.bench.transfer.bound_talk import Lost, Start, Talk
 from gpucheck.bench.transfer.setting import Together
+from gpucheck.bench.transfer.together_judge import NAME
 from gpucheck.errors import CannotLook
 from gpucheck.machine import host
 from gpucheck.report.codec import from_json
-from gpucheck.report.events import Judged, Progress
+from gpucheck.report.events import Progress, Skipped
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
-NAME = "transfer.together"
 CHILD = "gpucheck.bench.transfer.together_child"
 
 # Large enough that the link alone decides, small enough that eight devices' buffers are no burden.
@@ -73,7 +73,7 @@ def measured(together: Together, start: Start = bound_talk.start) -> Iterator[Me
                 yield from _at_once(talks, direction, min(max(left_s, SHORTEST_S), LONGEST_S))
         except Lost as lost:
             lost.raise_for_device(lost.who)
-            together.emit(Judged(_undecided(lost, len(together.ids))))
+            together.emit(Skipped(_undecided(lost, len(together.ids))))
 
 
 def _at_once(talks: Sequence[Talk], direction: str, for_s: float) -> list[Measurement]:

@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.transfer import bound_place
+from gpucheck.bench.transfer.together_judge import NAME
 from gpucheck.errors import CannotLook
 from gpucheck.machine import numa_pci
 from gpucheck.machine.speaking import claim_stdout
@@ -29,7 +30,6 @@ if TYPE_CHECKING:  # torch comes after binding
     from gpucheck.measure.telemetry import Watch
     from gpucheck.report.measurement import Measurement
 
-NAME = "transfer.together"
 
 # The wait for the end of a window takes some 20 µs, in which the link is free: below a thousandth of this.
 WINDOW_S = 0.02

@@ -1,0 +1,208 @@
+"""What the measured copies say: whether they arrived, what share of the link they reach, what pinned memory gains.
+
+Pure functions on measurements. Gains and latencies compare as called with as called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpucheck import units
+from gpucheck.bench import busy, clocks
+from gpucheck.bench.transfer import fit
+from gpucheck.bench.transfer import link as of_link
+from gpucheck.bench.transfer.link import LARGE_BYTES, Link
+from gpucheck.directions import WAYS
+from gpucheck.measure import runs
+from gpucheck.report.codec import to_json
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement
+from gpucheck.report.results.transfer import CopyFit, CopyLatency, PinnedGain
+
+# Below this a gain is within what differs from run to run.
+WORTHWHILE_GAIN = 1.2
+
+# The name of the measurements that are judged here.
+NAME = "transfer"
+
+
+def judge(measurements: Sequence[Measurement], link: Link, pci_address: str | None = None) -> list[Finding]:
+    """Every finding of one device's rows, the most important first; the address is where the device sits."""
+    if not measurements:
+        return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits into the memory there is")]
+    return [
+        corrupt(measurements),
+        *of_link.judge(
+            {way: row for way in WAYS if (row := best(measurements, way, "link")) is not None}, link, WAYS, pci_address
+        ),
+        *_speedup(measurements),
+        *_on_host(measurements),
+        *clocks.judge("transfer.clock", measurements),
+        *busy.judge("transfer.cpu_busy", measurements),
+    ]
+
+
+def corrupt(measurements: Sequence[Measurement]) -> Finding:
+    """Whether every copy that was compared, in every run, arrived as it was sent."""
+    told = [(label(one), [run["details"] for run in runs.each(one)]) for one in measurements]
+    wrong = [(name, run) for name, details in told for run in details if run["wrong_bytes"]]
+    slices = sum(run["verified_slices"] for _, details in told for run in details)
+    unseen = [name for name, details in told if not all(run["verified_slices"] for run in details)]
+    if not wrong and unseen:
+        message = f"nothing was compared {'; '.join(unseen)}"
+        return Finding("transfer.corrupt", "inconclusive", "not every row was compared", message, {"copies": slices})
+    if not wrong:
+        return Finding(
+            "transfer.corrupt",
+            "pass",
+            "every copy that was compared arrived as it was sent",
+            evidence={"copies": slices},
+        )
+    message = "; ".join(
+        f"{run['wrong_bytes']} wrong bytes {name}, the first at byte {run['first_wrong_byte']}" for name, run in wrong
+    )
+    return Finding(
+        "transfer.corrupt",
+        "fail",
+        "copies arrived changed",
+        message,
+        {"wrong_bytes": {name: run["wrong_bytes"] for name, run in wrong}, "copies": slices},
+        fix="run it again; if it repeats, look for PCIe and memory errors in the system log before using this machine",
+    )
+
+
+def label(one: Measurement) -> str:
+    """A row in words: `from pinned memory to the device, 16 MiB`."""
+    case = one.case
+    return f"with {case['host_memory']} memory {WAYS[case['direction']]}, {units.capacity(case['size_bytes'])}"
+
+
+def best(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
+    """The fastest large row of a direction by its median rate; None where there is none."""
+    found = [
+        one
+        for one in measurements
+        if one.rate is not None
+        and (one.case["direction"], one.case["timed"]) == (direction, timed)
+        and (timed == "as_called" or one.case["host_memory"] == "pinned")
+        and one.case["size_bytes"] >= LARGE_BYTES
+    ]
+    return max(found, key=lambda one: one.rate.median if one.rate else 0.0, default=None)
+
+
+def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
+    """For each direction and size that was copied both ways: time from pageable memory over time from pinned."""
+    times: dict[tuple[str, int], dict[str, float]] = {}
+    for one in measurements:
+        if one.case["timed"] == "as_called" and one.time_s is not None:
+            key = one.case["direction"], one.case["size_bytes"]
+            times.setdefault(key, {})[one.case["host_memory"]] = one.time_s.median
+    return tuple(
+        PinnedGain(direction, size, both["pageable"] / both["pinned"])
+        for (direction, size), both in times.items()
+        if both.keys() >= {"pageable", "pinned"}
+    )
+
+
+def latencies(measurements: Sequence[Measurement]) -> tuple[CopyLatency, ...]:
+    """For each direction and kind of memory, as called: the smallest copy's time, and the size where it is the half.
+
+    Below `half_rate_bytes` a copy takes longer to start than to run; None where there is no fit to tell it.
+    """
+    halves = {(one.direction, one.host_memory, one.timed): one.half_rate_bytes for one in fits(measurements)}
+    found = []
+    for (direction, memory, timed), rows in _kinds(measurements).items():
+        if timed != "as_called":
+            continue
+        small = min(rows, key=lambda one: int(one.case["size_bytes"]))
+        assert small.time_s is not None
+        size, half = small.case["size_bytes"], halves[direction, memory, timed]
+        found.append(CopyLatency(direction, memory, size, small.time_s.median, half))
+    return tuple(found)
+
+
+def fits(measurements: Sequence[Measurement]) -> tuple[CopyFit, ...]:
+    """For each direction, kind of memory and clock the line t = t0 + n/B through its sizes, or why there is none."""
+    found = []
+    for (direction, memory, timed), rows in _kinds(measurements).items():
+        # What launching takes is not in the link's time; where it is, the row tells the launch.
+        usable = [one for one in rows if "launch-bound" not in one.flags]
+        line = fit.fit([(one.case["size_bytes"], one.time_s.median) for one in usable if one.time_s])
+        found.append(fitted(line, direction, memory, timed, len(usable)))
+    return tuple(found)
+
+
+def fitted(line: fit.Fit | fit.NoFit, direction: str, memory: str, timed: str, sizes: int) -> CopyFit:
+    """As it stands in the document."""
+    if isinstance(line, fit.NoFit):
+        return CopyFit(direction, memory, timed, sizes, None, None, None, None, None, line.reason)
+    return CopyFit(
+        direction,
+        memory,
+        timed,
+        sizes,
+        latency_s=line.latency_s,
+        bytes_per_s=line.bytes_per_s,
+        half_rate_bytes=line.half_rate_bytes,
+        worst_residual=line.worst,
+        sizes_off_bytes=line.off,
+        unknown_because=None,
+    )
+
+
+def _kinds(measurements: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Measurement]]:
+    """The rows that have a time, by direction, kind of memory and clock."""
+    kinds: dict[tuple[str, str, str], list[Measurement]] = {}
+    for one in measurements:
+        if one.time_s is not None:
+            kinds.setdefault((one.case["direction"], one.case["host_memory"], one.case["timed"]), []).append(one)
+    return kinds
+
+
+def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
+    gains = speedups(measurements)
+    large = [gain for gain in gains if gain.size_bytes >= LARGE_BYTES] or gains
+    if not large:
+        return []
+    # The direction that training waits for, at the largest size.
+    first = max(large, key=lambda gain: (gain.direction == "host_to_device", gain.size_bytes))
+    gain, way = first.gain, WAYS[first.direction]
+    half = next(
+        (
+            row.half_rate_bytes
+            for row in latencies(measurements)
+            if (row.direction, row.host_memory) == (first.direction, "pinned")
+        ),
+        None,
+    )
+    evidence = {"gains": to_json(gains), "half_rate_bytes": half, "fits": to_json(fits(measurements))}
+    small = f"Below {units.capacity(half)} latency rules: batch small copies." if half else ""
+    if gain < WORTHWHILE_GAIN:
+        title = f"pinned memory gains nothing here: {units.significant(gain, 2)}× {way}, as called"
+        return [Finding("transfer.pinned_speedup", "info", title, small, evidence)]
+    return [
+        Finding(
+            "transfer.pinned_speedup",
+            "info",
+            f"pinned memory copies {units.significant(gain, 2)}× faster {way}, as called",
+            small,
+            evidence,
+            fix="for buffers that are reused, or a DataLoader with pin_memory=True: copy with non_blocking=True",
+        )
+    ]
+
+
+def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
+    row = best(measurements, "host_to_host", "as_called")
+    if row is None or row.rate is None:
+        return []
+    size = units.capacity(row.case["size_bytes"])
+    return [
+        Finding(
+            "transfer.host_to_host",
+            "info",
+            f"host memory copies at {units.byte_rate(row.rate.median)} ({size} at a time)",
+            "bytes copied; each is read once and written once",
+            {"bytes_per_s": row.rate.median, "size_bytes": row.case["size_bytes"], "fits": to_json(fits(measurements))},
+        )
+    ]
