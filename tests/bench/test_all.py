@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import pytest
+from judged import Document, run
 
 from gpucheck.bench import all as work
-from gpucheck.bench import all_headlines, limits, runs, share
-from gpucheck.bench.all import BENCHMARKS, Benchmark, Given
+from gpucheck.bench import judge
 from gpucheck.bench.bandwidth import cases as bandwidth
-from gpucheck.bench.benchmarks import AllOptions
+from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions
 from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.bench.figures import Ceiling
+from gpucheck.bench.seen import Judge, Seen
 from gpucheck.bench.transfer import measure as transfer
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine import accel, choose, faults, host, inventory
-from gpucheck.peaks import lookup
-from gpucheck.report.events import Answered, Emit, Judged, Measured, Notice, Progress, Recorder, Started
+from gpucheck.measure import runs
+from gpucheck.report.events import Began, Emit, Event, Finished, Measured, Notice, Opened, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
-from gpucheck.report.report import Collector
+from gpucheck.report.report import Report
 from gpucheck.report.results.bench_all import BenchAll, BenchmarkSummary, Headline
 from gpucheck.thresholds import Limit
 
@@ -60,11 +62,36 @@ PRODUCT = row(
     "matmul", {"dtype": "float32", "m": 1, "n": 2, "k": 3, "support": "native"}, 5e13, "FLOP/s", precision="float32"
 )
 
+
+@dataclass(frozen=True)
+class Given:
+    """What a benchmark is told of its share."""
+
+    time_budget_s: float
+    device: str
+    host_share: float
+
+
 Steps = Callable[[Given, Emit, Shared], None]
 
 
-def benchmark(name: str, steps: Steps, weight: float = 1.0) -> Benchmark:
-    return Benchmark(name, weight, steps)
+@dataclass(frozen=True)
+class Planted:
+    """A benchmark of the table whose work a test has written; its judge knows whether it was done."""
+
+    id: str
+    steps: Steps
+    weight: float = 1.0
+    on_cpu: bool = True
+    options: type = Given
+
+    def command(self) -> Steps:
+        return self.steps
+
+    def judge(self) -> Judge:
+        real = next(one for one in BENCHMARKS if one.id == self.id).judge()
+        right = Finding(f"{self.id}.result", "pass", "right")
+        return Judge(lambda seen: [right], real.headlines, real.ceilings)
 
 
 def passes(*rows: Measurement) -> Steps:
@@ -72,10 +99,11 @@ def passes(*rows: Measurement) -> Steps:
         assert shared.facts is not None
         emit(Started(shared.facts))
         emit(Notice("working on the CPU"))
+        emit(Began(rows[0].name, "cuda:0"))
         for place, one in enumerate(rows):
             emit(Progress("a row", place, len(rows)))
             emit(Measured(one))
-        emit(Judged(Finding(f"{rows[0].name}.result", "pass", "right")))
+        emit(Finished(rows[0].name, "cuda:0"))
 
     return run
 
@@ -87,39 +115,40 @@ def fails(error: BaseException) -> Steps:
     return run
 
 
-def ran(monkeypatch: pytest.MonkeyPatch, *benchmarks: Benchmark, shared: Shared = ALONE, **options: Any) -> Recorder:
-    monkeypatch.setattr(work, "BENCHMARKS", benchmarks)
+def ran(monkeypatch: pytest.MonkeyPatch, *benchmarks: Planted, shared: Shared = ALONE, **options: Any) -> Document:
+    for module in (work, judge):
+        monkeypatch.setattr(module, "BENCHMARKS", benchmarks)
     monkeypatch.setattr(inventory, "read", lambda: FACTS)
     ids = options.pop("ids", ("cuda:0",))
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(ids))
-    recorder = Recorder()
+    document = Document("bench all")
     try:
-        work.command(AllOptions(**options), recorder, shared)
+        work.command(AllOptions(**options), document, shared)
     except KeyboardInterrupt:
-        recorder(Notice("interrupted"))
-    return recorder
+        document(Notice("interrupted"))
+    return document
 
 
-def found(recorder: Recorder) -> list[tuple[str, str]]:
-    return [(one.finding.id, one.finding.verdict) for one in recorder.events if isinstance(one, Judged)]
+def found(report: Report) -> list[tuple[str, str]]:
+    return [(one.id, one.verdict) for one in report.findings]
 
 
-def answer(recorder: Recorder) -> BenchAll:
-    return [cast(BenchAll, one.value) for one in recorder.events if isinstance(one, Answered)][-1]
+def answer(document: Document) -> BenchAll:
+    return document.judged().results["bench_all"]
 
 
 def test_the_machine_is_read_once_and_a_notice_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = ran(
-        monkeypatch, benchmark("bandwidth", passes(READ, READ)), benchmark("matmul", passes(PRODUCT)), device="x"
+    document = ran(
+        monkeypatch, Planted("bandwidth", passes(READ, READ)), Planted("matmul", passes(PRODUCT)), device="x"
     )
-    assert [one.facts for one in recorder.events if isinstance(one, Started)] == [FACTS]
-    assert [one.text for one in recorder.events if isinstance(one, Notice)] == ["working on the CPU"]
-    assert [one for one in recorder.events if isinstance(one, Progress)] == [
+    assert [one.facts for one in document.events if isinstance(one, Started)] == [FACTS]
+    assert [one.text for one in document.events if isinstance(one, Notice)] == ["working on the CPU"]
+    assert [one for one in document.events if isinstance(one, Progress)] == [
         Progress("bandwidth 1/2: a row"),
         Progress("bandwidth 2/2: a row"),
         Progress("matmul 1/1: a row"),
     ]
-    assert [one.benchmark for one in answer(recorder).headlines] == ["bandwidth", "matmul"]
+    assert [one.benchmark for one in answer(document).headlines] == ["bandwidth", "matmul"]
 
 
 @pytest.mark.parametrize(
@@ -136,21 +165,21 @@ def test_one_that_fails_does_not_cost_the_others(
     error: Exception, finding: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(faults, "fresh_process", lambda device: faults.WORKS)
-    recorder = ran(monkeypatch, benchmark("overlap", fails(error)), benchmark("matmul", passes(PRODUCT)))
-    assert found(recorder) == [finding, ("matmul.result", "pass")]
-    assert [one.verdict for one in answer(recorder).benchmarks] == [finding[1], "pass"]
+    document = ran(monkeypatch, Planted("overlap", fails(error)), Planted("matmul", passes(PRODUCT)))
+    assert found(document.judged()) == [finding, ("matmul.result", "pass")]
+    assert [one.verdict for one in answer(document).benchmarks] == [finding[1], "pass"]
 
 
 @pytest.mark.parametrize("error", [UsageError("no"), ZeroDivisionError()])
 def test_wrong_usage_and_a_bug_end_it(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(type(error)):
-        ran(monkeypatch, benchmark("matmul", fails(error)))
+        ran(monkeypatch, Planted("matmul", fails(error)))
 
 
 def test_ctrl_c_leaves_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = ran(monkeypatch, benchmark("bandwidth", passes(READ)), benchmark("matmul", fails(KeyboardInterrupt())))
-    assert recorder.events[-1] == Notice("interrupted")
-    told = answer(recorder)
+    document = ran(monkeypatch, Planted("bandwidth", passes(READ)), Planted("matmul", fails(KeyboardInterrupt())))
+    assert document.events[-1] == Notice("interrupted")
+    told = answer(document)
     assert [one.case for one in told.headlines] == ["read, 1 GiB"]
     assert [(one.benchmark, one.verdict) for one in told.benchmarks] == [
         ("bandwidth", "pass"),
@@ -158,34 +187,32 @@ def test_ctrl_c_leaves_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_time_and_thresholds_are_split_among_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[float, tuple[str, ...]]] = []
+def test_time_is_split_among_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
     clock = iter([0.0, 0.0, 12.0, 15.0, 100.0] * 2)
     monkeypatch.setattr(work, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
     def look(given: Given, emit: Emit, shared: Shared) -> None:
-        seen.append((given.time_budget_s, tuple(limit.id for limit in shared.limits)))
+        seen.append(given.time_budget_s)
 
-    limits = (Limit("matmul.min_tflops", 1.0, "FLOP/s", "x"), Limit("transfer.min_gbps", 1.0, "B/s", "x"))
     names = ("transfer", "bandwidth", "matmul", "overlap")
     ran(
         monkeypatch,
-        *(benchmark(name, look, weight) for name, weight in zip(names, (2.0, 1.0, 1.0, 4.0), strict=True)),
-        shared=Shared(limits),
+        *(Planted(name, look, weight) for name, weight in zip(names, (2.0, 1.0, 1.0, 4.0), strict=True)),
         time_budget_s=24.0,
     )
-    assert seen == [(6.0, ("transfer.min_gbps",)), (2.0, ()), (1.8, ("matmul.min_tflops",)), (1e-3, ())]
+    assert seen == [6.0, 2.0, 1.8, 1e-3]
     # What measures nothing on a CPU takes nothing of the others' time.
     seen.clear()
     ran(
         monkeypatch,
-        benchmark("transfer", look),
-        replace(benchmark("overlap", look), on_cpu=False),
-        benchmark("matmul", look),
+        Planted("transfer", look),
+        replace(Planted("overlap", look), on_cpu=False),
+        Planted("matmul", look),
         ids=("cpu",),
         time_budget_s=24.0,
     )
-    assert [time_s for time_s, _ in seen] == [12.0, 12.0, 9.0]
+    assert seen == [12.0, 12.0, 9.0]
 
 
 def test_the_usual_time() -> None:
@@ -194,38 +221,39 @@ def test_the_usual_time() -> None:
 
 
 def test_a_threshold_of_what_could_not_be_measured_is_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = Shared((Limit("matmul.min_tflops", 1e12, "FLOP/s", "x", "NVIDIA H200"),))
-    recorder = ran(monkeypatch, benchmark("matmul", fails(CannotLook("no", finding="matmul.memory"))), shared=shared)
-    assert found(recorder) == [("matmul.memory", "skip"), ("matmul.min_tflops", "inconclusive")]
+    limit = Limit("matmul.min_tflops", 1e12, "FLOP/s", "x", "NVIDIA H200")
+    document = ran(monkeypatch, Planted("matmul", fails(CannotLook("no", finding="matmul.memory"))))
+    assert found(document.judged([limit])) == [("matmul.min_tflops", "inconclusive"), ("matmul.memory", "skip")]
 
     def runs_out(given: Given, emit: Emit, shared: Shared) -> None:
+        emit(Began("matmul", "cuda:0"))
         emit(Measured(PRODUCT))
         raise CannotLook("no", finding="matmul.memory")
 
+    document = ran(monkeypatch, Planted("matmul", runs_out))
     for least, verdict in ((4e13, "inconclusive"), (6e13, "fail")):
-        shared = Shared((Limit("matmul.min_tflops", least, "FLOP/s", "x"),))
-        recorder = ran(monkeypatch, benchmark("matmul", runs_out), shared=shared)
-        assert found(recorder)[1] == ("matmul.min_tflops", verdict)
+        limit = Limit("matmul.min_tflops", least, "FLOP/s", "x")
+        assert ("matmul.min_tflops", verdict) in found(document.judged([limit]))
 
 
-def test_a_device_that_was_not_judged_before_the_error_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_was_not_measured_before_the_error_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = Limit("matmul.min_tflops", 1e12, "FLOP/s", "x")
 
     def second_has_no_room(given: Given, emit: Emit, shared: Shared) -> None:
+        emit(Began("matmul", "cuda:0"))
         emit(Measured(PRODUCT))
-        for finding in limits.judge((), [PRODUCT], [limit], H200):
-            emit(Judged(finding))
+        emit(Finished("matmul", "cuda:0"))
+        emit(Began("matmul", "cuda:1"))
+        emit(Finished("matmul", "cuda:1", "fault"))
         raise CannotLook("no", finding="matmul.memory")
 
-    recorder = ran(
-        monkeypatch, benchmark("matmul", second_has_no_room), shared=Shared((limit,)), ids=("cuda:0", "cuda:1")
-    )
-    gate = "matmul.min_tflops"
-    assert found(recorder) == [(gate, "pass"), ("matmul.memory", "skip"), (gate, "inconclusive")]
+    document = ran(monkeypatch, Planted("matmul", second_has_no_room), ids=("cuda:0", "cuda:1"))
+    gates = [(one.device, one.verdict) for one in document.judged([limit]).findings if one.id == "matmul.min_tflops"]
+    assert gates == [("cuda:0", "pass"), ("cuda:1", "inconclusive")]
 
 
 def test_what_is_left_out() -> None:
-    names = [one.name for one in BENCHMARKS]
+    names = [one.id for one in BENCHMARKS if one.id != "all"]
     assert AllOptions().ids == names
     assert AllOptions(only=("t", "mat")).ids == ["transfer", "matmul"]
     assert AllOptions(skip=("t",)).ids == [name for name in names if name != "transfer"]
@@ -259,44 +287,40 @@ def test_buffers_get_what_the_process_leaves_of_a_quarter(
 # the figures
 
 
-def headlines(rows: Sequence[Measurement], findings: Sequence[Finding] = ()) -> tuple[Headline, ...]:
-    return all_headlines.of(rows, findings, ("transfer", "bandwidth", "matmul")).headlines
+def headlines(name: str, rows: Sequence[Measurement], ceiling: dict[str, Ceiling] | None = None) -> list[Headline]:
+    rule = next(one for one in BENCHMARKS if one.id == name).judge()
+    return rule.headlines(Seen(rows[0].device.id, rows), ceiling or {})
 
 
 def test_a_figure_with_its_interval_and_its_share() -> None:
-    part = lookup("NVIDIA H200", (9, 0), 132, 6144)
-    rows = [copy("host_to_device", 5e10), copy("host_to_device", 6e10, 2**20), READ, PRODUCT]
-    findings = [
-        Finding("transfer.link", "pass", "t", evidence={"limit_bytes_per_s": 6.25e10}),
-        *share.of_memory({"read": 4e12}, part),
-        *share.of_products([PRODUCT], part),
-    ]
-    link, memory, product = headlines(rows, findings)
+    rows = [copy("host_to_device", 5e10), copy("host_to_device", 6e10, 2**20)]
+    (link,) = headlines("transfer", rows, {"link": Ceiling(6.25e10)})
     assert link == Headline(
         "transfer", "cuda:0", "to the device, pinned, 1 GiB", 5e10, "B/s", 5e10 / 1.01, 5e10 / 0.99, 0.8, "the link"
     )
+    (memory,) = headlines("bandwidth", [READ], {"memory": Ceiling(4.8e12)})
     assert (memory.case, memory.share, memory.of, memory.flags) == ("read, 1 GiB", 4 / 4.8, "the peak", ("noisy",))
+    (product,) = headlines("matmul", [PRODUCT], {"float32": Ceiling(6e13)})
     assert (product.case, product.unit, product.of) == ("float32, 1×2×3", "FLOP/s", "the peak")
-    estimate = lookup("a GPU", (9, 0), 132, 6144, memory_clock_hz=3e9)
-    assert headlines([READ], share.of_memory({"read": 4e12}, estimate))[0].of == "the peak, estimated"
-    assert headlines([READ])[0].share is None
-
-
-def test_with_several_devices_no_share_is_given_to_the_wrong_one() -> None:
-    other = replace(READ, device=DeviceRef("cuda:1", None, "NVIDIA L4"))
-    told = headlines([READ, other], share.of_memory({"read": 4e12}, lookup("NVIDIA H200", (9, 0), 132, 6144)))
-    assert [(one.device, one.share) for one in told] == [("cuda:0", None), ("cuda:1", None)]
+    assert headlines("bandwidth", [READ], {"memory": Ceiling(1e12, "an estimate")})[0].of == "the peak, estimated"
+    assert headlines("bandwidth", [READ])[0].share is None
 
 
 def test_of_several_devices_each_has_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    def steps(given: Given, emit: Emit, shared: Shared) -> None:
-        for device, peak in ((H200, 8e12), (DeviceRef("cuda:1", None, "NVIDIA L4"), 5e12)):
-            emit(Measured(replace(READ, device=device)))
-            evidence = {"peak_bytes_per_s": peak, "kind": "data sheet"}
-            emit(Judged(Finding("bandwidth.share_of_peak", "info", "t", evidence=evidence)))
+    cards = [
+        Device("cuda", id, name, compute_capability="9.0", multiprocessors=132, memory_bus_width_bits=6144)
+        for id, name in (("cuda:0", "NVIDIA H200"), ("cuda:1", "a GPU"))
+    ]
 
-    lines = answer(ran(monkeypatch, benchmark("bandwidth", steps))).headlines
-    assert [(one.device, one.share) for one in lines] == [("cuda:0", 0.5), ("cuda:1", 0.8)]
+    def steps(given: Given, emit: Emit, shared: Shared) -> None:
+        for card in cards:
+            emit(Began("bandwidth", card.id))
+            emit(Opened(card))
+            emit(Measured(replace(READ, device=DeviceRef(card.id or "", None, card.name))))
+            emit(Finished("bandwidth", card.id))
+
+    lines = answer(ran(monkeypatch, Planted("bandwidth", steps), ids=("cuda:0", "cuda:1"))).headlines
+    assert [(one.device, one.share) for one in lines] == [("cuda:0", 4 / 4.8), ("cuda:1", None)]
 
 
 def hidden(streams: int) -> list[Measurement]:
@@ -314,7 +338,7 @@ def test_what_hides_of_a_pinned_copy_on_a_second_stream() -> None:
         (hidden(1) + hidden(2), "to the device, pinned, two streams"),
         (hidden(1), "to the device, pinned, one stream"),
     ):
-        (line,) = all_headlines.of(rows, (), ("overlap",)).headlines
+        (line,) = headlines("overlap", rows)
         assert (line.case, line.value, line.unit, line.share) == (case, 0.5, "1", None)
         assert line.low is not None and line.low <= 0.5 <= (line.high or 0.0)
 
@@ -335,18 +359,18 @@ def test_from_what_size_on_the_device_is_faster() -> None:
         *(raced("training", 32, 8.0, 2.0) + raced("training", 64, 8.0, 2.0)),
         *raced("elementwise", 1000, 1.0, 2.0),
     ]
-    told = all_headlines.of(rows, (), ("crossover",)).headlines
+    told = headlines("crossover", rows)
     assert [(one.case, one.value, one.low, one.high, one.unit) for one in told] == [
         ("matmul, faster from 128×128 on; at 128×128", 2.0, 2.0, 2.0, "times"),
         ("training, faster from batch 32 on; at batch 32", 4.0, 4.0, 4.0, "times"),
         ("elementwise, never faster; at 1000 elements", 0.5, 0.5, 0.5, "times"),
     ]
     rows[2] = replace(rows[2], flags=("cpu-busy",))
-    assert [one.flags for one in all_headlines.of(rows, (), ("crossover",)).headlines] == [("cpu-busy",), (), ()]
+    assert [one.flags for one in headlines("crossover", rows)] == [("cpu-busy",), (), ()]
 
 
 def test_a_row_without_a_rate_shows_none() -> None:
-    assert headlines([replace(READ, rate=None)])[0].value is None
+    assert headlines("bandwidth", [replace(READ, rate=None)])[0].value is None
 
 
 @pytest.mark.parametrize(
@@ -365,20 +389,17 @@ def test_a_benchmark_is_as_good_as_the_worst_of_its_findings(
 ) -> None:
     findings = [Finding(f"matmul.{place}", verdict, f"t{place}") for place, verdict in enumerate(verdicts)]
     findings.append(Finding("transfer.x", "fail", "another's"))
-    assert all_headlines.of((), findings, ("matmul",)).benchmarks == (expected,)
+    assert judge.summary("matmul", findings) == expected
 
 
-def test_of_several_runs_the_figures_are_derived_anew() -> None:
-    def report(time_s: float) -> Any:
+def test_of_several_runs_the_figures_are_those_of_all() -> None:
+    def report(time_s: float) -> Report:
         right = replace(READ.method, details={"verified_slices": 2, "wrong_elements": 0})
         one = replace(READ, method=right, runs=(Run("", 1, (time_s,), (0.0,)),), time_s=TimeStats(time_s, 1))
-        told = BenchAll((), (BenchmarkSummary("bandwidth", "pass"),))
-        finding = Finding("bandwidth.result", "pass", "right")
-        return Collector(measurements=[one], findings=[finding], results={"bench_all": told}).report(
-            version="0", command="bench all", argv=(), started="", elapsed_s=1.0
-        )
+        events: list[Event] = [Began("bandwidth", "cuda:0"), Measured(one), Finished("bandwidth", "cuda:0")]
+        return run(lambda emit: [emit(event) for event in events], command="bench all")
 
-    told = runs.merged([report(1.0), report(2.0), report(4.0)]).results["bench_all"]
+    told = judge.judge(runs.merge([report(1.0), report(2.0), report(4.0)])).results["bench_all"]
     assert (told.headlines[0].value, told.benchmarks[0].verdict) == (2e12, "pass")
 
 

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from judged import Document, seen
 
+from gpucheck.bench import share
 from gpucheck.bench.bandwidth import cases, command, judge, measure
 from gpucheck.bench.bandwidth import work as memory_work
 from gpucheck.bench.bandwidth.cases import Room
@@ -17,7 +19,7 @@ from gpucheck.machine.host import HostMemory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.options import read
 from gpucheck.peaks import Unknown, lookup
-from gpucheck.report.events import Judged, Measured, Recorder
+from gpucheck.report.events import Measured
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 
@@ -43,7 +45,9 @@ def measured(operation: str = "copy", rate: float = 4e12, cache: str = "cold", *
 
 
 def found(*measurements: Measurement, part: Any = None) -> dict[str, Any]:
-    return {finding.id: finding for finding in judge.judge(measurements, part)}
+    on_a_cpu = replace(seen(measurements), device="cpu")
+    told = [*judge.findings(on_a_cpu), *share.of_memory(judge.best(measurements), part)]
+    return {finding.id: finding for finding in told}
 
 
 # options and sizes
@@ -205,7 +209,7 @@ def test_a_row_is_timed_verified_and_counted() -> None:
 
 
 def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
-    assert [(one.id, one.verdict) for one in judge.judge([])] == [("bandwidth.speed", "skip")]
+    assert [(one.id, one.verdict) for one in judge.findings(seen([]))] == [("bandwidth.speed", "skip")]
 
 
 @pytest.mark.parametrize(
@@ -248,11 +252,11 @@ def test_the_share_of_the_memory_peak_names_its_source() -> None:
 # the command
 
 
-def run(options: BandwidthOptions, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+def run(options: BandwidthOptions, monkeypatch: pytest.MonkeyPatch) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     monkeypatch.setattr(command, "room_for", lambda *_: Room(4 * GRAIN, GRAIN, True))
-    recorder = Recorder()
+    recorder = Document()
     command.command(options, recorder)
     return recorder
 
@@ -263,7 +267,7 @@ def test_every_operation_is_measured_for_every_size(monkeypatch: pytest.MonkeyPa
     assert [(row["size_bytes"], row["operation"]) for row in rows] == [
         (size, operation) for size in (GRAIN, 2 * GRAIN) for operation in OPERATIONS
     ]
-    verdicts = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    verdicts = {one.id: one.verdict for one in recorder.judged().findings}
     assert verdicts["bandwidth.result"] == "pass"
 
 
@@ -279,7 +283,7 @@ def test_an_operation_without_a_kernel_costs_that_operation(monkeypatch: pytest.
     recorder = run(BandwidthOptions(sizes=(GRAIN,), time_budget_s=0.2), monkeypatch)
     measured = [event.measurement.case["operation"] for event in recorder.events if isinstance(event, Measured)]
     assert measured == ["read", "copy", "triad"]
-    skip = next(event.finding for event in recorder.events if isinstance(event, Judged))
+    skip = recorder.skips[0]
     assert (skip.id, skip.verdict, skip.evidence) == ("bandwidth.operation", "skip", {"operation": "write"})
 
 

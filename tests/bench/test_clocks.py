@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from judged import seen
 
 from gpucheck.bench import clocks
 from gpucheck.bench.bandwidth import judge as bandwidth
 from gpucheck.bench.crossover import judge as crossover
 from gpucheck.bench.overlap import judge as overlap
-from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
 
@@ -75,7 +75,8 @@ def test_a_setting_and_the_power_limit_are_remarks() -> None:
 def test_bandwidth_says_it() -> None:
     moved = replace(row("throttled"), case={"operation": "copy", "size_bytes": 1})
     moved.method.details.update(verified_slices=1, wrong_elements=0)
-    assert [one.id for one in bandwidth.judge([moved])] == ["bandwidth.result", "bandwidth.speed", "bandwidth.clock"]
+    found = bandwidth.findings(seen([moved]))
+    assert [one.id for one in found] == ["bandwidth.result", "bandwidth.speed", "bandwidth.clock"]
 
 
 def test_what_is_timed_in_turn_says_it_too() -> None:
@@ -83,12 +84,12 @@ def test_what_is_timed_in_turn_says_it_too() -> None:
     held.method.details.update(verified_slices=1, wrong_bytes=0, result_is_right=True)
     case = {"direction": "host_to_device", "host_memory": "pinned", "streams": 2, "size_bytes": 1}
     parts = [replace(held, name="overlap", case={**case, "what": what}) for what in ("copy", "compute", "both")]
-    assert "overlap.clock" in [one.id for one in overlap.judge(parts, Facts())]
+    assert "overlap.clock" in [one.id for one in overlap.findings(seen(parts))]
     sides = [
         replace(held, name="crossover", case={"operation": "matmul", "size": 64, "side": side, "transfers": False})
         for side in ("cpu", "device")
     ]
-    assert "crossover.clock" in [one.id for one in crossover.judge(sides, Facts())]
+    assert "crossover.clock" in [one.id for one in crossover.findings(seen(sides))]
 
 
 def test_the_worst_kind_is_told() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,13 @@ import jsonschema
 import pytest
 import torch
 from fake_device import FakeDevice
+from judged import Document, seen
 
-from gpucheck.bench import anew
+from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.crossover import cases, command, crossing, judge, work
 from gpucheck.bench.crossover.options import CrossoverOptions
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
+from gpucheck.bench.seen import Seen
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory
@@ -27,11 +29,11 @@ from gpucheck.options import read
 from gpucheck.render.json import document
 from gpucheck.report import schema
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
+from gpucheck.report.events import Measured, Notice, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
-from gpucheck.report.report import Collector, Report, Summary
+from gpucheck.report.report import Part, Report, Summary
 from gpucheck.report.results import Results
 
 MIB, GIB = 2**20, 2**30
@@ -117,7 +119,12 @@ def test_the_answer_has_both_crossings_and_the_speed_up_at_a_normal_batch() -> N
 
 
 def judged(*measurements: Measurement, ended: dict[str, str] | None = None) -> dict[str, Finding]:
-    return {one.id: one for one in judge.judge(measurements, Facts(), ended)}
+    return {one.id: one for one in judge.findings(cut_off(measurements, ended or {}))}
+
+
+def cut_off(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> Seen:
+    """What the judge is asked, with why the sizes of these operations stopped growing."""
+    return replace(seen(measurements), parts={judge.part(name): why for name, why in ended.items()})
 
 
 def test_an_operation_in_one_sentence() -> None:
@@ -181,7 +188,7 @@ def test_wrong_results_and_another_precision_fail() -> None:
 
 
 def test_nothing_timed_is_a_skip() -> None:
-    assert [(one.id, one.verdict) for one in judge.judge([], Facts())] == [("crossover.result", "skip")]
+    assert [(one.id, one.verdict) for one in judge.findings(seen([]))] == [("crossover.result", "skip")]
 
 
 # options and room
@@ -274,7 +281,7 @@ class Fake(FakeDevice):
 
 def run(
     monkeypatch: pytest.MonkeyPatch, *, device: Any, cpu: Any = CPU, options: CrossoverOptions, largest: dict[str, int]
-) -> Recorder:
+) -> Document:
     facts = Facts(devices=(Device(kind="cpu", id="cpu", name="EPYC"),))
     monkeypatch.setattr(inventory, "read", lambda: facts)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,), "a notice"))
@@ -282,13 +289,13 @@ def run(
     monkeypatch.setattr(command.accels, "open_device", lambda device, name=None: cpu)
     small = tuple(replace(one, largest=largest.get(one.id, one.smallest), normal=None) for one in OPERATIONS)
     monkeypatch.setattr(cases, "OPERATIONS", small)
-    recorder = Recorder()
+    recorder = Document()
     command.command(options, recorder)
     return recorder
 
 
-def told(recorder: Recorder) -> list[dict[str, Any]]:
-    found = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
+def told(recorder: Document) -> list[dict[str, Any]]:
+    found = recorder.judged().results["bench_crossover"]
     return [
         {key: getattr(one, key) for key in ("operation", "transfers", "device_faster_from", "reason")} for one in found
     ]
@@ -316,13 +323,9 @@ def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.Monke
     assert measured[0].method.details["threads"] == torch.get_num_threads()
     assert (measured[0].method.precision_observed, measured[0].work) == ("float32", {"flop": 2.0 * 32**3})
     assert measured[0].memory.resident_bytes and measured[1].memory.max_memory_reserved_bytes == 4
-    found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    found = {one.id: one.verdict for one in recorder.judged().findings}
     assert (found["crossover.result"], found["crossover.precision"]) == ("pass", "pass")
-    collector = Collector()
-    for event in recorder.events:
-        collector(event)
-    made = collector.report(version="0", command="bench crossover", argv=(), started="", elapsed_s=1.0)
-    jsonschema.validate(json.loads(document(made)), schema.schema())
+    jsonschema.validate(json.loads(document(recorder.judged())), schema.schema())
 
 
 def test_a_cpu_that_is_dear_to_call_is_slower_from_the_smallest_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +356,7 @@ def test_the_search_finds_the_crossing_of_a_cost_model(monkeypatch: pytest.Monke
         largest={"elementwise": 2**26},
     )
     # 7 µs / 9.9 ns = 707 elements, below the smallest; with the copies 15 µs / 9.8 ns = 1531.
-    without, with_copies = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
+    without, with_copies = recorder.judged().results["bench_crossover"]
     assert without.device_faster_from == 1024 and without.reason == crossing.FROM_THE_SMALLEST
     assert with_copies.cpu_faster_up_to <= 1531 <= with_copies.device_faster_from
     assert with_copies.device_faster_from / with_copies.cpu_faster_up_to < 1.11
@@ -368,7 +371,7 @@ def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytes
         options=CrossoverOptions(only=("matmul",), time_budget_s=60.0),
         largest={"matmul": 8192},
     )
-    (without, _) = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
+    (without, _) = recorder.judged().results["bench_crossover"]
     # At 256 the three sides take 1.8 s a call: 512 has eight times the work, and would take 100 s with seven calls.
     assert (without.largest, without.ended_by) == (256, "time")
 
@@ -382,7 +385,7 @@ def test_memory_ends_the_doubling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "measure", measure)
     options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
     recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 8192})
-    (without, _) = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
+    (without, _) = recorder.judged().results["bench_crossover"]
     assert (without.largest, without.ended_by) == (128, "memory")
     monkeypatch.setattr(cases, "room", lambda options, device: 100)
     monkeypatch.setattr(command, "room", lambda options, device: 100)
@@ -403,7 +406,7 @@ def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(command, "measure", measure)
     options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
     recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 1024})
-    skips = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    skips = list(recorder.skips)
     skips = [one for one in skips if one.id == "crossover.size"]
     assert [one.evidence["size"] for one in skips] == sorted(without)[: command.MOST_REFUSED]
     assert {one.verdict for one in skips} == {"skip"} and "CUBLAS_STATUS_NOT_SUPPORTED" in skips[0].message
@@ -429,12 +432,12 @@ def test_the_normal_size_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cpu_alone_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
+    recorder = Document()
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
     with pytest.raises(CannotLook, match="there is no second device"):
         command.command(CrossoverOptions(), recorder)
-    assert not [event for event in recorder.events if isinstance(event, (Notice, Judged))]
+    assert not [event for event in recorder.events if isinstance(event, (Notice, Skipped))]
 
 
 def test_several_runs_have_one_crossing() -> None:
@@ -445,12 +448,12 @@ def test_several_runs_have_one_crossing() -> None:
             # Another process looked at another size as well.
             measured += rows("matmul", 96, 0.9, 1.0, 3.0)
         measured = [replace(one, runs=(replace(one.runs[0], started=str(number)),)) for one in measured]
-        ended = {"matmul": "time"}
         parts = ("gpucheck.report/1", "0.1.0", "bench crossover", (), "", 1.0, Facts())
-        results: Results = {"bench_crossover": tuple(judge.answer(measured, ended))}
-        findings = tuple(judge.judge(measured, Facts(), ended))
-        documents.append(Report(*parts, tuple(measured), findings, results, (), Summary("pass", 0, True)))
-    whole = anew.again(merging.merge(documents))
+        one = Report(*parts, tuple(measured), (), Results(), (), Summary("pass", 0, True))
+        ran = (Part("crossover", "cuda:0", True, ""), Part("crossover.matmul", "cuda:0", True, "time"))
+        documents.append(replace(one, parts=ran))
+    merged = merging.merge(documents)
+    whole = merged.concluded(whole_judge.judge(merged))
     without, with_copies = whole.results["bench_crossover"]
     assert (without.cpu_faster_up_to, without.device_faster_from, without.even) == (64, 128, (96,))
     assert with_copies.device_faster_from is None and with_copies.ended_by == "time"

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from judged import Document
 
 from gpucheck.bench import devices
 from gpucheck.bench.devices import Shared
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.machine.in_use import held_bytes
-from gpucheck.report.events import Judged, Measured, Recorder
+from gpucheck.report.events import Planned
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
 
@@ -37,7 +38,7 @@ def test_what_others_hold(device: Device, held: int | None) -> None:
     assert held_bytes(device) == held
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, facts: Facts, shared: Shared) -> Recorder:
+def measured(monkeypatch: pytest.MonkeyPatch, facts: Facts, shared: Shared) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: facts)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0",)))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: accel.open_device("cpu"))
@@ -48,14 +49,13 @@ def measured(monkeypatch: pytest.MonkeyPatch, facts: Facts, shared: Shared) -> R
             "x", DeviceRef("cuda:0"), {}, (), None, {"bytes": 1.0}, None, MemoryFigures(), method, flags=("y",)
         )
 
-    told = Recorder()
-    devices.each("auto", told, rows, lambda *_: [], time_budget_s=1.0, default_s=lambda _: 1.0, shared=shared)
+    told = Document()
+    devices.each("auto", told, rows, name="x", time_budget_s=1.0, default_s=lambda _: 1.0, shared=shared)
     return told
 
 
-def seen(told: Recorder) -> tuple[list[str], list[tuple[str, ...]]]:
-    titles = [event.finding.title for event in told.events if isinstance(event, Judged)]
-    return titles, [event.measurement.flags for event in told.events if isinstance(event, Measured)]
+def seen(told: Document) -> tuple[list[str], list[tuple[str, ...]]]:
+    return [one.title for one in told.judged().findings], [one.flags for one in told.measurements]
 
 
 def test_a_device_that_was_in_use_is_a_flag_on_every_row_and_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,9 +65,12 @@ def test_a_device_that_was_in_use_is_a_flag_on_every_row_and_a_finding(monkeypat
     assert flags == [("y", "device-shared")]
 
 
-def test_who_read_the_machine_before_tells_of_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_read_the_machine_before_plans_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`bench all` has said what is planned; a benchmark of it says that no more."""
     facts = Facts(devices=(replace(CARD, memory_used_bytes=3 * GIB),))
-    assert seen(measured(monkeypatch, Facts(), Shared(facts=facts))) == ([], [("y", "device-shared")])
+    told = measured(monkeypatch, Facts(), Shared(facts=facts))
+    assert not [event for event in told.events if isinstance(event, Planned)]
+    assert seen(told)[1] == [("y", "device-shared")]
 
 
 def test_an_idle_device_is_told_nothing_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import jsonschema
+import judged as judging
 import pytest
 import torch
 from engines import Engines
+from judged import Document
 
-from gpucheck.bench import anew, devices, rounds
+from gpucheck.bench import devices, rounds
+from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.overlap import balance, cases, command, judge, measure
 from gpucheck.bench.overlap.balance import Balance, Pair
 from gpucheck.bench.overlap.options import OverlapOptions
@@ -26,11 +29,11 @@ from gpucheck.options import read
 from gpucheck.render.json import document
 from gpucheck.report import schema
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder, Started
+from gpucheck.report.events import Measured, Notice, Skipped, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
-from gpucheck.report.report import Collector, Report, Summary
+from gpucheck.report.report import Part, Report, Summary
 from gpucheck.report.results import Results
 
 NO_ALGORITHM = "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic( ltHandle )`"
@@ -181,7 +184,7 @@ def test_a_window_of_several_calls_counts_whole_and_other_rows_do_not() -> None:
 
 
 def judged(*measurements: Measurement, environment: dict[str, str] | None = None) -> dict[str, Finding]:
-    return {one.id: one for one in judge.judge(measurements, Facts(environment=environment or {}))}
+    return {one.id: one for one in judge.findings(judging.seen(measurements, Facts(environment=environment or {})))}
 
 
 def test_pinned_copies_that_hide_pass_and_pageable_ones_get_advice() -> None:
@@ -250,7 +253,9 @@ def test_copies_that_arrive_changed_fail() -> None:
 
 
 def test_nothing_timed_is_a_skip() -> None:
-    assert [(one.id, one.verdict) for one in judge.judge([], Facts())] == [("overlap.pinned_two_streams", "skip")]
+    assert [(one.id, one.verdict) for one in judge.findings(judging.seen([]))] == [
+        ("overlap.pinned_two_streams", "skip")
+    ]
 
 
 # options and cases
@@ -302,6 +307,8 @@ class Fake:
 
     id, is_cpu, integrated, uuid, l2_cache_bytes, kind = "cuda:0", False, False, None, None, "cuda"
     device, can_pin, compute_capability = torch.device("cpu"), True, (5, 2)
+    name, multiprocessors, memory_bus_width_bits = "a fake GPU", None, None
+    max_clock_hz, max_memory_clock_hz = None, None
     ref = DeviceRef("cuda:0", name="a fake GPU")
     streams = True
     host_now, memory, reset_peak = CPU.host_now, CPU.memory, CPU.reset_peak
@@ -318,7 +325,7 @@ class Fake:
         return contextlib.nullcontext if self.streams else None
 
 
-def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: OverlapOptions, pin: bool = True) -> Recorder:
+def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: OverlapOptions, pin: bool = True) -> Document:
     def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
         if pinned and not pin:
             raise RuntimeError("CUDA error: out of memory\nmore words")
@@ -332,7 +339,7 @@ def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: OverlapOptions, p
     monkeypatch.setattr(transfer_measure, "LINK_WARM_UP_S", 0.0)
     monkeypatch.setattr(measure, "WARM_UP_S", 0.0)
     monkeypatch.setattr(measure, "SIDES", (8, 16))
-    recorder = Recorder()
+    recorder = Document()
     command.command(options, recorder, devices.ALONE)
     return recorder
 
@@ -353,19 +360,15 @@ def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert copy.rate and compute.rate and both.rate is None
     assert (compute.method.precision_requested, compute.method.precision_observed) == ("float32", "float32")
     assert len(copy.runs[0].samples_s) == len(both.runs[0].samples_s)
-    answers = [event.value for event in recorder.events if isinstance(event, Answered)]
-    assert len(answers[-1]) == 8 and answers[-1] == tuple(judge.answer(made))
-    verdicts = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    answers = recorder.judged().results["bench_overlap"]
+    assert len(answers) == 8 and answers == tuple(judge.answer(made))
+    verdicts = {one.id: one.verdict for one in recorder.judged().findings}
     assert verdicts["overlap.copies"] == "pass"
-    collector = Collector()
-    for event in recorder.events:
-        collector(event)
-    made = collector.report(version="0", command="bench overlap", argv=(), started="", elapsed_s=1.0)
-    jsonschema.validate(json.loads(document(made)), schema.schema())
+    jsonschema.validate(json.loads(document(recorder.judged())), schema.schema())
 
 
 def test_a_cpu_is_told_in_one_sentence_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
+    recorder = Document()
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
     with pytest.raises(CannotLook, match="a CPU has no copies to hide") as first:
@@ -373,11 +376,11 @@ def test_a_cpu_is_told_in_one_sentence_and_nothing_else(monkeypatch: pytest.Monk
     with pytest.raises(CannotLook) as second:
         command.command(OverlapOptions(), recorder)
     assert second.value is not first.value, "one that is raised again keeps the frames of all that raised it"
-    assert not [event for event in recorder.events if isinstance(event, (Notice, Judged))]
+    assert not [event for event in recorder.events if isinstance(event, (Notice, Skipped))]
 
 
 def test_the_machine_is_in_the_document_also_where_the_device_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
+    recorder = Document()
     facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
     monkeypatch.setattr(inventory, "read", lambda: facts)
     with pytest.raises(CannotLook, match="--device cuda:7 is not there"):
@@ -393,7 +396,7 @@ def test_what_a_device_lacks_is_left_out_and_said(monkeypatch: pytest.MonkeyPatc
     )
     made = [event.measurement.case for event in recorder.events if isinstance(event, Measured)]
     assert {(case["host_memory"], case["streams"]) for case in made} == {("pageable", 1)}
-    skipped = [event.finding.id for event in recorder.events if isinstance(event, Judged)][:2]
+    skipped = [one.id for one in recorder.skips][:2]
     assert skipped == ["overlap.streams", "overlap.pinned"]
 
 
@@ -420,7 +423,7 @@ def test_without_a_kernel_for_the_fastest_dtype_copies_hide_behind_float32(monke
     recorder = run(Fake(), monkeypatch, OverlapOptions(size=MIB, time_budget_s=0.1))
     made = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert {one.method.precision_requested for one in made if one.case["what"] == "compute"} == {"float32"}
-    skip = next(event.finding for event in recorder.events if isinstance(event, Judged))
+    skip = recorder.skips[0]
     assert (skip.id, skip.verdict, skip.title) == (
         "overlap.compute",
         "skip",
@@ -432,10 +435,9 @@ def test_without_a_kernel_for_the_fastest_dtype_copies_hide_behind_float32(monke
 
 
 def report(measured: list[Measurement]) -> Report:
-    found = tuple(judge.judge(measured, Facts()))
-    results: Results = {"bench_overlap": tuple(judge.answer(measured))}
     parts = ("gpucheck.report/1", "0.1.0", "bench overlap", (), "", 1.0, Facts())
-    return Report(*parts, tuple(measured), found, results, (), Summary("pass", 0, True))
+    made = Report(*parts, tuple(measured), (), Results(), (), Summary("pass", 0, True))
+    return replace(made, parts=(Part("overlap", "cuda:0", True, ""),))
 
 
 def test_several_runs_have_one_overlap_also_where_they_calibrated_to_other_products() -> None:
@@ -447,7 +449,8 @@ def test_several_runs_have_one_overlap_also_where_they_calibrated_to_other_produ
         # One of four was disturbed: not most of them.
         copy = replace(copy, flags=("noisy",) if number == 2 else ())
         documents.append(report([copy, replace(compute, work={"flop": 1.0 + (number == 3)}), both]))
-    whole = anew.again(merging.merge(documents))
+    merged = merging.merge(documents)
+    whole = merged.concluded(whole_judge.judge(merged))
     assert [one.case["what"] for one in whole.measurements] == ["copy", "compute", "both", "compute"]
     (found,) = whole.results["bench_overlap"]
     assert found.overlap == pytest.approx(0.93) and found.rounds == 32

@@ -8,25 +8,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from judged import run
 
 from gpucheck.bench import runs
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine.child import ChildResult
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Judged, Measured, Notice, Progress, Recorder, Started
+from gpucheck.report.events import Measured, Notice, Progress, Recorder, Skipped, Started
 from gpucheck.report.facts import Facts
-from gpucheck.report.fault import Fault, judge
+from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
-from gpucheck.report.report import Collector, Report, Summary
+from gpucheck.report.report import Part, Report, Summary
 from gpucheck.report.results import Results
 from gpucheck.report.results.transfer import TransferResult
 
-GOOD = Finding("copies", "pass", "every copy arrived")
-BAD = Finding("copies", "fail", "a copy is wrong")
+BAD = Finding("transfer.corrupt", "fail", "copies arrived changed")
+LEFT_OUT = Finding("transfer.time", "skip", "not measured: idioms", device="cpu")
 
 
-def report(time_s: float, *, code: int = 0, finding: Finding = GOOD, **more: Any) -> Report:
+def report(time_s: float, *, code: int = 0, finding: Finding | None = None, wrong: int = 0, **more: Any) -> Report:
     one = Measurement(
         "transfer",
         DeviceRef("cpu"),
@@ -36,12 +37,14 @@ def report(time_s: float, *, code: int = 0, finding: Finding = GOOD, **more: Any
         {"bytes": 4096.0},
         None,
         MemoryFigures(),
-        Method("host", "host", "cold", details={"wrong_bytes": 0, "verified_slices": 4}),
+        Method("host", "host", "cold", details={"wrong_bytes": wrong, "first_wrong_byte": 0, "verified_slices": 4}),
     )
     results: Results = {"bench_transfer": (TransferResult("cpu"),)}
-    summary = Summary(finding.verdict, code, True)
-    parts = ("gpucheck.report/1", "0.1.0", "bench transfer", (), "", 1.0, Facts(), (one,), (finding,), results, ())
-    return replace(Report(*parts, summary), **more)
+    summary = Summary(finding.verdict if finding else "pass", code, True)
+    findings = (finding,) if finding else ()
+    document = ("gpucheck.report/1", "0.1.0", "bench transfer", (), "", 1.0, Facts(), (one,), findings, results, ())
+    ran = tuple(Part(name, "cpu", True, "") for name in ("transfer", "transfer.copies"))
+    return replace(Report(*document, summary), parts=ran, skips=(LEFT_OUT,), **more)
 
 
 def ended(document: Report | None, *, code: int = 0, stderr: str = "", timed_out: bool = False) -> ChildResult:
@@ -66,6 +69,10 @@ def told(recorder: Recorder, kind: type) -> list[Any]:
     return [event for event in recorder.events if isinstance(event, kind)]
 
 
+def judged(recorder: Recorder) -> Report:
+    return run(lambda emit: [emit(event) for event in recorder.events], command="bench transfer")
+
+
 def test_each_run_is_a_fresh_process_with_the_same_command_line() -> None:
     recorder, (run_child, starts) = Recorder(), playing(*(ended(report(time_s)) for time_s in (1.0, 2.0, 4.0)))
     whole = runs.command(["bench", "transfer", "--size", "4KiB"], 3, recorder, budget_s=7.0, run_child=run_child)
@@ -75,30 +82,30 @@ def test_each_run_is_a_fresh_process_with_the_same_command_line() -> None:
     (measured,) = told(recorder, Measured)
     assert measured.measurement == whole.measurements[0]
     assert [run.samples_s for run in whole.measurements[0].runs] == [(1.0,), (2.0,), (4.0,)]
-    # What the judge says of all rows follows what only a run could tell.
-    found = {event.finding.id: event.finding for event in told(recorder, Judged)}
-    assert list(found) == ["copies", "transfer.corrupt"]
-    assert found["copies"] == GOOD
-    assert found["transfer.corrupt"].evidence == {"copies": 12}
+    assert [event.finding for event in told(recorder, Skipped)] == [LEFT_OUT]
     assert len(told(recorder, Started)) == 1
+    found = {one.id: one for one in judged(recorder).findings}
+    assert list(found) == ["transfer.time", "transfer.corrupt"]
+    assert found["transfer.corrupt"].evidence == {"copies": 12}
 
 
 def test_latencies_are_derived_from_all_runs() -> None:
     run_child, _ = playing(*(ended(report(time_s)) for time_s in (1.0, 2.0, 4.0)))
-    whole = runs.command([], 3, Recorder(), run_child=run_child)
-    (told_of,) = whole.results["bench_transfer"]
+    recorder = Recorder()
+    runs.command([], 3, recorder, run_child=run_child)
+    (told_of,) = judged(recorder).results["bench_transfer"]
     assert [latency.time_s for latency in told_of.latencies] == [2.0]
     assert [fit.unknown_because for fit in told_of.fits] == ["a fit needs 3 sizes"]
     assert told_of.link is not None and told_of.link.unknown_because == "a CPU has none"
 
 
 def test_a_run_that_fails_ends_it_with_its_finding() -> None:
-    failed = ended(report(2.0, code=1, finding=BAD), code=1)
+    failed = ended(report(2.0, code=1, finding=BAD, wrong=3), code=1)
     recorder, (run_child, starts) = Recorder(), playing(ended(report(1.0)), failed, ended(report(3.0)))
     runs.command([], 3, recorder, run_child=run_child)
     assert len(starts) == 2
-    judged = next(event for event in told(recorder, Judged) if event.finding.id == "copies")
-    assert (judged.finding.verdict, judged.finding.message) == ("fail", "(in 1 of 2 runs)")
+    (found,) = [one for one in judged(recorder).findings if one.verdict == "fail"]
+    assert (found.id, found.message[:13]) == ("transfer.corrupt", "3 wrong bytes")
     assert [event.text for event in told(recorder, Notice)] == ["run 2 of 3 failed: no more are started"]
 
 
@@ -144,10 +151,10 @@ FAULT = Fault("device", "bench transfer", "cuda:0", "AcceleratorError", "CUDA er
 
 
 def test_a_run_that_a_device_broke_off_ends_it_and_the_whole_is_not_complete() -> None:
-    broken = replace(report(2.0, code=1, finding=judge(FAULT)), faults=(FAULT,), summary=Summary("fail", 1, False))
-    recorder, (run_child, starts) = Collector(), playing(ended(report(1.0)), ended(broken, code=1), ended(report(3.0)))
+    broken = replace(report(2.0, code=1), faults=(FAULT,), summary=Summary("fail", 1, False))
+    recorder, (run_child, starts) = Recorder(), playing(ended(report(1.0)), ended(broken, code=1), ended(report(3.0)))
     runs.command([], 3, recorder, run_child=run_child)
-    whole = recorder.report(version="0", command="bench transfer", argv=(), started="", elapsed_s=1.0)
+    whole = judged(recorder)
     assert len(starts) == 2
     assert [one.id for one in whole.findings if one.verdict == "fail"] == ["device.error"]
     assert (whole.summary, whole.faults) == (Summary("fail", 1, False), (FAULT,))

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from judged import Document
 
-from gpucheck.bench import efficiency, share
+from gpucheck.bench import devices, efficiency, share
 from gpucheck.machine.accel import Accel
-from gpucheck.peaks import Part, lookup
+from gpucheck.peaks import Part, Unknown, lookup
+from gpucheck.report.events import Opened, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
@@ -124,6 +126,15 @@ def test_a_document_tells_the_part_without_its_machine(device: Device, kind: str
     assert share.part_in(Device("cpu", "cpu")) is None
 
 
+def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
+    """The part as the judge has it, after the device was opened."""
+    document = Document()
+    document(Started(facts))
+    document(Opened(devices.told(accel)))
+    (device,) = document.facts.devices
+    return share.part_in(device)
+
+
 def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
     module: Any = SimpleNamespace()
     bare = Accel(torch.device("cuda:0"), module, "NVIDIA H200", None, (9, 0), 132)
@@ -131,12 +142,13 @@ def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
     device = Device("cuda", "cuda:0", "NVIDIA H200", compute_capability="9.0", multiprocessors=132)
     known = replace(device, memory_bus_width_bits=6144)
     for accel, facts in ((told, Facts()), (told, Facts(devices=(device,))), (bare, Facts(devices=(known,)))):
-        assert share.part_of(accel, facts) == share.part_in(known) == H200
+        assert part_of(accel, facts) == share.part_in(known) == H200
     # Of a part that is not in the table the clocks make the estimate, whoever tells them.
     other = replace(told, name="NVIDIA H210")
-    part = share.part_of(other, Facts(devices=(replace(device, max_sm_clock_hz=1.98e9),)))
+    unlisted = replace(device, name=None, max_sm_clock_hz=1.98e9)
+    part = part_of(other, Facts(devices=(unlisted,)))
     assert isinstance(part, Part) and part.memory_bytes_per_s == 6144 / 8 * 3.2e9 * 2
-    slice_of = share.part_of(replace(other, uuid="MIG-1", max_clock_hz=1.98e9), Facts())
+    slice_of = part_of(replace(other, uuid="MIG-1", max_clock_hz=1.98e9), Facts())
     assert isinstance(slice_of, Part) and slice_of.memory_bytes_per_s is None
 
 

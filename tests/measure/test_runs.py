@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from gpucheck.measure import runs, summary
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
-from gpucheck.report.report import Report, Summary
+from gpucheck.report.report import Part, Report, Summary
 
 CPU = DeviceRef("cpu", None, "EPYC")
 
@@ -111,23 +112,20 @@ def test_another_method_is_another_row_and_a_latency_in_one_run_leaves_no_rate()
     ]
 
 
-def test_the_worst_of_each_finding_counts() -> None:
-    right, wrong = Finding("m.result", "pass", "right"), Finding("m.result", "fail", "wrong", "by 3")
-    speed = [Finding("m.speed", "info", "fastest", f"{rate} FLOP/s") for rate in (5, 6, 7)]
-    kept = Finding("m.precision", "pass", "as asked")
+def test_what_is_no_row_is_laid_side_by_side_too() -> None:
+    kept = Finding("m.shape", "skip", "no kernel", "too odd", device="cuda:0")
+    done, cut = Part("m", "cuda:0", True, ""), Part("m", "cuda:0", True, None)
+    late = Part("m.x", "cuda:0", True, "time")
     whole = runs.merge(
         [
-            report(findings=(right, speed[0], kept), notices=("on the CPU",)),
-            report(findings=(wrong, speed[1], kept), notices=("on the CPU",)),
-            report(findings=(right, speed[2], kept)),
+            replace(report(notices=("on the CPU",)), skips=(kept,), parts=(done, late)),
+            replace(report(notices=("on the CPU",)), parts=(cut, replace(late, ended=""))),
+            replace(report(findings=(kept,)), skips=(kept, kept), parts=(done,)),
         ]
     )
-    assert [(one.id, one.verdict, one.message) for one in whole.findings] == [
-        ("m.result", "fail", "by 3 (in 1 of 3 runs)"),
-        ("m.speed", "info", "5 FLOP/s (run 1 of 3)"),
-        ("m.precision", "pass", ""),
-    ]
-    assert whole.notices == ("on the CPU",)
+    assert [(one.id, one.message) for one in whole.skips] == [("m.shape", "too odd (in 2 of 3 runs)")]
+    assert whole.parts == (cut, late)
+    assert (whole.findings, whole.notices) == ((), ("on the CPU",))
 
 
 def test_the_slow_end_of_a_rate_comes_from_the_long_times() -> None:

@@ -21,7 +21,6 @@ from gpucheck.report.report import Judgement, Part, Report
 from gpucheck.report.results.bench_all import BenchAll, BenchmarkSummary, Headline
 from gpucheck.thresholds import Limit
 
-# Remarks and skips say nothing of a benchmark.
 _SILENT: tuple[Verdict, ...] = ("skip", "info")
 
 
@@ -57,7 +56,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
             results[rule.result] = tuple(answer for one in judged for answer in rule.answers(one))
     found += placed.rest()
     if document.command.endswith(f" {ALL}"):
-        results["bench_all"] = BenchAll(tuple(headlines), tuple(_summary(one.id, found) for one in ran))
+        results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(one.id, found) for one in ran))
     return Judgement(tuple(found), results)
 
 
@@ -95,11 +94,14 @@ def _ref(document: Report, device: str) -> DeviceRef:
 def _not_begun(document: Report, benchmark: Benchmark, device: str) -> list[Finding]:
     """What was planned and, because of a fault before, never begun."""
     part = next(one for one in document.parts if (one.id, one.device) == (benchmark.id, device))
-    cause = next((one for one in document.faults if one.kind == "device" and one.device == device), None)
-    cause = cause or next((one for one in document.faults if one.poisons), None)
-    if part.begun or cause is None:
+    where = f"bench {benchmark.id}"
+    # What failed here before it was begun is told as what it is.
+    earlier = [one for one in document.faults if (one.where, one.device) != (where, device)]
+    cause = next((one for one in earlier if one.kind == "device" and one.device == device), None)
+    cause = cause or next((one for one in earlier if one.poisons), None)
+    if part.begun or cause is None or len(earlier) < len(document.faults):
         return []
-    return [not_run(benchmark.id, f"{device} in bench {benchmark.id}", cause)]
+    return [not_run(benchmark.id, f"{device} in {where}", cause)]
 
 
 @dataclass(slots=True)
@@ -148,7 +150,8 @@ def _of_fault(fault: Fault) -> Finding:
     return replace(of_fault(fault), device=fault.device)
 
 
-def _summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
+def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
+    """A benchmark is as good as the worst of its findings; remarks and skips say nothing of it."""
     # A device that failed in it is told by an id of its own.
     mine = [one for one in findings if one.id.startswith(f"{name}.") or one.evidence.get("where") == f"bench {name}"]
     told = [finding for finding in mine if finding.verdict not in _SILENT]

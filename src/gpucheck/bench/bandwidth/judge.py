@@ -19,18 +19,24 @@ def findings(seen: Seen) -> list[Finding]:
     measurements = seen.rows
     if not measurements:
         return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row was finished")]
-    best: dict[str, float] = {}
-    for one in measurements:
-        if one.rate is not None and one.method.cache == "cold":
-            operation = str(one.case["operation"])
-            best[operation] = max(best.get(operation, 0.0), one.rate.median)
+    fastest = best(measurements)
     return [
         _result(measurements),
-        *_speed(measurements, best),
-        *share.of_memory(best, seen.part),
+        *_speed(fastest),
+        *share.of_memory(fastest, seen.part),
         *busy.judge("bandwidth.cpu_busy", measurements),
         *clocks.judge("bandwidth.clock", measurements),
     ]
+
+
+def best(measurements: Sequence[Measurement]) -> dict[str, float]:
+    """Bytes per second of each operation on arrays that no cache holds; only these tell the memory's rate."""
+    found: dict[str, float] = {}
+    for one in measurements:
+        if one.rate is not None and one.method.cache == "cold":
+            operation = str(one.case["operation"])
+            found[operation] = max(found.get(operation, 0.0), one.rate.median)
+    return found
 
 
 def ceilings(seen: Seen) -> Ceilings:
@@ -89,7 +95,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
     )
 
 
-def _speed(measurements: Sequence[Measurement], best: dict[str, float]) -> list[Finding]:
+def _speed(best: dict[str, float]) -> list[Finding]:
     if not best:
         return [
             Finding(

@@ -1,0 +1,238 @@
+"""The one judge: of a document cut off anywhere, of several devices, and of several runs laid side by side."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judged import run
+
+from gpucheck.bench import judge
+from gpucheck.measure import runs as merging
+from gpucheck.report.events import Began, Failed, Finished, Measured, Opened, Planned, Skipped, Started
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.fault import Fault
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.report import Report
+from gpucheck.thresholds import Limit
+
+GIB = 2**30
+H200 = Device(
+    kind="cuda",
+    id="cuda:0",
+    name="NVIDIA H200",
+    compute_capability="9.0",
+    multiprocessors=132,
+    memory_bus_width_bits=6144,
+)
+
+COPY = {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": GIB, "timed": "link"}
+X16 = {"pcie": {"generation": 5, "width": 16}}
+
+
+def row(name: str, case: dict[str, Any], seconds: float, work: float, unit: str = "B/s", **more: Any) -> Measurement:
+    return Measurement(
+        name=name,
+        device=DeviceRef(more.pop("device", "cuda:0")),
+        case=case,
+        runs=(Run("", 1, (seconds,), (0.0,)),),
+        time_s=TimeStats(seconds, 1),
+        work={"work": work},
+        rate=Rate(work / seconds, unit),
+        memory=MemoryFigures(),
+        method=Method("device events", "held", "cold", "bfloat16", "bfloat16", details=more.pop("details")),
+        **more,
+    )
+
+
+def copy(seconds: float, *, wrong: int = 0, **more: Any) -> Measurement:
+    details = {"wrong_bytes": wrong, "verified_slices": 4, "first_wrong_byte": 0 if wrong else None}
+    return row("transfer", COPY, seconds, float(GIB), details=details, telemetry=more.pop("telemetry", X16), **more)
+
+
+def report(*rows: Measurement, facts: Facts | None = None, skips: tuple[Finding, ...] = ()) -> Report:
+    """A document of these rows, each device measured to its end."""
+
+    def work(emit: Any) -> None:
+        emit(Started(facts or Facts(devices=(H200,))))
+        for device in dict.fromkeys(one.device.id for one in rows):
+            for name in dict.fromkeys(one.name for one in rows if one.device.id == device):
+                emit(Began(name, device))
+                if name == "transfer":
+                    emit(Began("transfer.copies", device))
+                for one in rows:
+                    if (one.name, one.device.id) == (name, device):
+                        emit(Measured(one))
+                emit(Finished("transfer.copies", device))
+                emit(Finished(name, device))
+        for one in skips:
+            emit(Skipped(one))
+
+    return run(work)
+
+
+def by_id(whole: Report | judge.Judgement) -> dict[str, Finding]:
+    return {one.id: one for one in whole.findings}
+
+
+def test_a_figure_is_that_of_all_runs() -> None:
+    """One run of three fell behind: its warning is not the machine's."""
+    reports = [report(copy(GIB / rate)) for rate in (55e9, 20e9, 56e9)]
+    assert [by_id(one)["transfer.link"].verdict for one in reports] == ["pass", "warn", "pass"]
+    found = by_id(judge.judge(merging.merge(reports)))["transfer.link"]
+    assert (found.verdict, found.title) == ("pass", "pinned copies reach 87 % of the link")
+
+
+def test_one_bad_run_of_seven_stays_bad() -> None:
+    whole = merging.merge([report(copy(1.0, wrong=3 * (place == 4))) for place in range(7)])
+    found = by_id(judge.judge(whole))["transfer.corrupt"]
+    assert (found.verdict, found.evidence["copies"]) == ("fail", 28)
+
+
+@pytest.mark.parametrize("bad", [{"wrong_elements": 2}, {"verified_slices": 0}, {"unsteady_comparisons": 1}])
+def test_one_bad_run_of_memory_stays_bad(bad: dict[str, int]) -> None:
+    def memory(**details: int) -> Report:
+        told = {"verified_slices": 1, "wrong_elements": 0, **details}
+        return report(row("bandwidth", {"operation": "read", "size_bytes": GIB}, 1.0, 2.4e12, details=told))
+
+    whole = merging.merge([memory(), memory(**bad), memory()])
+    assert by_id(judge.judge(whole))["bandwidth.result"].verdict == "fail"
+    assert by_id(judge.judge(merging.merge([memory()] * 3)))["bandwidth.result"].verdict == "pass"
+
+
+def test_what_a_run_left_out_is_told_once_and_in_how_many_it_was_so() -> None:
+    left_out = Finding("transfer.pinned", "skip", "no pinned memory", "refused", device="cuda:0")
+    reports = [report(copy(1.0), skips=(left_out,)), report(copy(1.0)), report(copy(1.0), skips=(left_out,))]
+    (found,) = [one for one in judge.judge(merging.merge(reports)).findings if one.id == "transfer.pinned"]
+    assert (found.verdict, found.message) == ("skip", "refused (in 2 of 3 runs)")
+
+
+def test_a_run_that_was_cut_off_leaves_the_whole_incomplete() -> None:
+    def cut(emit: Any) -> None:
+        for event in (Began("transfer", "cuda:0"), Began("transfer.copies", "cuda:0"), Measured(copy(GIB / 60e9))):
+            emit(event)
+
+    limit = Limit("transfer.min_gbps", 1e9, "B/s", "x")
+    row = replace(copy(GIB / 60e9), time_s=TimeStats(1.0, 30, ci_low=0.99, ci_high=1.01))
+    whole = merging.merge([report(row), run(cut)])
+    gate = by_id(judge.judge(whole, [limit]))["transfer.min_gbps"]
+    assert gate.verdict == "inconclusive"
+    assert by_id(judge.judge(report(row), [limit]))["transfer.min_gbps"].verdict == "pass"
+
+
+def test_each_device_has_its_own_in_order() -> None:
+    other = replace(copy(GIB / 28e9), device=DeviceRef("cuda:1"))
+    told = [(one.device, one.title) for one in report(copy(GIB / 55e9), other).findings if one.id == "transfer.link"]
+    assert told == [
+        ("cuda:0", "pinned copies reach 87 % of the link"),
+        ("cuda:1", "pinned copies reach 44 % of the link"),
+    ]
+
+
+def test_bandwidth_and_products_are_held_against_the_part_of_the_facts() -> None:
+    memory = row(
+        "bandwidth",
+        {"operation": "read", "size_bytes": GIB},
+        1.0,
+        2.4e12,
+        details={"verified_slices": 1, "wrong_elements": 0},
+    )
+    product = row(
+        "matmul",
+        {"dtype": "bfloat16", "m": 8, "n": 8, "k": 8, "support": "native"},
+        1.0,
+        494.7e12,
+        "FLOP/s",
+        details={"worst_error_of_bound": 0.1, "not_finite": 0},
+    )
+    found = by_id(report(memory, product))
+    assert found["bandwidth.share_of_peak"].evidence["share"]["read"] == pytest.approx(0.5, abs=0.01)
+    assert found["matmul.share_of_peak"].evidence["share"]["bfloat16"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_what_torch_told_of_a_device_that_it_opened_is_in_the_facts() -> None:
+    """ROCm, or no NVML: nobody else knows the part."""
+    details = {"verified_slices": 1, "wrong_elements": 0}
+    memory = row("bandwidth", {"operation": "read", "size_bytes": GIB}, 1.0, 2.4e12, details=details)
+
+    def work(emit: Any) -> None:
+        emit(Started(Facts(devices=(Device("cuda", "cuda:0", serial="7"),))))
+        for event in (Began("bandwidth", "cuda:0"), Opened(H200), Measured(memory), Finished("bandwidth", "cuda:0")):
+            emit(event)
+
+    whole = run(work)
+    assert by_id(whole)["bandwidth.share_of_peak"].evidence["share"]["read"] == pytest.approx(0.5, abs=0.01)
+    (device,) = whole.facts.devices
+    assert (device.serial, device.multiprocessors) == ("7", 132)
+    # The document alone says it again.
+    assert judge.judge(replace(whole, findings=(), results={})).findings == whole.findings
+
+
+def test_what_concerns_several_devices_is_judged_once_with_all_rows() -> None:
+    case = {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": GIB, "timed": "link", "devices": 2}
+    details = {"wrong_bytes": 0, "verified_slices": 4, "first_wrong_byte": None}
+    both = [
+        replace(
+            row("transfer.together", case, GIB / 20e9, float(GIB), details=details, telemetry=X16),
+            device=one,
+            work={"bytes": float(GIB)},
+        )
+        for one in (DeviceRef("cuda:0"), DeviceRef("cuda:1"))
+    ]
+
+    def work(emit: Any) -> None:
+        emit(Started(Facts(devices=(H200, replace(H200, id="cuda:1")))))
+        for device in ("cuda:0", "cuda:1"):
+            emit(Began("transfer", device))
+            emit(Began("transfer.copies", device))
+            emit(Measured(replace(copy(GIB / 50e9), device=DeviceRef(device))))
+            emit(Finished("transfer", device))
+        emit(Began("transfer.together"))
+        for one in both:
+            emit(Measured(one))
+        emit(Finished("transfer.together"))
+
+    (found,) = [one for one in run(work).findings if one.id.startswith("transfer.together")]
+    assert found.device is None
+
+
+def test_a_fault_is_told_beside_what_it_broke_off_and_what_it_kept_from_beginning() -> None:
+    fault = Fault("device", "bench bandwidth", "cuda:0", "AcceleratorError", "lost", poisons=True)
+
+    def work(emit: Any) -> None:
+        emit(Started(Facts(devices=(H200,))))
+        emit(Planned(("bandwidth", "matmul"), ("cuda:0",)))
+        emit(Began("bandwidth", "cuda:0"))
+        emit(Failed(fault))
+        emit(Finished("bandwidth", "cuda:0", "fault"))
+
+    found = [(one.id, one.verdict, one.device) for one in run(work).findings]
+    assert found == [("device.error", "fail", "cuda:0"), ("matmul.skipped", "skip", "cuda:0")]
+
+
+def test_what_was_planned_and_not_begun_when_ctrl_c_came_is_not_judged() -> None:
+    def work(emit: Any) -> None:
+        emit(Planned(("bandwidth", "matmul"), ("cuda:0",)))
+
+    assert run(work).findings == ()
+
+
+def test_links_gains_latencies_and_fits_are_derived_from_all_rows() -> None:
+    (entry,) = report(copy(GIB / 55e9)).results["bench_transfer"]
+    assert entry.device == "cuda:0"
+    assert entry.link is not None and entry.link.limit_bytes_per_s == pytest.approx(63.0e9, rel=1e-3)
+    assert [len(part) for part in (entry.gains, entry.latencies, entry.fits, entry.idioms)] == [0, 0, 1, 0]
+
+
+def test_judges_load_no_torch() -> None:
+    code = (
+        "import sys; from gpucheck.bench import judge\n"
+        "from gpucheck.bench.benchmarks import ALL, BENCHMARKS\n"
+        "print([one.judge() and one.id for one in BENCHMARKS if one.id != ALL], 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "['transfer', 'bandwidth', 'matmul', 'overlap', 'crossover'] False"
