@@ -12,7 +12,7 @@ import typer
 
 import gpucheck
 from gpucheck import exits, warned
-from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, memory, schema, smoke, streams
+from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, judge, memory, schema, smoke, streams
 from gpucheck.cli.bench import app as bench_app
 from gpucheck.cli.common import PARAMETERS, Common, add, exit_codes_epilog, tell, tell_bug
 from gpucheck.devices.options import DevicesOptions
@@ -69,6 +69,7 @@ add(app, "smoke", smoke.smoke, SmokeOptions)
 app.add_typer(bench_app, name="bench")
 add(app, "find-batch-size", find_batch_size.find_batch_size, find_batch_size.FindBatchSizeOptions)
 add(app, "compare", compare.compare, compare.CompareOptions, device=None)
+add(app, "judge", judge.judge, judge.JudgeOptions, device=None)
 app.command("schema", epilog=exit_codes_epilog())(schema.schema)
 
 

@@ -132,7 +132,7 @@ def _parameter(one: Option) -> inspect.Parameter:
     kind: Any = bool if one.is_flag else list[str] | None if one.repeat else str | None
     default = inspect.Parameter.empty if one.required else False if one.is_flag else None
     if one.required:
-        kind = str
+        kind = list[str] if one.repeat else str
     return inspect.Parameter(one.key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, what])
 
 

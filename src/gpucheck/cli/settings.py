@@ -141,7 +141,8 @@ def _concerns(threshold: Threshold, command: str, given: Mapping[str, Any]) -> b
     """Whether a command judges this: its own figures, and against a baseline those of `compare`."""
     if threshold.command == "compare":
         return command == "compare" or bool(given.get("baseline"))
-    return command == threshold.command or (command == "bench all" and threshold.command.startswith("bench "))
+    every = command in ("bench all", "judge")
+    return command == threshold.command or (every and threshold.command.startswith("bench "))
 
 
 def _options(wanted: list[Threshold], given: Mapping[str, Any]) -> list[Limit]:

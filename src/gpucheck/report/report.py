@@ -214,7 +214,7 @@ class Collector:
             findings=(),
             results=cast(Results, dict(self.results)),
             notices=tuple(self.notices),
-            summary=Summary("pass", exits.OK, complete and not self.faults),
+            summary=Summary("pass", exits.OK, complete and self._is_whole()),
             settings=settings or Settings(),
             faults=tuple(self.faults),
             parts=tuple(self.parts.values()),
@@ -225,6 +225,10 @@ class Collector:
             told = judge(whole)
             judgement = Judgement((*told.findings, *self.findings), told.results)
         return whole.concluded(judgement, code, strict=strict)
+
+    def _is_whole(self) -> bool:
+        """Whether nothing broke work off, and what was begun came to an end."""
+        return not self.faults and all(part.ended is not None for part in self.parts.values() if part.begun)
 
 
 def _with(facts: Facts, opened: Device) -> Facts:

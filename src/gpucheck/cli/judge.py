@@ -1,0 +1,102 @@
+"""`gpucheck judge`: saved benchmark documents judged again, several of them as runs of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gpucheck.cli.common import Common
+from gpucheck.errors import UsageError
+from gpucheck.options import option
+
+if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.report.events import Emit
+    from gpucheck.report.report import Judgement, Report
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOptions:
+    """The documents."""
+
+    files: tuple[str, ...] = option(
+        "Documents of a benchmark: `--output FILE.json` or `--json` made them.",
+        metavar="FILE...",
+        positional=True,
+        repeat=True,
+        commas=False,
+        required=True,
+    )
+
+
+def judge(common: Common, options: JudgeOptions) -> int:
+    """Judge saved benchmarks again, by the thresholds of --config: nothing is measured.
+
+    Without thresholds in the settings those count that the first document was measured with. Several documents of one
+    machine and one command count as runs of one: rates over all runs, and one wrong result stays wrong.
+    """
+    from gpucheck.cli import session
+    from gpucheck.config import Settings
+    from gpucheck.measure import runs
+    from gpucheck.report.report import events_of
+
+    documents = [_load(path) for path in options.files]
+    for place, (path, other) in enumerate(zip(options.files, documents, strict=True)):
+        if other in documents[:place]:
+            raise UsageError(f"{path!r} holds a run that was given before", "", "give every run once")
+        if difference := _difference(documents[0], other):
+            raise UsageError(
+                f"{options.files[0]!r} and {path!r} are not runs of one",
+                difference,
+                "judge them one by one, or hold them against each other with `gpucheck compare`",
+            )
+    whole = runs.merge(documents)
+    settings = common.settings or Settings()
+    if not settings.thresholds:
+        settings = replace(settings, thresholds=whole.settings.thresholds)
+
+    def tell(emit: Emit) -> None:
+        for event in events_of(whole):
+            emit(event)
+
+    return session.run(replace(common, command=whole.command, settings=settings), tell, judge=_judge)
+
+
+def _judge(document: Report) -> Judgement:
+    from gpucheck.bench import judge
+
+    return judge.judge(document)
+
+
+def _load(path: str) -> Report:
+    """A benchmark's document. Raises UsageError for what is none, and for one of before there was all that it takes."""
+    from gpucheck.cli.compare import load
+
+    document = load(path)
+    if document.command.partition(" ")[0] != "bench":
+        raise UsageError(
+            f"{path!r} is of `gpucheck {document.command}`",
+            "only benchmarks are judged from their rows",
+            "give a document of `gpucheck bench …`",
+        )
+    if not document.parts:
+        raise UsageError(
+            f"{path!r} does not tell what was begun and ended",
+            "it was written by an older gpucheck",
+            "measure it again",
+        )
+    return document
+
+
+def _difference(first: Report, other: Report) -> str:
+    """Why two documents are no runs of one; empty where they are: the same command on the same devices."""
+    if first.command != other.command:
+        return f"one is of `gpucheck {first.command}`, the other of `gpucheck {other.command}`"
+    if _machine(first) != _machine(other):
+        return "they were measured on different devices"
+    return ""
+
+
+def _machine(document: Report) -> set[tuple[str | None, ...]]:
+    """The devices that were measured, as exactly as the document knows them."""
+    used = {part.device for part in document.parts}
+    return {(one.id, one.uuid, one.name, one.serial) for one in document.facts.devices if one.id in used}

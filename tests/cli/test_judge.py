@@ -1,0 +1,162 @@
+"""`gpucheck judge`: what a saved document comes to by other thresholds, several of them, and what is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.cli import app as app_module
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def sample(seconds: float) -> dict[str, Any]:
+    """A cold copy of 1 GiB in twenty windows."""
+    samples = [seconds * (1 + place / 1e4) for place in range(20)]
+    stats = {"median": seconds, "n": 20, "p05": None, "p95": None, "ci_low": seconds, "ci_high": seconds * 1.001}
+    return {
+        "name": "bandwidth",
+        "device": {"id": "cuda:0", "uuid": "GPU-1", "name": "a GPU"},
+        "case": {"operation": "copy", "size_bytes": 2**30},
+        "runs": [
+            {"started": f"{seconds}", "calls_per_sample": 1, "samples_s": samples, "started_monotonic_s": samples}
+        ],
+        "time_s": {**stats, "ci_level": 0.95, "ci_covers": "this process"},
+        "work": {"bytes": 2.0**31},
+        "rate": {"median": 2.0**31 / seconds, "unit": "B/s", "p05": None, "p95": None},
+        "memory": {},
+        "method": {
+            "clock": "device events",
+            "launch": "held",
+            "cache": "cold",
+            "details": {"verified_slices": 4, "wrong_elements": 0},
+        },
+    }
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., str]:
+    """Writes a document of `bench bandwidth` with one row of so many seconds; its path."""
+
+    def write(name: str = "a.json", seconds: float = 0.5, change: Change = lambda document: None) -> str:
+        document: dict[str, Any] = {
+            "schema": "gpucheck.report/1",
+            "gpucheck": "0.1.0",
+            "command": "bench bandwidth",
+            "argv": [],
+            "started": "2026-11-22T12:00:00Z",
+            "elapsed_s": 1.0,
+            "facts": {"devices": [{"kind": "cuda", "id": "cuda:0", "uuid": "GPU-1", "name": "a GPU"}]},
+            "measurements": [sample(seconds)],
+            "findings": [],
+            "results": {},
+            "notices": [],
+            "summary": {"verdict": "pass", "exit": 0, "complete": True},
+            "parts": [{"id": "bandwidth", "device": "cuda:0", "begun": True, "ended": ""}],
+        }
+        change(document)
+        path = tmp_path / name
+        path.write_text(json.dumps(document), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def judged(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = app_module.main(["judge", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def least(tmp_path: Path, gbps: float) -> str:
+    path = tmp_path / "limits.toml"
+    path.write_text(f'[thresholds]\n"bandwidth.min_gbps" = {gbps}\n', encoding="utf-8")
+    return str(path)
+
+
+def verdicts(document: dict[str, Any]) -> dict[str, str]:
+    return {one["id"]: one["verdict"] for one in document["findings"]}
+
+
+@pytest.mark.parametrize(("gbps", "code", "verdict"), [(1, 0, "pass"), (9, 1, "fail")])
+def test_other_thresholds_judge_the_same_rows(
+    gbps: float, code: int, verdict: str, saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended, document = judged(capsys, saved(), "--config", least(tmp_path, gbps))
+    assert (ended, verdicts(document)["bandwidth.min_gbps"]) == (code, verdict)
+    assert document["command"] == "bench bandwidth"
+    assert verdicts(document)["bandwidth.result"] == "pass"
+
+
+def test_without_others_those_count_that_it_was_measured_with(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    limit = {"id": "bandwidth.min_gbps", "value": 9e9, "unit": "B/s", "origin": "--min-gbps", "device": None}
+    path = saved(change=lambda document: document.update(settings={"thresholds": [limit]}))
+    code, document = judged(capsys, path)
+    assert (code, verdicts(document)["bandwidth.min_gbps"]) == (1, "fail")
+
+
+def test_several_are_runs_of_one(saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def wrong(document: dict[str, Any]) -> None:
+        document["measurements"][0]["method"]["details"]["wrong_elements"] = 2
+
+    paths = [saved(f"{place}.json", 0.5 + place / 100) for place in range(6)]
+    code, document = judged(capsys, *paths, "--config", least(tmp_path, 3))
+    assert (code, len(document["measurements"]), len(document["measurements"][0]["runs"])) == (0, 1, 6)
+    code, document = judged(capsys, *paths, saved("7.json", 0.57, wrong))
+    assert (code, verdicts(document)["bandwidth.result"]) == (1, "fail")
+
+
+def test_one_that_was_cut_off_passes_no_threshold(
+    saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(change=lambda document: document["parts"][0].update(ended=None))
+    code, document = judged(capsys, path, "--config", least(tmp_path, 1))
+    assert (code, verdicts(document)["bandwidth.min_gbps"]) == (4, "inconclusive")
+    assert document["summary"]["complete"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda one: one.update(command="doctor"), "is of `gpucheck doctor`; only benchmarks are judged"),
+        (lambda one: one.update(command="smoke"), "is of `gpucheck smoke`"),
+        (lambda one: one.pop("parts"), "does not tell what was begun and ended; it was written by an older gpucheck"),
+        (lambda one: one.update(schema="other/1"), "is no document of gpucheck"),
+        (lambda one: one.update(schema="gpucheck.report/9"), "has schema gpucheck.report/9"),
+        (lambda one: one.pop("measurements"), "is not whole"),
+        (lambda one: one["measurements"][0]["runs"][0].update(samples_s=[-1.0]), "is not whole"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_sentence(
+    change: Change, sentence: str, saved: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app_module.main(["judge", saved(change=change)]) == 2
+    captured = capsys.readouterr()
+    assert sentence in captured.err and len(captured.err.splitlines()) == 1 and captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda one: one.update(command="bench matmul"), "one is of `gpucheck bench bandwidth`, the other of"),
+        (lambda one: one["facts"]["devices"][0].update(uuid="GPU-2"), "they were measured on different devices"),
+        (lambda one: None, "holds a run that was given before"),
+    ],
+)
+def test_what_is_no_second_run_is_told(
+    change: Change, sentence: str, saved: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app_module.main(["judge", saved(), saved("b.json", change=change)]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_and_none_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app_module.main(["judge", "/no/such.json"]) == 2
+    assert "'/no/such.json' cannot be read" in capsys.readouterr().err
+    assert app_module.main(["judge"]) == 2
+    assert "Missing argument 'FILE...'" in capsys.readouterr().err
+    assert app_module.main(["judge", ""]) == 2
