@@ -8,11 +8,10 @@ import torch
 from judged import Document, seen
 
 from gpucheck.bench import share
-from gpucheck.bench.bandwidth import cases, command, judge, measure
-from gpucheck.bench.bandwidth import work as memory_work
-from gpucheck.bench.bandwidth.cases import Room
+from gpucheck.bench.bandwidth import command, judge
+from gpucheck.bench.bandwidth import work as memory
 from gpucheck.bench.bandwidth.options import GRAIN, ROW, BandwidthOptions
-from gpucheck.bench.bandwidth.work import POISON, Operation, Repeated
+from gpucheck.bench.bandwidth.work import POISON, Operation, Repeated, Room
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory
@@ -25,8 +24,8 @@ from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, M
 
 GIB, MIB = 2**30, 2**20
 CPU = accel.open_device("cpu")
-OPERATIONS = tuple(memory_work.ARRAYS)
-ARRAYS = memory_work.allocate(300 * GRAIN, CPU.device)
+OPERATIONS = tuple(memory.ARRAYS)
+ARRAYS = memory.allocate(300 * GRAIN, CPU.device)
 
 
 def measured(operation: str = "copy", rate: float = 4e12, cache: str = "cold", **details: Any) -> Measurement:
@@ -64,39 +63,39 @@ def test_what_is_no_size(size: str) -> None:
 
 
 def test_arrays_are_four_times_the_cache_unless_there_is_no_room() -> None:
-    assert cases.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 32 * MIB, True)) == (256 * MIB,)
-    assert cases.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 96 * MIB, True)) == (384 * MIB,)
-    assert cases.sizes_for(BandwidthOptions(), CPU, Room(100 * MIB, 96 * MIB, True)) == (100 * MIB,)
+    assert command.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 32 * MIB, True)) == (256 * MIB,)
+    assert command.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 96 * MIB, True)) == (384 * MIB,)
+    assert command.sizes_for(BandwidthOptions(), CPU, Room(100 * MIB, 96 * MIB, True)) == (100 * MIB,)
     # A virtual machine that shows 16 GiB of cache does not make the arrays 64 GiB.
-    assert cases.sizes_for(BandwidthOptions(), CPU, Room(99 * GIB, 16 * GIB, True)) == (2 * GIB,)
+    assert command.sizes_for(BandwidthOptions(), CPU, Room(99 * GIB, 16 * GIB, True)) == (2 * GIB,)
     gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU")
-    assert cases.sizes_for(BandwidthOptions(), gpu, Room(8 * GIB, 60 * MIB, True)) == (GIB,)
+    assert command.sizes_for(BandwidthOptions(), gpu, Room(8 * GIB, 60 * MIB, True)) == (GIB,)
 
 
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(UsageError) as raised:
-        cases.sizes_for(BandwidthOptions(sizes=(GIB,)), CPU, Room(512 * MIB, MIB, True))
+        command.sizes_for(BandwidthOptions(sizes=(GIB,)), CPU, Room(512 * MIB, MIB, True))
     assert str(raised.value) == (
         "--size 1 GiB does not fit; three arrays of it are needed, and 1.5 GiB can be spared; give at most 512 MiB"
     )
     with pytest.raises(CannotLook, match="no room to measure in"):
-        cases.sizes_for(BandwidthOptions(), CPU, Room(0, MIB, True))
+        command.sizes_for(BandwidthOptions(), CPU, Room(0, MIB, True))
 
 
 def test_three_arrays_take_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 12 * GIB, None, None))
-    assert cases.room_for(CPU).array == GIB
+    assert command.room_for(CPU).array == GIB
 
 
 # the work
 
 
 def test_the_pattern_makes_every_sum_exact_and_neighbouring_rows_differ() -> None:
-    a, b = (half[: memory_work.PERIOD] for half in ARRAYS.pattern)
+    a, b = (half[: memory.PERIOD] for half in ARRAYS.pattern)
     assert float(a.max()) * ROW < 2**24
-    assert len(a.sum(dim=1).unique()) == memory_work.PERIOD
+    assert len(a.sum(dim=1).unique()) == memory.PERIOD
     assert (a.min(), a.max(), b.min(), b.max()) == (0, 254, 1, 128)
-    assert torch.equal(ARRAYS.a[200], a[200 % memory_work.PERIOD])
+    assert torch.equal(ARRAYS.a[200], a[200 % memory.PERIOD])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_the_pattern_makes_every_sum_exact_and_neighbouring_rows_differ() -> Non
     [("read", GIB + GIB // ROW), ("write", GIB), ("copy", 2 * GIB), ("triad", 3 * GIB)],
 )
 def test_bytes_are_counted_as_they_move(operation: Operation, bytes_moved: int) -> None:
-    assert memory_work.moved(operation, GIB) == bytes_moved
+    assert memory.moved(operation, GIB) == bytes_moved
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -116,7 +115,7 @@ def test_every_operation_leaves_what_it_must(operation: Operation, rows: int) ->
     work.empty()()
     for _ in range(work.count):
         work.call()
-    assert work.finish() == memory_work.Verified(work.count, 0)
+    assert work.finish() == memory.Verified(work.count, 0)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -137,7 +136,7 @@ def test_a_wrong_element_and_a_call_that_did_nothing_are_found(operation: Operat
     work.call()
     work.call()
     target[150:151].add_(1) if operation == "read" else target[150, 7:8].add_(float("nan"))
-    assert work.finish() == memory_work.Verified(2, 1)
+    assert work.finish() == memory.Verified(2, 1)
     target[:100].fill_(POISON)
     assert work.finish().wrong > 1
 
@@ -157,7 +156,7 @@ def test_a_device_that_answers_anything_does_not_verify_itself(
 
     monkeypatch.setattr(torch, "equal", equal)
     work._cursor += 1  # a call whose kernel did nothing
-    assert work.finish() == memory_work.Verified(1, 100 * ROW)
+    assert work.finish() == memory.Verified(1, 100 * ROW)
     work.call()
     verified = work.finish()
     # All is right, and a comparison that says otherwise is no comparison.
@@ -173,23 +172,23 @@ def test_what_was_right_before_proves_nothing_where_it_could_not_be_overwritten(
     monkeypatch.setattr(torch.Tensor, "fill_", lambda self, value: self)
     work.prepare(0, 1)
     work._cursor += 1
-    assert work.finish() == memory_work.Verified(0, 0)
+    assert work.finish() == memory.Verified(0, 0)
 
 
 def test_what_a_graph_replays_is_compared_where_it_wrote() -> None:
     work = Repeated("copy", ARRAYS, 100 * GRAIN, 300 * GRAIN)
     work.prepare(0, 1)
     work.forget()
-    assert work.finish() == memory_work.Verified(0, 0)
+    assert work.finish() == memory.Verified(0, 0)
     ARRAYS.c[100:200].copy_(ARRAYS.a[100:200])
-    assert work.finish() == memory_work.Verified(1, 0)
+    assert work.finish() == memory.Verified(1, 0)
     ARRAYS.c[100, 5] += 1
-    assert work.finish() == memory_work.Verified(1, 1)
+    assert work.finish() == memory.Verified(1, 1)
 
 
 def test_results_are_overwritten_before_the_first_window_and_not_again() -> None:
     work = Repeated("write", ARRAYS, 300 * GRAIN, 300 * GRAIN)
-    for sample, left in ((0, POISON), (1, POISON), (2, memory_work.WRITTEN)):
+    for sample, left in ((0, POISON), (1, POISON), (2, memory.WRITTEN)):
         work.prepare(sample, 1)
         assert float(ARRAYS.c[0, 0]) == left
         work.call()
@@ -197,11 +196,11 @@ def test_results_are_overwritten_before_the_first_window_and_not_again() -> None
 
 def test_a_row_is_timed_verified_and_counted() -> None:
     room = Room(GIB, 2 * GRAIN, True)
-    one = measure.measure("triad", 10 * GRAIN, CPU, ARRAYS, room, 0.05, Watch(None))
+    one = memory.measure("triad", 10 * GRAIN, CPU, ARRAYS, room, 0.05, Watch(None))
     assert one.work == {"bytes": 30.0 * GRAIN}
     assert one.method.cache == "cold" and one.method.details["rotation_bytes"] == 10 * GRAIN
     assert one.method.details["verified_slices"] == 1 and one.method.details["wrong_elements"] == 0
-    warm = measure.measure("read", GRAIN, CPU, ARRAYS, Room(GIB, GIB, True), 0.02, Watch(None))
+    warm = memory.measure("read", GRAIN, CPU, ARRAYS, Room(GIB, GIB, True), 0.02, Watch(None))
     assert (warm.method.cache, warm.method.details["rotation_bytes"]) == ("warm", 300 * GRAIN)
 
 
@@ -272,7 +271,7 @@ def test_every_operation_is_measured_for_every_size(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_operation_without_a_kernel_costs_that_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = measure.measure
+    real = memory.measure
 
     def fail(operation: Operation, *rest: Any) -> Measurement:
         if operation == "write":

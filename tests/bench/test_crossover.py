@@ -16,7 +16,7 @@ from fake_device import FakeDevice
 from judged import Document, seen
 
 from gpucheck.bench import judge as whole_judge
-from gpucheck.bench.crossover import cases, command, crossing, judge, work
+from gpucheck.bench.crossover import command, crossing, judge, work
 from gpucheck.bench.crossover.options import CrossoverOptions
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
 from gpucheck.bench.seen import Seen
@@ -195,11 +195,11 @@ def test_nothing_timed_is_a_skip() -> None:
 
 
 def test_only_takes_prefixes() -> None:
-    assert [one.id for one in cases.operations(read(CrossoverOptions, {"only": ["mat", "train"]}))] == [
+    assert [one.id for one in command.operations(read(CrossoverOptions, {"only": ["mat", "train"]}))] == [
         "matmul",
         "training",
     ]
-    assert len(cases.operations(CrossoverOptions())) == 3
+    assert len(command.operations(CrossoverOptions())) == 3
     with pytest.raises(UsageError) as raised:
         read(CrossoverOptions, {"only": ["conv"]})
     assert str(raised.value) == "--only 'conv' fits no operation; the operations are matmul, elementwise, training"
@@ -209,9 +209,9 @@ def test_only_takes_prefixes() -> None:
 
 def test_a_size_takes_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 16 * GIB, None, None))
-    assert cases.room(CrossoverOptions(), CPU) == 2 * GIB  # host and device are one: both sides are in it
-    assert cases.room(CrossoverOptions(), Fake()) == 256 * MIB
-    assert cases.room(CrossoverOptions(host_share=0.01), Fake()) == int(0.16 * GIB)
+    assert command.room(CrossoverOptions(), CPU) == 2 * GIB  # host and device are one: both sides are in it
+    assert command.room(CrossoverOptions(), Fake()) == 256 * MIB
+    assert command.room(CrossoverOptions(host_share=0.01), Fake()) == int(0.16 * GIB)
 
 
 def test_what_a_size_allocates_is_what_it_says() -> None:
@@ -288,7 +288,7 @@ def run(
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
     monkeypatch.setattr(command.accels, "open_device", lambda device, name=None: cpu)
     small = tuple(replace(one, largest=largest.get(one.id, one.smallest), normal=None) for one in OPERATIONS)
-    monkeypatch.setattr(cases, "OPERATIONS", small)
+    monkeypatch.setattr(command, "OPERATIONS", small)
     recorder = Document()
     command.command(options, recorder)
     return recorder
@@ -387,7 +387,7 @@ def test_memory_ends_the_doubling(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 8192})
     (without, _) = recorder.judged().results["bench_crossover"]
     assert (without.largest, without.ended_by) == (128, "memory")
-    monkeypatch.setattr(cases, "room", lambda options, device: 100)
+    monkeypatch.setattr(command, "room", lambda options, device: 100)
     monkeypatch.setattr(command, "room", lambda options, device: 100)
     with pytest.raises(CannotLook, match="no room for the smallest size of matmul"):
         run(monkeypatch, device=Fake(), options=options, largest={"matmul": 8192})

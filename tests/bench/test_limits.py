@@ -10,7 +10,7 @@ import pytest
 from judged import Document, run
 
 from gpucheck import thresholds
-from gpucheck.bench import chosen, devices, figures, judge, limits, runs, share
+from gpucheck.bench import devices, figures, judge, limits, runs, share
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.figures import Ceiling, Ceilings
 from gpucheck.bench.transfer import link as of_link
@@ -307,7 +307,7 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
     wrong = replace(rows[0], method=replace(rows[0].method, precision_observed="float16"))
     assert judged([wrong], tflops)[tflops.id].verdict == "inconclusive"
     part = lookup("NVIDIA H200", (9, 0), 132, 6144)
-    finding = judged(rows, tflops, peak, known=share.product_ceilings(chosen.fastest_products(rows), part))[peak.id]
+    finding = judged(rows, tflops, peak, known=share.product_ceilings(figures.fastest_products(rows), part))[peak.id]
     assert (finding.verdict, [one["label"] for one in finding.evidence["figures"]]) == ("fail", ["bfloat16", "float32"])
     for other, words in (
         (
@@ -317,7 +317,7 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
         (Unknown("no clocks"), "products: no clocks"),
         (None, "products: the part's peak is not known"),
     ):
-        known = share.product_ceilings(chosen.fastest_products(rows), other)
+        known = share.product_ceilings(figures.fastest_products(rows), other)
         finding = judged(rows, peak, known=known)[peak.id]
         assert (finding.verdict, finding.fix) == ("inconclusive", None) and words in finding.message
 

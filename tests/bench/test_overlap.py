@@ -16,7 +16,7 @@ from judged import Document
 
 from gpucheck.bench import devices, rounds
 from gpucheck.bench import judge as whole_judge
-from gpucheck.bench.overlap import balance, cases, command, judge, measure
+from gpucheck.bench.overlap import balance, command, judge, measure
 from gpucheck.bench.overlap.balance import Balance, Pair
 from gpucheck.bench.overlap.options import OverlapOptions
 from gpucheck.bench.transfer import measure as transfer_measure
@@ -270,7 +270,7 @@ def test_options() -> None:
 
 
 def test_the_most_telling_cases_come_first_and_what_cannot_be_had_is_left_out() -> None:
-    found = cases.cases(OverlapOptions(), CPU, MIB, pinned=True, two_streams=True)
+    found = command.cases(OverlapOptions(), CPU, MIB, pinned=True, two_streams=True)
     assert [(one.memory, one.streams, one.direction) for one in found][:3] == [
         ("pinned", 2, "host_to_device"),
         ("pinned", 2, "device_to_host"),
@@ -278,22 +278,24 @@ def test_the_most_telling_cases_come_first_and_what_cannot_be_had_is_left_out() 
     ]
     assert len(found) == 8
     assert {
-        (one.memory, one.streams) for one in cases.cases(OverlapOptions(), CPU, MIB, pinned=False, two_streams=False)
+        (one.memory, one.streams) for one in command.cases(OverlapOptions(), CPU, MIB, pinned=False, two_streams=False)
     } == {("pageable", 1)}
 
 
 def test_the_size_follows_the_room() -> None:
-    assert cases.size_for(OverlapOptions(), Room(GIB, 8 * GIB, MIB, True)) == 64 * MIB
-    assert cases.size_for(OverlapOptions(), Room(100 * MIB, 8 * GIB, MIB, True)) == 32 * MIB
+    assert command.size_for(OverlapOptions(), Room(GIB, 8 * GIB, MIB, True)) == 64 * MIB
+    assert command.size_for(OverlapOptions(), Room(100 * MIB, 8 * GIB, MIB, True)) == 32 * MIB
     with pytest.raises(UsageError, match=r"--size 64 MiB does not fit; .*; give at most 50 MiB"):
-        cases.size_for(OverlapOptions(64 * MIB), Room(100 * MIB, 8 * GIB, MIB, True))
+        command.size_for(OverlapOptions(64 * MIB), Room(100 * MIB, 8 * GIB, MIB, True))
     with pytest.raises(CannotLook, match="no room to copy in"):
-        cases.size_for(OverlapOptions(), Room(MIB, 8 * GIB, MIB, True))
+        command.size_for(OverlapOptions(), Room(MIB, 8 * GIB, MIB, True))
 
 
 def test_compute_is_in_the_dtype_that_the_device_really_has() -> None:
     made = {
-        capability: cases.fast_dtype(accel.Accel(torch.device("cuda:0"), torch.cuda, "", compute_capability=capability))
+        capability: command.fast_dtype(
+            accel.Accel(torch.device("cuda:0"), torch.cuda, "", compute_capability=capability)
+        )
         for capability in ((9, 0), (7, 5), (5, 2))
     }
     assert made == {(9, 0): "bfloat16", (7, 5): "float16", (5, 2): "float32"}

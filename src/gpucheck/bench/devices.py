@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpucheck.bench import limits, occupied
-from gpucheck.errors import GpucheckError, Terminated, UsageError
+from gpucheck.bench import limits, remarks
+from gpucheck.errors import CannotLook, GpucheckError, Terminated, UsageError
 from gpucheck.machine import choose, faults, inventory, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.in_use import held_bytes
@@ -127,7 +127,7 @@ class _Run:
     def _measure(self, accel: Accel, deadline: float, *, shared: bool) -> None:
         with accel.as_current():
             for one in self.rows(accel, deadline):
-                self.emit(Measured(replace(one, flags=(*one.flags, occupied.FLAG)) if shared else one))
+                self.emit(Measured(replace(one, flags=(*one.flags, remarks.SHARED)) if shared else one))
         accel.empty_cache()
 
     def _broken_off(self, error: Exception, device_id: str, accel: Accel | None) -> None:
@@ -168,3 +168,18 @@ def told(accel: Accel) -> Device:
         max_sm_clock_hz=accel.max_clock_hz,
         max_memory_clock_hz=accel.max_memory_clock_hz,
     )
+
+
+def shared_with_facts(device: str, emit: Emit, shared: Shared, error: Callable[[], CannotLook]) -> Shared:
+    """What is shared, with the machine read. Raises a fresh `error()` where `device` means the CPU.
+
+    Said before the loop over devices, which would remark first that it works on the CPU.
+    """
+    facts = shared.facts or inventory.read()
+    try:
+        if choose.choose(device, facts).ids == ("cpu",):
+            raise error()
+    except GpucheckError:
+        emit(Started(facts))
+        raise
+    return replace(shared, facts=facts)

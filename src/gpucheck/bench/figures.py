@@ -6,10 +6,67 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpucheck import units
-from gpucheck.bench import chosen
 from gpucheck.directions import WAYS
 from gpucheck.measure import runs
 from gpucheck.report.measurement import Measurement
+
+
+def size(one: Measurement) -> int:
+    """The bytes of a row's copy or array."""
+    return int(one.case["size_bytes"])
+
+
+def rate(one: Measurement) -> float:
+    """The median rate; 0 without one."""
+    return one.rate.median if one.rate else 0.0
+
+
+def copies(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
+    """The plain copies by direction."""
+    found: dict[str, list[Measurement]] = {}
+    for one in measurements:
+        if one.name == "transfer":
+            found.setdefault(str(one.case["direction"]), []).append(one)
+    return found
+
+
+def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement | None]:
+    """The largest pinned copy of each direction, by the device's clock where it has one; on the host any copy.
+
+    None where a direction was measured and nothing pinned is among it.
+    """
+    found: dict[str, Measurement | None] = {}
+    for way, rows in copies(measurements).items():
+        pinned = [one for one in rows if one.case["host_memory"] == "pinned" or way == "host_to_host"]
+        # By the device's clock it is the link's rate.
+        by_device = [one for one in pinned if one.case["timed"] == "link"]
+        found[way] = max(by_device or pinned, key=size, default=None)
+    return found
+
+
+def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The largest arrays of each operation on memory, cold or warm."""
+    found: dict[str, Measurement] = {}
+    for one in measurements:
+        if one.name == "bandwidth":
+            operation = str(one.case["operation"])
+            if operation not in found or size(one) > size(found[operation]):
+                found[operation] = one
+    return found
+
+
+def fastest_products(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The fastest product of each dtype that was computed in the precision asked for, and not emulated."""
+    found: dict[str, Measurement] = {}
+    for one in measurements:
+        right = one.method.precision_observed == one.method.precision_requested
+        if one.name != "matmul" or one.rate is None or not right or one.case.get("support") == "emulated":
+            continue
+        dtype = str(one.case["dtype"])
+        if dtype not in found or rate(one) > rate(found[dtype]):
+            found[dtype] = one
+    return found
+
 
 # What makes a figure low and is not the device's doing: a miss beside it fails nothing.
 DISTURBING = ("throttled", "noisy", "cpu-busy")
@@ -77,30 +134,28 @@ def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> lis
     return [
         Figure(WAYS[way], why="no pinned copy was measured")
         if one is None
-        else _rate(f"{WAYS[way]}, {units.capacity(chosen.size(one))},", one)
-        for way, one in chosen.largest_copies(measurements).items()
+        else _rate(f"{WAYS[way]}, {units.capacity(size(one))},", one)
+        for way, one in largest_copies(measurements).items()
     ]
 
 
 def _links(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     ceiling = known.get("link", Ceiling(None, "no large pinned copy was timed by the device's clock"))
     figures = []
-    for way, rows in chosen.copies(measurements).items():
+    for way, rows in copies(measurements).items():
         timed = [one for one in rows if one.case["timed"] == "link" and one.rate is not None]
         if not timed:
             figures.append(Figure(WAYS[way], why="no pinned copy was timed by the device's clock"))
             continue
-        figures.append(_rate(WAYS[way], max(timed, key=chosen.rate), ceiling))
+        figures.append(_rate(WAYS[way], max(timed, key=rate), ceiling))
     return figures
 
 
 def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     figures = []
-    for way, rows in chosen.copies(measurements).items():
+    for way, rows in copies(measurements).items():
         called = [one for one in rows if one.case["timed"] == "as_called" and one.time_s is not None]
-        pageable, pinned = (
-            {chosen.size(one): one for one in called if one.case["host_memory"] == kind} for kind in KINDS
-        )
+        pageable, pinned = ({size(one): one for one in called if one.case["host_memory"] == kind} for kind in KINDS)
         both = pageable.keys() & pinned.keys()
         if not both:
             figures.append(Figure(WAYS[way], why="no size was copied from pageable and from pinned memory"))
@@ -137,19 +192,19 @@ def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> lis
         _rate(operation, one, ceiling)
         if one.method.cache == "cold"
         else replace(_rate(operation, one, ceiling), why="what it moves fits into the cache")
-        for operation, one in chosen.largest_arrays(measurements).items()
+        for operation, one in largest_arrays(measurements).items()
     ]
 
 
 def _fastest(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    best = chosen.fastest_products(measurements)
+    best = fastest_products(measurements)
     # Operations on whole numbers are no FLOP.
     rates = [_rate(dtype, one) for dtype, one in best.items() if one.rate is None or one.rate.unit != "OP/s"]
     return sorted(rates, key=lambda figure: figure.value or 0.0)[-1:]
 
 
 def _products_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    best = chosen.fastest_products(measurements)
+    best = fastest_products(measurements)
     figures = [_rate(dtype, one, known[dtype]) for dtype, one in best.items() if dtype in known]
     if figures or not best:
         return figures

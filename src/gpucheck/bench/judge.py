@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpucheck.bench import limits, occupied
+from gpucheck.bench import limits, remarks
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
 from gpucheck.bench.seen import Seen
 from gpucheck.report.fault import Fault, not_run
@@ -27,7 +27,7 @@ _SILENT: tuple[Verdict, ...] = ("skip", "info")
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:
     """What the document of a benchmark, or of all, comes to; by the thresholds that it was measured with, or others."""
     asked = document.settings.thresholds if thresholds is None else thresholds
-    found = [one for device in _devices(document.parts) for one in occupied.judge(document.facts, [device])]
+    found = [one for device in _devices(document.parts) for one in remarks.in_use(document.facts, [device])]
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [one for one in BENCHMARKS if any(part.id == one.id for part in document.parts)]

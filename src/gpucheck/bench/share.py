@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck import peaks, units
-from gpucheck.bench import chosen
+from gpucheck.bench import figures
 from gpucheck.bench.figures import Ceiling
 from gpucheck.measure import runs
 from gpucheck.peaks import Part, Peak, Unknown
@@ -73,7 +73,7 @@ def _without(part: Part, dtypes: Iterable[str]) -> str:
 
 def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
     """The fastest product of each dtype as a share of the dense peak. Nothing for a CPU or without a rate."""
-    best = chosen.fastest_products(measurements)
+    best = figures.fastest_products(measurements)
     if part is None or not best:
         return []
     if isinstance(part, Unknown):

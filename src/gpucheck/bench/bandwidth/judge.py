@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.bench import busy, chosen, clocks, share
+from gpucheck.bench import figures, remarks, share
 from gpucheck.bench.figures import Ceilings
 from gpucheck.bench.seen import Judge, Seen, headline
 from gpucheck.measure import runs
@@ -24,8 +24,8 @@ def findings(seen: Seen) -> list[Finding]:
         _result(measurements),
         *_speed(fastest),
         *share.of_memory(fastest, seen.part),
-        *busy.judge("bandwidth.cpu_busy", measurements),
-        *clocks.judge("bandwidth.clock", measurements),
+        *remarks.cpu_busy("bandwidth.cpu_busy", measurements),
+        *remarks.clock("bandwidth.clock", measurements),
     ]
 
 
@@ -47,8 +47,8 @@ def ceilings(seen: Seen) -> Ceilings:
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest arrays of each operation, as a share of the memory's peak."""
     return [
-        headline("bandwidth", f"{operation}, {units.capacity(chosen.size(one))}", one, known.get("memory"), "the peak")
-        for operation, one in chosen.largest_arrays(seen.rows).items()
+        headline("bandwidth", f"{operation}, {units.capacity(figures.size(one))}", one, known.get("memory"), "the peak")
+        for operation, one in figures.largest_arrays(seen.rows).items()
     ]
 
 

@@ -13,6 +13,10 @@ from typing import Literal
 import torch
 
 from gpucheck.bench.bandwidth.options import GRAIN, ITEM, ROW
+from gpucheck.machine.accel import Accel
+from gpucheck.measure import row, timing
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.measurement import Measurement
 from gpucheck.work import same
 
 Operation = Literal["read", "write", "copy", "triad"]
@@ -30,6 +34,26 @@ MOST_SLICES = 16384
 SCALAR, WRITTEN, POISON = 2.0, 500.0, -1.0
 # The pattern repeats after so many rows, 8 MiB: filled and compared at once.
 PERIOD = 128
+
+
+# Cold: what an operation rotates over is so many times the last-level cache.
+COLD_FACTOR = 4
+# A virtual machine may show the cache of its whole host: arrays do not grow beyond this for it.
+MOST_COLD_BYTES = 2 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How large an array may be, and the cache that it must exceed, in bytes; `known` is False where it was assumed."""
+
+    array: int
+    cache: int
+    known: bool
+
+    @property
+    def cold(self) -> int:
+        """What operations should rotate over, in whole rows."""
+        return -(-min(COLD_FACTOR * self.cache, MOST_COLD_BYTES) // GRAIN) * GRAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +235,56 @@ def _result(operation: Operation, a: torch.Tensor, b: torch.Tensor) -> torch.Ten
     if operation == "write":
         return torch.full_like(a, WRITTEN)
     return a if operation == "copy" else a + SCALAR * b
+
+
+# Of a row's time; the clocks settle within about a second under load.
+WARM_UP_SHARE = 0.25
+
+
+def measure(
+    operation: Operation, size: int, accel: Accel, arrays: Arrays, room: Room, budget_s: float, watch: Watch
+) -> Measurement:
+    """Time and verify one operation on arrays of `size` bytes."""
+    accel.reset_peak()
+    work = Repeated(operation, arrays, size, room.cold)
+    limits = timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE)
+    clock: timing.Clock = "device events" if accel.has_events else "host"
+    timed, beside = row.watched(
+        watch,
+        torch.get_num_threads() if accel.is_cpu else 1,
+        lambda: timing.measure(
+            accel,
+            timing.Work(work.call, empty=work.empty(), prepare=work.prepare, forget=work.forget),
+            clock=clock,
+            limits=limits,
+        ),
+    )
+    # A graph replays the slices that it captured.
+    slices = min(work.count, timed.run.calls_per_sample) if timed.launch == "graph" else work.count
+    memory = accel.memory()
+    accel.synchronize()
+    verified = work.finish()
+    reads, writes = ARRAYS[operation]
+    return row.measurement(
+        "bandwidth",
+        accel.ref,
+        timed,
+        beside,
+        case={"operation": operation, "size_bytes": size},
+        work=("bytes", float(moved(operation, size)), "B/s"),
+        memory=memory,
+        cache="cold" if slices * size >= COLD_FACTOR * room.cache else "warm",
+        details={
+            "call": CALLS[operation],
+            "dtype": "float32",
+            "bytes_counted": "read and written",
+            "arrays_read": reads,
+            "arrays_written": writes,
+            "output": "preallocated",
+            "rotation_bytes": slices * size,
+            "last_level_cache_bytes": room.cache if room.known else None,
+            "verified_slices": verified.slices,
+            "wrong_elements": verified.wrong,
+            "unsteady_comparisons": verified.unsteady,
+        },
+    )

@@ -6,15 +6,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpucheck.bench import accelerated, devices
+from gpucheck.bench import devices
 from gpucheck.bench.crossover import crossing, judge
-from gpucheck.bench.crossover.cases import operations, room
-from gpucheck.bench.crossover.measure import Bench, measure, observed
 from gpucheck.bench.crossover.options import CrossoverOptions
-from gpucheck.bench.crossover.work import Operation
+from gpucheck.bench.crossover.work import OPERATIONS, Bench, Operation, measure, observed
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as accels
+from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Began, Emit, Finished, Progress, Skipped
@@ -22,6 +21,25 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.work import precision
+
+# What one size may take of the device's memory that is left.
+DEVICE_SHARE = 0.25
+
+
+def operations(options: CrossoverOptions) -> list[Operation]:
+    """The operations that were asked for, in the order of the table."""
+    return [one for one in OPERATIONS if one.id in options.operations]
+
+
+def room(options: CrossoverOptions, accel: Accel) -> int:
+    """Bytes that one size may take, on either side."""
+    spare = host.memory().usable * options.host_share
+    info = accel.memory_info()
+    if info is None or accel.integrated:
+        # Both sides are in the same memory.
+        return int(spare / 2)
+    return int(min(spare, info[0] * DEVICE_SHARE))
+
 
 DEFAULT_BUDGET_S = 30.0
 # A size that is not decided by then is even, or near enough to the crossing.
@@ -38,7 +56,7 @@ MOST_REFUSED = 4
 
 def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Find from what size on every device asked for is faster than this CPU. Raises CannotLook and UsageError."""
-    shared = accelerated.shared_with_facts(options.device, emit, shared, _on_a_cpu)
+    shared = devices.shared_with_facts(options.device, emit, shared, _on_a_cpu)
     devices.each(
         options.device,
         emit,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpucheck import units
-from gpucheck.bench import busy, clocks, rounds
+from gpucheck.bench import remarks, rounds
 from gpucheck.bench.crossover import crossing
 from gpucheck.bench.crossover.crossing import Winner, size_text
 from gpucheck.bench.figures import Ceilings
@@ -122,7 +122,7 @@ def findings(seen: Seen) -> list[Finding]:
         found.append(_crossing([one for one in told if one.operation == operation], operation))
         found += _speedups([one for one in told if one.operation == operation], operation)
     found += [_precision(mine), _result(mine)]
-    return [*found, *clocks.judge("crossover.clock", mine), *busy.judge("crossover.cpu_busy", mine)]
+    return [*found, *remarks.clock("crossover.clock", mine), *remarks.cpu_busy("crossover.cpu_busy", mine)]
 
 
 def _crossing(told: Sequence[CrossoverResult], operation: str) -> Finding:

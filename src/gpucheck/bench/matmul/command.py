@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from gpucheck import units
-from gpucheck.bench import chosen, devices
+from gpucheck.bench import devices, figures
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import search_run, sustain
 from gpucheck.bench.matmul.cases import Case, cases, fitting
@@ -149,7 +149,7 @@ class _Rows:
             yield from self._each(todo, until, watch)
 
     def _sustain(self, there: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
-        fastest = chosen.fastest_products(self.measured)
+        fastest = figures.fastest_products(self.measured)
         for dtype, any_shape in {case.dtype: case for case in there}.items():
             if dtype not in fastest:
                 self.emit(Notice(f"{dtype}: there is no product here that a long run could repeat", "warning"))

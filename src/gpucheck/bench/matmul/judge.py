@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.bench import busy, chosen, clocks, efficiency, share
+from gpucheck.bench import efficiency, figures, remarks, share
 from gpucheck.bench.figures import Ceilings
 from gpucheck.bench.matmul import corruption_judge, search_judge, sustain_judge
 from gpucheck.bench.seen import Judge, Seen, headline
@@ -49,21 +49,21 @@ def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None) -
         *corruption_judge.later_results(measurements),
         *_fastest(measurements),
         *share.of_products(measurements, part),
-        *clocks.judge("matmul.clock", measurements),
-        *busy.judge("matmul.cpu_busy", measurements),
+        *remarks.clock("matmul.clock", measurements),
+        *remarks.cpu_busy("matmul.cpu_busy", measurements),
     ]
 
 
 def ceilings(seen: Seen) -> Ceilings:
     """The dense peak of each dtype that was multiplied in."""
-    return share.product_ceilings(chosen.fastest_products(seen.rows), seen.part)
+    return share.product_ceilings(figures.fastest_products(seen.rows), seen.part)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The fastest product of each dtype, as a share of its peak."""
     return [
         headline(NAME, f"{dtype}, {'×'.join(str(one.case[side]) for side in 'mnk')}", one, known.get(dtype), "the peak")
-        for dtype, one in chosen.fastest_products(seen.rows).items()
+        for dtype, one in figures.fastest_products(seen.rows).items()
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.bench import busy, clocks, rounds
+from gpucheck.bench import remarks, rounds
 from gpucheck.bench.figures import Ceilings
 from gpucheck.bench.overlap.balance import unbalanced
 from gpucheck.bench.seen import Judge, Seen
@@ -104,8 +104,8 @@ def findings(seen: Seen) -> list[Finding]:
         *_pinned(found, seen.facts.environment),
         *_pageable(found),
         _copies(measurements),
-        *clocks.judge("overlap.clock", measurements),
-        *busy.judge("overlap.cpu_busy", measurements),
+        *remarks.clock("overlap.clock", measurements),
+        *remarks.cpu_busy("overlap.cpu_busy", measurements),
     ]
 
 

@@ -13,7 +13,7 @@ from gpucheck.bench import rounds
 from gpucheck.bench.matmul.options import Dtype
 from gpucheck.bench.overlap import balance
 from gpucheck.bench.overlap.balance import Balance, Pair
-from gpucheck.bench.overlap.cases import Case
+from gpucheck.bench.overlap.command import Case
 from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.copies import Copies, Verified
 from gpucheck.bench.transfer.measure import Buffers

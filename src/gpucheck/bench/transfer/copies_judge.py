@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.bench import busy, clocks
+from gpucheck.bench import remarks
 from gpucheck.bench.transfer import fit
 from gpucheck.bench.transfer import link as of_link
 from gpucheck.bench.transfer.link import LARGE_BYTES, Link
@@ -37,8 +37,8 @@ def judge(measurements: Sequence[Measurement], link: Link, pci_address: str | No
         ),
         *_speedup(measurements),
         *_on_host(measurements),
-        *clocks.judge("transfer.clock", measurements),
-        *busy.judge("transfer.cpu_busy", measurements),
+        *remarks.clock("transfer.clock", measurements),
+        *remarks.cpu_busy("transfer.cpu_busy", measurements),
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.bench import chosen
+from gpucheck.bench import figures
 from gpucheck.bench.figures import Ceiling, Ceilings
 from gpucheck.bench.seen import Judge, Seen, headline
 from gpucheck.bench.transfer import (
@@ -88,9 +88,9 @@ def ceilings(seen: Seen) -> Ceilings:
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest pinned copy of each direction; where nothing can be pinned, what was copied."""
     found = []
-    for way, pinned in chosen.largest_copies(seen.rows).items():
-        one = pinned or max(chosen.copies(seen.rows)[way], key=chosen.size)
-        case = f"{WAYS[way]}, {one.case['host_memory']}, {units.capacity(chosen.size(one))}"
+    for way, pinned in figures.largest_copies(seen.rows).items():
+        one = pinned or max(figures.copies(seen.rows)[way], key=figures.size)
+        case = f"{WAYS[way]}, {one.case['host_memory']}, {units.capacity(figures.size(one))}"
         found.append(headline(NAME, case, one, known.get("link"), "the link"))
     return found
 

@@ -1,15 +1,37 @@
-"""Was the device's clock held down while its rows were timed, and by what?"""
+"""What lowers the figures and is not the device's doing: a busy host, a clock that was held, others on it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import units
+from gpucheck.machine.in_use import held_bytes
 from gpucheck.measure import runs, telemetry
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
+
+
+def cpu_busy(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]:
+    """One warning for all rows that other processes made longer; none where there is no such row."""
+    busy = [one for one in measurements if "cpu-busy" in one.flags]
+    if not busy:
+        return []
+    most = max(
+        run["details"]["cores_used_by_others"] for one in busy for run in runs.each(one) if "cpu-busy" in run["flags"]
+    )
+    return [
+        Finding(
+            finding_id,
+            "warn",
+            f"other processes kept up to {units.significant(most, 2)} cores busy",
+            f"{len(busy)} of {len(measurements)} rows are timed on the host's clock and come out too slow",
+            {"rows": [one.case for one in busy], "cores_used_by_others": most},
+            fix="run it again when the machine is idle",
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +78,7 @@ _FIXES: tuple[tuple[frozenset[str], str], ...] = (
 )
 
 
-def judge(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]:
+def clock(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]:
     """One finding for all rows whose clock was held: of the worst kind there is; none where there is no such row."""
     for kind in _KINDS:
         held = [one for one in measurements if kind.flag in one.flags]
@@ -107,3 +129,22 @@ def _least(seen: Sequence[Mapping[str, Any]], get: Callable[[Mapping[str, Any]],
 
 def _most(seen: Sequence[Mapping[str, Any]], get: Callable[[Mapping[str, Any]], float | None]) -> float | None:
     return max((value for one in seen if (value := get(one)) is not None), default=None)
+
+
+SHARED = "device-shared"
+
+
+def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:
+    """A warning for each of these devices (torch's names) that was in use; `facts` are from before our own context."""
+    return [
+        Finding(
+            "device.shared",
+            "warn",
+            f"{device.id} was in use before this began: others hold {units.capacity(held)} of its memory",
+            "what they copy and compute takes time from what is measured here",
+            {"device": device.id, "memory_used_bytes": held, "judged_by": "memory: the processes were not asked for"},
+            fix=f"`gpucheck devices --processes` shows who; run it again when {device.id} is free",
+        )
+        for device in facts.devices
+        if device.id in ids and (held := held_bytes(device)) is not None
+    ]
