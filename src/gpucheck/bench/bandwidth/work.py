@@ -17,6 +17,7 @@ from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.measurement import Measurement
+from gpucheck.units import GIB
 from gpucheck.work import same
 
 Operation = Literal["read", "write", "copy", "triad"]

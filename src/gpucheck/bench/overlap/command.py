@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from gpucheck import units
 from gpucheck.bench import devices
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import cases as products
 from gpucheck.bench.matmul.options import Dtype
-from gpucheck.bench.overlap.measure import SLICES, Bench, Compute, compute, measure, warm_up
+from gpucheck.bench.overlap.measure import SLICES, Bench, Case, Compute, Streams, compute, measure, warm_up
 from gpucheck.bench.overlap.options import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.measure import Buffers, buffers, room_for, wake
-from gpucheck.directions import Direction, HostMemory
+from gpucheck.directions import HostMemory
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
@@ -26,29 +24,11 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
 
-Streams = Literal[1, 2]
-
 # 1.2 ms on PCIe 5 and 5 on PCIe 3, from pageable memory often ten times that: long against a launch and a wait (some
 # 10 µs), and short enough for ten rounds of each case.
 DEFAULT_SIZE = 64 * MIB
 # Pageable and pinned.
 HOST_BUFFERS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A copy beside compute: which way, from which memory, on how many streams, and how much at a time."""
-
-    direction: Direction
-    memory: HostMemory
-    streams: Streams
-    size: int
-
-    @property
-    def label(self) -> str:
-        """The case in words."""
-        streams = "one stream" if self.streams == 1 else "two streams"
-        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}, {streams}"
 
 
 def size_for(options: OverlapOptions, room: Room) -> int:

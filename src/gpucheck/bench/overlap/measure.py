@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from gpucheck import units
 from gpucheck.bench import rounds
 from gpucheck.bench.matmul.options import Dtype
 from gpucheck.bench.overlap import balance
 from gpucheck.bench.overlap.balance import Balance, Pair
-from gpucheck.bench.overlap.command import Case
 from gpucheck.bench.transfer.cases import Room
 from gpucheck.bench.transfer.copies import Copies, Verified
 from gpucheck.bench.transfer.measure import Buffers
+from gpucheck.directions import Direction, HostMemory
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row
 from gpucheck.measure.row import Beside
@@ -34,6 +35,25 @@ WARM_UP_S = 0.5
 SLICES = 2
 # What refilling and comparing the buffers may take of a case's time.
 VERIFYING_SHARE = 0.3
+
+
+Streams = Literal[1, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A copy beside compute: which way, from which memory, on how many streams, and how much at a time."""
+
+    direction: Direction
+    memory: HostMemory
+    streams: Streams
+    size: int
+
+    @property
+    def label(self) -> str:
+        """The case in words."""
+        streams = "one stream" if self.streams == 1 else "two streams"
+        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}, {streams}"
 
 
 @dataclass(frozen=True, slots=True)
