@@ -371,10 +371,10 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, {fakes!r})
 import failing_card, pytest
-from gpucheck.bench import all as benches
+from gpucheck.bench.bandwidth import command
 from gpucheck.cli.app import main
 
-second = benches.run_bandwidth
+second = command.command
 begun = []
 
 def run_second(*arguments):
@@ -385,7 +385,7 @@ def seen(name):
     if begun and name == "memory":
         os.kill(os.getpid(), signal.SIGKILL)
 
-benches.run_bandwidth = run_second
+command.command = run_second
 failing_card.plant(pytest.MonkeyPatch(), failing_card.Plan(seen=seen))
 sys.exit(main({arguments!r}))
 """
@@ -460,12 +460,9 @@ def test_of_all_benchmarks_those_after_a_poisoned_one_are_skipped(
     assert code == exits.FAILED
     assert ids(document, "fail") == ["device.error"]
     why = "cuda:0 failed in bench transfer: its memory had an error that could not be corrected (ECC)"
-    skipped = {name: ("skip", f"bench {name} was not measured") for name in ("bandwidth", "matmul", "overlap")}
-    assert all_of(document) == {
-        "transfer": ("fail", why),
-        **skipped,
-        "crossover": ("skip", "bench crossover was not measured"),
-    }
+    behind = ("bandwidth", "matmul", "overlap", "crossover")
+    skipped = {name: ("skip", f"cuda:0 in bench {name} was not measured") for name in behind}
+    assert all_of(document) == {"transfer": ("fail", why), **skipped}
     assert len(document["measurements"]) == 1
 
 
