@@ -13,7 +13,7 @@ from gpucheck.bench import limits, occupied
 from gpucheck.errors import GpucheckError, Terminated, UsageError
 from gpucheck.machine import choose, faults, inventory, pulse
 from gpucheck.machine.accel import Accel
-from gpucheck.machine.in_use import held_bytes
+from gpucheck.machine.others import held_bytes
 from gpucheck.report.events import Emit, Finished, Judged, Measured, Notice, Started
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault, not_run

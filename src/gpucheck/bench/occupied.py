@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gpucheck import units
-from gpucheck.machine.in_use import held_bytes
+from gpucheck.machine.others import held_bytes
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 

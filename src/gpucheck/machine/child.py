@@ -78,12 +78,16 @@ class Cut:
 
 
 class ChildEnded(Exception):
-    """A long-lived child is gone: `returncode` as in ChildResult, `stderr` its last words."""
+    """A long-lived child is gone: `returncode` as in ChildResult, `stderr` its last words.
 
-    def __init__(self, returncode: int | None, stderr: str) -> None:
+    `was_ended` is whether it had only closed its output and was ended here: the signal is then ours.
+    """
+
+    def __init__(self, returncode: int | None, stderr: str, *, was_ended: bool = False) -> None:
         super().__init__(returncode, stderr)
         self.returncode = returncode
         self.stderr = stderr
+        self.was_ended = was_ended
 
 
 def python_argv(module: str, *arguments: str, python: str | None = None) -> list[str]:
@@ -128,7 +132,7 @@ def run(
 
 
 class LineChild:
-    """A long-lived child that answers a line with a line.
+    """A long-lived child that answers a line with a line; `talk.Talk` is how one talks with it.
 
     `ask` sends a request and waits for the answer; `send` and `receive` do the halves, so that the parent can watch
     in between. Both raise ChildEnded when the child is gone, with how it ended and its last words.
@@ -184,8 +188,11 @@ class LineChild:
 
     def _ended(self) -> ChildEnded:
         # The pipe is closed: the process is gone or about to be.
-        gone = self._end(KILL_WAIT_S)
-        return ChildEnded(self._process.returncode if gone else None, self._err.text())
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_WAIT_S)
+        was_ended = self._process.poll() is None
+        gone = self._end()
+        return ChildEnded(self._process.returncode if gone else None, self._err.text(), was_ended=was_ended)
 
     def stderr(self) -> str:
         """What the child has said on stderr, its end."""

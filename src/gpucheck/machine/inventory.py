@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpucheck.machine import host, kernel_driver, processes, torch_build, torch_devices
+from gpucheck.machine import host, installed_torch, kernel_driver, numa
 from gpucheck.machine.earlier import Memory, added, of
-from gpucheck.machine.in_use import AT_WORK_PERCENT
+from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.kernel_driver import KernelDriver
-from gpucheck.machine.nvml_fields import LINKS, MEMORY, NVML_ONLY
-from gpucheck.machine.nvml_row import applies
+from gpucheck.machine.nvml.fields import LINKS, MEMORY, NVML_ONLY
+from gpucheck.machine.nvml.row import applies
+from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.machine.readings import CudaDoor, CudaReading, DeviceReading, NvmlDoor, NvmlReading
-from gpucheck.machine.torch_devices import TorchDevices
 from gpucheck.report.facts import Device, Driver, Facts, Host, Process, Python, TorchBuild
 
 # The variables that decide what CUDA, torch and a container show of a machine. Fixed: others may hold secrets.
@@ -315,7 +315,7 @@ class Inventory:
         *,
         with_processes: bool = False,
         with_links: bool = False,
-        name: Callable[[int], str | None] = processes.name_of,
+        name: Callable[[int], str | None] = host.gpu_process_name,
         root: Path = host.ROOT,
     ) -> None:
         self._with_processes, self._with_links = with_processes, with_links
@@ -334,8 +334,8 @@ class Inventory:
         nvml_read, around = self._ask_doors()
         seen = bool(nvml_read and nvml_read.devices) or bool(self._cuda and self._cuda.devices)
         nvidia = seen or bool(around.host.nvidia_pci_addresses)
-        if self._torch_told is None and not nvidia and torch_devices.could_see_another(around.torch):
-            self._torch_told = torch_devices.read()
+        if self._torch_told is None and not nvidia and installed_torch.could_see_another(around.torch):
+            self._torch_told = installed_torch.devices()
         return join(nvml_read, self._cuda, around, os.environ, self._torch_told)
 
     def _ask_doors(self) -> tuple[NvmlReading | None, Around]:
@@ -347,7 +347,7 @@ class Inventory:
             if cuda is not None:
                 cuda.ask()
             if self._torch is None:
-                self._torch = torch_build.read()
+                self._torch = installed_torch.read()
             around = _around(self._torch, self._root)
             nvml_read = self._remembered(self._nvml.reading()) if self._nvml is not None else None
             if cuda is not None:
@@ -382,7 +382,8 @@ def _with_names(row: DeviceReading, name: Callable[[int], str | None]) -> Device
     listed: tuple[Process, ...] | None = row.device.processes
     if not listed:
         return row
-    return replace(row, device=replace(row.device, processes=processes.named(listed, name)))
+    named = tuple(replace(process, name=name(process.pid)) for process in listed)
+    return replace(row, device=replace(row.device, processes=named))
 
 
 def now_text() -> str:
@@ -398,7 +399,7 @@ def _around(torch: TorchBuild, root: Path) -> Around:
         python=host.python(),
         torch=torch,
         kernel=kernel_driver.read(root),
-        numa_nodes=kernel_driver.numa_nodes(machine.nvidia_pci_addresses, root),
+        numa_nodes=numa.of_devices(machine.nvidia_pci_addresses, root),
     )
 
 
@@ -439,7 +440,7 @@ def again(facts: Facts) -> Facts:
         time.sleep(max([at_s + BETWEEN_READINGS_S - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
         door.ask(processes=True, links=True)
         read, _ = added(of(facts.devices), door.reading(), now_text())
-    named = replace(read, devices=tuple(_with_names(row, processes.name_of) for row in read.devices))
+    named = replace(read, devices=tuple(_with_names(row, host.gpu_process_name) for row in read.devices))
     nodes = {device.pci_address: device.numa_node for device in facts.devices if device.numa_node is not None}
     around = Around(
         host=facts.host or Host(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpucheck import units
 from gpucheck.bench.bandwidth.options import GRAIN, HOST_SHARE, BandwidthOptions
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import caches, host
+from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
 from gpucheck.units import GIB, MIB
 
@@ -39,7 +39,7 @@ class Room:
 
 def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
     """What arrays may take here, and what they must exceed to be cold."""
-    cache = caches.last_level_bytes() if accel.is_cpu else accel.l2_cache_bytes
+    cache = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
     info = accel.memory_info()
     spare = host.memory().usable * host_share
     if info is not None:
