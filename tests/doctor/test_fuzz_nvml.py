@@ -33,8 +33,8 @@ from gpucheck.doctor import load, load_run
 from gpucheck.doctor.load import Load
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, stack, torch_probe
+from gpucheck.machine.host import KernelDriver
 from gpucheck.machine.inventory import Around
-from gpucheck.machine.kernel_driver import KernelDriver
 from gpucheck.machine.nvml import read as nvml
 from gpucheck.machine.nvml import sampler as nvml_sampler
 from gpucheck.machine.nvml.row import Refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpucheck.machine import child, host, installed_torch, inventory, kernel_driver, numa
+from gpucheck.machine import child, host, installed_torch, inventory
+from gpucheck.machine.host import KernelDriver
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.inventory import Around, Inventory, join, only
-from gpucheck.machine.kernel_driver import KernelDriver
 from gpucheck.machine.readings import (
     CudaDoor,
     CudaReading,
@@ -310,7 +311,7 @@ def test_both_libraries_are_read_and_joined(fake_driver: Fake, monkeypatch: pyte
 
 def test_a_wedged_nvml_leaves_what_libcuda_tells(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_driver("nvml.init=hang\ncuda.order=0\n")
-    monkeypatch.setattr(inventory, "NvmlDoor", lambda: NvmlDoor(0.5))
+    monkeypatch.setattr(inventory, "NvmlDoor", functools.partial(NvmlDoor, 0.5))
     facts = inventory.read()
     assert [(device.name, device.memory_total_bytes) for device in facts.devices[:-1]] == [("NVIDIA Fake 100", 1000)]
     assert facts.driver is not None
@@ -371,22 +372,22 @@ def test_no_lines_at_all_are_a_reading_with_its_reason() -> None:
 def test_the_kernel_modules_own_version(tmp_path: Path, text: str, told: KernelDriver) -> None:
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text(text)
-    assert kernel_driver.read(tmp_path) == told
+    assert host.kernel_driver(tmp_path) == told
 
 
 def test_a_module_that_is_loaded_or_not_or_not_to_be_known(tmp_path: Path) -> None:
-    assert kernel_driver.read(tmp_path) == KernelDriver()
+    assert host.kernel_driver(tmp_path) == KernelDriver()
     (tmp_path / "sys/module").mkdir(parents=True)
-    assert kernel_driver.read(tmp_path) == KernelDriver(loaded=False)
+    assert host.kernel_driver(tmp_path) == KernelDriver(loaded=False)
     (tmp_path / "sys/module/nvidia").mkdir()
-    assert kernel_driver.read(tmp_path) == KernelDriver(loaded=True)
+    assert host.kernel_driver(tmp_path) == KernelDriver(loaded=True)
 
 
 def test_numa_nodes_of_sysfs(tmp_path: Path) -> None:
     for address, text in (("a", "1\n"), ("b", "-1\n"), ("c", "nonsense\n")):
         (tmp_path / f"sys/bus/pci/devices/{address}").mkdir(parents=True)
         (tmp_path / f"sys/bus/pci/devices/{address}/numa_node").write_text(text)
-    assert numa.of_devices(("a", "b", "c", "d"), tmp_path) == {"a": 1}
+    assert host.numa_nodes(("a", "b", "c", "d"), tmp_path) == {"a": 1}
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/ns"), reason="needs Linux' /proc")

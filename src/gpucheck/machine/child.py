@@ -23,6 +23,8 @@ from typing import IO, Any
 
 # A killed process is normally gone within milliseconds; one in uninterruptible sleep may never go.
 KILL_WAIT_S = 1.0
+# The children with which every reading of the machine begins, named where a name loads nothing.
+NVML_READER, LIBCUDA_READER = "gpucheck.machine.nvml.read", "gpucheck.machine.cuda_driver"
 # How often a wait looks whether the child has ended while a grandchild still holds its pipe.
 POLL_S = 0.05
 # A child that prints more than this is broken; its beginning is enough to see how.
@@ -224,6 +226,39 @@ class LineChild:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close() if kind is None else self.kill()
+
+
+class Ahead:
+    """Children that load while this process still does: started before there is a question for them.
+
+    Close it (it is a context manager): those that nobody took are ended.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self._waiting: dict[str, LineChild] = {}
+        try:
+            for module in modules:
+                # Whoever wants one that cannot be started now meets the reason by itself.
+                with contextlib.suppress(OSError):
+                    self._waiting[module] = LineChild(python_argv(module))
+        except BaseException:  # a signal: nobody else knows of those before
+            self.close()
+            raise
+
+    def start(self, module: str) -> LineChild:
+        """The child that runs `module.main()`: the one that waits, or a new one. Raises OSError."""
+        return self._waiting.pop(module, None) or LineChild(python_argv(module))
+
+    def close(self) -> None:
+        """End those that nobody took."""
+        while self._waiting:
+            self._waiting.popitem()[1].kill()
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class _Reader:

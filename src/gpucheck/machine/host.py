@@ -1,4 +1,4 @@
-"""The machine outside its accelerators: system, memory, container limits, PCI and device nodes.
+"""The machine outside its accelerators: system, memory, container limits, PCI, device nodes, NVIDIA's kernel module.
 
 Everything below /proc, /sys and /dev is read under `root`, so that a test can bring its own; where those do not exist
 (macOS, Windows) psutil's figures stand alone.
@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,15 @@ class HostMemory:
     def usable(self) -> int:
         """Bytes that can still be taken."""
         return self.available if self.container_available is None else min(self.available, self.container_available)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDriver:
+    """The version of NVIDIA's kernel module, whether it is the open one and whether it is loaded. None: not told."""
+
+    version: str | None = None
+    is_open: bool | None = None
+    loaded: bool | None = None
 
 
 def memory(root: Path = ROOT) -> HostMemory:
@@ -170,6 +180,31 @@ def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
     except OSError:
         return ()
     return tuple(f"/dev/{name}" for name in names if re.fullmatch(r"nvidia(ctl|\d+|-uvm|-modeset)|dxg", name))
+
+
+def kernel_driver(root: Path = ROOT) -> KernelDriver:
+    """What the kernel says of NVIDIA's module. All None where there is neither /proc/driver nor /sys/module."""
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        modules = root / "sys/module"
+        return KernelDriver(loaded=(modules / "nvidia").is_dir() if modules.is_dir() else None)
+    # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)
+    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return KernelDriver(match.group(1) if match else None, "Open Kernel Module" in text, True)
+
+
+def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
+    """The NUMA node of each PCI address that sysfs knows; -1 there means that it does not."""
+    found = {}
+    for address in addresses:
+        try:
+            node = int((root / "sys/bus/pci/devices" / address / "numa_node").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            continue
+        if node >= 0:
+            found[address] = node
+    return found
 
 
 def cpu(root: Path = ROOT) -> Device:

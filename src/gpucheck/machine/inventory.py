@@ -16,14 +16,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpucheck.machine import host, installed_torch, kernel_driver, numa
+from gpucheck.machine import host, installed_torch
+from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 from gpucheck.machine.earlier import Memory, added, of
+from gpucheck.machine.host import KernelDriver
 from gpucheck.machine.installed_torch import TorchDevices
-from gpucheck.machine.kernel_driver import KernelDriver
 from gpucheck.machine.nvml.fields import LINKS, MEMORY, NVML_ONLY
 from gpucheck.machine.nvml.row import applies
 from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.machine.readings import CudaDoor, CudaReading, DeviceReading, NvmlDoor, NvmlReading
+from gpucheck.machine.talk import Start
 from gpucheck.report.facts import Device, Driver, Facts, Host, Process, Python, TorchBuild
 
 # The variables that decide what CUDA, torch and a container show of a machine. Fixed: others may hold secrets.
@@ -317,12 +319,15 @@ class Inventory:
         with_links: bool = False,
         name: Callable[[int], str | None] = host.gpu_process_name,
         root: Path = host.ROOT,
+        ahead: Ahead | None = None,
     ) -> None:
+        """`ahead` has the children that were started already, where somebody did."""
         self._with_processes, self._with_links = with_processes, with_links
         self._root = root
         self._name = name
         # There is no NVIDIA driver for macOS.
-        self._nvml = NvmlDoor() if sys.platform != "darwin" else None
+        self._nvml = NvmlDoor(start=_started(ahead, NVML_READER)) if sys.platform != "darwin" else None
+        self._ahead = ahead
         self._cuda: CudaReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
@@ -342,7 +347,9 @@ class Inventory:
         """NVML's answer and what stands around; the children work while the rest is read here."""
         if self._nvml is not None:
             self._nvml.ask(processes=self._with_processes, links=self._with_links)
-        cuda = CudaDoor() if self._nvml is not None and self._cuda is None else None
+        cuda = None
+        if self._nvml is not None and self._cuda is None:
+            cuda = CudaDoor(start=_started(self._ahead, LIBCUDA_READER))
         try:
             if cuda is not None:
                 cuda.ask()
@@ -378,6 +385,11 @@ class Inventory:
         self.close()
 
 
+def _started(ahead: Ahead | None, module: str) -> Start | None:
+    """How a door gets its first child, where it does not start one by itself."""
+    return None if ahead is None else lambda: ahead.start(module)
+
+
 def _with_names(row: DeviceReading, name: Callable[[int], str | None]) -> DeviceReading:
     listed: tuple[Process, ...] | None = row.device.processes
     if not listed:
@@ -398,8 +410,8 @@ def _around(torch: TorchBuild, root: Path) -> Around:
         cpu=host.cpu(),
         python=host.python(),
         torch=torch,
-        kernel=kernel_driver.read(root),
-        numa_nodes=numa.of_devices(machine.nvidia_pci_addresses, root),
+        kernel=host.kernel_driver(root),
+        numa_nodes=host.numa_nodes(machine.nvidia_pci_addresses, root),
     )
 
 

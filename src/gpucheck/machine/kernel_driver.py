@@ -1,4 +1,4 @@
-"""NVIDIA's kernel driver as /proc, /sys, /dev and the kernel's log show it, whether or not the libraries above it work.
+"""What NVIDIA's kernel driver shows of itself in /proc, /sys, /dev and the kernel's log; its version is in `host`.
 
 Everything is read under `root`, so that a test can bring its own.
 """
@@ -43,30 +43,6 @@ LOG_BYTES = 4 * 2**20
 JOURNAL = ("journalctl", "-k", "-b", "-q", "--no-pager", "-n", "20000", "-o", "short-monotonic")
 JOURNAL_TIMEOUT_S = 2.0
 _NVIDIAS = re.compile(r"NVRM|nvidia|nouveau|request_free_mem_region|Key was rejected|Loading of .*module.* rejected")
-
-
-# -- the module --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class KernelDriver:
-    """The version of NVIDIA's kernel module, whether it is the open one and whether it is loaded. None: not told."""
-
-    version: str | None = None
-    is_open: bool | None = None
-    loaded: bool | None = None
-
-
-def read(root: Path = ROOT) -> KernelDriver:
-    """What the kernel says of NVIDIA's module. All None where there is neither /proc/driver nor /sys/module."""
-    try:
-        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        modules = root / "sys/module"
-        return KernelDriver(loaded=(modules / "nvidia").is_dir() if modules.is_dir() else None)
-    # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)
-    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    return KernelDriver(match.group(1) if match else None, "Open Kernel Module" in text, True)
 
 
 # -- its files and nodes -----------------------------------------------------------------------------------------------

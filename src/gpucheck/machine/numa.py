@@ -14,7 +14,7 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,20 +130,7 @@ def farthest(node: int, root: Path = ROOT) -> int | None:
     return max(others, key=distance, default=None)
 
 
-# -- where devices are attached ----------------------------------------------------------------------------------------
-
-
-def of_devices(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
-    """The node of each PCI address that sysfs knows; -1 there means that it does not."""
-    found = {}
-    for address in addresses:
-        try:
-            node = int((root / "sys/bus/pci/devices" / address / "numa_node").read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            continue
-        if node >= 0:
-            found[address] = node
-    return found
+# -- the way up from a device ------------------------------------------------------------------------------------------
 
 
 def bridges(address: str | None, root: Path = ROOT) -> tuple[str, ...]:

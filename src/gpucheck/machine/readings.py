@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck.machine import host
-from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
 from gpucheck.machine.nvml.fields import LINKS
 from gpucheck.machine.talk import Ending, Line, Lost, Start, Talk
 from gpucheck.report.codec import from_json
@@ -213,7 +213,7 @@ class NvmlDoor(Door):
     """A child that reads NVML as often as it is asked; a dead or wedged one is replaced at the next question."""
 
     def __init__(self, timeout_s: float | None = None, *, start: Start | None = None) -> None:
-        super().__init__("NVML", timeout_s, start or _starting("gpucheck.machine.nvml.read"))
+        super().__init__("NVML", timeout_s, start or (lambda: LineChild(python_argv(NVML_READER))))
         self.restarts = 0
 
     def ask(self, *, processes: bool = False, links: bool = False) -> None:
@@ -236,7 +236,7 @@ class CudaDoor(Door):
     """A child that reads libcuda once. libcuda is asked anew only by a new process: cuInit's answer never changes."""
 
     def __init__(self, timeout_s: float | None = None, *, start: Start | None = None) -> None:
-        super().__init__("libcuda", timeout_s, start or _starting("gpucheck.machine.cuda_driver"))
+        super().__init__("libcuda", timeout_s, start or (lambda: LineChild(python_argv(LIBCUDA_READER))))
 
     def ask(self) -> None:
         """Start the child; it needs no question."""
@@ -253,7 +253,3 @@ class CudaDoor(Door):
 
     def __enter__(self) -> CudaDoor:
         return self
-
-
-def _starting(module: str) -> Start:
-    return lambda: LineChild(python_argv(module))

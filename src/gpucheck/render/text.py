@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 
-from gpucheck.render import (
-    bandwidth,
-    batch_size,
-    bench_all,
-    compare,
-    crossover,
-    devices,
-    doctor,
-    explain,
-    matmul,
-    memory,
-    overlap,
-    smoke,
-    transfer,
-)
 from gpucheck.render.blocks import Block, Line
 from gpucheck.render.markdown import markdown
 from gpucheck.report.report import Report
 
-LAYOUTS: dict[str, Callable[[Report], list[Block]]] = {
-    "devices": devices.blocks,
-    "memory": memory.blocks,
-    "doctor": doctor.blocks,
-    "explain": explain.blocks,
-    "smoke": smoke.blocks,
-    "bench transfer": transfer.blocks,
-    "bench bandwidth": bandwidth.blocks,
-    "bench matmul": matmul.blocks,
-    "bench overlap": overlap.blocks,
-    "bench crossover": crossover.blocks,
-    "bench all": bench_all.blocks,
-    "find-batch-size": batch_size.blocks,
-    "compare": compare.blocks,
+# The module of each command's layout, loaded when one is laid out: all together take longer than `devices` may.
+LAYOUTS = {
+    "devices": "devices",
+    "memory": "memory",
+    "doctor": "doctor",
+    "explain": "explain",
+    "smoke": "smoke",
+    "bench transfer": "transfer",
+    "bench bandwidth": "bandwidth",
+    "bench matmul": "matmul",
+    "bench overlap": "overlap",
+    "bench crossover": "crossover",
+    "bench all": "bench_all",
+    "find-batch-size": "batch_size",
+    "compare": "compare",
 }
 
 
 def blocks(report: Report) -> list[Block]:
     """The report as its command lays it out; a last line says so where it is not complete."""
-    laid_out = LAYOUTS[report.command](report)
+    layout = importlib.import_module(f"gpucheck.render.{LAYOUTS[report.command]}")
+    laid_out: list[Block] = layout.blocks(report)
     if report.command != "compare" and "compare" in report.results:
+        from gpucheck.render import compare
+
         # Measured and compared in one go: what was measured, then what changed.
         laid_out += [Line(), *compare.comparison(report)]
     if not report.summary.complete:

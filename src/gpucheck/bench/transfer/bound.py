@@ -17,7 +17,7 @@ from gpucheck.bench.transfer.bound_judge import REMOTE
 from gpucheck.bench.transfer.bound_talk import Lost, Start, Talk
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import numa
+from gpucheck.machine import host, numa
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
@@ -93,7 +93,7 @@ def _node_by_address(accel: Accel) -> int | None:
     if domain is None or bus is None or device is None:
         return None
     address = f"{domain:04x}:{bus:02x}:{device:02x}.0"
-    return numa.of_devices([address]).get(address)
+    return host.numa_nodes([address]).get(address)
 
 
 def measured(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck import links
-from gpucheck.machine import numa
+from gpucheck.machine import host
 from gpucheck.machine.nvml import fields, read
 from gpucheck.machine.nvml.row import Refused, Row, call
 from gpucheck.machine.speaking import claim_stdout, requests
@@ -78,7 +78,7 @@ class Sampler:
         """The NUMA node that the device is attached to, as NVML tells it, else the kernel; None and why."""
         address, node = self._place.device.get("pci_address"), self._place.device.get("numa_node")
         if node is None and address is not None:
-            node = numa.of_devices([address]).get(address)
+            node = host.numa_nodes([address]).get(address)
         reason = self._place.unknown.get("numa_node", "NVML tells none")
         return {
             "numa_node": node,
