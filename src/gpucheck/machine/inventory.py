@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from gpucheck.machine import host, installed_torch
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
@@ -90,7 +91,10 @@ def join(
     rows = _paired(nvml_read, cuda_read)
     rows = [_with_state(row, cuda_read, environment) for row in rows]
     rows = [_completed(row, around) for row in rows]
-    unknown = {} if nvml is None and cuda is None else _driver_unknown(nvml_read, cuda_read, around.kernel)
+    driver: Driver | None = None
+    unknown: dict[str, str] = {}
+    if nvml is not None or cuda is not None:
+        driver, unknown = _driver(nvml_read, cuda_read, around.kernel)
     for place, row in enumerate(rows):
         unknown |= {f"/devices/{place}/{name}": reason for name, reason in _reasons(row).items()}
     if torch_told is not None and torch_told.error:
@@ -100,7 +104,7 @@ def join(
         host=around.host,
         python=around.python,
         torch=around.torch,
-        driver=None if nvml is None and cuda is None else _driver(nvml_read, cuda_read, around.kernel),
+        driver=driver,
         devices=(*(row.device for row in rows), *others, around.cpu),
         environment={name: environment[name] for name in VARIABLES if name in environment},
         unknown=unknown,
@@ -258,31 +262,11 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
     return found
 
 
-def _driver(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) -> Driver:
-    return Driver(
-        version=nvml.driver_version or kernel.version,
-        cuda_version=nvml.cuda_version or cuda.version,
-        confidential_computing=nvml.confidential_computing,
-        kernel_module_version=kernel.version,
-        kernel_module_open=kernel.is_open,
-        kernel_module_loaded=kernel.loaded,
-        nvml_version=nvml.nvml_version,
-        nvml_path=nvml.path,
-        nvml_code=nvml.code,
-        nvml_error=nvml.error,
-        nvml_start_s=nvml.start_s,
-        libcuda_path=cuda.path,
-        libcuda_version=cuda.version,
-        cuinit_code=cuda.code,
-        cuinit_error=cuda.error,
-        cuinit_start_s=cuda.start_s,
-    )
-
-
-def _driver_unknown(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) -> dict[str, str]:
+def _driver(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) -> tuple[Driver, dict[str, str]]:
+    """What the doors tell of the driver, and why the rest is unknown, by pointers."""
     nvml_reason, cuda_reason = nvml.error or "NVML does not tell it", cuda.error or "libcuda does not tell it"
     kernel_reason = "the kernel shows no NVIDIA module"
-    told: dict[str, tuple[object, str]] = {
+    told: dict[str, tuple[Any, str]] = {
         "version": (nvml.driver_version or kernel.version, nvml.unknown.get("driver_version", nvml_reason)),
         "cuda_version": (nvml.cuda_version or cuda.version, nvml.unknown.get("cuda_version", nvml_reason)),
         "confidential_computing": (
@@ -301,7 +285,10 @@ def _driver_unknown(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) 
         "cuinit_code": (cuda.code, cuda_reason),
         "cuinit_start_s": (cuda.start_s, cuda_reason),
     }
-    return {f"/driver/{name}": reason for name, (value, reason) in told.items() if value is None}
+    driver = Driver(
+        **{name: value for name, (value, _) in told.items()}, nvml_error=nvml.error, cuinit_error=cuda.error
+    )
+    return driver, {f"/driver/{name}": reason for name, (value, reason) in told.items() if value is None}
 
 
 class Inventory:
