@@ -50,17 +50,6 @@ class ChildResult:
     elapsed_s: float
 
 
-# Signals that a process is sent; those that it raises itself by a fault (SIGSEGV, SIGABRT) are not among them.
-_SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
-
-
-def sent_signal(returncode: int | None) -> str | None:
-    """The name of the signal by which somebody else ended a child; None where it ended in another way."""
-    if returncode is None or returncode >= 0:
-        return None
-    return next((name for name in _SENT if getattr(signal, name, None) == -returncode), None)
-
-
 class Cut:
     """An earlier end for a child that is waited for, set by another thread once waiting has become pointless."""
 

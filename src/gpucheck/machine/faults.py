@@ -18,7 +18,7 @@ from gpucheck.machine.talk import Heard
 from gpucheck.report.events import Emit, Failed, Judged
 from gpucheck.report.fault import Fault, Kind, first_line, judge
 
-# As for torch's own list of devices (torch_devices): importing torch from a cold disk has taken most of a minute, and
+# As for torch's own list of devices (installed_torch): importing torch from a cold disk has taken most of a minute, and
 # the first kernels load their libraries.
 FRESH_TIMEOUT_S = 90.0
 WORKS = "works"

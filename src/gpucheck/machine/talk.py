@@ -38,6 +38,8 @@ How = Literal[
 ]
 Said = Literal["lines", "garbage", "nothing"]
 
+# Signals that a process is sent; those that it raises itself by a fault (SIGSEGV, SIGABRT) are not among them.
+SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
 # Some programs repeat what they were given as they refuse it: a whole script.
 LONGEST_WORDS = 200
 
@@ -132,7 +134,7 @@ def how_of(status: int | None) -> How:
         return "closed"
     if status >= 0:
         return "failed" if status else "returned"
-    return "crashed" if child.sent_signal(status) is None else "killed"
+    return "killed" if any(getattr(signal, name, None) == -status for name in SENT) else "crashed"
 
 
 def _said(lines: bool, texts: bool) -> Said:
