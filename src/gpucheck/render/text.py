@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 
 from gpucheck.render.blocks import Block, Line
 from gpucheck.render.markdown import markdown
 from gpucheck.report.report import Report
 
-# The module of each command's layout, loaded when one is laid out: all together take longer than `devices` may.
+# The file of each command's layout, whose `blocks(report)` makes it. Only the one that is shown is loaded.
 LAYOUTS = {
     "devices": "devices",
     "memory": "memory",
@@ -28,12 +29,14 @@ LAYOUTS = {
 
 def blocks(report: Report) -> list[Block]:
     """The report as its command lays it out; a last line says so where it is not complete."""
-    layout = importlib.import_module(f"gpucheck.render.{LAYOUTS[report.command]}")
-    laid_out: list[Block] = layout.blocks(report)
+    layout: Callable[[Report], list[Block]] = importlib.import_module(
+        f"gpucheck.render.{LAYOUTS[report.command]}"
+    ).blocks
+    laid_out = layout(report)
     if report.command != "compare" and "compare" in report.results:
+        # Measured and compared in one go: what was measured, then what changed.
         from gpucheck.render import compare
 
-        # Measured and compared in one go: what was measured, then what changed.
         laid_out += [Line(), *compare.comparison(report)]
     if not report.summary.complete:
         laid_out.append(Line("not complete: the command was cut off", "yellow"))
