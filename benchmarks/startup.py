@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAIRS = 15
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 GPUCHECK = [sys.executable, "-m", "gpucheck"]
+NULL = subprocess.DEVNULL
 CARDS = 8
 # How much longer `devices` may take than `nvitop -1`: it asks several times as much, in two processes besides its own.
 NVITOP_BOUND_S = 0.150
@@ -77,7 +78,8 @@ def empty_app() -> str:
 
 def seconds(command: list[str], environment: Mapping[str, str] = ENVIRONMENT) -> float:
     began = time.perf_counter()
-    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    # In a folder without a project whose settings would be read.
+    subprocess.run(command, env=environment, cwd=tempfile.gettempdir(), stdout=NULL, stderr=NULL, check=True)
     return time.perf_counter() - began
 
 
