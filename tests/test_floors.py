@@ -55,7 +55,7 @@ FLOORS = {
 
 # What only its door may import, at any level: the files of the door.
 DOORS = {
-    "pynvml": ("machine/nvml*.py",),
+    "pynvml": ("machine/nvml/*",),
     "subprocess": ("machine/child.py",),
     "multiprocessing": ("machine/child.py",),
     "rich": ("render/*", "cli/*"),
@@ -305,9 +305,9 @@ def test_a_planted_fault_is_found(path: str, text: str, fault: str) -> None:
     [
         ("cli/app.py", "from gpucheck.render import text\nfrom gpucheck.units import format_bytes\nimport typer, rich"),
         ("cli/app.py", "def f():\n    import torch"),
-        ("machine/torch_build.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        ("machine/installed_torch.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
         ("machine/accel.py", "import torch"),
-        ("machine/nvml_fields.py", "import pynvml"),
+        ("machine/nvml/fields.py", "import pynvml"),
         ("machine/child.py", "import subprocess, multiprocessing\nimport os\nos.execv('/bin/true', [])"),
         ("bench/matmul.py", "import torch\nfrom . import transfer\nfrom gpucheck import __version__"),
         ("report/facts.py", "from gpucheck.report.codec import encode\nimport torchvision_lookalike"),

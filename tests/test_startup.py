@@ -125,6 +125,25 @@ def test_a_help_page_loads_neither_the_report_nor_rich() -> None:
     assert not {name for name in loaded if name.startswith(("gpucheck.report", "gpucheck.render", "rich."))}
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a driver has other libraries")
+def test_devices_starts_two_processes_and_lays_out_itself_alone() -> None:
+    code = """
+import sys
+started = []
+sys.addaudithook(lambda event, arguments: started.append(arguments[1][-1]) if event == "subprocess.Popen" else None)
+from gpucheck.cli.app import main
+main(["devices"])
+layouts = {f"gpucheck.render.{name}" for name in ("devices", "doctor", "transfer", "github")}
+print(*[text.rpartition("import ")[2].partition(";")[0] for text in started], file=sys.stderr)
+print(*sorted(layouts & set(sys.modules)), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines()[-2:] == [
+        "gpucheck.machine.nvml.read gpucheck.machine.cuda_driver",
+        "gpucheck.render.devices",
+    ]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -15,7 +15,7 @@ from gpucheck.bench.transfer import bound, bound_judge, bound_place, bound_talk,
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
-from gpucheck.machine import accel, choose, inventory, kernel_driver, numa
+from gpucheck.machine import accel, choose, host, inventory, numa
 from gpucheck.machine.child import LineChild
 from gpucheck.machine.numa import Bound, Node
 from gpucheck.options import read
@@ -81,7 +81,7 @@ def test_a_device_that_nvml_does_not_know_is_found_by_its_address(monkeypatch: p
         module = Module  # type: ignore[assignment]
 
     machine(monkeypatch, 2, (0, 1), None, "NVML tells none")
-    monkeypatch.setattr(kernel_driver, "numa_nodes", lambda addresses: {"0001:41:00.0": 1})
+    monkeypatch.setattr(host, "numa_nodes", lambda addresses: {"0001:41:00.0": 1})
     assert nodes_for("local", device=Amd) == (1,)
 
 

@@ -12,7 +12,7 @@ from gpucheck.bench.matmul import cases, command, judge, measure, product
 from gpucheck.bench.matmul.cases import Case, Support
 from gpucheck.bench.matmul.options import DTYPES, Dtype, MatmulOptions
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import accel, caches, choose, host, inventory
+from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.options import read
 from gpucheck.peaks import Unknown, lookup
@@ -248,7 +248,7 @@ def test_what_torch_refuses_is_no_such_product_and_what_breaks_is_raised() -> No
 
 
 def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "last_level_bytes", lambda: 32 * MIB)
+    monkeypatch.setattr(host, "last_level_cache_bytes", lambda: 32 * MIB)
     shapes = ((512, 512, 512), (4096, 4096, 4096), (16, 16, 16))
     large, larger_than_it, small = cases.cases(MatmulOptions(dtypes=("float32",), shapes=shapes, cold=True), CPU)
     assert (large.set_bytes, large.sets, large.cold) == (3 * MIB, 22, True)

@@ -298,7 +298,7 @@ def late(options: TransferOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
     """The sizes that are measured on a CPU when the time is up from the beginning, and what is said of the rest."""
     monkeypatch.setattr(cases, "SIZES", (KIB, 2 * KIB, 4 * KIB))
     monkeypatch.setattr(measure.link, "LARGE_BYTES", KIB)
-    monkeypatch.setattr(measure.caches, "last_level_bytes", lambda: MIB)
+    monkeypatch.setattr(measure.host, "last_level_cache_bytes", lambda: MIB)
     recorder = run(options, CPU, monkeypatch)
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     notices = [event.text for event in recorder.events if isinstance(event, Notice)]
@@ -330,7 +330,7 @@ def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPat
         return real(case, *rest)
 
     monkeypatch.setattr(measure, "measure", interrupted)
-    monkeypatch.setattr(measure.caches, "last_level_bytes", lambda: MIB)
+    monkeypatch.setattr(measure.host, "last_level_cache_bytes", lambda: MIB)
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
         run(TransferOptions(sizes=(MIB, 2 * MIB), time_budget_s=0.1), CPU, monkeypatch, recorder)

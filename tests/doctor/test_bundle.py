@@ -29,7 +29,7 @@ from gpucheck.doctor import bundle, ladder
 from gpucheck.doctor.bundle import Held
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.evidence import Evidence
-from gpucheck.machine import driver_state, host, identity, inventory, processes, stack
+from gpucheck.machine import host, identity, inventory, kernel_driver, stack
 from gpucheck.machine.identity import Identity
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Started
@@ -218,12 +218,12 @@ class Rig:
 
     def _doors(self) -> None:
         """The command line has no other root: the doors are given this one."""
-        for door in (inventory, stack, driver_state, identity):
-            self.patch.setattr(door, "read", elsewhere(door.read, self.machine.root))
+        for door, name in ((inventory, "read"), (stack, "read"), (kernel_driver, "state"), (identity, "read")):
+            self.patch.setattr(door, name, elsewhere(getattr(door, name), self.machine.root))
         users = SECRETS.users
         # The kernel keeps 15 letters of a process's name.
         names = {4242: f"{users[12]}_train", 4243: f"py {users[0]}", 4244: SECRETS.users[13]}
-        self.patch.setattr(processes, "_sees_the_machine", lambda root: True)
+        self.patch.setattr(host, "_sees_the_machine", lambda root: True)
         self.patch.setattr(host, "process_name", names.get)
 
     def _torch(self, told: list[str]) -> Path:
@@ -454,7 +454,7 @@ def test_a_driver_that_hangs_as_its_file_is_read_is_told(tmp_path: Path, monkeyp
     place = machine.root / "proc/driver/nvidia/gpus/0000:10:00.0/information"
     place.parent.mkdir(parents=True)
     os.mkfifo(place)
-    monkeypatch.setattr(driver_state, "TIMEOUT_S", 1.0)
-    state = driver_state.read(machine.root)
+    monkeypatch.setattr(kernel_driver, "FILES_TIMEOUT_S", 1.0)
+    state = kernel_driver.state(machine.root)
     assert state.refused == {"/proc/driver/nvidia/gpus/0000:10:00.0/information": "could not be read within 1 s"}
     assert state.files["/proc/driver/nvidia/version"].startswith("NVRM version:")

@@ -23,7 +23,7 @@ from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import readings
-from gpucheck.machine.required import Usable
+from gpucheck.machine.choose import Usable
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.events import Judged, Progress, Recorder, Started
 from gpucheck.report.results.doctor import RungStanding

@@ -32,11 +32,13 @@ from gpucheck.doctor import command as doctor
 from gpucheck.doctor import load, load_run
 from gpucheck.doctor.load import Load
 from gpucheck.doctor.options import DoctorOptions
-from gpucheck.machine import inventory, nvml, nvml_sampler, stack, torch_probe
+from gpucheck.machine import inventory, stack, torch_probe
+from gpucheck.machine.host import KernelDriver
 from gpucheck.machine.inventory import Around
-from gpucheck.machine.kernel_driver import KernelDriver
-from gpucheck.machine.nvml_row import Refused
-from gpucheck.machine.readings import CudaReading, DeviceReading, Heard, NvmlReading, nvml_reading
+from gpucheck.machine.nvml import read as nvml
+from gpucheck.machine.nvml import sampler as nvml_sampler
+from gpucheck.machine.nvml.row import Refused
+from gpucheck.machine.readings import CudaReading, DeviceReading, NvmlReading, nvml_reading
 from gpucheck.report import schema
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, Python, TorchBuild
@@ -116,7 +118,7 @@ def nvml_read(module: FuzzedNvml, *, links: bool) -> NvmlReading:
             lines.append(wired({"driver": started, "devices": []}))
     except Cut as cut:
         broken = "NVML did not answer within 5 s" if cut.args == ("hang",) else "the process that asks NVML ended early"
-    return nvml_reading(Heard(tuple(lines), broken))
+    return nvml_reading(lines, broken)
 
 
 def wired(line: Any) -> Any:

@@ -24,6 +24,19 @@ Code nvmlSystemGetConfComputeState(Confidential *state) {
     return small(-1, "confidential", "!3", &state->feature);
 }
 Code nvmlSystemGetConfComputeGpusReadyState(unsigned *ready) { return small(-1, "confidential.ready", "1", ready); }
+/* Only other tools ask for these (benchmarks/startup.py): nvitop prints a traceback for each that is not there. */
+Code nvmlSystemGetCudaDriverVersion(unsigned *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
+Code nvmlDeviceGetEncoderUtilization(Handle handle, unsigned *percent, unsigned *period_us) {
+    *percent = *period_us = 0;
+    return 0;
+}
+Code nvmlDeviceGetDecoderUtilization(Handle handle, unsigned *percent, unsigned *period_us) {
+    *percent = *period_us = 0;
+    return 0;
+}
+Code nvmlDeviceGetDisplayActive(Handle handle, unsigned *active) { *active = 0; return 0; }
+Code nvmlDeviceGetDriverModel(Handle handle, unsigned *now, unsigned *pending) { return 3; }
+
 Code nvmlDeviceGetCount_v2(unsigned *count) { return small(-1, "nvml.count", "2", count); }
 
 Code nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle *handle) {
@@ -140,6 +153,7 @@ Code nvmlDeviceGetViolationStatus(Handle handle, unsigned policy, Violation *tim
     return number(DEVICE(handle), key, "!3", &time->violation);
 }
 NUMBER(nvmlDeviceGetPcieReplayCounter, "pcie.replays", "0")
+NUMBER(nvmlDeviceGetPowerManagementLimit, "power_limit", "700000")
 NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, "power_limit.default", "700000")
 NUMBER(nvmlDeviceGetPerformanceState, "performance_state", "0")
 NUMBER(nvmlDeviceGetMinorNumber, "minor", "!3")

@@ -200,3 +200,44 @@ def test_closing_lets_a_child_end_by_itself() -> None:
     assert process.ask("one", 20) == "ONE"
     assert process.close(20)
     assert not _runs(process.pid)
+
+
+def test_children_that_wait_are_taken_once_and_those_left_are_ended() -> None:
+    with child.Ahead(child.NVML_READER, child.LIBCUDA_READER) as ahead:
+        waiting = {name: one.pid for name, one in ahead._waiting.items()}
+        taken = ahead.start(child.NVML_READER)
+        another = ahead.start(child.NVML_READER)
+        assert (taken.pid, another.pid != taken.pid) == (waiting[child.NVML_READER], True)
+        assert psutil.pid_exists(waiting[child.LIBCUDA_READER])
+    assert not psutil.pid_exists(waiting[child.LIBCUDA_READER])
+    for one in (taken, another):  # who took one ends it
+        assert _runs(one.pid) and one.kill()
+
+
+def test_one_that_cannot_wait_is_started_when_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, refused = subprocess.Popen, [OSError(11, "Resource temporarily unavailable")]
+
+    def popen(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if refused:
+            raise refused.pop()
+        return real(*args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with child.Ahead(child.NVML_READER) as ahead, ahead.start(child.NVML_READER) as started:
+        assert _runs(started.pid)
+
+
+def test_a_signal_while_children_are_started_ahead_ends_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = child.LineChild
+    started: list[child.LineChild] = []
+
+    def interrupted(argv: list[str]) -> child.LineChild:
+        if started:
+            raise KeyboardInterrupt
+        started.append(real(argv))
+        return started[-1]
+
+    monkeypatch.setattr(child, "LineChild", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        child.Ahead(child.NVML_READER, child.LIBCUDA_READER)
+    assert not psutil.pid_exists(started[0].pid)

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import faults
+from gpucheck.machine import faults, talk
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.child import ChildResult
+from gpucheck.machine.talk import Heard
 from gpucheck.report.events import Failed, Judged, Recorder
 from gpucheck.report.fault import Fault
 
@@ -21,8 +22,9 @@ def never(device: str) -> str | None:
     raise AssertionError(f"{device} was asked")
 
 
-def ended(*lines: object, code: int | None = 0, timed_out: bool = False) -> ChildResult:
-    return ChildResult(code, "".join(json.dumps(line) + "\n" for line in lines), "", timed_out, False, 1.0)
+def ended(*lines: object, code: int | None = 0, timed_out: bool = False) -> Heard:
+    stdout = "".join(json.dumps(line) + "\n" for line in lines)
+    return talk.heard(ChildResult(code, stdout, "", timed_out, False, 1.0), 90.0)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_what_another_process_saw() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "answer"),
+    ("heard", "answer"),
     [
         (ended({"loaded": True}, {"ok": True, "text": None}), faults.WORKS),
         (ended({"loaded": True}, {"ok": False, "text": ILLEGAL}), ILLEGAL),
@@ -132,8 +134,8 @@ def test_what_another_process_saw() -> None:
         (ended(code=1), None),
     ],
 )
-def test_what_a_fresh_process_came_to(result: ChildResult, answer: str | None) -> None:
-    assert faults.read(result) == answer
+def test_what_a_fresh_process_came_to(heard: Heard, answer: str | None) -> None:
+    assert faults.read(heard) == answer
 
 
 def test_a_fresh_process_really_works_here() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.machine import host, torch_build
+from gpucheck.machine import host, installed_torch
 
 GIB = 2**30
 
@@ -134,12 +134,12 @@ def test_an_unknown_process_has_no_name() -> None:
 )
 def test_torch_is_read_without_importing_it(tmp_path: Path, source: str, built_for: str, toolkit: str | None) -> None:
     (tmp_path / "version.py").write_text(source)
-    build = torch_build.from_folder(tmp_path)
+    build = installed_torch.from_folder(tmp_path)
     assert (build.built_for, build.toolkit_version) == (built_for, toolkit)
     assert build.version and build.version in source
 
 
 def test_a_torch_whose_version_cannot_be_read_is_unknown_not_missing(tmp_path: Path) -> None:
-    assert torch_build.from_folder(tmp_path).path == str(tmp_path)
+    assert installed_torch.from_folder(tmp_path).path == str(tmp_path)
     (tmp_path / "version.py").write_text("def broken(:\n")
-    assert torch_build.from_folder(tmp_path).built_for is None
+    assert installed_torch.from_folder(tmp_path).built_for is None

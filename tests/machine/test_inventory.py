@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,19 +11,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpucheck.machine import child, inventory, kernel_driver, processes, torch_devices
+from gpucheck.machine import child, host, installed_torch, inventory
+from gpucheck.machine.host import KernelDriver
+from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.inventory import Around, Inventory, join, only
-from gpucheck.machine.kernel_driver import KernelDriver
 from gpucheck.machine.readings import (
+    CudaDoor,
     CudaReading,
     DeviceReading,
-    Heard,
+    NvmlDoor,
     NvmlReading,
     cuda_reading,
-    hear,
     nvml_reading,
 )
-from gpucheck.machine.torch_devices import TorchDevices
+from gpucheck.machine.talk import Start
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, Mig, Process, Python, TorchBuild
 
@@ -309,48 +311,45 @@ def test_both_libraries_are_read_and_joined(fake_driver: Fake, monkeypatch: pyte
 
 def test_a_wedged_nvml_leaves_what_libcuda_tells(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_driver("nvml.init=hang\ncuda.order=0\n")
-    monkeypatch.setattr(inventory, "NvmlDoor", lambda: inventory_door(0.5))
+    monkeypatch.setattr(inventory, "NvmlDoor", functools.partial(NvmlDoor, 0.5))
     facts = inventory.read()
     assert [(device.name, device.memory_total_bytes) for device in facts.devices[:-1]] == [("NVIDIA Fake 100", 1000)]
     assert facts.driver is not None
     assert facts.driver.nvml_error == "NVML did not answer within 0.5 s"
 
 
-def inventory_door(timeout_s: float) -> object:
-    from gpucheck.machine.readings import NvmlDoor
-
-    return NvmlDoor(timeout_s)
-
-
 # --- the parent's side of the lines -----------------------------------------------------------------------------------
 
 
-def spoken(*lines: str, then: str = "") -> child.LineChild:
+def spoken(*lines: str, then: str = "") -> Start:
     text = "".join(f"{line}\n" for line in lines)
-    return child.LineChild(["sh", "-c", f"printf '%s' '{text}'; {then or 'sleep 60'}"])
+    return lambda: child.LineChild(["sh", "-c", f"printf '%s' '{text}'; {then or 'sleep 60'}"])
+
+
+def libcuda(start: Start) -> CudaReading:
+    with CudaDoor(30.0, start=start) as door:
+        door.ask()
+        return door.reading()
 
 
 def test_a_line_that_is_cut_off_is_left_out() -> None:
-    with spoken('{"driver": {"code": 0}}', '{"dev', then="exit 3") as speaking:
-        heard = hear(speaking, _now(), 30.0, "libcuda")
-    assert heard == Heard(({"driver": {"code": 0}},), "the process that asks libcuda ended early (exit 3)")
+    reading = libcuda(spoken('{"driver": {"code": 0}}', '{"dev', then="exit 3"))
+    assert reading == CudaReading(code=0, error="the process that asks libcuda ended early (exit 3)")
 
 
 def test_the_last_words_of_a_child_that_failed_are_kept() -> None:
-    with spoken(then="echo trouble >&2; exit 1") as speaking:
-        heard = hear(speaking, _now(), 30.0, "NVML")
-    assert heard.broken == "the process that asks NVML ended early (exit 1: trouble)"
+    reading = libcuda(spoken(then="echo trouble >&2; exit 1"))
+    assert reading.error == "the process that asks libcuda ended early (exit 1: trouble)"
 
 
-def _now() -> float:
-    import time
-
-    return time.monotonic()
+def test_a_child_that_closes_its_output_was_not_killed_by_anybody() -> None:
+    reading = libcuda(spoken('{"driver": {"code": 0}}', then="exec >&-; sleep 60"))
+    assert reading.error == "the process that asks libcuda ended early (it closed its output)"
 
 
 def test_no_lines_at_all_are_a_reading_with_its_reason() -> None:
-    assert nvml_reading(Heard((), "late")) == NvmlReading(error="late")
-    assert cuda_reading(Heard((), "late")) == CudaReading(error="late")
+    assert nvml_reading((), "late") == NvmlReading(error="late")
+    assert cuda_reading((), "late") == CudaReading(error="late")
 
 
 # --- the small doors --------------------------------------------------------------------------------------------------
@@ -373,22 +372,22 @@ def test_no_lines_at_all_are_a_reading_with_its_reason() -> None:
 def test_the_kernel_modules_own_version(tmp_path: Path, text: str, told: KernelDriver) -> None:
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text(text)
-    assert kernel_driver.read(tmp_path) == told
+    assert host.kernel_driver(tmp_path) == told
 
 
 def test_a_module_that_is_loaded_or_not_or_not_to_be_known(tmp_path: Path) -> None:
-    assert kernel_driver.read(tmp_path) == KernelDriver()
+    assert host.kernel_driver(tmp_path) == KernelDriver()
     (tmp_path / "sys/module").mkdir(parents=True)
-    assert kernel_driver.read(tmp_path) == KernelDriver(loaded=False)
+    assert host.kernel_driver(tmp_path) == KernelDriver(loaded=False)
     (tmp_path / "sys/module/nvidia").mkdir()
-    assert kernel_driver.read(tmp_path) == KernelDriver(loaded=True)
+    assert host.kernel_driver(tmp_path) == KernelDriver(loaded=True)
 
 
 def test_numa_nodes_of_sysfs(tmp_path: Path) -> None:
     for address, text in (("a", "1\n"), ("b", "-1\n"), ("c", "nonsense\n")):
         (tmp_path / f"sys/bus/pci/devices/{address}").mkdir(parents=True)
         (tmp_path / f"sys/bus/pci/devices/{address}/numa_node").write_text(text)
-    assert kernel_driver.numa_nodes(("a", "b", "c", "d"), tmp_path) == {"a": 1}
+    assert host.numa_nodes(("a", "b", "c", "d"), tmp_path) == {"a": 1}
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/ns"), reason="needs Linux' /proc")
@@ -401,16 +400,16 @@ def test_a_pid_is_named_only_where_it_is_the_same_process(tmp_path: Path) -> Non
     # In another PID namespace the number may be anyone's, …
     inside.symlink_to("pid:[4026532000]")
     maps.write_text("7f00 r-xp 0 0 0 /usr/lib/libc.so.6\n")
-    assert processes.name_of(own, tmp_path) is None
+    assert host.gpu_process_name(own, tmp_path) is None
     # … unless that process uses the driver.
     maps.write_text("7f00 rw-s 0 0 0 /dev/nvidia0\n")
-    assert processes.name_of(own, tmp_path) is not None
+    assert host.gpu_process_name(own, tmp_path) is not None
     # On the machine itself every PID is the one that NVML means.
     maps.unlink()
     inside.unlink()
-    inside.symlink_to(processes.MACHINE_NAMESPACE)
-    assert processes.name_of(own, tmp_path) is not None
-    assert processes.name_of(2**22, tmp_path) is None
+    inside.symlink_to(host.MACHINE_NAMESPACE)
+    assert host.gpu_process_name(own, tmp_path) is not None
+    assert host.gpu_process_name(2**22, tmp_path) is None
 
 
 # --- other accelerators -----------------------------------------------------------------------------------------------
@@ -428,7 +427,7 @@ def test_a_pid_is_named_only_where_it_is_the_same_process(tmp_path: Path) -> Non
     ],
 )
 def test_torch_is_asked_only_where_its_build_could_see_something(build: TorchBuild, platform: str, could: bool) -> None:
-    assert torch_devices.could_see_another(build, platform) is could
+    assert installed_torch.could_see_another(build, platform) is could
 
 
 def fake_torch(kind: str, available: bool = True, **more: object) -> SimpleNamespace:
@@ -441,7 +440,7 @@ def fake_torch(kind: str, available: bool = True, **more: object) -> SimpleNames
 
 
 def test_what_torch_lists_of_rocm() -> None:
-    rows = torch_devices.listed(fake_torch("cuda"))
+    rows = installed_torch.listed(fake_torch("cuda"))
     assert [(row["id"], row["name"], row["memory_total_bytes"]) for row in rows] == [
         ("cuda:0", "MI300X", 192),
         ("cuda:1", "MI300X", 192),
@@ -450,14 +449,14 @@ def test_what_torch_lists_of_rocm() -> None:
 
 def test_what_torch_lists_of_mps() -> None:
     with_figure = fake_torch("mps", mps=SimpleNamespace(recommended_max_memory=lambda: 12))
-    (row,) = torch_devices.listed(with_figure)
+    (row,) = installed_torch.listed(with_figure)
     assert (row["kind"], row["id"], row["memory_total_bytes"], row["integrated"]) == ("mps", "mps", 12, True)
-    (row,) = torch_devices.listed(fake_torch("mps", mps=SimpleNamespace()))
+    (row,) = installed_torch.listed(fake_torch("mps", mps=SimpleNamespace()))
     assert row["memory_total_bytes"] is None
 
 
 def test_a_torch_that_can_use_nothing_lists_nothing() -> None:
-    assert torch_devices.listed(fake_torch("cuda", available=False)) == []
+    assert installed_torch.listed(fake_torch("cuda", available=False)) == []
 
 
 @pytest.mark.parametrize(
@@ -481,8 +480,8 @@ def test_a_torch_that_can_use_nothing_lists_nothing() -> None:
 def test_how_torch_answers_from_its_child(
     monkeypatch: pytest.MonkeyPatch, result: child.ChildResult, told: TorchDevices
 ) -> None:
-    monkeypatch.setattr(child, "run", lambda argv, timeout_s: result)
-    assert torch_devices.read() == told
+    monkeypatch.setattr(child, "run", lambda argv, timeout_s, **_: result)
+    assert installed_torch.devices() == told
 
 
 # --- the reasons as a whole -------------------------------------------------------------------------------------------

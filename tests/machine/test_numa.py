@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child, numa, numa_pci
+from gpucheck.machine import child, numa
 from gpucheck.machine.numa import Bound, Node, Pages
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="NUMA nodes are read on Linux")
@@ -222,8 +222,8 @@ def test_devices_behind_one_switch_share_it(tmp_path: Path) -> None:
     alone.mkdir(parents=True)
     (links / "0000:81:00.0").symlink_to(alone)
     addresses = {"cuda:0": "0000:03:00.0", "cuda:1": "0000:04:00.0", "cuda:2": "0000:81:00.0"}
-    ways = {name: numa_pci.bridges(address, tmp_path) for name, address in addresses.items()}
+    ways = {name: numa.bridges(address, tmp_path) for name, address in addresses.items()}
     assert ways["cuda:0"] == ("0000:00:01.1", "0000:01:00.0", "0000:02:00.0")
     assert ways["cuda:2"] == ("0000:80:01.0",)
-    assert numa_pci.shared(ways) == [("0000:01:00.0", ("cuda:0", "cuda:1"))]
-    assert numa_pci.bridges("0000:99:00.0", tmp_path) == numa_pci.bridges(None) == ()
+    assert numa.shared(ways) == [("0000:01:00.0", ("cuda:0", "cuda:1"))]
+    assert numa.bridges("0000:99:00.0", tmp_path) == numa.bridges(None) == ()

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.machine import child, nvml, nvml_fields, nvml_sampler, nvml_sound
-from gpucheck.machine.nvml_row import Row, applies
+from gpucheck.machine import child
+from gpucheck.machine.nvml import fields as nvml_fields
+from gpucheck.machine.nvml import read as nvml_read
+from gpucheck.machine.nvml import sampler
+from gpucheck.machine.nvml import sound as nvml_sound
+from gpucheck.machine.nvml.row import Row, applies
 from gpucheck.machine.readings import NvmlDoor, NvmlReading, door_timeout_s
 from gpucheck.report.facts import (
     ClockReasons,
@@ -135,9 +139,9 @@ def test_every_field_of_the_table_is_a_field_of_the_facts() -> None:
 
 
 def test_every_field_that_is_asked_for_has_a_check_of_its_answer() -> None:
-    tables = (nvml_fields.IDENTITY, nvml_fields.DETAILS, nvml_sampler.ONCE, nvml_sampler.PLACE)
+    tables = (nvml_fields.IDENTITY, nvml_fields.DETAILS, sampler.ONCE, sampler.PLACE)
     asked = {field.name for table in tables for field in table}
-    asked |= {nvml_fields.SRAM, nvml_sampler.ENERGY.name, nvml_fields.VIOLATIONS.name, *nvml_fields.MEMORY}
+    asked |= {nvml_fields.SRAM, sampler.ENERGY.name, nvml_fields.VIOLATIONS.name, *nvml_fields.MEMORY}
     assert asked <= set(nvml_sound.SOUND)
 
 
@@ -778,10 +782,10 @@ def test_a_child_that_cannot_be_started_is_a_reason() -> None:
 
 def test_without_nvidia_ml_py_the_reason_is_that(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[dict[str, object]] = []
-    monkeypatch.setattr(nvml, "claim_stdout", lambda: said.append)
+    monkeypatch.setattr(nvml_read, "claim_stdout", lambda: said.append)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(sys, "stdin", iter(["read\n"]))
-    assert nvml.main() == 0
+    monkeypatch.setattr(sys, "stdin", iter(['{"processes": false, "links": false}\n']))
+    assert nvml_read.main() == 0
     assert said == [
         {"driver": {"code": None, "error": "nvidia-ml-py is not installed"}, "devices": []},
         {"end": True},

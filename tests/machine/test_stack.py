@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.machine import driver_files, kernel_log, stack
+from gpucheck.machine import driver_files, kernel_driver, stack
 from gpucheck.machine.driver_files import Library
 from gpucheck.machine.stack import Node, PciDevice, Stack
 
@@ -254,7 +254,7 @@ def test_records_become_the_lines_that_matter(tmp_path: Path) -> None:
         "4,3,13000000,-;nouveau 0000:01:00.0: unknown chipset\n"
     )
     write(tmp_path, {"dev/kmsg": records})
-    assert kernel_log.read(tmp_path) == (
+    assert kernel_driver.log(tmp_path) == (
         (
             "[12.345678] NVRM: The NVIDIA GPU 0000:b3:00.0",
             "[12.345678] NVRM: (PCI ID: 10de:26b5) installed in this system has",
@@ -267,10 +267,10 @@ def test_records_become_the_lines_that_matter(tmp_path: Path) -> None:
 
 def test_a_log_with_nothing_of_nvidias_is_empty_and_one_that_cannot_be_read_is_not(tmp_path: Path) -> None:
     write(tmp_path, {"dev/kmsg": "6,1,1000000,-;usb 1-1: new device\n"})
-    assert kernel_log.read(tmp_path) == ((), None)
+    assert kernel_driver.log(tmp_path) == ((), None)
     (tmp_path / "dev/kmsg").unlink()
     (tmp_path / "dev/kmsg").mkdir()
-    assert kernel_log.read(tmp_path) == (None, os.strerror(errno.EISDIR))
+    assert kernel_driver.log(tmp_path) == (None, os.strerror(errno.EISDIR))
 
 
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
@@ -297,12 +297,12 @@ def test_the_journal_where_the_device_is_roots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, lines: tuple[str, ...] | None
 ) -> None:
     journal(tmp_path, monkeypatch, program)
-    assert kernel_log.from_journal() == lines
+    assert kernel_driver.log_from_journal() == lines
 
 
 def test_no_journal_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert kernel_log.from_journal() is None
+    assert kernel_driver.log_from_journal() is None
 
 
 def test_a_default_stack_knows_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import platform
 import shutil
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck.machine import torch_probe
+from gpucheck.machine import talk, torch_probe
 from gpucheck.machine.child import ChildResult
+from gpucheck.machine.talk import Heard
 from gpucheck.machine.torch_probe import KernelRun, TorchProbe
 
 TEXT = torch_probe.PROGRAM.read_text(encoding="utf-8")
@@ -108,7 +110,7 @@ def test_it_runs_in_isolation_too(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", TEXT], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
-    found = torch_probe.heard(ChildResult(done.returncode, done.stdout, done.stderr, False, False, 0.0))
+    found = torch_probe.read(ended(done.stdout, done.returncode, done.stderr))
     assert (found.stage, found.error) == ("import", "ModuleNotFoundError: No module named 'torch'")
     assert found.path is None and found.versions == {}
     assert found.python == "{}.{}.{}".format(*sys.version_info[:3])
@@ -270,13 +272,13 @@ def test_a_crash_in_a_kernel_keeps_the_devices(tmp_path: Path, empty: Path) -> N
 # --- what the parent makes of it --------------------------------------------------------------------------------------
 
 
-def ended(stdout: str, returncode: int | None = 1, stderr: str = "") -> ChildResult:
-    return ChildResult(returncode, stdout, stderr, False, False, 0.0)
+def ended(stdout: str, returncode: int | None = 1, stderr: str = "") -> Heard:
+    return talk.heard(ChildResult(returncode, stdout, stderr, False, False, 0.0), 60.0)
 
 
 def test_lines_of_others_are_left_out() -> None:
     lines = 'printed\n{"stage": "ask"}\n[1]\n{"stage": "find", "path": "/x", "gpucheck": 1}\n{"stage": "en'
-    found = torch_probe.heard(ended(lines, 0))
+    found = torch_probe.read(ended(lines, 0))
     assert (found.stage, found.path, found.error) == ("find", "/x", "exit status 0")
 
 
@@ -291,12 +293,11 @@ def test_lines_of_others_are_left_out() -> None:
     ],
 )
 def test_how_it_ended(returncode: int | None, stderr: str, error: str) -> None:
-    assert torch_probe.heard(ended("", returncode, stderr)) == TorchProbe(stage="start", error=error)
+    assert torch_probe.read(ended("", returncode, stderr)) == TorchProbe(stage="start", error=error)
 
 
 def test_what_is_no_interpreter_cannot_be_started() -> None:
-    with pytest.raises(OSError):
-        torch_probe.probe("/no/such/python")
+    assert torch_probe.probe("/no/such/python").unstarted == os.strerror(errno.ENOENT)
     assert torch_probe.probe("/bin/false").stage == "start"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.machine import nvml_sampler
 from gpucheck.machine.child import LineChild
+from gpucheck.machine.nvml import sampler
 from gpucheck.measure import telemetry
 from gpucheck.measure.telemetry import Watch, flags, summarise
 from gpucheck.report.measurement import Run
@@ -269,12 +269,12 @@ def test_the_chip_to_chip_link_is_told_with_every_reading(fake_driver: Callable[
 def test_a_cards_own_lanes_are_the_kernels_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, width: int | None
 ) -> None:
-    monkeypatch.setattr(nvml_sampler, "DEVICES", tmp_path)
+    monkeypatch.setattr(sampler, "DEVICES", tmp_path)
     (tmp_path / "0000:10:00.0").mkdir()
     if text is not None:
         (tmp_path / "0000:10:00.0" / "max_link_width").write_text(text)
-    assert nvml_sampler.card_width("0000:10:00.0") == width
-    assert nvml_sampler.card_width(None) is None
+    assert sampler.card_width("0000:10:00.0") == width
+    assert sampler.card_width(None) is None
 
 
 def test_a_mig_instance_has_its_cards_clock_and_no_power_of_its_own(fake_driver: Callable[..., Path]) -> None:
@@ -314,7 +314,7 @@ def test_a_child_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_child_that_dies_is_given_up() -> None:
-    dying = [sys.executable, "-c", "print('{\"sampling\": true}', flush=True); input()"]
+    dying = [sys.executable, "-c", 'print(\'{"sampling": true, "end": true}\', flush=True); input()']
     with Watch(UUID, start=lambda uuid: LineChild(dying)) as watch:
         assert watch.reason == ""
         assert watch.during(RUN) == (None, "the process that samples NVML ended early")

@@ -20,9 +20,9 @@ from torch.nn import functional
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel as devices
-from gpucheck.machine import inventory, required
+from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel, Allocator
-from gpucheck.machine.required import Usable
+from gpucheck.machine.choose import Usable
 from gpucheck.memory.steps import Level
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
@@ -81,7 +81,7 @@ def test_ids_are_unique_dotted_and_apart_from_the_requirements() -> None:
     ids = [check.id for check in smoke.CHECKS]
     assert len(set(ids)) == len(ids)
     assert all(len(name.split(".")) == 2 and name == name.lower() for name in ids)
-    assert {required.REQUIRED_ID, required.COUNT_ID}.isdisjoint(ids)
+    assert {choose.REQUIRED_ID, choose.COUNT_ID}.isdisjoint(ids)
     assert smoke.USABLE_ID in ids
 
 
@@ -143,13 +143,13 @@ def test_a_prefix_that_matches_nothing_names_the_nearest(
 def test_requirements(
     require: str | None, least: int | None, kind: str | None, count: int, rocm: bool, verdicts: list[str]
 ) -> None:
-    found = required.judge_seen(require, least, Usable(kind, count, rocm), FACTS)
+    found = choose.judge_required(require, least, Usable(kind, count, rocm), FACTS)
     assert [finding.verdict for finding in found] == verdicts
 
 
 def test_a_missed_requirement_says_what_torch_can_use_and_why() -> None:
     facts = dataclasses.replace(FACTS, host=Host(nvidia_pci_addresses=("0000:17:00.0",)))
-    (found,) = required.judge_seen("cuda", None, Usable(None, 0), facts)
+    (found,) = choose.judge_required("cuda", None, Usable(None, 0), facts)
     assert found == Finding(
         "device.required",
         "fail",
@@ -158,7 +158,7 @@ def test_a_missed_requirement_says_what_torch_can_use_and_why() -> None:
         {"kind": None, "count": 0, "rocm": False},
         "see `gpucheck doctor` for why",
     )
-    (found,) = required.judge_seen(None, 2, Usable("cuda", 1), FACTS)
+    (found,) = choose.judge_required(None, 2, Usable("cuda", 1), FACTS)
     assert (found.id, found.title, found.message) == (
         "device.count",
         "at least 2 devices required",

@@ -9,7 +9,7 @@ from gpucheck.batch_size.budget import Budget, MemoryLimit, guard_bytes, on_cpu,
 from gpucheck.batch_size.exchange import Setup
 from gpucheck.batch_size.options import Plan
 from gpucheck.machine import host
-from gpucheck.machine.in_use import held_bytes
+from gpucheck.machine.others import held_bytes
 from gpucheck.report.events import Emit, Notice
 from gpucheck.report.facts import Device, Facts
 from gpucheck.units import capacity

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import units
-from gpucheck.machine.in_use import held_bytes
+from gpucheck.machine.others import held_bytes
 from gpucheck.measure import runs, telemetry
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict

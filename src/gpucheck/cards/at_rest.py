@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck.machine.inventory import NOT_ASKED
-from gpucheck.machine.nvml_row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
+from gpucheck.machine.nvml.row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Verdict
 

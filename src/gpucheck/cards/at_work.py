@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gpucheck import links, units
 from gpucheck.cards.at_rest import Said
-from gpucheck.machine.in_use import AT_WORK_PERCENT
+from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
 

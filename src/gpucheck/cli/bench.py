@@ -74,9 +74,9 @@ def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
             return _again(common, options, repeat)
 
         def measure(emit: Emit) -> None:
-            from gpucheck.machine import torch_import
+            from gpucheck.machine import installed_torch
 
-            torch_import.load()  # it comes with every benchmark: a signal on the way must not break it half-way
+            installed_torch.load()  # it comes with every benchmark: a signal on the way must not break it half-way
             from gpucheck.bench.devices import Shared
 
             limits = common.settings.thresholds if common.settings is not None else ()

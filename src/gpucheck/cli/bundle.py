@@ -12,7 +12,7 @@ from gpucheck.cli.outputs import Wanted
 from gpucheck.doctor import bundle
 from gpucheck.doctor.bundle import Held
 from gpucheck.doctor.evidence import Evidence
-from gpucheck.machine import driver_state, identity
+from gpucheck.machine import identity, kernel_driver
 from gpucheck.render import archive, terminal, text
 from gpucheck.report.report import Report
 
@@ -47,7 +47,7 @@ class Bundle:
 
     def hold(self, evidence: Evidence) -> None:
         """Keep the evidence, and read what else a bundle needs."""
-        self.held = Held(evidence, driver_state.read())
+        self.held = Held(evidence, kernel_driver.state())
 
     def _packed(self, pack: Callable[[Mapping[str, str], datetime], bytes]) -> Callable[[Report], bytes]:
         def made(report: Report) -> bytes:

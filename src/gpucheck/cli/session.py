@@ -207,8 +207,6 @@ def finish(report: Report, common: Common, files: list[outputs.Output], *, told:
 
     `told` says that an error ended the work and stands on stderr: a report of nothing else is not printed then.
     """
-    from gpucheck.render import github
-
     # stdout first: a full disk must not cost the result. And a closed stdout must not cost the files.
     unprinted: OSError | None = None
     try:
@@ -216,8 +214,11 @@ def finish(report: Report, common: Common, files: list[outputs.Output], *, told:
             _print(report, common, told=told)
         except OSError as error:
             unprinted = error
-        with contextlib.suppress(OSError):  # nobody reads stderr
-            github.announce(report, sys.stderr)
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            from gpucheck.render import github
+
+            with contextlib.suppress(OSError):  # nobody reads stderr
+                github.announce(report, sys.stderr)
     except BaseException:
         outputs.discard(files)
         raise

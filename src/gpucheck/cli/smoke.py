@@ -16,9 +16,9 @@ def smoke(common: Common, options: SmokeOptions) -> int:
     from gpucheck.cli import session
 
     def check(emit: Emit) -> None:
-        from gpucheck.machine import torch_import
+        from gpucheck.machine import installed_torch
 
-        torch_import.load()  # Ctrl-C ends in a report from here on
+        installed_torch.load()  # Ctrl-C ends in a report from here on
         from gpucheck.smoke.command import command
 
         command(options, emit)

@@ -9,18 +9,25 @@ from gpucheck.cards.checks import findings
 from gpucheck.devices.driver import driver_findings
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.machine import choose
+from gpucheck.machine.child import Ahead
 from gpucheck.machine.inventory import Inventory, only
 from gpucheck.report.events import Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 
 
-def command(options: DevicesOptions, emit: Emit, *, sleep: Callable[[float], object] = time.sleep) -> None:
-    """Read the machine and judge it, once or until interrupted.
+def command(
+    options: DevicesOptions,
+    emit: Emit,
+    *,
+    sleep: Callable[[float], object] = time.sleep,
+    ahead: Ahead | None = None,
+) -> None:
+    """Read the machine and judge it, once or until interrupted. `ahead` has children that were started already.
 
     Raises UsageError for a `device` that is no device's name and CannotLook for one that is not there.
     """
-    with Inventory(with_processes=options.processes, with_links=True) as inventory:
+    with Inventory(with_processes=options.processes, with_links=True, ahead=ahead) as inventory:
         restarts = 0
         while True:
             begun = time.monotonic()

@@ -14,9 +14,9 @@ from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.condition import RUNGS
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.doctor.redact import Redactor
-from gpucheck.machine.driver_state import DeviceNode, DriverState
 from gpucheck.machine.identity import Identity
 from gpucheck.machine.inventory import VARIABLES
+from gpucheck.machine.kernel_driver import DeviceNode, DriverState
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.report import Report
 

@@ -15,8 +15,8 @@ from gpucheck.doctor.condition import Condition
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
-from gpucheck.machine import child, inventory, required, stack, torch_build, torch_probe
-from gpucheck.machine.required import Usable
+from gpucheck.machine import child, choose, installed_torch, inventory, stack, torch_probe
+from gpucheck.machine.choose import Usable
 from gpucheck.machine.stack import Stack
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
@@ -55,7 +55,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
         )
     )
     first = None if diagnosis.first is None else f"mend {diagnosis.first.condition.id} first"
-    asked = required.judge_seen(options.require, None, usable(evidence.torch), evidence.facts, fix=first)
+    asked = choose.judge_required(options.require, None, usable(evidence.torch), evidence.facts, fix=first)
     for finding in (*asked, *ladder.findings(diagnosis)):
         emit(Judged(finding))
     if diagnosis.first is None:
@@ -106,14 +106,11 @@ def read(options: DoctorOptions, emit: Emit) -> Evidence:
 
 
 def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
-    try:
-        return asked.result()
-    except OSError as error:
-        raise UsageError(
-            f"--python {python} cannot be started",
-            os.strerror(error.errno or 0),
-            "give the path of a Python interpreter",
-        ) from error
+    probe = asked.result()
+    if probe.unstarted is not None:
+        what = f"--python {python} cannot be started"
+        raise UsageError(what, probe.unstarted, "give the path of a Python interpreter")
+    return probe
 
 
 def _around(root: Path, cut: child.Cut) -> tuple[Facts, Stack]:
@@ -129,7 +126,7 @@ def _around(root: Path, cut: child.Cut) -> tuple[Facts, Stack]:
 
 def _build_of(probe: TorchProbe) -> TorchBuild:
     """The torch of another interpreter, read from its folder without importing it here."""
-    return torch_build.from_folder(Path(probe.path)) if probe.path else TorchBuild()
+    return installed_torch.from_folder(Path(probe.path)) if probe.path else TorchBuild()
 
 
 def healthy(evidence: Evidence, *, everything: bool) -> Finding:

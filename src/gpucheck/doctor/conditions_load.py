@@ -16,7 +16,7 @@ from gpucheck.doctor.condition import Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.doctor.load import CardLoad, Load
 from gpucheck.links import is_speed_lost, is_width_lost
-from gpucheck.machine.nvml_row import applies
+from gpucheck.machine.nvml.row import applies
 from gpucheck.measure.telemetry import (
     HELD,
     LEAST_VIOLATION_SHARE,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucheck import units
-from gpucheck.machine.in_use import held_bytes
+from gpucheck.machine.others import held_bytes
 from gpucheck.measure.telemetry import Sample, summarise
 from gpucheck.report.facts import Device
 from gpucheck.report.measurement import Run

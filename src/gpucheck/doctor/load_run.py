@@ -9,7 +9,7 @@ from pathlib import Path
 from gpucheck.doctor import load
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.doctor.load import Load
-from gpucheck.machine import child, load_child
+from gpucheck.machine import load_child, talk
 from gpucheck.machine.torch_probe import how_it_ended, said
 from gpucheck.measure.telemetry import Watch
 
@@ -47,12 +47,12 @@ def _run(loaded: dict[str, str | None], left_out: dict[str, str], python: str | 
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
     with ExitStack() as stack:
         watches = {name: stack.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
-        ended = child.run(argv, timeout_s)
+        heard = talk.run(argv, timeout_s)
         samples = {name: watch.take() for name, watch in watches.items()}
         unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}
-    told = said(ended.stdout)
+    told = said(heard.lines)
     failed = ""
     if told.get("stage") != "end":
         late = f"it did not end within {timeout_s:g} s"
-        failed = late if ended.timed_out else str(told.get("error") or how_it_ended(ended))
+        failed = late if heard.ending.how == "late" else str(told.get("error") or how_it_ended(heard.ending))
     return load.gathered(told, failed, samples, unseen, left_out)

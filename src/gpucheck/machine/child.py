@@ -23,6 +23,8 @@ from typing import IO, Any
 
 # A killed process is normally gone within milliseconds; one in uninterruptible sleep may never go.
 KILL_WAIT_S = 1.0
+# The children with which every reading of the machine begins, named where a name loads nothing.
+NVML_READER, LIBCUDA_READER = "gpucheck.machine.nvml.read", "gpucheck.machine.cuda_driver"
 # How often a wait looks whether the child has ended while a grandchild still holds its pipe.
 POLL_S = 0.05
 # A child that prints more than this is broken; its beginning is enough to see how.
@@ -48,17 +50,6 @@ class ChildResult:
     elapsed_s: float
 
 
-# Signals that a process is sent; those that it raises itself by a fault (SIGSEGV, SIGABRT) are not among them.
-_SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
-
-
-def sent_signal(returncode: int | None) -> str | None:
-    """The name of the signal by which somebody else ended a child; None where it ended in another way."""
-    if returncode is None or returncode >= 0:
-        return None
-    return next((name for name in _SENT if getattr(signal, name, None) == -returncode), None)
-
-
 class Cut:
     """An earlier end for a child that is waited for, set by another thread once waiting has become pointless."""
 
@@ -78,12 +69,16 @@ class Cut:
 
 
 class ChildEnded(Exception):
-    """A long-lived child is gone: `returncode` as in ChildResult, `stderr` its last words."""
+    """A long-lived child is gone: `returncode` as in ChildResult, `stderr` its last words.
 
-    def __init__(self, returncode: int | None, stderr: str) -> None:
+    `was_ended` is whether it had only closed its output and was ended here: the signal is then ours.
+    """
+
+    def __init__(self, returncode: int | None, stderr: str, *, was_ended: bool = False) -> None:
         super().__init__(returncode, stderr)
         self.returncode = returncode
         self.stderr = stderr
+        self.was_ended = was_ended
 
 
 def python_argv(module: str, *arguments: str, python: str | None = None) -> list[str]:
@@ -128,7 +123,7 @@ def run(
 
 
 class LineChild:
-    """A long-lived child that answers a line with a line.
+    """A long-lived child that answers a line with a line; `talk.Talk` is how one talks with it.
 
     `ask` sends a request and waits for the answer; `send` and `receive` do the halves, so that the parent can watch
     in between. Both raise ChildEnded when the child is gone, with how it ended and its last words.
@@ -184,8 +179,11 @@ class LineChild:
 
     def _ended(self) -> ChildEnded:
         # The pipe is closed: the process is gone or about to be.
-        gone = self._end(KILL_WAIT_S)
-        return ChildEnded(self._process.returncode if gone else None, self._err.text())
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_WAIT_S)
+        was_ended = self._process.poll() is None
+        gone = self._end()
+        return ChildEnded(self._process.returncode if gone else None, self._err.text(), was_ended=was_ended)
 
     def stderr(self) -> str:
         """What the child has said on stderr, its end."""
@@ -217,6 +215,39 @@ class LineChild:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close() if kind is None else self.kill()
+
+
+class Ahead:
+    """Children that load while this process still does: started before there is a question for them.
+
+    Close it (it is a context manager): those that nobody took are ended.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self._waiting: dict[str, LineChild] = {}
+        try:
+            for module in modules:
+                # Whoever wants one that cannot be started now meets the reason by itself.
+                with contextlib.suppress(OSError):
+                    self._waiting[module] = LineChild(python_argv(module))
+        except BaseException:  # a signal: nobody else knows of those before
+            self.close()
+            raise
+
+    def start(self, module: str) -> LineChild:
+        """The child that runs `module.main()`: the one that waits, or a new one. Raises OSError."""
+        return self._waiting.pop(module, None) or LineChild(python_argv(module))
+
+    def close(self) -> None:
+        """End those that nobody took."""
+        while self._waiting:
+            self._waiting.popitem()[1].kill()
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class _Reader:

@@ -1,4 +1,4 @@
-"""Which device a command works on: decided from the facts alone, then opened.
+"""Which device a command works on, decided from the facts alone, then opened; and whether what it requires is there.
 
 An accelerator that is present is never silently replaced by the CPU: only where none is present, or it was hidden on
 purpose, does `auto` mean the CPU.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.report.facts import Device, Facts, TorchBuild
+from gpucheck.report.finding import Finding
 
 if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.machine.accel import Accel
@@ -20,6 +21,9 @@ if TYPE_CHECKING:  # importing accel imports torch
 _NAMED = re.compile(r"(?P<kind>cuda|xpu|mps|cpu)(?::(?P<index>\d+))?")
 # Which builds of torch drive which of torch's device types; ROCm's devices are called cuda too.
 _BUILDS = {"cuda": ("cuda", "rocm"), "xpu": ("xpu",), "mps": ("cpu",)}
+# The findings of `--require KIND` and `--min-devices N`: no checks to select, they are there when they are asked for.
+REQUIRED_ID, COUNT_ID = "device.required", "device.count"
+DIAGNOSE = "see `gpucheck doctor` for why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,9 @@ def open_for(requested: str, facts: Facts) -> Accel:
 
 def open_named(device_id: str, facts: Facts) -> Accel:
     """The device with this id of the facts, ready for use. Raises CannotLook when torch cannot use it."""
-    from gpucheck.machine import torch_import
+    from gpucheck.machine import installed_torch
 
-    torch_import.load()
+    installed_torch.load()
     from gpucheck.machine import accel
 
     device = next((device for device in facts.devices if device.id == device_id), None)
@@ -172,3 +176,68 @@ def _missing(wanted: str, why: str) -> CannotLook:
     return CannotLook(
         f"--device {wanted} is not there", why, "see `gpucheck devices`, or try --device cpu", finding="device.usable"
     )
+
+
+# -- what the command line requires ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """The accelerators that torch can use: their kind, None where there are none, and how many."""
+
+    kind: str | None
+    count: int
+    is_rocm: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What they may be required as. torch calls ROCm's devices cuda: they are both."""
+        if self.kind is None:
+            return ()
+        return ("cuda", "rocm") if self.kind == "cuda" and self.is_rocm else (self.kind,)
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"{self.count} device{'s' * (self.count != 1)} of kind {self.kind}" if self.kind else "no accelerator"
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"kind": self.kind, "count": self.count, "rocm": self.is_rocm}
+
+
+def judge_required(
+    require: str | None, min_devices: int | None, seen: Usable, facts: Facts, *, fix: str | None = DIAGNOSE
+) -> list[Finding]:
+    """The findings where torch can use what was `seen`; the facts tell why it cannot use more.
+
+    `fix` is what to do where the kind is not there.
+    """
+    found: list[Finding] = []
+    kind_met = require is None or (require in seen.names and seen.count > 0)
+    if require is not None:
+        why = "" if kind_met or not is_present(facts) else f": {why_unusable(facts)}"
+        found.append(
+            Finding(
+                REQUIRED_ID,
+                "pass" if kind_met else "fail",
+                f"an accelerator of kind {require} is required",
+                f"torch can use {seen.text}{why}",
+                seen.evidence,
+                None if kind_met else fix,
+            )
+        )
+    if min_devices is not None:
+        met = kind_met and seen.count >= min_devices
+        found.append(
+            Finding(
+                COUNT_ID,
+                "pass" if met else "fail",
+                f"at least {min_devices} device{'s' * (min_devices != 1)} required",
+                f"torch can use {seen.text}",
+                seen.evidence,
+                None if met else "see `gpucheck devices`, and whether CUDA_VISIBLE_DEVICES hides some",
+            )
+        )
+    return found

@@ -1,7 +1,7 @@
 """libcuda, CUDA's driver library, read in a child through ctypes: the devices that torch will see, in its order.
 
 CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are obeyed by libcuda itself, not guessed. No context is made. Said are a
-line when the library is loaded, one when cuInit has answered, one for each device, and `{"end": true}`;
+line when the library is loaded, one when cuInit has answered, one for each device, and the `end`.
 `machine/readings.py` is the parent's side.
 """
 

@@ -6,25 +6,23 @@ ours that makes no sense, nor a broken one pass for a bug. Importing this module
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from gpucheck import messages
 from gpucheck.errors import DeviceFailed, GpucheckError
-from gpucheck.machine import child
+from gpucheck.machine import talk
+from gpucheck.machine.child import python_argv
+from gpucheck.machine.speaking import claim_stdout
+from gpucheck.machine.talk import Heard
 from gpucheck.report.fault import Fault, Kind, first_line
 
-# As for torch's own list of devices (torch_devices): importing torch from a cold disk has taken most of a minute, and
+# As for torch's own list of devices (installed_torch): importing torch from a cold disk has taken most of a minute, and
 # the first kernels load their libraries.
 FRESH_TIMEOUT_S = 90.0
 WORKS = "works"
 # A product of ones is its inner dimension, whatever the precision; small enough to take no memory worth naming.
 _SIDE = 64
-
-# SIGKILL and SIGTERM, as a return code tells them.
-_FROM_OUTSIDE = (-9, -15)
 
 # The device → WORKS, why it fails, or None where that could not be found out.
 Ask = Callable[[str], str | None]
@@ -83,23 +81,17 @@ def _asked(error: BaseException, device: str | None, ask: Ask) -> str | None:
 
 def fresh_process(device: str) -> str | None:
     """Run a small kernel of each library in a fresh process: WORKS, why it failed, or None where that says nothing."""
-    try:
-        ended = child.run(child.python_argv("gpucheck.machine.faults", device), FRESH_TIMEOUT_S)
-    except OSError:
-        return None
-    return read(ended)
+    return read(talk.run(python_argv("gpucheck.machine.faults", device), FRESH_TIMEOUT_S))
 
 
-def read(ended: child.ChildResult) -> str | None:
+def read(heard: Heard) -> str | None:
     """What a fresh process came to. Memory that is taken, or a device that one process holds alone, is no answer."""
-    lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{") and line.endswith("}")]
-    answer: dict[str, Any] = next((line for line in lines if "ok" in line), {})
-    if not answer:
+    answer, ending = heard.merged, heard.ending
+    if "ok" not in answer:
         # What ended before torch was loaded, or was killed from outside, has not met the device.
-        if not lines or (ended.returncode in _FROM_OUTSIDE and not ended.timed_out):
+        if not answer or ending.how == "killed":
             return None
-        how = f"ended with {ended.returncode}"
-        return f"no answer within {FRESH_TIMEOUT_S:.0f} s" if ended.timed_out else how
+        return f"no answer within {ending.limit_s:.0f} s" if ending.how == "late" else f"ended with {ending.status}"
     if answer["ok"]:
         return WORKS
     text = str(answer["text"])
@@ -109,8 +101,6 @@ def read(ended: child.ChildResult) -> str | None:
 
 def main() -> int:
     """Open the device, run the kernels, and say in one line of JSON what came of it."""
-    from gpucheck.machine.speaking import claim_stdout
-
     say = claim_stdout()
     import torch  # noqa: F401 - what takes long and is not the device's
 

@@ -1,4 +1,4 @@
-"""The machine outside its accelerators: system, memory, container limits, PCI and device nodes.
+"""The machine outside its accelerators: system, memory, container limits, PCI, device nodes, NVIDIA's kernel module.
 
 Everything below /proc, /sys and /dev is read under `root`, so that a test can bring its own; where those do not exist
 (macOS, Windows) psutil's figures stand alone.
@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ NVIDIA_VENDOR = "0x10de"
 # PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302). NVIDIA's bridges and audio have other classes.
 DISPLAY_CLASS = "0x03"
 ROOT = Path("/")
+# PROC_PID_INIT_INO of Linux's proc_ns.h: the inode of the machine's own PID namespace.
+MACHINE_NAMESPACE = "pid:[4026531836]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,15 @@ class HostMemory:
     def usable(self) -> int:
         """Bytes that can still be taken."""
         return self.available if self.container_available is None else min(self.available, self.container_available)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDriver:
+    """The version of NVIDIA's kernel module, whether it is the open one and whether it is loaded. None: not told."""
+
+    version: str | None = None
+    is_open: bool | None = None
+    loaded: bool | None = None
 
 
 def memory(root: Path = ROOT) -> HostMemory:
@@ -170,6 +182,31 @@ def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
     return tuple(f"/dev/{name}" for name in names if re.fullmatch(r"nvidia(ctl|\d+|-uvm|-modeset)|dxg", name))
 
 
+def kernel_driver(root: Path = ROOT) -> KernelDriver:
+    """What the kernel says of NVIDIA's module. All None where there is neither /proc/driver nor /sys/module."""
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        modules = root / "sys/module"
+        return KernelDriver(loaded=(modules / "nvidia").is_dir() if modules.is_dir() else None)
+    # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)
+    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return KernelDriver(match.group(1) if match else None, "Open Kernel Module" in text, True)
+
+
+def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
+    """The NUMA node of each PCI address that sysfs knows; -1 there means that it does not."""
+    found = {}
+    for address in addresses:
+        try:
+            node = int((root / "sys/bus/pci/devices" / address / "numa_node").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            continue
+        if node >= 0:
+            found[address] = node
+    return found
+
+
 def cpu(root: Path = ROOT) -> Device:
     """The CPU as a device. `cores_allowed` counts what this process may run on (affinity), not what the machine has."""
     now = memory(root)
@@ -205,6 +242,28 @@ def cpu_model(root: Path = ROOT) -> str | None:
     return match.group(1).strip() if match else (platform.processor() or platform.machine() or None)
 
 
+def last_level_cache_bytes(root: Path = ROOT) -> int | None:
+    """Bytes of all last-level caches that this process's cores reach together; None where the system does not tell.
+
+    Read from /sys/devices/system/cpu (Linux). Several cores share one cache: each counts once.
+    """
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    caches: dict[tuple[int, str], int] = {}
+    for folder in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
+        core = int(folder.parent.parent.name.removeprefix("cpu"))
+        level, kind = (text_of(folder / name).strip() for name in ("level", "type"))
+        size = _cache_bytes(folder / "size")
+        if (cores is None or core in cores) and size and level.isdigit() and kind != "Instruction":
+            caches[int(level), text_of(folder / "shared_cpu_list")] = size
+    last = max((level for level, _ in caches), default=0)
+    return sum(size for (level, _), size in caches.items() if level == last) or None
+
+
+def _cache_bytes(path: Path) -> int | None:
+    match = re.fullmatch(r"(\d+)([KMG]?)", text_of(path).strip())
+    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]] if match else None
+
+
 def cpu_flags(root: Path = ROOT) -> frozenset[str]:
     """The CPU's features by the kernel's names; empty where the system does not list them."""
     match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
@@ -217,6 +276,31 @@ def process_name(pid: int) -> str | None:
         return str(psutil.Process(pid).name())
     except (psutil.Error, OverflowError, ValueError):
         return None
+
+
+def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
+    """The name of the process with this PID of the host; None where this system cannot see that process.
+
+    Inside a container the PID may be another process here. One that has NVIDIA's library mapped or its device open is
+    taken to be the one.
+    """
+    if sys.platform == "linux" and not _sees_the_machine(root) and not _uses_nvidia(pid, root):
+        return None
+    return process_name(pid)
+
+
+def _sees_the_machine(root: Path) -> bool:
+    try:
+        return str((root / "proc/self/ns/pid").readlink()) == MACHINE_NAMESPACE
+    except OSError:
+        return False
+
+
+def _uses_nvidia(pid: int, root: Path) -> bool:
+    try:
+        return "nvidia" in (root / f"proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def text_of(path: Path) -> str:

@@ -15,15 +15,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from gpucheck.machine import host, kernel_driver, processes, torch_build, torch_devices
+from gpucheck.machine import host, installed_torch
+from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 from gpucheck.machine.earlier import Memory, added, of
-from gpucheck.machine.in_use import AT_WORK_PERCENT
-from gpucheck.machine.kernel_driver import KernelDriver
-from gpucheck.machine.nvml_fields import LINKS, MEMORY, NVML_ONLY
-from gpucheck.machine.nvml_row import applies
+from gpucheck.machine.host import KernelDriver
+from gpucheck.machine.installed_torch import TorchDevices
+from gpucheck.machine.nvml.fields import LINKS, MEMORY, NVML_ONLY
+from gpucheck.machine.nvml.row import applies
+from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.machine.readings import CudaDoor, CudaReading, DeviceReading, NvmlDoor, NvmlReading
-from gpucheck.machine.torch_devices import TorchDevices
+from gpucheck.machine.talk import Start
 from gpucheck.report.facts import Device, Driver, Facts, Host, Process, Python, TorchBuild
 
 # The variables that decide what CUDA, torch and a container show of a machine. Fixed: others may hold secrets.
@@ -88,7 +91,10 @@ def join(
     rows = _paired(nvml_read, cuda_read)
     rows = [_with_state(row, cuda_read, environment) for row in rows]
     rows = [_completed(row, around) for row in rows]
-    unknown = {} if nvml is None and cuda is None else _driver_unknown(nvml_read, cuda_read, around.kernel)
+    driver: Driver | None = None
+    unknown: dict[str, str] = {}
+    if nvml is not None or cuda is not None:
+        driver, unknown = _driver(nvml_read, cuda_read, around.kernel)
     for place, row in enumerate(rows):
         unknown |= {f"/devices/{place}/{name}": reason for name, reason in _reasons(row).items()}
     if torch_told is not None and torch_told.error:
@@ -98,7 +104,7 @@ def join(
         host=around.host,
         python=around.python,
         torch=around.torch,
-        driver=None if nvml is None and cuda is None else _driver(nvml_read, cuda_read, around.kernel),
+        driver=driver,
         devices=(*(row.device for row in rows), *others, around.cpu),
         environment={name: environment[name] for name in VARIABLES if name in environment},
         unknown=unknown,
@@ -256,31 +262,11 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
     return found
 
 
-def _driver(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) -> Driver:
-    return Driver(
-        version=nvml.driver_version or kernel.version,
-        cuda_version=nvml.cuda_version or cuda.version,
-        confidential_computing=nvml.confidential_computing,
-        kernel_module_version=kernel.version,
-        kernel_module_open=kernel.is_open,
-        kernel_module_loaded=kernel.loaded,
-        nvml_version=nvml.nvml_version,
-        nvml_path=nvml.path,
-        nvml_code=nvml.code,
-        nvml_error=nvml.error,
-        nvml_start_s=nvml.start_s,
-        libcuda_path=cuda.path,
-        libcuda_version=cuda.version,
-        cuinit_code=cuda.code,
-        cuinit_error=cuda.error,
-        cuinit_start_s=cuda.start_s,
-    )
-
-
-def _driver_unknown(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) -> dict[str, str]:
+def _driver(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) -> tuple[Driver, dict[str, str]]:
+    """What the doors tell of the driver, and why the rest is unknown, by pointers."""
     nvml_reason, cuda_reason = nvml.error or "NVML does not tell it", cuda.error or "libcuda does not tell it"
     kernel_reason = "the kernel shows no NVIDIA module"
-    told: dict[str, tuple[object, str]] = {
+    told: dict[str, tuple[Any, str]] = {
         "version": (nvml.driver_version or kernel.version, nvml.unknown.get("driver_version", nvml_reason)),
         "cuda_version": (nvml.cuda_version or cuda.version, nvml.unknown.get("cuda_version", nvml_reason)),
         "confidential_computing": (
@@ -299,7 +285,10 @@ def _driver_unknown(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) 
         "cuinit_code": (cuda.code, cuda_reason),
         "cuinit_start_s": (cuda.start_s, cuda_reason),
     }
-    return {f"/driver/{name}": reason for name, (value, reason) in told.items() if value is None}
+    driver = Driver(
+        **{name: value for name, (value, _) in told.items()}, nvml_error=nvml.error, cuinit_error=cuda.error
+    )
+    return driver, {f"/driver/{name}": reason for name, (value, reason) in told.items() if value is None}
 
 
 class Inventory:
@@ -315,14 +304,17 @@ class Inventory:
         *,
         with_processes: bool = False,
         with_links: bool = False,
-        name: Callable[[int], str | None] = processes.name_of,
+        name: Callable[[int], str | None] = host.gpu_process_name,
         root: Path = host.ROOT,
+        ahead: Ahead | None = None,
     ) -> None:
+        """`ahead` has the children that were started already, where somebody did."""
         self._with_processes, self._with_links = with_processes, with_links
         self._root = root
         self._name = name
         # There is no NVIDIA driver for macOS.
-        self._nvml = NvmlDoor() if sys.platform != "darwin" else None
+        self._nvml = NvmlDoor(start=_started(ahead, NVML_READER)) if sys.platform != "darwin" else None
+        self._ahead = ahead
         self._cuda: CudaReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
@@ -334,20 +326,22 @@ class Inventory:
         nvml_read, around = self._ask_doors()
         seen = bool(nvml_read and nvml_read.devices) or bool(self._cuda and self._cuda.devices)
         nvidia = seen or bool(around.host.nvidia_pci_addresses)
-        if self._torch_told is None and not nvidia and torch_devices.could_see_another(around.torch):
-            self._torch_told = torch_devices.read()
+        if self._torch_told is None and not nvidia and installed_torch.could_see_another(around.torch):
+            self._torch_told = installed_torch.devices()
         return join(nvml_read, self._cuda, around, os.environ, self._torch_told)
 
     def _ask_doors(self) -> tuple[NvmlReading | None, Around]:
         """NVML's answer and what stands around; the children work while the rest is read here."""
         if self._nvml is not None:
             self._nvml.ask(processes=self._with_processes, links=self._with_links)
-        cuda = CudaDoor() if self._nvml is not None and self._cuda is None else None
+        cuda = None
+        if self._nvml is not None and self._cuda is None:
+            cuda = CudaDoor(start=_started(self._ahead, LIBCUDA_READER))
         try:
             if cuda is not None:
                 cuda.ask()
             if self._torch is None:
-                self._torch = torch_build.read()
+                self._torch = installed_torch.read()
             around = _around(self._torch, self._root)
             nvml_read = self._remembered(self._nvml.reading()) if self._nvml is not None else None
             if cuda is not None:
@@ -378,11 +372,17 @@ class Inventory:
         self.close()
 
 
+def _started(ahead: Ahead | None, module: str) -> Start | None:
+    """How a door gets its first child, where it does not start one by itself."""
+    return None if ahead is None else lambda: ahead.start(module)
+
+
 def _with_names(row: DeviceReading, name: Callable[[int], str | None]) -> DeviceReading:
     listed: tuple[Process, ...] | None = row.device.processes
     if not listed:
         return row
-    return replace(row, device=replace(row.device, processes=processes.named(listed, name)))
+    named = tuple(replace(process, name=name(process.pid)) for process in listed)
+    return replace(row, device=replace(row.device, processes=named))
 
 
 def now_text() -> str:
@@ -397,8 +397,8 @@ def _around(torch: TorchBuild, root: Path) -> Around:
         cpu=host.cpu(),
         python=host.python(),
         torch=torch,
-        kernel=kernel_driver.read(root),
-        numa_nodes=kernel_driver.numa_nodes(machine.nvidia_pci_addresses, root),
+        kernel=host.kernel_driver(root),
+        numa_nodes=host.numa_nodes(machine.nvidia_pci_addresses, root),
     )
 
 
@@ -439,7 +439,7 @@ def again(facts: Facts) -> Facts:
         time.sleep(max([at_s + BETWEEN_READINGS_S - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
         door.ask(processes=True, links=True)
         read, _ = added(of(facts.devices), door.reading(), now_text())
-    named = replace(read, devices=tuple(_with_names(row, processes.name_of) for row in read.devices))
+    named = replace(read, devices=tuple(_with_names(row, host.gpu_process_name) for row in read.devices))
     nodes = {device.pci_address: device.numa_node for device in facts.devices if device.numa_node is not None}
     around = Around(
         host=facts.host or Host(),

@@ -1,44 +1,201 @@
-"""NVIDIA's kernel driver as /proc and /sys show it, whether or not the libraries above it work."""
+"""What NVIDIA's kernel driver shows of itself in /proc, /sys, /dev and the kernel's log; its version is in `host`.
+
+Everything is read under `root`, so that a test can bring its own.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import stat
+import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpucheck.machine import child, talk
+from gpucheck.machine.speaking import claim_stdout
+
 ROOT = Path("/")
+# Below /proc/driver and /sys/module, as patterns; the rest there is counters or can hang a wedged card.
+FILES = (
+    "proc/driver/nvidia/version",
+    "proc/driver/nvidia/params",
+    "proc/driver/nvidia/registry",
+    "proc/driver/nvidia/gpus/*/information",
+    "proc/driver/nvidia/capabilities/mig/*",
+    "sys/module/nvidia*/version",
+    "sys/module/nvidia*/srcversion",
+    "sys/module/nvidia*/initstate",
+    "sys/module/nvidia*/refcnt",
+    "sys/module/nvidia*/taint",
+    "sys/module/nvidia_uvm/parameters/*",
+    "sys/module/nvidia_drm/parameters/*",
+    "sys/module/nouveau/initstate",
+    "etc/nv_tegra_release",
+)
+# The longest of them on a machine with eight cards is some kilobytes.
+MOST_CHARACTERS = 64 * 2**10
+FILES_TIMEOUT_S = 5.0
+# How much of the log is looked through; a kernel keeps less by default.
+LOG_BYTES = 4 * 2**20
+# The journal holds the log for those of its group where /dev/kmsg is root's alone.
+JOURNAL = ("journalctl", "-k", "-b", "-q", "--no-pager", "-n", "20000", "-o", "short-monotonic")
+JOURNAL_TIMEOUT_S = 2.0
+_NVIDIAS = re.compile(r"NVRM|nvidia|nouveau|request_free_mem_region|Key was rejected|Loading of .*module.* rejected")
+
+
+# -- its files and nodes -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class KernelDriver:
-    """The version of NVIDIA's kernel module, whether it is the open one and whether it is loaded. None: not told."""
+class DeviceNode:
+    """A device node as `ls -l` shows it: its rights, its owner's and its group's number, and its own two numbers."""
 
-    version: str | None = None
-    is_open: bool | None = None
-    loaded: bool | None = None
-
-
-def read(root: Path = ROOT) -> KernelDriver:
-    """What the kernel says of NVIDIA's module. All None where there is neither /proc/driver nor /sys/module."""
-    try:
-        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        modules = root / "sys/module"
-        return KernelDriver(loaded=(modules / "nvidia").is_dir() if modules.is_dir() else None)
-    # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)
-    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    return KernelDriver(match.group(1) if match else None, "Open Kernel Module" in text, True)
+    path: str
+    mode: str
+    uid: int
+    gid: int
+    major: int | None = None
+    minor: int | None = None
 
 
-def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
-    """The NUMA node of each PCI address that sysfs knows; -1 there means that it does not."""
-    found = {}
-    for address in addresses:
+@dataclass(frozen=True, slots=True)
+class DriverState:
+    """The files by their paths, each with its text or, in `refused`, why it cannot be read; and the nodes."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    nodes: tuple[DeviceNode, ...] = ()
+
+
+def state(root: Path = ROOT) -> DriverState:
+    """Read what is there; on a machine without the driver that is nothing.
+
+    In a child: a file of a card that is wedged may never be read to its end.
+    """
+    files: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    begun = None
+    for line in talk.run(child.python_argv(__name__, str(root)), FILES_TIMEOUT_S).lines:
+        begun = line["path"]
+        if "text" in line:
+            files[begun] = line["text"]
+        elif "refused" in line:
+            refused[begun] = line["refused"]
+    if begun is not None and begun not in files and begun not in refused:
+        refused[begun] = f"could not be read within {FILES_TIMEOUT_S:g} s"
+    return DriverState(files, refused, _nodes(root))
+
+
+def main() -> None:
+    """The child: a line as a file's reading begins, and one with its text or why it cannot be read."""
+    say = claim_stdout()
+    root = Path(sys.argv[1])
+    for path in (path for pattern in FILES for path in sorted(root.glob(pattern)) if not path.is_dir()):
+        shown = f"/{path.relative_to(root).as_posix()}"
+        say({"path": shown})
         try:
-            node = int((root / "sys/bus/pci/devices" / address / "numa_node").read_text(encoding="ascii"))
-        except (OSError, ValueError):
+            with path.open(encoding="utf-8", errors="replace") as file:
+                say({"path": shown, "text": file.read(MOST_CHARACTERS)})
+        except OSError as error:
+            say({"path": shown, "refused": os.strerror(error.errno or 0)})
+
+
+def _nodes(root: Path) -> tuple[DeviceNode, ...]:
+    places = [root / "dev", root / "dev/nvidia-caps"]
+    found = []
+    for place in places:
+        try:
+            names = sorted(os.listdir(place))
+        except OSError:
             continue
-        if node >= 0:
-            found[address] = node
-    return found
+        for name in names:
+            if not re.match(r"nvidia|dxg$|nvhost|nvmap$", name):
+                continue
+            try:
+                status = (place / name).lstat()
+            except OSError:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            is_device = stat.S_ISCHR(status.st_mode)
+            found.append(
+                DeviceNode(
+                    f"/{(place / name).relative_to(root).as_posix()}",
+                    stat.filemode(status.st_mode),
+                    status.st_uid,
+                    status.st_gid,
+                    os.major(status.st_rdev) if is_device else None,
+                    os.minor(status.st_rdev) if is_device else None,
+                )
+            )
+    return tuple(found)
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+def log(root: Path = ROOT, *, journal: bool = True) -> tuple[tuple[str, ...] | None, str | None]:
+    """The kernel's own lines about NVIDIA's driver, oldest first, each with its seconds since boot.
+
+    None and why where they cannot be read, which is no good sign. `journal` lets systemd's journal be asked where the
+    kernel's own device is root's alone.
+    """
+    lines, refused = log_from_device(root / "dev/kmsg")
+    if lines is None and journal and root == ROOT:
+        lines = log_from_journal()
+    return (None, refused) if lines is None else (lines, None)
+
+
+def log_from_device(path: Path) -> tuple[tuple[str, ...] | None, str | None]:
+    """/dev/kmsg from its first record to its end, without waiting for more."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        return None, os.strerror(error.errno or 0)
+    records: list[str] = []
+    taken = 0
+    try:
+        while taken < LOG_BYTES:
+            try:
+                record = os.read(handle, 8192)
+            except BlockingIOError:  # the end
+                break
+            except BrokenPipeError:  # the record was overwritten meanwhile; the next read goes on after it
+                continue
+            except OSError as error:
+                return (relevant(records), None) if records else (None, os.strerror(error.errno or 0))
+            if not record:
+                break
+            taken += len(record)
+            records += record.decode("utf-8", "replace").splitlines()
+    finally:
+        os.close(handle)
+    return relevant(records), None
+
+
+def log_from_journal() -> tuple[str, ...] | None:
+    """The journal's copy; None where there is no journal, or nothing of it for this user."""
+    try:
+        told = child.run(JOURNAL, JOURNAL_TIMEOUT_S)
+    except OSError:
+        return None
+    # A user outside the journal's group is shown an empty one.
+    return relevant(told.stdout.splitlines()) if told.returncode == 0 and told.stdout.strip() else None
+
+
+def relevant(records: Iterable[str]) -> tuple[str, ...]:
+    """The lines of the records that are about NVIDIA's driver.
+
+    A record of /dev/kmsg is `priority,number,microseconds,flags;text`, a line break in its text is written out as
+    `\\x0a`, and lines that begin with a blank tell of the device that it is about.
+    """
+    found = []
+    for record in records:
+        if record.startswith(" ") and "=" in record and "NVRM" not in record:
+            continue
+        match = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", record)
+        stamp, text = (f"[{int(match[1]) / 1e6:.6f}] ", match[2]) if match else ("", record)
+        found += [stamp + line for line in text.split("\\x0a") if _NVIDIAS.search(line)]
+    return tuple(found)

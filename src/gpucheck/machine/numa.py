@@ -1,4 +1,5 @@
-"""NUMA nodes (Linux): which there are, binding this process to one, and on which node memory really lies.
+"""NUMA nodes (Linux): which there are, where devices are attached, binding this process to one, and on which node
+memory really lies.
 
 A process is bound before it starts threads and allocates: what runs and lies elsewhere by then stays there. Elsewhere
 than on Linux there are no nodes, and what cannot be told is None with a reason.
@@ -10,9 +11,10 @@ import ctypes
 import errno
 import os
 import platform
+import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +34,7 @@ MPOL_F_NODE, MPOL_F_ADDR = 1, 2
 MOST_NODES = 1024
 # Pages are placed one by one: a bound buffer lies on one node, a spread one shows within so many.
 SAMPLED_PAGES = 64
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,35 @@ def farthest(node: int, root: Path = ROOT) -> int | None:
         return here.distances[place] if here is not None and place < len(here.distances) else 0
 
     return max(others, key=distance, default=None)
+
+
+# -- the way up from a device ------------------------------------------------------------------------------------------
+
+
+def bridges(address: str | None, root: Path = ROOT) -> tuple[str, ...]:
+    """The PCI addresses of root port and switches above a device, from the CPU down; empty where it is not told."""
+    if address is None:
+        return ()
+    link = root / "sys/bus/pci/devices" / address
+    # /sys/devices/pci0000:00/0000:00:01.1/0000:01:00.0: each device's folder lies in its bridge's.
+    if not link.exists():
+        return ()
+    parts = [part for part in link.resolve().parts if _PCI_ADDRESS.fullmatch(part)]
+    return tuple(parts[:-1])
+
+
+def shared(ways: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:
+    """The lowest bridges that several devices have in common, each with the names of these devices."""
+    below: dict[str, list[str]] = {}
+    for name, way in ways.items():
+        for bridge in way:
+            below.setdefault(bridge, []).append(name)
+    found: dict[tuple[str, ...], str] = {}
+    for way in ways.values():
+        for bridge in way:  # from the CPU down: the lowest one of the same devices stays
+            if len(below[bridge]) > 1:
+                found[tuple(below[bridge])] = bridge
+    return [(bridge, names) for names, bridge in found.items()]
 
 
 # -- binding ----------------------------------------------------------------------------------------------------------

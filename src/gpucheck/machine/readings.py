@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
-import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gpucheck.machine import host
-from gpucheck.machine.child import ChildEnded, LineChild, python_argv
-from gpucheck.machine.nvml_fields import LINKS
+from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
+from gpucheck.machine.nvml.fields import LINKS
+from gpucheck.machine.talk import Ending, Line, Lost, Start, Talk
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device
 
@@ -67,55 +66,6 @@ class CudaReading:
     devices: tuple[DeviceReading, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """The lines of one answer, and why there are no more; None where the answer is whole."""
-
-    lines: tuple[dict[str, Any], ...]
-    broken: str | None = None
-
-
-def hear(child: LineChild, asked: float, timeout_s: float, who: str) -> Heard:
-    """The child's lines up to its `end`, until `timeout_s` after `asked` on the monotonic clock.
-
-    A child that is late is killed: it would be out of step at the next question.
-    """
-    lines: list[dict[str, Any]] = []
-    deadline = asked + timeout_s
-    try:
-        while (text := child.receive(deadline - time.monotonic())) is not None:
-            line = _parsed(text)
-            if line.get("end"):
-                return Heard(tuple(lines))
-            if line:
-                lines.append(line)
-    except ChildEnded as ended:
-        return Heard(tuple(lines), f"the process that asks {who} ended early ({_how(ended)})")
-    gone = "" if child.kill() else ", and its process could not be ended"
-    return Heard(tuple(lines), f"{who} did not answer within {timeout_s:g} s{gone}")
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        line = json.loads(text)
-    except ValueError:  # a line cut off by the child's death
-        return {}
-    return line if isinstance(line, dict) else {}
-
-
-def _how(ended: ChildEnded) -> str:
-    code = ended.returncode
-    if code is None:
-        return "and could not be reaped"
-    if code < 0:
-        try:
-            return signal.Signals(-code).name
-        except ValueError:
-            return f"signal {-code}"
-    words = ended.stderr.strip().splitlines()
-    return f"exit {code}" + (f": {words[-1]}" if words else "")
-
-
 def _device(line: Mapping[str, Any]) -> DeviceReading:
     return DeviceReading(from_json(Device, line["device"]), dict(line.get("unknown") or {}))
 
@@ -127,14 +77,17 @@ def _known(driver: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 _SYSTEM = ("driver_version", "nvml_version", "cuda_version", "confidential_computing")
 
 
-def nvml_reading(heard: Heard) -> NvmlReading:
-    """NVML's answer put together. Devices whose line never came keep their identity and say why the rest is missing."""
+def nvml_reading(lines: Sequence[Line], broken: str | None = None) -> NvmlReading:
+    """NVML's answer put together; `broken` is why it is not whole.
+
+    Devices whose line never came keep their identity and say why the rest is missing.
+    """
     driver: dict[str, Any] = {}
     rows: list[DeviceReading] = []
     instances: list[DeviceReading] = []
     waiting: list[int] = []
     links_asked = False
-    for line in heard.lines:
+    for line in lines:
         if "driver" in line:
             driver, links_asked = line["driver"], bool(line.get("links"))
             rows = [_device(row) for row in line["devices"]]
@@ -146,15 +99,15 @@ def nvml_reading(heard: Heard) -> NvmlReading:
             instances.append(_device(line))
         elif "links_of" in line:
             rows[line["links_of"]] = _with_links(rows[line["links_of"]], _device(line))
-    if heard.broken:
+    if broken:
         for number, place in enumerate(waiting):
             # Devices are read in order: the first that is missing is the one at which it stopped.
-            rows[place] = _unread(rows[place], heard.broken, stopped_here=number == 0)
+            rows[place] = _unread(rows[place], broken, stopped_here=number == 0)
         if links_asked:
-            rows = [_links_unread(row, heard.broken) for row in rows]
+            rows = [_links_unread(row, broken) for row in rows]
     return NvmlReading(
         **_known(driver, ("code", "start_s", "path", *_SYSTEM)),
-        error=heard.broken or driver.get("error"),
+        error=broken or driver.get("error"),
         unknown=dict(driver.get("unknown") or {}),
         devices=(*rows, *instances),
     )
@@ -180,107 +133,123 @@ def _unread(row: DeviceReading, broken: str, *, stopped_here: bool) -> DeviceRea
     return DeviceReading(replace(row.device, state=row.device.state or state), {**row.unknown, "*": broken})
 
 
-def cuda_reading(heard: Heard) -> CudaReading:
-    """libcuda's answer put together."""
+def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> CudaReading:
+    """libcuda's answer put together; `broken` is why it is not whole."""
     driver: dict[str, Any] = {}
-    for line in heard.lines:
+    for line in lines:
         driver |= line.get("driver") or {}
     return CudaReading(
         **_known(driver, ("code", "start_s", "path", "version")),
-        error=heard.broken or driver.get("error"),
+        error=broken or driver.get("error"),
         unknown=dict(driver.get("unknown") or {}),
-        devices=tuple(_device(line) for line in heard.lines if "device" in line),
+        devices=tuple(_device(line) for line in lines if "device" in line),
     )
 
 
-class NvmlDoor:
-    """A child that reads NVML as often as it is asked; a dead or wedged one is replaced at the next question.
+class Door:
+    """A child that asks one of NVIDIA's libraries.
 
-    `ask` sends the question, `reading` waits for the answer: what the parent does in between costs no time.
+    The question is sent first and the answer waited for later: what the parent does in between costs no time.
     """
 
-    def __init__(self, timeout_s: float | None = None, *, start: Callable[[], LineChild] | None = None) -> None:
+    def __init__(self, library: str, timeout_s: float | None, start: Start) -> None:
+        self._library = library
         self._timeout_s = door_timeout_s() if timeout_s is None else timeout_s
-        self._start = start or (lambda: LineChild(python_argv("gpucheck.machine.nvml")))
-        self._child: LineChild | None = None
+        self._start = start
+        self._talk: Talk | None = None
         self._asked = 0.0
-        self._failed: str | None = None
+        self._failed: str | None = f"{library} was not asked"
+
+    def _ask(self, request: Line | None) -> None:
+        """Start a child where none is there, and put the question to it where it needs one."""
+        self._asked, self._failed = time.monotonic(), None
+        try:
+            if self._talk is None:
+                self._talk = Talk(self._start)
+            if request is not None:
+                self._talk.send(request)
+        except Lost as lost:
+            self._failed = self._why(lost.ending)
+
+    def _answer(self, limit_s: float) -> tuple[list[Line], str | None]:
+        """The lines of the answer, and why there are no more; None where it is whole."""
+        lines: list[Line] = []
+        if self._failed is not None or self._talk is None:
+            return lines, self._failed
+        try:
+            for line in self._talk.answer(limit_s):
+                lines.append(line)
+        except Lost as lost:
+            return lines, self._why(lost.ending)
+        return lines, None
+
+    def _why(self, ending: Ending) -> str:
+        if ending.how == "unstarted":
+            return f"the process that asks {self._library} cannot be started ({ending.reason})"
+        if ending.how == "late":
+            gone = ", and its process could not be ended" if ending.is_abandoned else ""
+            return f"{self._library} did not answer within {ending.limit_s:g} s{gone}"
+        return f"the process that asks {self._library} ended early ({_how(ending)})"
+
+    def close(self) -> None:
+        """End the child. It holds nothing that needs an orderly end."""
+        if self._talk is not None:
+            self._talk.stop()
+            self._talk = None
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _how(ending: Ending) -> str:
+    if ending.is_abandoned:
+        return "and could not be reaped"
+    if ending.how == "closed":
+        return "it closed its output"
+    return ending.signal or f"exit {ending.status}" + (f": {ending.last_words}" if ending.last_words else "")
+
+
+class NvmlDoor(Door):
+    """A child that reads NVML as often as it is asked; a dead or wedged one is replaced at the next question."""
+
+    def __init__(self, timeout_s: float | None = None, *, start: Start | None = None) -> None:
+        super().__init__("NVML", timeout_s, start or (lambda: LineChild(python_argv(NVML_READER))))
         self.restarts = 0
 
     def ask(self, *, processes: bool = False, links: bool = False) -> None:
         """Put the question; a child is started where none is there."""
-        self._asked = time.monotonic()
-        try:
-            if self._child is None:
-                self._child = self._start()
-            self._child.send(" ".join(("read", *["processes"] * processes, *["links"] * links)))
-        except OSError as error:
-            self._failed = f"the process that asks NVML cannot be started ({error.strerror or error})"
-        except ChildEnded as ended:
-            self._failed = f"the process that asks NVML ended early ({_how(ended)})"
+        self._ask({"processes": processes, "links": links})
 
     def reading(self) -> NvmlReading:
         """The answer to the last question."""
-        failed, self._failed = self._failed, None
-        if failed is not None or self._child is None:
-            heard = Heard((), failed or "NVML was not asked")
-        else:
-            heard = hear(self._child, self._asked, self._timeout_s, "NVML")
-        if heard.broken:
+        lines, broken = self._answer(self._timeout_s)
+        if broken:
             self.close()
             self.restarts += 1
-        return nvml_reading(heard)
-
-    def close(self) -> None:
-        """End the child. It holds nothing that needs an orderly end."""
-        if self._child is not None:
-            self._child.kill()
-            self._child = None
+        return nvml_reading(lines, broken)
 
     def __enter__(self) -> NvmlDoor:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
-
-class CudaDoor:
+class CudaDoor(Door):
     """A child that reads libcuda once. libcuda is asked anew only by a new process: cuInit's answer never changes."""
 
-    def __init__(self, timeout_s: float | None = None, *, start: Callable[[], LineChild] | None = None) -> None:
-        self._timeout_s = door_timeout_s() if timeout_s is None else timeout_s
-        self._start = start or (lambda: LineChild(python_argv("gpucheck.machine.cuda_driver")))
-        self._child: LineChild | None = None
-        self._asked = 0.0
-        self._failed = "libcuda was not asked"
+    def __init__(self, timeout_s: float | None = None, *, start: Start | None = None) -> None:
+        super().__init__("libcuda", timeout_s, start or (lambda: LineChild(python_argv(LIBCUDA_READER))))
 
     def ask(self) -> None:
         """Start the child; it needs no question."""
-        self._asked = time.monotonic()
-        try:
-            self._child = self._start()
-        except OSError as error:
-            self._failed = f"the process that asks libcuda cannot be started ({error.strerror or error})"
+        self._ask(None)
 
     def reading(self, *, cards_are_up: bool = False) -> CudaReading:
         """The answer. `cards_are_up` is whether NVML has answered, and so holds the cards: none has to start now."""
-        if self._child is None:
-            return CudaReading(error=self._failed)
         limit_s = self._timeout_s
         if cards_are_up:
             limit_s = min(limit_s, math.ceil(time.monotonic() - self._asked + ANSWER_S))
-        heard = hear(self._child, self._asked, limit_s, "libcuda")
+        lines, broken = self._answer(limit_s)
         self.close()
-        return cuda_reading(heard)
-
-    def close(self) -> None:
-        """End the child. It holds nothing that needs an orderly end."""
-        if self._child is not None:
-            self._child.kill()
-            self._child = None
+        return cuda_reading(lines, broken)
 
     def __enter__(self) -> CudaDoor:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

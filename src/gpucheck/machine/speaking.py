@@ -1,19 +1,25 @@
-"""The child's end of a line protocol: JSON objects, one a line, on a stdout that nothing else writes to.
+"""The child's side of a talk: JSON objects, one a line, on a stdout that nothing else writes to.
 
-Imported in children whose start is on the user's clock: it imports nothing that they do not need.
+`talk` is the parent's side and says how an answer ends. This is imported in children whose start is on the user's
+clock: it imports nothing that they do not need.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpucheck.errors import GpucheckError
 
 Say = Callable[[dict[str, object]], None]
 
 
 def claim_stdout() -> Say:
-    """Take stdout for the protocol: what libraries print on it from now on goes to stderr."""
+    """Take stdout for the talk: what libraries print on it from now on goes to stderr."""
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -22,6 +28,20 @@ def claim_stdout() -> Say:
         lines.flush()
 
     return say
+
+
+def requests() -> Iterator[dict[str, Any]]:
+    """What the parent asks, until it closes the pipe."""
+    for line in sys.stdin:
+        # One without its end is what a parent could still write before it died.
+        if line.endswith("\n"):
+            yield json.loads(line)
+
+
+def raised(error: GpucheckError, trace: str = "") -> dict[str, object]:
+    """The line for an error of ours, which the parent raises; `trace` is a TargetError's traceback."""
+    told = {"kind": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
+    return {"raised": {**told, "finding": error.finding, "trace": trace}, "end": True}
 
 
 def mapped_library(name: str) -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpucheck.machine import child, driver_files, kernel_log
+from gpucheck.machine import driver_files, kernel_driver, talk
 from gpucheck.machine.driver_files import Library
 from gpucheck.machine.host import DISPLAY_CLASS, NVIDIA_VENDOR, ROOT
 
@@ -41,7 +41,7 @@ FABRIC_MANAGER = "nv-fabricmanage"
 OPENED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 # Opening takes microseconds, and a Python for it starts within a second on a busy machine.
 OPEN_TIMEOUT_S = 3.0
-# In a child: a wedged driver may let an open wait for ever.
+# In a child: a wedged driver may let an open wait for ever. It starts within milliseconds, without our modules.
 OPEN_PROGRAM = """
 import os, sys
 for path in sys.argv[1:]:
@@ -50,7 +50,7 @@ for path in sys.argv[1:]:
         code = 0
     except OSError as refused:
         code = refused.errno
-    print(code, flush=True)
+    print('{"errno": %d}' % code, flush=True)
 """
 
 
@@ -144,7 +144,7 @@ class Stack:
 def read(root: Path = ROOT, library_path: str = "", running: str | None = None) -> Stack:
     """Read it all. `library_path` is LD_LIBRARY_PATH as the process that is diagnosed has it, `running` the kernel."""
     devices = _pci(root)
-    log, log_error = kernel_log.read(root, journal=bool(devices))
+    log, log_error = kernel_driver.log(root, journal=bool(devices))
     return Stack(
         devices=devices,
         modules=_modules(root),
@@ -233,9 +233,9 @@ def opened(paths: Sequence[str]) -> list[int | None]:
     """
     if not paths:
         return []
-    ended = child.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
-    told: list[int | None] = [int(line) for line in ended.stdout.split() if line.isdigit()]
-    if ended.timed_out and len(told) < len(paths):
+    heard = talk.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
+    told: list[int | None] = [line["errno"] for line in heard.lines]
+    if heard.ending.how == "late" and len(told) < len(paths):
         told.append(errno.ETIMEDOUT)
     return [*told, *[None] * (len(paths) - len(told))]
 

@@ -6,20 +6,17 @@ side and the data that comes of it.
 
 from __future__ import annotations
 
-import json
-import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from gpucheck.machine import child
+from gpucheck.machine import talk
+from gpucheck.machine.child import Cut
+from gpucheck.machine.talk import Ending, Heard, Line
 from gpucheck.report.codec import from_json
 
 PROGRAM = Path(__file__).with_name("torch_probe_child.py")
-# Some programs repeat what they were given as they refuse it: the probe's whole text.
-LONGEST_ERROR = 200
 # Importing torch takes two seconds from a warm disk and a minute from a cold network one.
 TIMEOUT_S = 120.0
 
@@ -38,7 +35,8 @@ class TorchProbe:
 
     `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early,
     or `timed_out`, after `limit_s` seconds for all steps together. `not_awaited` is why it was given up before that,
-    which says nothing of torch: its answer had become pointless, or its process was ended from outside.
+    which says nothing of torch: its answer had become pointless, or its process was ended from outside; `unstarted`
+    why the interpreter cannot be started.
     `active_elsewhere` is the variable that names another active environment than this interpreter's.
     `versions` are those of installed distributions by name, several for one that is installed twice. `shadowed_by` are
     files in the current folder that hide torch or a module of the standard library. `other` is an accelerator that is
@@ -57,6 +55,7 @@ class TorchProbe:
     error: str | None = None
     timed_out: bool = False
     not_awaited: str | None = None
+    unstarted: str | None = None
     limit_s: float | None = None
     executable: str | None = None
     python: str | None = None
@@ -99,59 +98,43 @@ def probe(
     *,
     env: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
-    cut: child.Cut | None = None,
+    cut: Cut | None = None,
 ) -> TorchProbe:
-    """Ask the torch of `python` (this interpreter without it), until `cut` if another thread sets it.
-
-    Raises OSError where it cannot be started.
-    """
+    """Ask the torch of `python` (this interpreter without it), until `cut` if another thread sets it."""
     # As a user's own process starts it: with the current folder on the path, where a stray file may shadow torch.
     argv = [python or sys.executable, "-c", PROGRAM.read_text(encoding="utf-8")]
-    ended = child.run(argv, timeout_s, env=env, cut=cut)
-    found = replace(heard(ended), limit_s=timeout_s)
-    if found.timed_out and cut is not None and cut.reason is not None:
-        return replace(found, timed_out=False, not_awaited=cut.reason)
-    return found
+    return replace(read(talk.run(argv, timeout_s, env=env, cut=cut)), limit_s=timeout_s)
 
 
-def said(stdout: str) -> dict[str, Any]:
-    """The lines of a program of ours that runs in the diagnosed interpreter, the later over the earlier ones."""
-    told: dict[str, Any] = {}
-    for line in stdout.splitlines():
-        try:
-            parts = json.loads(line)
-        except ValueError:  # what an import prints, or a line cut off by the child's death
-            continue
-        if isinstance(parts, dict) and parts.pop("gpucheck", None):
-            told |= parts
-    return told
+def said(lines: Sequence[Line]) -> Line:
+    """What a program of ours says that runs in the diagnosed interpreter, the later lines over the earlier ones.
+
+    Only its own, which have a mark: there a start-up file may print whatever it likes.
+    """
+    marked = [line for line in lines if line.get("gpucheck")]
+    return {name: value for line in marked for name, value in line.items() if name != "gpucheck"}
 
 
-def heard(ended: child.ChildResult) -> TorchProbe:
+def read(heard: Heard) -> TorchProbe:
     """The child's lines put together: each adds to those before, so that a crash costs only what follows it."""
-    found = from_json(TorchProbe, said(ended.stdout))
+    found, ending = from_json(TorchProbe, said(heard.lines)), heard.ending
     if found.stage == "end":
         return found
-    if ended.timed_out:
-        return replace(found, timed_out=True)
-    if (sent := child.sent_signal(ended.returncode)) is not None and found.error is None:
-        often = ", often by the kernel for want of memory" if sent == "SIGKILL" else ""
-        return replace(found, not_awaited=f"the process that asks torch was ended from outside ({sent}{often})")
-    return replace(found, error=found.error or how_it_ended(ended))
+    match ending.how:
+        case "unstarted":
+            return replace(found, unstarted=ending.reason)
+        case "late":
+            return replace(found, timed_out=True)
+        case "cut":
+            return replace(found, not_awaited=ending.reason)
+        case "killed" if found.error is None:
+            often = ", often by the kernel for want of memory" if ending.signal == "SIGKILL" else ""
+            why = f"the process that asks torch was ended from outside ({ending.signal}{often})"
+            return replace(found, not_awaited=why)
+    return replace(found, error=found.error or how_it_ended(ending))
 
 
-def how_it_ended(ended: child.ChildResult) -> str:
+def how_it_ended(ending: Ending) -> str:
     """A signal or an exit status, and the last line that was said on stderr."""
-    last = _last_line(ended.stderr)
-    if ended.returncode is not None and ended.returncode < 0:
-        try:
-            name = signal.Signals(-ended.returncode).name
-        except ValueError:
-            name = f"signal {-ended.returncode}"
-        return f"{name}{f': {last}' if last else ''}"
-    return f"exit status {ended.returncode}{f': {last}' if last else ''}"
-
-
-def _last_line(stderr: str) -> str:
-    last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
-    return last if len(last) <= LONGEST_ERROR else last[:LONGEST_ERROR] + "…"
+    how = ending.signal or f"exit status {ending.status}"
+    return f"{how}: {ending.last_words}" if ending.last_words else how

@@ -7,13 +7,13 @@ of what happened between two readings.
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.readings import door_timeout_s
+from gpucheck.machine.talk import Ending, Lost, Talk
 from gpucheck.report.measurement import Run
 
 TAKE_TIMEOUT_S = 1.0
@@ -49,44 +49,40 @@ class Watch:
         self.reason = ""
         self.numa_node: int | None = None
         self.numa_unknown = ""
-        self._child: LineChild | None = None
+        self._talk: Talk | None = None
         self._last: Sample | None = None
         if uuid is None:
             self.reason = self.numa_unknown = "NVML is asked by UUID, and this device has none"
             return
         try:
-            self._child = (start or _start)(uuid)
-            limit_s = door_timeout_s()
-            said = _line(self._child, limit_s)
-        except OSError as error:
-            self._fail(f"the process that samples NVML cannot be started ({error.strerror or error})")
-        except ChildEnded:
-            self._fail("the process that samples NVML ended early")
-        else:
-            self.numa_node, self.numa_unknown = said.get("numa_node"), said.get("numa_unknown") or ""
-            if not said.get("sampling"):
-                self._fail(str(said.get("error") or f"NVML did not answer within {limit_s:g} s"))
+            self._talk = Talk(lambda: (start or _start)(uuid))
+            (said,) = self._talk.answer(door_timeout_s())
+        except Lost as lost:
+            self._fail(_why(lost.ending, "NVML did not answer"))
+            return
+        self.numa_node, self.numa_unknown = said.get("numa_node"), said.get("numa_unknown") or ""
+        if "error" in said:
+            self._fail(said["error"])
 
     @property
     def pid(self) -> int | None:
         """The child's process; None where none runs."""
-        return self._child.pid if self._child is not None else None
+        return self._talk.pid if self._talk is not None else None
 
     def take(self) -> list[Sample]:
         """What was read since the last time; the last one is of this moment."""
         samples: list[Sample] = []
-        if self._child is None:
+        if self._talk is None:
             return samples
         try:
-            self._child.send("take")
-            while line := _line(self._child, TAKE_TIMEOUT_S):
-                if line.get("end"):
-                    self._last = samples[-1] if samples else self._last
-                    return samples
-                samples.append(line)
-            self._fail(f"NVML's samples did not come within {TAKE_TIMEOUT_S:g} s")
-        except ChildEnded:
-            self._fail("the process that samples NVML ended early")
+            self._talk.send({})
+            for line in self._talk.answer(TAKE_TIMEOUT_S, per_line=True):
+                if "end" not in line:
+                    samples.append(line)
+        except Lost as lost:
+            self._fail(_why(lost.ending, "NVML's samples did not come"))
+            return samples
+        self._last = samples[-1] if samples else self._last
         return samples
 
     def during(self, run: Run) -> tuple[dict[str, Any] | None, str]:
@@ -99,9 +95,9 @@ class Watch:
 
     def close(self) -> None:
         """End the child; it holds nothing that needs an orderly end."""
-        if self._child is not None:
-            self._child.kill()
-            self._child = None
+        if self._talk is not None:
+            self._talk.stop()
+            self._talk = None
 
     def _fail(self, reason: str) -> None:
         self.reason = self.numa_unknown = reason
@@ -254,14 +250,12 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _start(uuid: str) -> LineChild:
-    return LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid))
+    return LineChild(python_argv("gpucheck.machine.nvml.sampler", uuid))
 
 
-def _line(child: LineChild, timeout_s: float) -> dict[str, Any]:
-    """The child's next line; empty where none came in time or it is none of ours."""
-    text = child.receive(timeout_s)
-    try:
-        line = json.loads(text or "{}")
-    except ValueError:  # cut off by the child's death
-        return {}
-    return line if isinstance(line, dict) else {}
+def _why(ending: Ending, late: str) -> str:
+    if ending.how == "unstarted":
+        return f"the process that samples NVML cannot be started ({ending.reason})"
+    if ending.how == "late":
+        return f"{late} within {ending.limit_s:g} s"
+    return "the process that samples NVML ended early"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gpucheck.machine import accel, required
+from gpucheck.machine import accel, choose
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 
@@ -16,5 +16,5 @@ def judge(require: str | None, min_devices: int | None, facts: Facts) -> list[Fi
     hung = driver is not None and driver.cuinit_code is None and driver.is_hung
     kind = None if hung else accel.default_accelerator()
     count = accel.device_count(kind) if kind else 0
-    seen = required.Usable(kind, count, torch.version.hip is not None)
-    return required.judge_seen(require, min_devices, seen, facts)
+    seen = choose.Usable(kind, count, torch.version.hip is not None)
+    return choose.judge_required(require, min_devices, seen, facts)

@@ -11,7 +11,7 @@ from gpucheck.bench.bandwidth.options import GRAIN, HOST_SHARE, BandwidthOptions
 from gpucheck.bench.bandwidth.work import ARRAYS, Room, allocate, measure
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import caches, host
+from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Emit, Progress, Skipped
@@ -29,7 +29,7 @@ DEVICE_SHARE = 0.8
 
 def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
     """What arrays may take here, and what they must exceed to be cold."""
-    cache = caches.last_level_bytes() if accel.is_cpu else accel.l2_cache_bytes
+    cache = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
     info = accel.memory_info()
     spare = host.memory().usable * host_share
     if info is not None:

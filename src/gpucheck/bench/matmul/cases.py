@@ -13,7 +13,7 @@ from gpucheck.bench.matmul.options import DTYPES, Dtype, MatmulOptions
 from gpucheck.bench.matmul.product import KINDS, Kind, why_not
 from gpucheck.bench.matmul.search_range import Shape
 from gpucheck.errors import UsageError
-from gpucheck.machine import caches, host
+from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
 from gpucheck.work import freivalds
 
@@ -189,7 +189,7 @@ def _case(dtype: Dtype, shape: Shape, has: Support, options: MatmulOptions, acce
     one = Case(dtype, shape, has)
     if not options.cold:
         return one
-    known = caches.last_level_bytes() if accel.is_cpu else accel.l2_cache_bytes
+    known = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
     wanted = max(2, COLD_FACTOR * (known or ASSUMED_CACHE_BYTES) // one.set_bytes + 1)
     told: dict[str, Any] = {"cache_bytes": known}
     if known is None:

@@ -16,7 +16,7 @@ from gpucheck.bench.transfer.options import HOST_SHARE
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.directions import HostMemory
 from gpucheck.errors import CannotLook
-from gpucheck.machine import caches, host
+from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
@@ -197,7 +197,7 @@ def _details(timed: timing.Timed, copies: Copies, verified: Verified, room: Room
 
 def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
     """What buffers may take here, and what cold copies must exceed."""
-    cache = caches.last_level_bytes()
+    cache = host.last_level_cache_bytes()
     info = accel.memory_info()
     return Room(
         host=int(host.memory().usable * host_share),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gpucheck.bench.transfer import bound_place
 from gpucheck.bench.transfer.together_judge import NAME
 from gpucheck.errors import CannotLook
-from gpucheck.machine import numa_pci
+from gpucheck.machine import numa
 from gpucheck.machine.speaking import claim_stdout
 from gpucheck.report.codec import to_json
 
@@ -93,7 +93,7 @@ class Worker:
             raise CannotLook("no pinned memory was to be had", self.buffers.no_pinned)
         self.numa = bound_place.where(bound, [self.buffers.host[self.memory].words])
         self.details: dict[str, Any] = {"numa_unbound_because": why_not} if why_not else {}
-        self.details |= {"pci_bridges": list(numa_pci.bridges(setup["pci_address"]))} if setup["pci_address"] else {}
+        self.details |= {"pci_bridges": list(numa.bridges(setup["pci_address"]))} if setup["pci_address"] else {}
         self.watch: Watch = Watch(self.accel.uuid)
 
     def prepare(self, direction: Direction) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from gpucheck import units
 from gpucheck.bench.transfer.link import LARGE_BYTES
 from gpucheck.directions import WAYS
-from gpucheck.machine import numa_pci
+from gpucheck.machine import numa
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -112,7 +112,7 @@ def _device(name: str, rate: float, rate_alone: float | None) -> str:
 
 
 def _shared_bridges(rows: Sequence[Measurement]) -> list[tuple[str, tuple[str, ...]]]:
-    return numa_pci.shared({one.device.id: runs.each(one)[0]["details"].get("pci_bridges", ()) for one in rows})
+    return numa.shared({one.device.id: runs.each(one)[0]["details"].get("pci_bridges", ()) for one in rows})
 
 
 def _cause(worst: str, bridges: Sequence[tuple[str, tuple[str, ...]]]) -> str:

@@ -375,7 +375,7 @@ C2C = _one(
     convert=c2c_rate,
 )
 
-# Fields of Device that are read apart, by `nvml_links`; and one whose answer is a struct to be filled.
+# Fields of Device that are read apart, by `links`; and one whose answer is a struct to be filled.
 LINKS = ("fabric", "nvlinks")
 SRAM = "sram_ecc"
 

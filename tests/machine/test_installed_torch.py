@@ -33,9 +33,9 @@ whole = True
 """
 PROGRAM = """
 import sys
-from gpucheck.machine import torch_import
+from gpucheck.machine import installed_torch
 try:
-    torch_import.load()
+    installed_torch.load()
 except BaseException as error:
     print(type(error).__name__, hasattr(sys.modules.get("torch"), "whole"))
 """

@@ -1,9 +1,8 @@
 """NVML, read in a child: a wedged driver may hang any call or crash the process.
 
-The only file that imports pynvml (the module of nvidia-ml-py). Each line `read` on stdin, with `processes`
-and `links` where they are wanted, is answered by a line for the driver with every device's identity, a line for each
-device's fields, one for each device's links, and `{"end": true}`: what was read before a call that never returns is not
-lost. `machine/readings.py` is the parent's side.
+A request says whether `processes` and `links` are wanted. It is answered by a line for the driver with every device's
+identity, a line for each device's fields, one for each device's links, and the `end`: what was read before a call that
+never returns is not lost. `machine/readings.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from gpucheck.machine import nvml_fields as fields
-from gpucheck.machine import nvml_links, nvml_sound
-from gpucheck.machine.nvml_row import (
+from gpucheck.machine.nvml import fields, sound
+from gpucheck.machine.nvml import links as nvlinks
+from gpucheck.machine.nvml.row import (
     ECC_OFF,
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
@@ -35,7 +34,7 @@ from gpucheck.machine.nvml_row import (
     checked,
     filled,
 )
-from gpucheck.machine.speaking import Say, claim_stdout, mapped_library
+from gpucheck.machine.speaking import Say, claim_stdout, mapped_library, requests
 
 NOT_INSTALLED = "nvidia-ml-py is not installed"
 
@@ -113,7 +112,7 @@ def identify(pynvml: Any) -> list[tuple[Row, Any]]:
     """A row for each device that NVML counts, with its handle; None for a handle that NVML does not give."""
     rows: list[tuple[Row, Any]] = []
     count = call(pynvml, "nvmlDeviceGetCount")
-    if not nvml_sound.whole(0, nvml_sound.MOST_DEVICES)(count):
+    if not sound.whole(0, sound.MOST_DEVICES)(count):
         raise Refused(f"{SENSELESS}: {count!r}")
     for index in range(count):
         row = Row(nvml_index=index)
@@ -277,15 +276,15 @@ def _process_list(pynvml: Any, handle: Any, kind: str, total_bytes: int | None) 
 
 def _is_plausible(process: Any, total_bytes: int | None) -> bool:
     used = process.usedGpuMemory
-    most = nvml_sound.WHOLE_CARD_BYTES if total_bytes is None else total_bytes
-    known = used is None or nvml_sound.whole(0, most)(used)
-    return nvml_sound.whole(1, nvml_sound.LARGEST_PID)(process.pid) and known
+    most = sound.WHOLE_CARD_BYTES if total_bytes is None else total_bytes
+    known = used is None or sound.whole(0, most)(used)
+    return sound.whole(1, sound.LARGEST_PID)(process.pid) and known
 
 
 def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
     """The handles of a card's MIG instances. Raises Refused where NVML does not count them."""
     slots = call(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle)
-    if not nvml_sound.whole(0, nvml_sound.MOST_INSTANCES)(slots):
+    if not sound.whole(0, sound.MOST_INSTANCES)(slots):
         raise Refused(f"{SENSELESS}: {slots!r}")
     for slot in range(slots):
         try:
@@ -341,24 +340,23 @@ def answer(
             say({"instance": True, "device": instance.device, "unknown": instance.unknown})
     for place, (_, handle) in enumerate(rows):
         if with_links and handle is not None:
-            links = nvml_links.read(pynvml, handle)
+            links = nvlinks.read(pynvml, handle)
             say({"links_of": place, "device": links.device, "unknown": links.unknown})
 
 
 def main() -> int:
-    """Answer each request line until stdin ends. NVML is started at the first, and again after a start that failed."""
+    """Answer each request until stdin ends. NVML is started at the first, and again after a start that failed."""
     say = claim_stdout()
     try:
         import pynvml
     except ImportError:
         pynvml = None
     started: dict[str, Any] = {"code": None, "error": NOT_INSTALLED}
-    for line in sys.stdin:
+    for asked in requests():
         if pynvml is not None and started["code"] != 0:
             started = start(pynvml)
         if started["code"] == 0:
-            asked = line.split()
-            answer(pynvml, started, say, with_processes="processes" in asked, with_links="links" in asked)
+            answer(pynvml, started, say, with_processes=asked["processes"], with_links=asked["links"])
         else:
             say({"driver": started, "devices": []})
         say({"end": True})

@@ -1,8 +1,8 @@
 """One device's clocks, temperature, link and energy, sampled by NVML in a child while something runs on the device.
 
 The child samples by itself and keeps what it read: the process that is being measured is not woken. It is started with
-the device's UUID and says one line, `{"sampling": true, "numa_node": …}` or `{"error": …}`. Each `take` on stdin is
-answered by a line for each sample since the last, one of this very moment being the last, and `{"end": true}`.
+the device's UUID and says one line, `{"sampling": true, "numa_node": …}` or `{"error": …}`. Each request is answered by
+a line for each sample since the last, one of this very moment being the last, and the `end`.
 `measure/telemetry.py` is the parent's side.
 """
 
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck import links
-from gpucheck.machine import kernel_driver, nvml, nvml_fields
-from gpucheck.machine.nvml_row import Refused, Row, call
-from gpucheck.machine.speaking import claim_stdout
+from gpucheck.machine import host
+from gpucheck.machine.nvml import fields, read
+from gpucheck.machine.nvml.row import Refused, Row, call
+from gpucheck.machine.speaking import claim_stdout, requests
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.
 INTERVAL_S = 0.05
@@ -25,17 +26,17 @@ INTERVAL_S = 0.05
 MOST_KEPT = 12_000
 
 _SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reasons", "pcie/generation", "pcie/width")
-FIELDS = tuple(field for field in nvml_fields.DETAILS if field.name in _SAMPLED)
+FIELDS = tuple(field for field in fields.DETAILS if field.name in _SAMPLED)
 _ONCE = ("max_sm_clock_hz", "pcie/max_width", "pcie/max_generation", "pcie/device_max_generation")
-ONCE = (*(field for field in nvml_fields.DETAILS if field.name in _ONCE), nvml_fields.C2C)
+ONCE = (*(field for field in fields.DETAILS if field.name in _ONCE), fields.C2C)
 PLACE = (
-    *(field for field in nvml_fields.IDENTITY if field.name == "pci_address"),
-    *(field for field in nvml_fields.DETAILS if field.name == "numa_node"),
+    *(field for field in fields.IDENTITY if field.name == "pci_address"),
+    *(field for field in fields.DETAILS if field.name == "numa_node"),
 )
 DEVICES = Path("/sys/bus/pci/devices")
 # In millijoules since the driver was loaded (Volta and later).
-ENERGY = nvml_fields.Field(
-    "energy_j", (nvml_fields.Call("nvmlDeviceGetTotalEnergyConsumption"),), lambda millijoules: millijoules / 1e3
+ENERGY = fields.Field(
+    "energy_j", (fields.Call("nvmlDeviceGetTotalEnergyConsumption"),), lambda millijoules: millijoules / 1e3
 )
 # What the energy counter is to a MIG instance.
 OF_CARD = "counted for the whole card, not for its MIG instances"
@@ -61,7 +62,7 @@ class Sampler:
     def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False) -> None:
         self._pynvml, self._handle = pynvml, handle
         # Energy is the whole card's, of whatever its other instances do; clock, heat and link are shared.
-        self._fields = (*FIELDS, nvml_fields.VIOLATIONS) if of_card else (*FIELDS, ENERGY, nvml_fields.VIOLATIONS)
+        self._fields = (*FIELDS, fields.VIOLATIONS) if of_card else (*FIELDS, ENERGY, fields.VIOLATIONS)
         self._unknown = {ENERGY.name: OF_CARD} if of_card else {}
         self._lock = threading.Lock()
         self._kept: list[dict[str, Any]] = []
@@ -77,7 +78,7 @@ class Sampler:
         """The NUMA node that the device is attached to, as NVML tells it, else the kernel; None and why."""
         address, node = self._place.device.get("pci_address"), self._place.device.get("numa_node")
         if node is None and address is not None:
-            node = kernel_driver.numa_nodes([address]).get(address)
+            node = host.numa_nodes([address]).get(address)
         reason = self._place.unknown.get("numa_node", "NVML tells none")
         return {
             "numa_node": node,
@@ -105,7 +106,7 @@ class Sampler:
         row.read(self._pynvml, self._handle, self._fields)
         link = {**row.device.get("pcie", {}), **self._once.device.get("pcie", {})}
         at_s = (began + time.perf_counter()) / 2
-        once = {name: self._once.device.get(name) for name in ("max_sm_clock_hz", nvml_fields.C2C.name)}
+        once = {name: self._once.device.get(name) for name in ("max_sm_clock_hz", fields.C2C.name)}
         unknown = {**self._once.unknown, **row.unknown, **self._unknown}
         return {**row.device, **once, "pcie": link, "at_s": at_s, "unknown": unknown}
 
@@ -121,7 +122,7 @@ def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
 
     NVML answers what is sampled for cards alone. Raises Refused where it lists no such device.
     """
-    cards = [(row.device.get("uuid"), handle) for row, handle in nvml.identify(pynvml) if handle is not None]
+    cards = [(row.device.get("uuid"), handle) for row, handle in read.identify(pynvml) if handle is not None]
     for known, handle in cards:
         if known == uuid:
             return handle, False
@@ -135,7 +136,7 @@ def _instances(pynvml: Any, handle: Any) -> list[str]:
     """The UUIDs of a card's MIG instances; none where NVML does not tell any."""
     found = []
     try:
-        for instance in nvml.instances(pynvml, handle):
+        for instance in read.instances(pynvml, handle):
             found.append(call(pynvml, "nvmlDeviceGetUUID", instance))
     except Refused:  # a card that has no such mode
         return found
@@ -148,21 +149,21 @@ def main() -> int:
     try:
         import pynvml
     except ImportError:
-        say({"error": nvml.NOT_INSTALLED})
+        say({"error": read.NOT_INSTALLED, "end": True})
         return 0
     try:
-        started = nvml.start(pynvml)
+        started = read.start(pynvml)
         if started["code"]:
             raise Refused(str(started["error"]))
         handle, of_card = find(pynvml, sys.argv[1])
         sampler = Sampler(pynvml, handle, of_card=of_card)
     except Refused as refused:
-        say({"error": refused.reason})
+        say({"error": refused.reason, "end": True})
         return 0
     # A daemon: a call into a wedged driver must not keep the process.
     threading.Thread(target=sampler.run, daemon=True).start()
-    say({"sampling": True, **sampler.place()})
-    for _ in sys.stdin:
+    say({"sampling": True, **sampler.place(), "end": True})
+    for _ in requests():
         # Counters are read before and after a row: what the thread read last may be older than its interval.
         sampler.keep()
         for sample in sampler.take():

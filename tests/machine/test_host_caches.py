@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.machine import caches
+from gpucheck.machine import host
 
 
 def cache(root: Path, core: int, index: int, *, level: int, size: str, shared: str, kind: str = "Unified") -> None:
@@ -26,21 +26,21 @@ def test_each_shared_cache_counts_once(tmp_path: Path) -> None:
     for core in range(4):
         cache(tmp_path, core, 0, level=1, size="48K", shared=str(core), kind="Data")
         cache(tmp_path, core, 3, level=3, size="32768K", shared="0-1" if core < 2 else "2-3")
-    assert caches.last_level_bytes(tmp_path) == 64 * 2**20
+    assert host.last_level_cache_bytes(tmp_path) == 64 * 2**20
 
 
 def test_cores_that_this_process_may_not_use_bring_no_cache(tmp_path: Path) -> None:
     cache(tmp_path, 3, 3, level=3, size="16M", shared="3")
     cache(tmp_path, 4, 3, level=3, size="16M", shared="4")
-    assert caches.last_level_bytes(tmp_path) == 16 * 2**20
+    assert host.last_level_cache_bytes(tmp_path) == 16 * 2**20
 
 
 def test_without_a_third_level_the_second_is_the_last(tmp_path: Path) -> None:
     cache(tmp_path, 0, 0, level=1, size="64K", shared="0", kind="Data")
     cache(tmp_path, 0, 1, level=3, size="64K", shared="0", kind="Instruction")
     cache(tmp_path, 0, 2, level=2, size="1024K", shared="0-3")
-    assert caches.last_level_bytes(tmp_path) == 2**20
+    assert host.last_level_cache_bytes(tmp_path) == 2**20
 
 
 def test_a_system_that_does_not_tell(tmp_path: Path) -> None:
-    assert caches.last_level_bytes(tmp_path) is None
+    assert host.last_level_cache_bytes(tmp_path) is None

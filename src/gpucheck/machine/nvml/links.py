@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpucheck.machine.nvml_row import (
+from gpucheck.machine.nvml.row import (
     FUNCTION_NOT_FOUND,
     MISSHAPEN,
     NOT_SUPPORTED,

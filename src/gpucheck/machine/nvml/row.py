@@ -8,8 +8,7 @@ from __future__ import annotations
 from ctypes import byref
 from typing import Any
 
-from gpucheck.machine import nvml_fields as fields
-from gpucheck.machine import nvml_sound
+from gpucheck.machine.nvml import fields, sound
 
 # nvmlReturn_t of nvml.h: why a field is not told. A code that is not here is told in nvidia-ml-py's words.
 REASONS = {
@@ -101,7 +100,7 @@ def ask(pynvml: Any, handle: Any, field: fields.Field) -> Any:
 
 def checked(name: str, value: Any) -> Any:
     """The value of a field where it can be true. Raises Refused."""
-    if not nvml_sound.SOUND[name](value):
+    if not sound.SOUND[name](value):
         raise Refused(f"{SENSELESS}: {str(value)[:40]!a}")
     return value
 

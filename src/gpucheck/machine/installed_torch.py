@@ -1,0 +1,165 @@
+"""The installed torch: what it was built for, read without importing it; the devices that it alone knows; its import.
+
+Importing torch takes seconds and may hang or crash: it is imported in a child, or where work is done on a device.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpucheck.errors import CannotLook
+from gpucheck.machine import child, talk
+from gpucheck.machine.speaking import claim_stdout
+from gpucheck.report.codec import from_json
+from gpucheck.report.facts import Device, TorchBuild
+
+# Importing torch from a cold disk or a network file system has been seen to take most of a minute.
+TIMEOUT_S = 60.0
+
+
+# -- what it was built for ---------------------------------------------------------------------------------------------
+
+
+def read() -> TorchBuild:
+    """The torch that `import torch` would load here; all fields None where there is none."""
+    try:
+        spec = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):  # a broken path hook, or a `torch` without a spec already in sys.modules
+        spec = None
+    if spec is None or spec.origin is None:
+        return TorchBuild()
+    return from_folder(Path(spec.origin).parent)
+
+
+def from_folder(folder: Path) -> TorchBuild:
+    """The torch whose package folder this is. What `version.py` does not tell stays None."""
+    try:
+        names = assigned_constants((folder / "version.py").read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return TorchBuild(path=str(folder))
+    toolkits = {"cuda": names.get("cuda"), "rocm": names.get("hip"), "xpu": names.get("xpu")}
+    built_for = next((name for name, version in toolkits.items() if version), "cpu")
+    return TorchBuild(
+        version=names.get("__version__"),
+        path=str(folder),
+        built_for=built_for,
+        toolkit_version=toolkits.get(built_for),
+        git_version=names.get("git_version"),
+    )
+
+
+def assigned_constants(source: str) -> dict[str, str | None]:
+    """The names that `source` assigns a string or None at its top level. Raises SyntaxError."""
+    found: dict[str, str | None] = {}
+    for statement in ast.parse(source).body:
+        targets: list[ast.expr] = []
+        if isinstance(statement, ast.Assign):
+            targets, value = statement.targets, statement.value
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            targets, value = [statement.target], statement.value
+        for target in targets:
+            if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str | None):
+                found[target.id] = value.value
+    return found
+
+
+# -- its import --------------------------------------------------------------------------------------------------------
+
+
+def load() -> None:
+    """Import torch into this process: whole, or not at all.
+
+    What a handler of Ctrl-C or SIGTERM raises in the middle of it passes through torch's compiled code, which ends the
+    process by SIGABRT (`terminate called after throwing … KeyboardInterrupt`) or turns it into an ImportError. So it
+    is raised once torch is imported; a second one ends at once. Raises CannotLook where torch cannot be imported.
+    """
+    if "torch" in sys.modules:
+        return
+    try:
+        with child.signals_held(second_ends=True):
+            import torch  # noqa: F401
+    except (ImportError, OSError) as error:  # OSError: a library that ctypes loads for torch is not there
+        lines = str(error).strip().splitlines()
+        raise CannotLook("torch cannot be imported", lines[0] if lines else "", "see `gpucheck doctor`") from error
+
+
+# -- its devices -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TorchDevices:
+    """The devices that torch lists, or why it could not."""
+
+    devices: tuple[Device, ...] = ()
+    error: str | None = None
+
+
+def could_see_another(build: TorchBuild, platform: str = sys.platform) -> bool:
+    """Whether this build of torch serves an accelerator that is not NVIDIA's."""
+    return build.built_for in ("rocm", "xpu") or (platform == "darwin" and build.version is not None)
+
+
+def devices(timeout_s: float = TIMEOUT_S) -> TorchDevices:
+    """The accelerators that torch alone knows (ROCm, XPU, MPS), asked in a child: the import may hang or crash."""
+    heard = talk.run(child.python_argv("gpucheck.machine.installed_torch"), timeout_s)
+    ending = heard.ending
+    if "devices" in heard.merged:
+        return TorchDevices(tuple(from_json(Device, row) for row in heard.merged["devices"]))
+    if ending.how == "unstarted":
+        return TorchDevices(error=f"Python cannot be started to ask torch ({ending.reason})")
+    if ending.how == "late":
+        return TorchDevices(error=f"torch did not answer within {timeout_s:g} s")
+    if ending.how == "killed":
+        return TorchDevices(error=f"the process that asks torch was ended from outside ({ending.signal})")
+    words = ending.last_words or f"exit {ending.status}"
+    return TorchDevices(error=f"torch cannot be asked for its devices: {words}")
+
+
+def listed(torch: Any) -> list[dict[str, Any]]:
+    """torch's accelerators as Device's fields, without a device context where torch can do without."""
+    # is_available() first: torch 2.6's current_accelerator() raises where there is none.
+    if not torch.accelerator.is_available():
+        return []
+    kind = torch.accelerator.current_accelerator().type
+    if kind == "mps":
+        total = getattr(torch.mps, "recommended_max_memory", None)
+        return [
+            {
+                "kind": kind,
+                "id": kind,
+                "name": "Apple GPU",
+                "integrated": True,
+                "memory_total_bytes": total() if total else None,
+                "memory_source": "torch.mps (recommended maximum)",
+            }
+        ]
+    module = torch.get_device_module(kind)
+    rows = []
+    for index in range(module.device_count()):
+        properties = module.get_device_properties(index)
+        rows.append(
+            {
+                "kind": kind,
+                "id": f"{kind}:{index}",
+                "name": getattr(properties, "name", None),
+                "integrated": bool(getattr(properties, "is_integrated", False)),
+                "multiprocessors": getattr(properties, "multi_processor_count", None),
+                "memory_total_bytes": getattr(properties, "total_memory", None),
+                "memory_source": f"torch.{kind}",
+            }
+        )
+    return rows
+
+
+def main() -> int:
+    """Say the devices in one line of JSON."""
+    say = claim_stdout()
+    import torch
+
+    say({"devices": listed(torch)})
+    return 0

@@ -1,0 +1,253 @@
+"""One talk with children: JSON objects, one a line, and one account of how a child ended.
+
+The answer to a request is any number of lines, each as soon as it is known; the last one has the key `end` and holds
+the result. A child that is asked nothing (`run`) ends its answer by ending itself. A line with the key `raised` is an
+error of ours, which is raised here. Lines that are no JSON object are not part of the talk: a start-up file of the
+user's printed them, or the child's death cut them off.
+
+`speaking` is the child's side; `child` starts the processes, bounds their time and ends them.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+from gpucheck import errors
+from gpucheck.errors import GpucheckError
+from gpucheck.machine import child
+from gpucheck.machine.child import ChildEnded, ChildResult, Cut, LineChild
+
+Line = dict[str, Any]
+Start = Callable[[], LineChild]
+
+How = Literal[
+    "returned",  # exit status 0
+    "failed",  # another exit status
+    "crashed",  # a signal that its own fault raised, as SIGSEGV
+    "killed",  # a signal that somebody else sent, as SIGKILL
+    "closed",  # it closed its output and stayed; it was ended
+    "late",  # it took longer than `limit_s`; it was ended
+    "cut",  # another thread gave it up, for `reason`; it was ended
+    "unstarted",  # it could not be started, for `reason`
+]
+Said = Literal["lines", "garbage", "nothing"]
+
+# Signals that a process is sent; those that it raises itself by a fault (SIGSEGV, SIGABRT) are not among them.
+SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
+# Some programs repeat what they were given as they refuse it: a whole script.
+LONGEST_WORDS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a child ended.
+
+    `status` is its exit status, or minus the number of a signal; None where it did not end by itself. `said` is whether
+    it said lines of the talk, others alone, or nothing. `stderr` is its beginning for a child that was run, its end for
+    one that was talked with. `is_abandoned` is whether it could not be ended either.
+    """
+
+    how: How
+    status: int | None = None
+    limit_s: float | None = None
+    reason: str = ""
+    said: Said = "nothing"
+    stderr: str = ""
+    is_abandoned: bool = False
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that ended it, `signal 40` for one without a name; None where none did."""
+        if self.status is None or self.status >= 0:
+            return None
+        try:
+            return signal.Signals(-self.status).name
+        except ValueError:
+            return f"signal {-self.status}"
+
+    @property
+    def last_words(self) -> str:
+        """The last line on stderr that is not blank, shortened; empty where there is none."""
+        last = next((line.strip() for line in reversed(self.stderr.splitlines()) if line.strip()), "")
+        return last if len(last) <= LONGEST_WORDS else f"{last[:LONGEST_WORDS]}…"
+
+
+class Lost(Exception):
+    """The child that was talked with is gone."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending)
+        self.ending = ending
+
+
+# -- a child that is run to its end ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """All lines of a child that was run to its end, and how it ended."""
+
+    lines: tuple[Line, ...]
+    ending: Ending
+
+    @property
+    def merged(self) -> Line:
+        """The lines as one, the later over the earlier."""
+        return {name: value for line in self.lines for name, value in line.items()}
+
+
+def run(argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cut: Cut | None = None) -> Heard:
+    """Run a child to its end, for at most `limit_s` seconds or until `cut`. What it said until then is kept."""
+    try:
+        result = child.run(argv, limit_s, env=env, cut=cut)
+    except OSError as error:
+        return Heard((), Ending("unstarted", reason=error.strerror or str(error)))
+    return heard(result, limit_s, cut)
+
+
+def heard(result: ChildResult, limit_s: float, cut: Cut | None = None) -> Heard:
+    """The lines and the ending of a child that was run."""
+    texts = result.stdout.splitlines()
+    lines = tuple(line for text in texts if (line := line_of(text)) is not None)
+    return Heard(lines, ending_of(result, limit_s, cut, said=_said(bool(lines), bool(texts))))
+
+
+def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None, *, said: Said = "nothing") -> Ending:
+    """How a child ended that was run; for one whose output is no lines but a document, `said` is its reader's."""
+    if result.timed_out:
+        reason = cut.reason if cut is not None else None
+        how: How = "late" if reason is None else "cut"
+        return Ending(how, None, limit_s, reason or "", said, result.stderr, result.abandoned)
+    status = result.returncode
+    return Ending(how_of(status), status, limit_s, "", said, result.stderr, result.abandoned)
+
+
+def how_of(status: int | None) -> How:
+    """What the status of a child says that ended by itself; None is that of one that never came to its end."""
+    if status is None:
+        return "closed"
+    if status >= 0:
+        return "failed" if status else "returned"
+    return "killed" if any(getattr(signal, name, None) == -status for name in SENT) else "crashed"
+
+
+def _said(lines: bool, texts: bool) -> Said:
+    return "lines" if lines else "garbage" if texts else "nothing"
+
+
+def line_of(text: str) -> Line | None:
+    """The object that a line holds; None where the line is not part of the talk."""
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) else None
+
+
+# -- a child that stays alive ------------------------------------------------------------------------------------------
+
+
+class Talk:
+    """A child that is asked as often as there is something to ask. Whatever ends the talk is raised as Lost.
+
+    The limit of an answer counts from the request, or from the child's start where it needs none. A child that is late
+    is ended: it would be out of step at the next request.
+    """
+
+    def __init__(self, start: Start) -> None:
+        """Start the child. Raises Lost where that cannot be."""
+        self._since = time.monotonic()
+        self._lines = self._garbage = False
+        try:
+            self._child = start()
+        except OSError as error:
+            raise Lost(Ending("unstarted", reason=error.strerror or str(error))) from error
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._child.pid
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Send one request."""
+        self._since = time.monotonic()
+        try:
+            self._child.send(json.dumps(request))
+        except ChildEnded as ended:
+            raise Lost(self._ending(ended)) from ended
+
+    def receive(self, timeout_s: float) -> Line | None:
+        """The next line, or None where none came within `timeout_s` from now. Raises the child's own errors too."""
+        until = time.monotonic() + timeout_s
+        while True:
+            try:
+                text = self._child.receive(until - time.monotonic())
+            except ChildEnded as ended:
+                raise Lost(self._ending(ended)) from ended
+            if text is None:
+                return None
+            line = line_of(text)
+            if line is None:
+                self._garbage = True
+                continue
+            self._lines = True
+            if "raised" in line:
+                raise rebuilt(line["raised"])
+            return line
+
+    def answer(self, limit_s: float, *, per_line: bool = False) -> Iterator[Line]:
+        """The lines of the answer as they come, the one with `end` the last.
+
+        The limit is the whole answer's, or with `per_line` that of the wait for each line.
+        """
+        while True:
+            since = time.monotonic() if per_line else self._since
+            line = self.receive(since + limit_s - time.monotonic())
+            if line is None:
+                raise self._late(limit_s)
+            yield line
+            if "end" in line:
+                return
+
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> Line:
+        """Send a request and wait for its result: the last line of the answer."""
+        self.send(request)
+        *_, last = self.answer(limit_s)
+        return last
+
+    def _late(self, limit_s: float) -> Lost:
+        gone = self._child.kill()
+        said, stderr = _said(self._lines, self._garbage), self._child.stderr()
+        return Lost(Ending("late", None, limit_s, "", said, stderr, is_abandoned=not gone))
+
+    def _ending(self, ended: ChildEnded) -> Ending:
+        how: How = "closed" if ended.was_ended else how_of(ended.returncode)
+        status = None if how == "closed" else ended.returncode
+        said = _said(self._lines, self._garbage)
+        return Ending(how, status, None, "", said, ended.stderr, is_abandoned=ended.returncode is None)
+
+    def stop(self) -> None:
+        """End the child now; it holds nothing that needs an orderly end."""
+        self._child.kill()
+
+    def __enter__(self) -> Talk:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def rebuilt(raised: Mapping[str, str]) -> GpucheckError:
+    """An error of the child's, as `speaking.raised` says it, for this process to raise."""
+    kind = getattr(errors, raised["kind"])
+    extra = {"trace": raised["trace"]} if issubclass(kind, errors.TargetError) else {}
+    error: GpucheckError = kind(raised["what"], raised["why"], raised["fix"], finding=raised["finding"], **extra)
+    return error

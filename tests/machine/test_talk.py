@@ -1,0 +1,221 @@
+"""The talk with children, and each way in which one can end: all with real processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from gpucheck import errors
+from gpucheck.errors import CannotLook, DeviceFailed, TargetError, UsageError
+from gpucheck.machine import child, talk
+from gpucheck.machine.talk import Ending, Heard, Line, Lost, Talk
+
+PYTHON = sys.executable
+posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+
+# The child's side as our own children have it.
+PREFIX = "import os, signal, sys, time\nfrom gpucheck.machine import speaking\nsay = speaking.claim_stdout()\n"
+ONE_LINE = "say({'n': 1})\n"
+# name → what the child does after it said a line, and the ending that comes of it.
+ENDINGS = {
+    "it returns": ("pass", Ending("returned", 0, said="lines")),
+    "another exit status": ("sys.exit(3)", Ending("failed", 3, said="lines")),
+    "words on stderr": (
+        "sys.exit('last words')",
+        Ending("failed", 1, said="lines", stderr="last words\n"),
+    ),
+    "its own fault": ("signal.raise_signal(signal.SIGSEGV)", Ending("crashed", -11, said="lines")),
+    "an abort": ("os.abort()", Ending("crashed", -6, said="lines")),
+    "somebody's signal": ("os.kill(os.getpid(), signal.SIGTERM)", Ending("killed", -15, said="lines")),
+    "the kernel's": ("os.kill(os.getpid(), signal.SIGKILL)", Ending("killed", -9, said="lines")),
+}
+
+
+def argv(program: str) -> list[str]:
+    return [PYTHON, "-c", PREFIX + program]
+
+
+def talking(program: str) -> Talk:
+    return Talk(lambda: child.LineChild(argv(program)))
+
+
+def without_limit(ending: Ending) -> tuple[object, ...]:
+    return (ending.how, ending.status, ending.said, ending.stderr, ending.is_abandoned)
+
+
+# --- a child that is run to its end -----------------------------------------------------------------------------------
+
+
+@posix
+@pytest.mark.parametrize(("program", "ending"), ENDINGS.values(), ids=ENDINGS)
+def test_how_a_child_ends_that_is_run(program: str, ending: Ending) -> None:
+    heard = talk.run(argv(ONE_LINE + program), 60.0)
+    assert (heard.lines, without_limit(heard.ending)) == (({"n": 1},), without_limit(ending))
+    assert heard.ending.limit_s == 60.0
+
+
+def test_one_that_is_late_keeps_its_lines() -> None:
+    heard = talk.run(argv("say({'n': 1}); say({'n': 2, 'm': 3}); time.sleep(600)"), 3.0)
+    assert heard.lines == ({"n": 1}, {"n": 2, "m": 3}) and heard.merged == {"n": 2, "m": 3}
+    assert heard.ending == Ending("late", None, 3.0, said="lines")
+
+
+def test_one_that_another_thread_gives_up() -> None:
+    cut = child.Cut()
+    threading.Timer(1.0, cut.after, (0.1, "pointless")).start()
+    heard = talk.run(argv("time.sleep(600)"), 600.0, cut=cut)
+    assert heard.ending == Ending("cut", None, 600.0, "pointless")
+
+
+def test_one_that_says_nothing_and_one_that_says_what_is_not_of_the_talk() -> None:
+    assert talk.run([PYTHON, "-c", "pass"], 60.0) == Heard((), Ending("returned", 0, 60.0))
+    garbage = "print('a word'); print([1]); print('{\"cut\": of')"
+    assert talk.run([PYTHON, "-c", garbage], 60.0) == Heard((), Ending("returned", 0, 60.0, said="garbage"))
+    mixed = garbage + "; print('{\"n\": 1}')"
+    assert talk.run([PYTHON, "-c", mixed], 60.0) == Heard(({"n": 1},), Ending("returned", 0, 60.0, said="lines"))
+
+
+def test_what_cannot_be_started_is_an_ending() -> None:
+    ending = talk.run(["/no/such/program"], 1.0).ending
+    assert ending == Ending("unstarted", reason="No such file or directory")
+    with pytest.raises(Lost) as lost:
+        Talk(lambda: child.LineChild(["/no/such/program"]))
+    assert lost.value.ending == ending
+
+
+def test_what_a_library_prints_is_on_stderr() -> None:
+    heard = talk.run(argv("print('printed'); sys.stdout.flush(); os.system('echo by a library'); say({'n': 1})"), 60.0)
+    assert (heard.lines, heard.ending.stderr) == (({"n": 1},), "printed\nby a library\n")
+
+
+# --- a child that stays alive -----------------------------------------------------------------------------------------
+
+ADDS = """
+for request in speaking.requests():
+    for number in range(request["to"]):
+        say({"number": number})
+    say({"end": True, "sum": sum(range(request["to"]))})
+"""
+
+
+def test_requests_progress_and_results() -> None:
+    with talking(ADDS) as adds:
+        adds.send({"to": 3})
+        assert list(adds.answer(60.0)) == [*({"number": n} for n in range(3)), {"end": True, "sum": 3}]
+        assert adds.ask({"to": 4}, 60.0) == {"end": True, "sum": 6}
+        assert adds.receive(0.01) is None
+        assert psutil.pid_exists(adds.pid)
+    assert not psutil.pid_exists(adds.pid)
+
+
+def test_a_request_that_was_cut_off_is_none() -> None:
+    """By the parent's death: the pipe ends in the middle of a line."""
+    ended = child.run(argv("for one in speaking.requests(): say(one)"), 60.0, stdin='{"n": 1}\n{"n": 2')
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, '{"n": 1}\n', "")
+
+
+@posix
+@pytest.mark.parametrize(("program", "ending"), ENDINGS.values(), ids=ENDINGS)
+def test_how_a_child_ends_that_is_asked(program: str, ending: Ending) -> None:
+    lines: list[Line] = []
+    with talking(f"next(speaking.requests())\n{ONE_LINE}{program}") as asked, pytest.raises(Lost) as lost:
+        asked.send({})
+        for line in asked.answer(60.0):
+            lines.append(line)
+    assert (lines, without_limit(lost.value.ending)) == ([{"n": 1}], without_limit(ending))
+    with pytest.raises(Lost) as again:
+        asked.receive(60.0)
+    assert without_limit(again.value.ending) == without_limit(ending)
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "limit_s"), [("", "nothing", 0.3), ("say([1])", "garbage", 3.0), (ONE_LINE, "lines", 0.3)]
+)
+def test_one_that_does_not_answer_is_ended(program: str, said: str, limit_s: float) -> None:
+    with talking(f"{program}\ntime.sleep(600)") as slow:
+        if said == "lines":
+            assert slow.receive(60.0) == {"n": 1}
+        with pytest.raises(Lost) as lost:
+            list(slow.answer(limit_s))
+        ending = lost.value.ending
+        assert (ending.how, ending.status, ending.limit_s, ending.said) == ("late", None, limit_s, said)
+        assert not psutil.pid_exists(slow.pid) and not ending.is_abandoned
+
+
+def test_a_limit_for_each_line_lets_a_long_answer_come() -> None:
+    lines = "[(say({'n': n}), time.sleep(0.2)) for n in range(5)]; say({'end': True})"
+    program = f"for request in speaking.requests():\n    {lines}"
+    with talking(program) as slow:
+        slow.send({})
+        assert len(list(slow.answer(30.0, per_line=True))) == 6
+        slow.send({})
+        with pytest.raises(Lost) as lost:
+            list(slow.answer(0.5))
+    assert lost.value.ending.how == "late"
+
+
+@posix
+def test_one_that_closes_its_output_and_stays_was_not_killed_by_anybody() -> None:
+    closing = "os.close(1); say.__closure__[0].cell_contents.close(); time.sleep(600)"
+    with talking(closing) as closed, pytest.raises(Lost) as lost:
+        closed.receive(60.0)
+    assert lost.value.ending == Ending("closed")
+
+
+def test_one_that_is_gone_cannot_be_asked() -> None:
+    with talking("sys.exit('no room')") as gone:
+        deadline = time.monotonic() + 60.0
+        with pytest.raises(Lost) as lost:
+            while time.monotonic() < deadline:
+                gone.send({"n": "x" * 70_000})
+    assert (lost.value.ending.how, lost.value.ending.last_words) == ("failed", "no room")
+
+
+def test_one_that_could_not_be_ended_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits in the kernel for ever."""
+    with talking("time.sleep(600)") as stuck, monkeypatch.context() as patched:
+        patched.setattr(child.LineChild, "kill", lambda self: False)
+        with pytest.raises(Lost) as lost:
+            list(stuck.answer(0.1))
+    assert (lost.value.ending.how, lost.value.ending.is_abandoned) == ("late", True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CannotLook("what", "why", "fix", finding="numa.bind"),
+        UsageError("what"),
+        DeviceFailed("cuda:0 failed", "CUDA error"),
+        TargetError("the target raises", "ValueError", trace="Traceback …"),
+    ],
+)
+def test_an_error_of_ours_is_raised_here(error: errors.GpucheckError) -> None:
+    trace = error.trace if isinstance(error, TargetError) else ""
+    made = f"errors.{type(error).__name__}({error.what!r}, {error.why!r}, {error.fix!r}, finding={error.finding!r})"
+    program = f"from gpucheck import errors\nsay(speaking.raised({made}, {trace!r}))\nsys.stdin.read()"
+    with talking(program) as failing, pytest.raises(type(error)) as raised:
+        failing.receive(60.0)
+    assert type(raised.value) is type(error)
+    assert (str(raised.value), raised.value.finding) == (str(error), error.finding)
+    assert getattr(raised.value, "trace", "") == trace
+
+
+# --- the account ------------------------------------------------------------------------------------------------------
+
+
+@posix
+def test_signals_have_names() -> None:
+    assert Ending("crashed", -11).signal == "SIGSEGV"
+    assert Ending("crashed", -40).signal == "signal 40"
+    assert (Ending("failed", 3).signal, Ending("late").signal) == (None, None)
+
+
+def test_the_last_words_are_one_line_of_some_length() -> None:
+    assert Ending("failed", 1, stderr="Traceback\n  file\nImportError: libx\n\n").last_words == "ImportError: libx"
+    assert Ending("failed", 1, stderr="x" * 9999).last_words == "x" * 200 + "…"
+    assert Ending("returned", 0).last_words == ""
