@@ -135,7 +135,7 @@ def test_an_end_before_anything_tells_nothing() -> None:
 @pytest.mark.parametrize(
     ("child", "kind", "sentence"),
     [
-        (ended(None, code=-9, stderr="x\nKilled"), Undecided, "run 1 was killed; signal 9: Killed; "),
+        (ended(None, code=-9, stderr="x\nKilled"), Undecided, "run 1 was killed; SIGKILL: Killed; "),
         (ended(None, code=-11, stderr="x"), CannotLook, "run 1 ended with -11 and no document; x; "),
         (ended(None, code=-9, timed_out=True), CannotLook, "run 1 did not end in time; "),
         (ended(None, code=2, stderr="gpucheck: --size 9 is odd\n"), UsageError, "--size 9 is odd"),

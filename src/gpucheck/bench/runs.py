@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from gpucheck import exits
 from gpucheck.bench import limits
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Undecided, UsageError
-from gpucheck.machine import child
+from gpucheck.machine import child, talk
 from gpucheck.machine.child import ChildResult
 from gpucheck.measure import runs
 from gpucheck.report.codec import from_json
@@ -18,9 +18,6 @@ from gpucheck.report.report import Report, events_of
 # A benchmark ends by its own time budget, which is minutes at most by default: what is still at work after an hour
 # hangs. A longer budget of the user's is added.
 LONGEST_RUN_S = 3600.0
-
-# SIGKILL and SIGTERM, as return codes: somebody else has ended the process, mostly for want of memory.
-KILLED = (-9, -15)
 
 RunChild = Callable[[Sequence[str], float], ChildResult]
 
@@ -83,14 +80,16 @@ def _document(ended: ChildResult, number: int) -> Report:
     try:
         return from_json(Report, json.loads(ended.stdout))
     except (ValueError, KeyError, TypeError) as error:
-        if ended.returncode in KILLED and not ended.timed_out:
+        ending = talk.ending_of(ended, LONGEST_RUN_S)
+        if ending.how == "killed":
+            # By somebody else, mostly for want of memory.
             raise Undecided(
                 f"run {number} was killed",
-                f"signal {-ended.returncode}{f': {last}' if last else ''}",
+                f"{ending.signal}{f': {last}' if last else ''}",
                 "look in the system's log whether memory ran out, then run it again",
                 finding="runs.child",
             ) from error
-        how = "did not end in time" if ended.timed_out else f"ended with {ended.returncode} and no document"
+        how = "did not end in time" if ending.how == "late" else f"ended with {ended.returncode} and no document"
         raise CannotLook(f"run {number} {how}", last, "run it without --runs", finding="runs.child") from error
 
 
