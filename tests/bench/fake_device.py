@@ -29,6 +29,12 @@ class FakeDevice:
     integrated: bool = False
     uuid: str | None = None
     l2_cache_bytes: int | None = None
+    kind: str = "cuda"
+    compute_capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None
+    memory_bus_width_bits: int | None = None
+    max_clock_hz: float | None = None
+    max_memory_clock_hz: float | None = None
     device: torch.device = HOST
 
     @property

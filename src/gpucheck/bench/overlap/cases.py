@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpucheck import units
+from gpucheck.bench.buffers import Room
 from gpucheck.bench.matmul import cases as products
 from gpucheck.bench.matmul.options import Dtype
 from gpucheck.bench.overlap.options import SMALLEST_SIZE, OverlapOptions
-from gpucheck.bench.transfer.cases import Room
 from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine.accel import Accel
