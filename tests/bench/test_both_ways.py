@@ -396,3 +396,9 @@ def test_wrong_bytes_of_either_direction_fail() -> None:
         "7 wrong bytes to the host",
     )
     assert both_ways_judge.judge([alone("host_to_device", 1.0)], Facts()) == []
+
+
+def test_one_bad_run_of_seven_stays_bad() -> None:
+    each = [{"details": {"wrong_bytes": 0, "other_wrong_bytes": 5 if number == 3 else 0}} for number in range(7)]
+    found = both_ways_judge.judge([row("host_to_device", 50e9, each_run=each)], Facts())[0]
+    assert (found.id, found.message) == ("transfer.both_ways_corrupt", "5 wrong bytes to the host")

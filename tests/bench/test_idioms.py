@@ -345,6 +345,8 @@ def test_a_line_that_left_something_else_fails_also_where_only_one_run_saw_it() 
     each = [{"details": {"wrong_bytes": 0}}, {"details": {"wrong_bytes": 9}}]
     assert judged(*RAW, row("to", 6e-3, each_run=each))["transfer.idioms_corrupt"].message == "9 wrong bytes after `to`"
     assert "transfer.idioms_corrupt" not in judged(*RAW)
+    # One that was never timed left what it left.
+    assert judged(replace(row("to", 6e-3, wrong=3), time_s=None)).keys() == {"transfer.idioms_corrupt"}
 
 
 def test_without_rows_nothing_is_said() -> None:

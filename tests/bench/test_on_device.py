@@ -133,3 +133,9 @@ def test_the_share_of_the_memory_peak_is_told_where_the_part_is_known() -> None:
     assert found.evidence["share_of_peak"] == pytest.approx(0.9)
     (warm,) = on_device_judge.judge([measured(cache="warm")], Facts(devices=(h200,)))
     assert "share_of_peak" not in warm.evidence
+
+
+def test_one_bad_run_of_seven_stays_bad() -> None:
+    each = [{"details": {"wrong_bytes": 5 if number == 3 else 0}} for number in range(7)]
+    (found,) = on_device_judge.judge([measured(each_run=each)], Facts())
+    assert (found.verdict, found.message) == ("fail", "5 wrong bytes (512 MiB at a time)")

@@ -334,6 +334,13 @@ def test_wrong_bytes_fail_whatever_the_rate() -> None:
     assert found.fix is not None and "NCCL_P2P_DISABLE=1" in found.fix
 
 
+def test_one_bad_run_of_seven_stays_bad() -> None:
+    each = [{"details": {"wrong_bytes": 7 if number == 3 else 0}} for number in range(7)]
+    bad = measured(0, 1, "rate", 390e9, 6e-4, {"path": "peer", "each_run": each})
+    (found,) = peer_judge.judge([bad, row(1, 0, 390e9)], Facts())
+    assert (found.verdict, found.evidence["wrong_bytes"]) == ("fail", [["cuda:0", "cuda:1", 7]])
+
+
 def test_no_rate_at_all_is_undecided_and_many_pairs_are_counted() -> None:
     (found,) = peer_judge.judge([row(0, 1, None), row(1, 0, None)], Facts())
     assert (found.verdict, found.title) == ("inconclusive", "no pair of devices has a rate")

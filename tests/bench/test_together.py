@@ -96,7 +96,7 @@ class _Watch:
 def worker(windows: list[tuple[float, float]]) -> together.Worker:
     """A child after its copies, without a device."""
     made: Any = together.Worker.__new__(together.Worker)
-    made.taken = together.Taken("", [began for began, _ in windows], [length for _, length in windows])
+    made.taken = together.Windows("", [began for began, _ in windows], [length for _, length in windows])
     made.calls, made.size, made.direction, made.memory = 2, 100, "host_to_device", "pinned"
     made.copies, made.watch, made.numa, made.details = _Copies(), _Watch(), "node 0", {}
     made.room = Room(host=1, device=None, cache=1024, cache_known=True)
@@ -263,6 +263,9 @@ def test_alone_means_the_same_direction_and_memory_and_the_link() -> None:
 def test_what_arrived_changed_fails() -> None:
     found = judged(row("cuda:0", 50.0), row("cuda:1", 50.0, details={"wrong_bytes": 3}))
     assert (found.verdict, found.message) == ("fail", "3 wrong bytes on cuda:1")
+    each = [{"details": {"wrong_bytes": 5 if number == 3 else 0}} for number in range(7)]
+    found = judged(row("cuda:0", 50.0), row("cuda:1", 50.0, details={"wrong_bytes": 0, "each_run": each}))
+    assert (found.verdict, found.message) == ("fail", "5 wrong bytes on cuda:1")
 
 
 def test_rows_without_all_devices_say_nothing() -> None:

@@ -165,3 +165,16 @@ def test_copies_on_the_host_are_told_as_such() -> None:
     found = by_id(rows, Link(reason="a CPU has none"))
     assert set(found) == {"transfer.corrupt", "transfer.host_to_host"}
     assert found["transfer.host_to_host"].title == "host memory copies at 16.8 GB/s (16 MiB at a time)"
+
+
+def of_seven(bad: dict[str, Any]) -> list[dict[str, Any]]:
+    """Seven runs, of which one says this."""
+    good = {"details": {"wrong_bytes": 0, "verified_slices": 4, "first_wrong_byte": None}, "telemetry": None}
+    return [*6 * [good], {**good, "details": {**good["details"], **bad}}]
+
+
+def test_one_bad_run_of_seven_stays_bad() -> None:
+    wrong = by_id([row(1.0, each_run=of_seven({"wrong_bytes": 3, "first_wrong_byte": 8}))])["transfer.corrupt"]
+    assert (wrong.verdict, wrong.evidence["copies"]) == ("fail", 28)
+    unseen = by_id([row(1.0, each_run=of_seven({"verified_slices": 0}))])["transfer.corrupt"]
+    assert (unseen.verdict, unseen.evidence["copies"]) == ("inconclusive", 24)

@@ -194,7 +194,7 @@ def _pattern(number: int, first: int, start: int, stop: int) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TimedCopies:
     """A row's copies: their times, what was seen beside them, over how many bytes they rotated, and if they arrived."""
 
     timed: Timed
@@ -203,7 +203,9 @@ class Taken:
     verified: Verified
 
 
-def take(accel: Accel, copies: Copies, watch: Watch, clock: Clock, limits: Limits, threads: int = 1) -> Taken:
+def time_copies(
+    accel: Accel, copies: Copies, watch: Watch, clock: Clock, limits: Limits, threads: int = 1
+) -> TimedCopies:
     """Time copies, one call each, and compare what they left; `threads` is how many cores a copy uses on the host."""
     work = timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare, forget=copies.forget)
     timed, beside = row.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
@@ -212,4 +214,4 @@ def take(accel: Accel, copies: Copies, watch: Watch, clock: Clock, limits: Limit
         # A graph replays the slices that it captured and moves no cursor: one copy more, so that something is compared.
         slices = min(slices, timed.run.calls_per_sample)
         copies.call()
-    return Taken(timed, beside, slices * copies.stride, copies.finish())
+    return TimedCopies(timed, beside, slices * copies.stride, copies.finish())

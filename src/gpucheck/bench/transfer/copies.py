@@ -106,7 +106,7 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         synchronize=accel.synchronize,
         allowance_s=sampling_s * VERIFYING_SHARE,
     )
-    taken = verified.take(
+    taken = verified.time_copies(
         accel,
         copies,
         watch,

@@ -310,7 +310,7 @@ IDIOMS: tuple[Idiom, ...] = (
 
 
 @dataclass(slots=True)
-class _Taken:
+class _Calls:
     """One line's calls, slice after slice, and what the last one left."""
 
     make: Call
@@ -403,7 +403,7 @@ def measure(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watc
     """Time and verify one line."""
     accel = stage.accel
     accel.reset_peak()
-    taken = _Taken(idiom.make(stage), stage.count)
+    taken = _Calls(idiom.make(stage), stage.count)
     first_s = _first(accel, taken)
     limits = timing.Limits(budget_s, 0.0 if accel.is_cpu else min(WARM_UP_S, budget_s / 10))
     timed, beside = row.watched(
@@ -450,7 +450,7 @@ def measure(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watc
     )
 
 
-def _first(accel: Accel, taken: _Taken) -> float:
+def _first(accel: Accel, taken: _Calls) -> float:
     """Seconds of the very first call: what it allocates comes from the system and not from a cache of torch's."""
     accel.synchronize()
     # What lines before this one left in torch's caches.
@@ -461,7 +461,7 @@ def _first(accel: Accel, taken: _Taken) -> float:
     return accel.host_now() - began
 
 
-def _wrong(stage: Stage, taken: _Taken, *, flipped: bool) -> int:
+def _wrong(stage: Stage, taken: _Calls, *, flipped: bool) -> int:
     stage.accel.synchronize()
     assert taken.last is not None
     return stage.wrong_bytes(taken.last, taken.place, flipped=flipped)

@@ -22,10 +22,8 @@ Key = tuple[str, str, str]
 
 def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Whether every line copied what it must, and what each costs beside the raw copy of its direction."""
-    rows = [one for one in measurements if one.name == NAME and one.time_s is not None]
-    if not rows:
-        return []
-    return [*_corrupt(rows), *_ratios(rows)]
+    rows = [one for one in measurements if one.name == NAME]
+    return [*_corrupt(rows), *_ratios([one for one in rows if one.time_s is not None])]
 
 
 def times(measurements: Sequence[Measurement]) -> tuple[IdiomTime, ...]:

@@ -83,7 +83,7 @@ def measure(
         allowance_s=sampling_s * VERIFYING_SHARE,
     )
     limits = timing.Limits(sampling_s, min(WARM_UP_S, budget_s / 10))
-    taken = verified.take(accel, copies, watch, "device events" if accel.has_events else "host", limits)
+    taken = verified.time_copies(accel, copies, watch, "device events" if accel.has_events else "host", limits)
     return row.measurement(
         NAME,
         accel.ref,

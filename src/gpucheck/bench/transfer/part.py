@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.transfer.options import TransferOptions
+from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Emit, Skipped
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -19,7 +20,6 @@ from gpucheck.report.measurement import Measurement
 if TYPE_CHECKING:  # a child binds itself to a node before torch is imported
     from gpucheck.bench.buffers import Room
     from gpucheck.machine.accel import Accel
-    from gpucheck.measure.telemetry import Watch
 
 # Of a row's time: for windows with their refills and comparisons.
 SAMPLING_SHARE = 0.6

@@ -249,7 +249,7 @@ def measure(
     by_device = what == "rate" and path != "staged" and source.has_events
     source.reset_peak()
     clock: timing.Clock = "device events" if by_device else "host"
-    taken = verified.take(source, copies, watch, clock, timing.Limits(budget_s, WARM_UP_S))
+    taken = verified.time_copies(source, copies, watch, clock, timing.Limits(budget_s, WARM_UP_S))
     details: dict[str, Any] = {
         "path": path,
         "call": "b.copy_(a, non_blocking=True)",

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import messages, units
+from gpucheck.bench.transfer import link
 from gpucheck.bench.transfer.part import Together
 from gpucheck.bench.transfer.together_judge import NAME
 from gpucheck.errors import CannotLook, DeviceFailed
@@ -31,11 +32,13 @@ from gpucheck.machine import host, numa, numa_pci
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
 from gpucheck.machine.numa import Bound
 from gpucheck.machine.speaking import claim_stdout
+from gpucheck.measure import row, telemetry, timing
+from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Progress, Skipped
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement
+from gpucheck.report.measurement import Measurement, Run
 
 if TYPE_CHECKING:  # torch comes after binding
     import torch
@@ -44,7 +47,6 @@ if TYPE_CHECKING:  # torch comes after binding
     from gpucheck.bench.verified import Copies
     from gpucheck.directions import Direction, HostMemory
     from gpucheck.machine.accel import Accel
-    from gpucheck.measure.telemetry import Watch
 
 # This module's main() is the child's.
 CHILD = "gpucheck.bench.transfer.together"
@@ -227,7 +229,7 @@ def _how(ended: ChildEnded) -> str:
 
 
 @dataclass(slots=True)
-class Taken:
+class Windows:
     """The windows of one direction, on CLOCK_MONOTONIC."""
 
     started: str
@@ -267,7 +269,6 @@ class Worker:
         # From here on torch may start its threads.
         from gpucheck.bench import buffers
         from gpucheck.machine import accel
-        from gpucheck.measure.telemetry import Watch
 
         self.accel: Accel = accel.open_device(setup["device"], name=setup["name"], uuid=setup["uuid"])
         self.accel.make_current()
@@ -284,7 +285,7 @@ class Worker:
         self.numa = _where(bound, self.buffers.host[self.memory].words)
         self.details: dict[str, Any] = {"numa_unbound_because": why_not} if why_not else {}
         self.details |= {"pci_bridges": list(numa_pci.bridges(setup["pci_address"]))} if setup["pci_address"] else {}
-        self.watch: Watch = Watch(self.accel.uuid)
+        self.watch = Watch(self.accel.uuid)
 
     def prepare(self, direction: Direction) -> None:
         """Fill the buffers, wake the link, and see how many copies make up a window while they run alone."""
@@ -310,9 +311,9 @@ class Worker:
         self.calls = max(1, round(WINDOW_S * done / (now - began)))
         self.watch.take()
 
-    def copy(self, at_s: float, for_s: float) -> Taken:
+    def copy(self, at_s: float, for_s: float) -> Windows:
         """Copy from `at_s` on for so long, in windows one right after the other."""
-        self.taken = Taken(datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), [], [])
+        self.taken = Windows(datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), [], [])
         time.sleep(max(at_s - self.accel.host_now(), 0.0))
         now = self.accel.host_now()
         while now < at_s + for_s or not self.taken.began_s:
@@ -326,10 +327,6 @@ class Worker:
 
     def measurement(self, from_s: float, to_s: float, devices: int) -> Measurement:
         """The windows that lie between these times. Raises CannotLook where there is none."""
-        from gpucheck.bench.transfer import link
-        from gpucheck.measure import row, telemetry, timing
-        from gpucheck.report.measurement import Run
-
         taken = self.taken
         windows = list(zip(taken.began_s, taken.lengths_s, strict=True))
         kept = [(began, length) for began, length in windows if from_s <= began and began + length <= to_s]
