@@ -123,7 +123,8 @@ def measured(device: str, size: int, pairs: int) -> list[Ratio]:
     """The three directions on this device, each between one pair of pointers."""
     import torch
 
-    from gpucheck.bench.transfer.copies import Copies, allocate
+    from gpucheck.bench.buffers import allocate
+    from gpucheck.bench.verified import Copies
     from gpucheck.machine import accel
     from gpucheck.measure import timing
 

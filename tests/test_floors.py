@@ -53,6 +53,11 @@ FLOORS = {
     "__main__": 9,
 }
 
+# A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.
+BENCHMARKS = {path.parent.name for path in SOURCE.glob("bench/*/judge.py")}
+# Who still imports from whom.
+BORROWS = {("overlap", "matmul")}
+
 # What only its door may import, at any level: the files of the door.
 DOORS = {
     "pynvml": ("machine/nvml/*",),
@@ -162,6 +167,10 @@ def _fault(path: str, room: str, one: Import) -> str | None:
             return f"{at}{room} (floor {FLOORS[room]}) imports {target} (floor {FLOORS[target]}): upward"
         if target != room and FLOORS[target] == FLOORS[room] > 0:
             return f"{at}{room} imports {target}, its neighbour on floor {FLOORS[room]}"
+        mine = benchmark_of(path.rpartition("/")[0].replace("/", "."))
+        other = benchmark_of(one.name.removeprefix("gpucheck."))
+        if mine and other and mine != other and (mine, other) not in BORROWS:
+            return f"{at}{mine} imports {other}, another benchmark"
         return None
     if within(one.name, "torch"):
         allowed = not one.at_once or any(fnmatch(path, place) for place in TORCH_AT_ONCE)
@@ -170,6 +179,13 @@ def _fault(path: str, room: str, one: Import) -> str | None:
         if within(one.name, door):
             return None if any(fnmatch(path, place) for place in places) else f"{at}{door} is not used here"
     return None
+
+
+def benchmark_of(name: str) -> str | None:
+    """The benchmark whose folder is `bench.transfer`, or has `bench.transfer.options`; None for what is in none."""
+    room, _, rest = name.partition(".")
+    first = rest.partition(".")[0]
+    return first if room == "bench" and first in BENCHMARKS else None
 
 
 def within(name: str, package: str) -> bool:
@@ -274,6 +290,13 @@ def test_what_the_command_reaches(command: str, start: str, uses: str, torch_at_
         ("bench/matmul.py", "from gpucheck.cards import checks", "bench imports cards, its neighbour on floor 4"),
         ("work/target.py", "from gpucheck.measure.timing import run", "work imports measure, its neighbour on floor 3"),
         ("bench/matmul.py", "import gpucheck.gadgets", "gpucheck.gadgets is in no room of the plan"),
+        (
+            "bench/overlap/cases.py",
+            "from gpucheck.bench.transfer.cases import Room",
+            "overlap imports transfer, another benchmark",
+        ),
+        ("bench/matmul/judge.py", "from ..bandwidth import judge", "matmul imports bandwidth, another benchmark"),
+        ("bench/matmul/judge.py", "from gpucheck.bench import bandwidth", "matmul imports bandwidth, another"),
         ("machine/host.py", "import torch", "torch is imported with the module"),
         (
             "machine/host.py",
@@ -312,6 +335,11 @@ def test_a_planted_fault_is_found(path: str, text: str, fault: str) -> None:
         ("bench/matmul.py", "import torch\nfrom . import transfer\nfrom gpucheck import __version__"),
         ("report/facts.py", "from gpucheck.report.codec import encode\nimport torchvision_lookalike"),
         ("errors.py", "from gpucheck.exits import USAGE"),
+        (
+            "bench/overlap/cases.py",
+            "from gpucheck.bench.buffers import Room\nfrom gpucheck.bench.overlap import options",
+        ),
+        ("bench/benchmarks.py", "from gpucheck.bench.transfer.options import TransferOptions"),
     ],
 )
 def test_what_the_plan_allows_is_no_fault(path: str, text: str) -> None:

@@ -13,8 +13,8 @@ from gpucheck.bench.crossover import options as crossover
 from gpucheck.bench.crossover.work import OPERATIONS
 from gpucheck.bench.matmul import options as matmul
 from gpucheck.bench.matmul.product import KINDS
+from gpucheck.bench.transfer import command as transfer_work
 from gpucheck.bench.transfer import options as transfer
-from gpucheck.bench.transfer import parts
 from gpucheck.cli import app as app_module
 from gpucheck.cli.common import PARAMETERS
 from gpucheck.errors import UsageError
@@ -99,7 +99,7 @@ def test_names_are_unique_and_told_in_the_same_words() -> None:
 
 
 def test_what_is_known_before_torch_is_what_torch_then_brings() -> None:
-    assert set(transfer.PARTS) == {one.id for one in (*parts.PARTS, *parts.TOGETHER)}
+    assert set(transfer.PARTS) == {one.id for one in (*transfer_work.PARTS, *transfer_work.TOGETHER)}
     assert tuple(one.id for one in OPERATIONS) == crossover.OPERATIONS
     assert set(matmul.DTYPES) == set(KINDS)
     for one in BENCHMARKS:

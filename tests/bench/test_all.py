@@ -12,13 +12,12 @@ import pytest
 from judged import Document, run
 
 from gpucheck.bench import all as work
-from gpucheck.bench import judge
+from gpucheck.bench import buffers, judge
 from gpucheck.bench.bandwidth import command as bandwidth
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.figures import Ceiling
 from gpucheck.bench.seen import Judge, Seen
-from gpucheck.bench.transfer import measure as transfer
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine import accel, choose, faults, host, inventory
 from gpucheck.measure import runs
@@ -406,5 +405,5 @@ def test_of_several_runs_the_figures_are_those_of_all() -> None:
 def test_the_share_of_the_hosts_memory_reaches_the_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", lambda: host.HostMemory(64 * GIB, 30 * GIB, None, None))
     cpu = accel.open_device("cpu")
-    assert transfer.room_for(cpu, 0.1).host == 3 * GIB
+    assert buffers.room_for(cpu, 0.1).host == 3 * GIB
     assert bandwidth.room_for(cpu, 0.1).array == GIB

@@ -11,18 +11,19 @@ import pytest
 import torch
 from duplex import Duplex
 from fake_device import FakeDevice
+from judged import run
 
-from gpucheck.bench.transfer import both_ways, both_ways_judge, both_ways_windows, command, measure, on_device
-from gpucheck.bench.transfer.both_ways_windows import Lane, ran_beside
-from gpucheck.bench.transfer.cases import Room
-from gpucheck.bench.transfer.copies import Buffer, allocate
+from gpucheck.bench import buffers
+from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
+from gpucheck.bench.transfer import both_ways, both_ways_judge, command, on_device
+from gpucheck.bench.transfer.both_ways import Lane, ran_beside
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.setting import Setting
+from gpucheck.bench.transfer.part import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Limits, Timed
-from gpucheck.report.events import Judged, Measured, Recorder
+from gpucheck.report.events import Recorder, Skipped
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate
 
@@ -36,7 +37,7 @@ def lanes(device: Duplex) -> tuple[Lane, Lane]:
 
 
 def take(device: Duplex, limits: Limits = SHORT) -> Timed:
-    return both_ways_windows.take(device, *lanes(device), limits)
+    return both_ways.take(device, *lanes(device), limits)
 
 
 def per_call_s(timed: Timed) -> float:
@@ -137,7 +138,7 @@ def test_both_are_prepared_before_each_window_with_patterns_of_their_own() -> No
         Lane(device.copy, device.on(name), lambda number, calls, name=name: asked.append((name, number, calls)))
         for name in "ab"
     )
-    timed = both_ways_windows.take(device, first, second, Limits(budget_s=0.05))
+    timed = both_ways.take(device, first, second, Limits(budget_s=0.05))
     calls, beside = timed.run.calls_per_sample, timed.details["beside_calls"]
     assert asked[2:6] == [("a", 0, calls + 1), ("b", 1, beside), ("a", 2, calls + 1), ("b", 3, beside)]
 
@@ -180,7 +181,7 @@ def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer
 
 @pytest.fixture(autouse=True)
 def awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "LINK_WARM_UP_S", 0.0)
+    monkeypatch.setattr(buffers, "LINK_WARM_UP_S", 0.0)
 
 
 def setting(device: Any = None, room: Room = ROOM, **options: Any) -> Setting:
@@ -189,7 +190,7 @@ def setting(device: Any = None, room: Room = ROOM, **options: Any) -> Setting:
 
 
 def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "allocate", unpinned)
+    monkeypatch.setattr(buffers, "allocate", unpinned)
     rows = list(both_ways.rows(setting()))
     assert [row.case for row in rows] == [
         {"direction": way, "host_memory": "pinned", "size_bytes": MIB, "other": other}
@@ -205,30 +206,29 @@ def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.Monke
 
 
 def test_the_command_measures_and_judges_it_beside_copies_within_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (measure, on_device):
+    for module in (buffers, on_device):
         monkeypatch.setattr(module, "allocate", unpinned)
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0",)))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: Fake())
     # The clock that ends parts stands still: a busy machine has time for both.
     monkeypatch.setattr(command.time, "monotonic", lambda: 100.0)
-    recorder = Recorder()
-    command.command(TransferOptions(sizes=(MIB,), time_budget_s=0.6, only=("both_ways", "on_device")), recorder)
-    rows = [event.measurement.name for event in recorder.events if isinstance(event, Measured)]
+    options = TransferOptions(sizes=(MIB,), time_budget_s=0.6, only=("both_ways", "on_device"))
+    made = run(lambda emit: command.command(options, emit))
+    rows = [row.name for row in made.measurements]
     assert rows == ["transfer.both_ways", "transfer.both_ways", "transfer.on_device"]
-    found = [event.finding.id for event in recorder.events if isinstance(event, Judged)]
-    assert found == ["transfer.both_ways", "transfer.on_device"]
+    assert [finding.id for finding in made.findings] == ["transfer.both_ways", "transfer.on_device"]
 
 
 def test_the_two_directions_hold_different_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "allocate", unpinned)
-    made: list[measure.Buffers] = []
+    monkeypatch.setattr(buffers, "allocate", unpinned)
+    made: list[Buffers] = []
 
-    def kept(*given: Any) -> measure.Buffers:
-        made.append(measure.buffers(*given))
+    def kept(*given: Any) -> Buffers:
+        made.append(buffers.allocate_all(*given))
         return made[-1]
 
-    monkeypatch.setattr(both_ways, "buffers", kept)
+    monkeypatch.setattr(both_ways, "allocate_all", kept)
     list(both_ways.rows(setting()))
     to_device, to_host = made[0].host["pinned"].number, made[1].device.number
     assert to_device is not None and to_host is not None
@@ -236,7 +236,7 @@ def test_the_two_directions_hold_different_patterns(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "allocate", unpinned)
+    monkeypatch.setattr(buffers, "allocate", unpinned)
     real = both_ways.Copies.call
 
     def wrong(self: Any) -> None:
@@ -270,7 +270,7 @@ def test_the_size_is_one_of_the_copies_alone_where_it_fits() -> None:
 
 
 def test_buffers_that_a_large_cache_would_make_huge_stay_small_and_are_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "allocate", unpinned)
+    monkeypatch.setattr(buffers, "allocate", unpinned)
     monkeypatch.setattr(both_ways, "MOST_ROTATED_BYTES", 2 * MIB)
     (row,) = both_ways.rows(setting(room=replace(ROOM, cache=16 * MIB), directions=("host_to_device",)))
     assert (row.method.details["rotation_bytes"], row.method.cache) == (2 * MIB, "warm")
@@ -282,10 +282,10 @@ def test_pinned_memory_that_is_refused_is_one_skip(monkeypatch: pytest.MonkeyPat
             raise RuntimeError("CUDA error: out of memory\nmore words")
         return allocate(size, device)
 
-    monkeypatch.setattr(measure, "allocate", refuse)
+    monkeypatch.setattr(buffers, "allocate", refuse)
     given = setting()
     assert list(both_ways.rows(given)) == []
-    (found,) = [event.finding for event in given.emit.events if isinstance(event, Judged)]  # type: ignore[attr-defined]
+    (found,) = [event.finding for event in given.emit.events if isinstance(event, Skipped)]  # type: ignore[attr-defined]
     assert (found.id, found.verdict, found.message) == ("transfer.pinned", "skip", "CUDA error: out of memory")
 
 
@@ -396,3 +396,9 @@ def test_wrong_bytes_of_either_direction_fail() -> None:
         "7 wrong bytes to the host",
     )
     assert both_ways_judge.judge([alone("host_to_device", 1.0)], Facts()) == []
+
+
+def test_one_bad_run_of_seven_stays_bad() -> None:
+    each = [{"details": {"wrong_bytes": 0, "other_wrong_bytes": 5 if number == 3 else 0}} for number in range(7)]
+    found = both_ways_judge.judge([row("host_to_device", 50e9, each_run=each)], Facts())[0]
+    assert (found.id, found.message) == ("transfer.both_ways_corrupt", "5 wrong bytes to the host")

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from gpucheck.bench.transfer.fit import Fit, NoFit, fit
-from gpucheck.bench.transfer.judge import fitted
+from gpucheck.bench.transfer.copies_judge import Fit, NoFit, fit, fitted
 from gpucheck.report.codec import to_json
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30

@@ -11,13 +11,12 @@ import pytest
 import torch
 from fake_device import FakeDevice
 
-from gpucheck.bench.transfer import idioms, idioms_judge, idioms_measure, measure
-from gpucheck.bench.transfer.cases import Room
-from gpucheck.bench.transfer.copies import Buffer, allocate
+from gpucheck.bench import buffers
+from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
+from gpucheck.bench.transfer import idioms, idioms_judge
 from gpucheck.bench.transfer.idioms import IDIOMS, Idiom, Stage, of_device
-from gpucheck.bench.transfer.measure import Buffers
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.setting import Setting
+from gpucheck.bench.transfer.part import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -51,7 +50,7 @@ def pinning(monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(self: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
         return self.clone()
 
-    monkeypatch.setattr(measure, "allocate", plain)
+    monkeypatch.setattr(buffers, "allocate", plain)
     monkeypatch.setattr(idioms, "pinned_like", torch.empty_like)
     for name in ("pin_memory", "to", "cuda", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, copied)
@@ -101,11 +100,11 @@ def test_only_the_memory_asked_for_is_used() -> None:
 
 def test_where_no_line_can_be_written_it_is_said() -> None:
     with pytest.raises(CannotLook, match="no line that copies pinned memory on cpu; pinned memory is for copies to a"):
-        list(idioms_measure.rows(setting(CPU, memories=("pinned",))))
+        list(idioms.rows(setting(CPU, memories=("pinned",))))
 
 
 def test_the_lines_of_a_cpu_for_real() -> None:
-    rows = list(idioms_measure.rows(setting(CPU)))
+    rows = list(idioms.rows(setting(CPU)))
     assert [one.method.details["call"] for one in rows] == [
         "y.copy_(x)",
         'x.to("cpu", copy=True)',
@@ -125,7 +124,7 @@ def test_the_lines_of_a_cpu_for_real() -> None:
 @pytest.mark.usefixtures("pinning")
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 def test_every_line_of_a_cuda_device_is_verified() -> None:
-    rows = list(idioms_measure.rows(setting(Fake())))
+    rows = list(idioms.rows(setting(Fake())))
     assert len(rows) == len(of_device(Fake(), ("pageable", "pinned")))  # type: ignore[arg-type]
     assert {one.method.details["wrong_bytes"] for one in rows} == {0}
 
@@ -133,14 +132,14 @@ def test_every_line_of_a_cuda_device_is_verified() -> None:
 @pytest.mark.usefixtures("pinning")
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 def test_one_direction_alone() -> None:
-    back = list(idioms_measure.rows(setting(Fake(), directions=("device_to_host",))))
+    back = list(idioms.rows(setting(Fake(), directions=("device_to_host",))))
     assert names(back) == [
         ("raw", "device_to_host", "pageable"),
         ("raw", "device_to_host", "pinned"),
         ("cpu", "device_to_host", "pageable"),
         ("to_cpu_non_blocking", "device_to_host", "pageable"),
     ]
-    there = list(idioms_measure.rows(setting(Fake(), directions=("host_to_device",))))
+    there = list(idioms.rows(setting(Fake(), directions=("host_to_device",))))
     assert {one.case["direction"] for one in there} == {"host_to_device", "host_to_host"}
 
 
@@ -150,9 +149,9 @@ def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyP
             raise RuntimeError("CUDA error: out of memory")
         return allocate(size, device)
 
-    monkeypatch.setattr(measure, "allocate", refuse)
+    monkeypatch.setattr(buffers, "allocate", refuse)
     recorder = Recorder()
-    rows = list(idioms_measure.rows(setting(Fake(kind="xpu"), recorder)))
+    rows = list(idioms.rows(setting(Fake(kind="xpu"), recorder)))
     assert "pinned" not in {one.case["host_memory"] for one in rows} and len(rows) == 5
     (notice,) = [event.text for event in recorder.events if isinstance(event, Notice)]
     assert notice == "lines with pinned memory are left out: CUDA error: out of memory"
@@ -163,7 +162,7 @@ def test_memory_that_runs_out_in_a_line_is_one_sentence(monkeypatch: pytest.Monk
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 65536 bytes")
 
     monkeypatch.setattr(torch.Tensor, "clone", full)
-    rows = idioms_measure.rows(setting(CPU))
+    rows = idioms.rows(setting(CPU))
     assert [next(rows).case["idiom"] for _ in range(2)] == ["raw", "to_copy"]
     with pytest.raises(CannotLook, match=r"memory ran out at `x\.clone\(\)`"):
         next(rows)
@@ -187,7 +186,7 @@ def stage(count: int = 2) -> Stage:
 )
 def test_a_line_that_leaves_something_else_is_found(wrong: Any, bytes_wrong: int) -> None:
     idiom = Idiom("x", "x", "host_to_host", "pageable", "cpu", wrong)
-    one = idioms_measure.measure(idiom, stage(1), ROOM, 0.0, UNWATCHED)
+    one = idioms.measure(idiom, stage(1), ROOM, 0.0, UNWATCHED)
     assert one.method.details["wrong_bytes"] == bytes_wrong
 
 
@@ -197,7 +196,7 @@ def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right
         return lambda place: kept[place]
 
     idiom = Idiom("x", "x", "host_to_host", "pageable", "cpu", make)
-    one = idioms_measure.measure(idiom, stage(), ROOM, 0.0, UNWATCHED)
+    one = idioms.measure(idiom, stage(), ROOM, 0.0, UNWATCHED)
     assert one.method.details["wrong_bytes"] == 4 * KIB
 
 
@@ -218,32 +217,32 @@ def test_the_first_call_finds_nothing_that_lines_before_it_left_in_torchs_caches
     memory = Buffers(allocate(4 * KIB, HOST), {"pageable": allocate(4 * KIB, HOST)})
     made = Stage(Emptied(can_pin=False), memory, 4 * KIB, 1)  # type: ignore[arg-type]
     made.fill()
-    idioms_measure.measure(Idiom("x", "x", "host_to_host", "pageable", "cpu", make), made, ROOM, 0.0, UNWATCHED)
+    idioms.measure(Idiom("x", "x", "host_to_host", "pageable", "cpu", make), made, ROOM, 0.0, UNWATCHED)
     assert (done[:2], done.count("emptied")) == (["emptied", "called"], 1)
 
 
 def test_the_sources_are_as_they_were_after_a_row() -> None:
     made = stage()
-    idioms_measure.measure(IDIOMS[-2], made, ROOM, 0.0, UNWATCHED)
+    idioms.measure(IDIOMS[-2], made, ROOM, 0.0, UNWATCHED)
     assert made.wrong_bytes(made.host["pageable"][1], 1, flipped=False) == 0
     assert made.wrong_bytes(made.host["pageable"][0], 1, flipped=False) > 0
 
 
 def test_one_size_and_as_many_slices_as_make_it_cold() -> None:
     roomy = Room(host=16 * GIB, device=16 * GIB, cache=100 * MIB, cache_known=True)
-    assert idioms_measure.size_of((), roomy, 2) == 64 * MIB
-    assert idioms_measure.size_of((MIB, 4 * MIB + 8), roomy, 2) == 4 * MIB  # whole samples of whole words
-    assert idioms_measure.size_of((64,), roomy, 2) == 512
-    assert idioms_measure.size_of((GIB,), roomy, 2) == 64 * MIB
-    assert idioms_measure.slices(64 * MIB, roomy, 2) == 4
-    assert idioms_measure.slices(MIB, roomy, 2) == 200
+    assert idioms.size_of((), roomy, 2) == 64 * MIB
+    assert idioms.size_of((MIB, 4 * MIB + 8), roomy, 2) == 4 * MIB  # whole samples of whole words
+    assert idioms.size_of((64,), roomy, 2) == 512
+    assert idioms.size_of((GIB,), roomy, 2) == 64 * MIB
+    assert idioms.slices(64 * MIB, roomy, 2) == 4
+    assert idioms.slices(MIB, roomy, 2) == 200
     # No more than 512 MiB, and no more than there is room for.
-    assert idioms_measure.slices(64 * MIB, Room(16 * GIB, 16 * GIB, GIB, True), 2) == 8
-    assert idioms_measure.slices(64 * MIB, Room(GIB, 300 * MIB, GIB, True), 2) == 2
+    assert idioms.slices(64 * MIB, Room(16 * GIB, 16 * GIB, GIB, True), 2) == 8
+    assert idioms.slices(64 * MIB, Room(GIB, 300 * MIB, GIB, True), 2) == 2
     tight = Room(host=8 * MIB, device=None, cache=MIB, cache_known=True)
-    assert idioms_measure.size_of((), tight, 1) == MIB
+    assert idioms.size_of((), tight, 1) == MIB
     with pytest.raises(CannotLook, match="no room for the lines"):
-        idioms_measure.size_of((), Room(8 * KIB, None, MIB, True), 1)
+        idioms.size_of((), Room(8 * KIB, None, MIB, True), 1)
 
 
 # judging
@@ -346,6 +345,8 @@ def test_a_line_that_left_something_else_fails_also_where_only_one_run_saw_it() 
     each = [{"details": {"wrong_bytes": 0}}, {"details": {"wrong_bytes": 9}}]
     assert judged(*RAW, row("to", 6e-3, each_run=each))["transfer.idioms_corrupt"].message == "9 wrong bytes after `to`"
     assert "transfer.idioms_corrupt" not in judged(*RAW)
+    # One that was never timed left what it left.
+    assert judged(replace(row("to", 6e-3, wrong=3), time_s=None)).keys() == {"transfer.idioms_corrupt"}
 
 
 def test_without_rows_nothing_is_said() -> None:

@@ -10,11 +10,10 @@ import pytest
 import torch
 from fake_device import FakeDevice
 
-from gpucheck.bench.transfer import on_device
-from gpucheck.bench.transfer.cases import Room
-from gpucheck.bench.transfer.copies import Buffer
+from gpucheck.bench.buffers import Buffer, Room
+from gpucheck.bench.transfer import on_device, on_device_judge
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.setting import Setting
+from gpucheck.bench.transfer.part import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -85,7 +84,7 @@ def test_a_copy_that_goes_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(on_device.Copies, "call", wrong)
     (row,) = on_device.rows(setting())
     assert row.method.details["wrong_bytes"] > 0
-    (found,) = on_device.judge([row], Facts())
+    (found,) = on_device_judge.judge([row], Facts())
     assert (found.id, found.verdict) == ("transfer.on_device", "fail")
 
 
@@ -113,11 +112,11 @@ def test_it_is_for_devices_and_one_that_is_full_is_one_sentence(monkeypatch: pyt
 
 
 def test_the_rate_is_told_in_both_ways_of_counting() -> None:
-    (found,) = on_device.judge([measured(), replace(measured(), name="transfer")], Facts())
+    (found,) = on_device_judge.judge([measured(), replace(measured(), name="transfer")], Facts())
     assert (found.verdict, found.title) == ("info", "copies within the device at 4.00 TB/s")
     assert found.message == "read and written (512 MiB at a time); nvbandwidth counts the half, 2.00 TB/s"
     assert found.evidence == {"bytes_per_s": 4e12, "bytes_copied_per_s": 2e12, "size_bytes": 512 * MIB}
-    assert on_device.judge([measured(rate=None)], Facts()) == []
+    assert on_device_judge.judge([measured(rate=None)], Facts()) == []
 
 
 def test_the_share_of_the_memory_peak_is_told_where_the_part_is_known() -> None:
@@ -129,8 +128,14 @@ def test_the_share_of_the_memory_peak_is_told_where_the_part_is_known() -> None:
         multiprocessors=132,
         memory_bus_width_bits=6144,
     )
-    (found,) = on_device.judge([measured(rate=4.32e12)], Facts(devices=(h200,)))
+    (found,) = on_device_judge.judge([measured(rate=4.32e12)], Facts(devices=(h200,)))
     assert found.message.endswith("; 90 % of its memory's peak")
     assert found.evidence["share_of_peak"] == pytest.approx(0.9)
-    (warm,) = on_device.judge([measured(cache="warm")], Facts(devices=(h200,)))
+    (warm,) = on_device_judge.judge([measured(cache="warm")], Facts(devices=(h200,)))
     assert "share_of_peak" not in warm.evidence
+
+
+def test_one_bad_run_of_seven_stays_bad() -> None:
+    each = [{"details": {"wrong_bytes": 5 if number == 3 else 0}} for number in range(7)]
+    (found,) = on_device_judge.judge([measured(each_run=each)], Facts())
+    assert (found.verdict, found.message) == ("fail", "5 wrong bytes (512 MiB at a time)")

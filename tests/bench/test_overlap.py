@@ -14,14 +14,12 @@ import torch
 from engines import Engines
 from judged import Document
 
-from gpucheck.bench import devices, rounds
+from gpucheck.bench import buffers, devices, rounds
 from gpucheck.bench import judge as whole_judge
+from gpucheck.bench.buffers import Buffer, Room, allocate
 from gpucheck.bench.overlap import balance, command, judge, measure
 from gpucheck.bench.overlap.balance import Balance, Pair
 from gpucheck.bench.overlap.options import OverlapOptions
-from gpucheck.bench.transfer import measure as transfer_measure
-from gpucheck.bench.transfer.cases import Room
-from gpucheck.bench.transfer.copies import Buffer, allocate
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
@@ -337,8 +335,8 @@ def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: OverlapOptions, p
     monkeypatch.setattr(inventory, "read", lambda: facts)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,), "a notice"))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
-    monkeypatch.setattr(transfer_measure, "allocate", unpinned)
-    monkeypatch.setattr(transfer_measure, "LINK_WARM_UP_S", 0.0)
+    monkeypatch.setattr(buffers, "allocate", unpinned)
+    monkeypatch.setattr(buffers, "LINK_WARM_UP_S", 0.0)
     monkeypatch.setattr(measure, "WARM_UP_S", 0.0)
     monkeypatch.setattr(measure, "SIDES", (8, 16))
     recorder = Document()

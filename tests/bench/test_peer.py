@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 import torch
 from fake_device import FakeDevice
+from judged import run
 
-from gpucheck.bench.transfer import command, parts, peer, peer_child, peer_judge
+from gpucheck.bench import verified
+from gpucheck.bench.transfer import command, peer, peer_judge
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.setting import Together
+from gpucheck.bench.transfer.part import Together
 from gpucheck.errors import CannotLook
 from gpucheck.machine import child, choose, inventory
 from gpucheck.machine.child import ChildResult
-from gpucheck.report.events import Judged, Measured, Progress, Recorder
+from gpucheck.report.events import Progress, Recorder, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
@@ -63,11 +65,11 @@ class Fake(FakeDevice):
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RATE_S", "LATENCY_S", "WARM_UP_S"):
-        monkeypatch.setattr(peer_child, name, 0.02)
+        monkeypatch.setattr(peer, name, 0.02)
 
 
 def work(first: Fake, second: Fake) -> list[Measurement]:
-    return list(peer_child.work(first, second))  # type: ignore[arg-type]
+    return list(peer.work(first, second))  # type: ignore[arg-type]
 
 
 # what the child does
@@ -101,36 +103,36 @@ def test_copies_through_the_host_are_timed_by_the_hosts_clock() -> None:
 
 
 def test_bytes_that_change_on_the_way_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = peer_child.Copies.call
+    real = verified.Copies.call
 
     def wrong(self: Any) -> None:
         real(self)
         self.destination.words[1] += 1
 
-    monkeypatch.setattr(peer_child.Copies, "call", wrong)
+    monkeypatch.setattr(verified.Copies, "call", wrong)
     assert work(Fake("cuda:0"), Fake("cuda:1"))[0].method.details["wrong_bytes"] > 0
 
 
 def test_the_fuller_device_decides_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert peer_child.size_of(Fake("a", free=2**40), Fake("b", free=2**40)) == 256 * MIB  # type: ignore[arg-type]
-    assert peer_child.size_of(Fake("a", free=2**40), Fake("b", free=13 * MIB)) == 2 * MIB  # type: ignore[arg-type]
+    assert peer.size_of(Fake("a", free=2**40), Fake("b", free=2**40)) == 256 * MIB  # type: ignore[arg-type]
+    assert peer.size_of(Fake("a", free=2**40), Fake("b", free=13 * MIB)) == 2 * MIB  # type: ignore[arg-type]
     with pytest.raises(CannotLook, match="there is no room on a and b; a buffer may take 32 KiB on each"):
-        peer_child.size_of(Fake("a", free=128 * KIB), Fake("b"))  # type: ignore[arg-type]
+        peer.size_of(Fake("a", free=128 * KIB), Fake("b"))  # type: ignore[arg-type]
 
     def refuse(size: int, device: torch.device) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
-    monkeypatch.setattr(peer_child, "allocate", refuse)
+    monkeypatch.setattr(peer, "allocate", refuse)
     with pytest.raises(CannotLook, match="no room for buffers of 1 MiB; CUDA out of memory"):
         work(Fake("cuda:0"), Fake("cuda:1"))
 
 
 def said_by_main(monkeypatch: pytest.MonkeyPatch, *ids: str, **kinds: Any) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr(peer_child.speaking, "claim_stdout", lambda: said.append)
-    monkeypatch.setattr(peer_child.accel, "open_device", lambda name: Fake(name, **kinds))
-    monkeypatch.setattr(peer_child.sys, "argv", ["peer_child", *ids])
-    assert peer_child.main() == 0
+    monkeypatch.setattr(peer.speaking, "claim_stdout", lambda: said.append)
+    monkeypatch.setattr(peer.accel, "open_device", lambda name: Fake(name, **kinds))
+    monkeypatch.setattr(peer.sys, "argv", ["peer", *ids])
+    assert peer.main() == 0
     return said
 
 
@@ -154,7 +156,7 @@ def together(*ids: str, left_s: float = 100.0) -> Together:
 
 
 def judged(given: Together) -> list[Finding]:
-    return [event.finding for event in given.emit.events if isinstance(event, Judged)]  # type: ignore[attr-defined]
+    return [event.finding for event in given.emit.events if isinstance(event, Skipped)]  # type: ignore[attr-defined]
 
 
 def test_every_two_devices_of_a_kind_are_a_pair_neighbours_first() -> None:
@@ -170,7 +172,7 @@ def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pyte
     def run_child(argv: Sequence[str], timeout_s: float) -> ChildResult:
         pair = tuple(argv[-2:])
         asked.append(pair)
-        assert timeout_s == peer.CHILD_TIMEOUT_S and "gpucheck.bench.transfer.peer_child" in argv[-3]
+        assert timeout_s == peer.CHILD_TIMEOUT_S and "gpucheck.bench.transfer.peer" in argv[-3]
         if pair == ("cuda:1", "cuda:2"):
             return ended(returncode=-11)
         lines = [json.dumps(one) for one in said_by_main(monkeypatch, *pair)]
@@ -245,7 +247,7 @@ def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has such a device")
 def test_a_real_child_says_that_there_is_no_such_device() -> None:
-    answer = peer.read(child.run(child.python_argv("gpucheck.bench.transfer.peer_child", "cuda:0", "cuda:1"), 60.0))
+    answer = peer.read(child.run(child.python_argv("gpucheck.bench.transfer.peer", "cuda:0", "cuda:1"), 60.0))
     assert answer.measurements == ()
     assert answer.reason.startswith("torch cannot use cuda:0; ")
 
@@ -332,6 +334,13 @@ def test_wrong_bytes_fail_whatever_the_rate() -> None:
     assert found.fix is not None and "NCCL_P2P_DISABLE=1" in found.fix
 
 
+def test_one_bad_run_of_seven_stays_bad() -> None:
+    each = [{"details": {"wrong_bytes": 7 if number == 3 else 0}} for number in range(7)]
+    bad = measured(0, 1, "rate", 390e9, 6e-4, {"path": "peer", "each_run": each})
+    (found,) = peer_judge.judge([bad, row(1, 0, 390e9)], Facts())
+    assert (found.verdict, found.evidence["wrong_bytes"]) == ("fail", [["cuda:0", "cuda:1", 7]])
+
+
 def test_no_rate_at_all_is_undecided_and_many_pairs_are_counted() -> None:
     (found,) = peer_judge.judge([row(0, 1, None), row(1, 0, None)], Facts())
     assert (found.verdict, found.title) == ("inconclusive", "no pair of devices has a rate")
@@ -349,20 +358,17 @@ def test_the_command_measures_pairs_after_the_devices_one_by_one(monkeypatch: py
         lines = "\n".join(json.dumps(one) for one in said_by_main(monkeypatch, *given.ids))
         return peer.rows(given, lambda argv, timeout_s: ended(lines))
 
-    (part,) = [replace(one, rows=rows) for one in parts.TOGETHER if one.id == "peer"]
-    monkeypatch.setattr(parts, "TOGETHER", (part,))
+    (part,) = [replace(one, rows=rows) for one in command.TOGETHER if one.id == "peer"]
     monkeypatch.setattr(command, "TOGETHER", (part,))
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0", "cuda:1")))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: Fake(device_id))
-    recorder = Recorder()
-    command.command(TransferOptions(device="all", only=("peer",)), recorder)
-    measured_rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
-    assert [(one.case["source"], one.case["what"]) for one in measured_rows] == [
+    made = run(lambda emit: command.command(TransferOptions(device="all", only=("peer",)), emit))
+    assert [(one.case["source"], one.case["what"]) for one in made.measurements] == [
         ("cuda:0", "rate"),
         ("cuda:0", "latency"),
         ("cuda:1", "rate"),
         ("cuda:1", "latency"),
     ]
-    (found,) = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    (found,) = made.findings
     assert found.id == "transfer.peer" and found.evidence["devices"] == ["cuda:0", "cuda:1"]

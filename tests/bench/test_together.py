@@ -8,15 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-from gpucheck.bench.transfer import bound_talk, together, together_child, together_judge
-from gpucheck.bench.transfer.bound_talk import Lost, Talk
+from gpucheck.bench.buffers import Room
+from gpucheck.bench.transfer import together, together_judge
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.setting import Together
+from gpucheck.bench.transfer.part import Together
+from gpucheck.bench.transfer.together import Lost, Talk
+from gpucheck.bench.verified import Verified
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa
 from gpucheck.machine.child import LineChild
-from gpucheck.report.events import Judged, Recorder
+from gpucheck.machine.numa import Bound
+from gpucheck.report.events import Recorder, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
@@ -38,7 +42,7 @@ def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> 
     node = next(iter(numa.allowed()), None)
     facts = Facts(devices=(Device("cpu", id="cpu", numa_node=node),))
     first, second = together.rows(setting(recorder, "cpu", "cpu", facts=facts))
-    assert [event for event in recorder.events if isinstance(event, Judged)] == []
+    assert [event for event in recorder.events if isinstance(event, Skipped)] == []
     case = {"direction": "host_to_host", "host_memory": "pageable", "size_bytes": 2 * MIB, "devices": 2}
     assert first.case == second.case == case
     begun = [one.runs[0].started_monotonic_s[0] for one in (first, second)]
@@ -54,6 +58,26 @@ def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> 
             assert one.method.numa in (f"node {node} (pages read back)", f"node {node} (assumed from affinity)")
 
 
+# where a child's memory lies
+
+
+def test_a_child_that_is_not_bound_tells_where_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numa, "allowed", lambda *root: (0, 1))
+    monkeypatch.setattr(numa, "node_of_pages", lambda address, length: numa.Pages(None, "the kernel does not tell"))
+    assert together._where(None, torch.empty(1)) == "any of nodes 0-1"
+    assert together._where(Bound(1, (1,)), torch.empty(1)) == "node 1 (assumed from affinity)"
+
+
+def test_a_bound_child_has_its_nodes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numa, "free_bytes", lambda node: 1000)
+    room = Room(host=700, device=None, cache=1, cache_known=True)
+    assert together._within(room, Bound(0, (0,)), 0.5).host == 500
+    assert together._within(room, Bound(0, (0,)), 0.9).host == 700
+    # Memory that is not bound comes from anywhere.
+    assert together._within(room, Bound(0, (0,), False, "refused"), 0.5) is room
+    assert together._within(room, None, 0.5) is room
+
+
 # which windows count
 
 
@@ -61,8 +85,6 @@ class _Copies:
     non_blocking, span_bytes = True, 4096
 
     def finish(self) -> Any:
-        from gpucheck.bench.transfer.copies import Verified
-
         return Verified(1, 4, 0, None)
 
 
@@ -71,12 +93,10 @@ class _Watch:
         return None, "not watched"
 
 
-def worker(windows: list[tuple[float, float]]) -> together_child.Worker:
+def worker(windows: list[tuple[float, float]]) -> together.Worker:
     """A child after its copies, without a device."""
-    from gpucheck.bench.transfer.cases import Room
-
-    made: Any = together_child.Worker.__new__(together_child.Worker)
-    made.taken = together_child.Taken("", [began for began, _ in windows], [length for _, length in windows])
+    made: Any = together.Worker.__new__(together.Worker)
+    made.taken = together.Windows("", [began for began, _ in windows], [length for _, length in windows])
     made.calls, made.size, made.direction, made.memory = 2, 100, "host_to_device", "pinned"
     made.copies, made.watch, made.numa, made.details = _Copies(), _Watch(), "node 0", {}
     made.room = Room(host=1, device=None, cache=1024, cache_known=True)
@@ -111,7 +131,7 @@ def test_no_window_in_the_common_time_is_no_figure() -> None:
 # children that are lost
 
 
-def says(*lines: str) -> bound_talk.Start:
+def says(*lines: str) -> together.Start:
     """A child that answers each line with the next of these, then ends."""
     program = "import sys\n" + "".join(f"sys.stdin.readline()\n{line}\n" for line in lines)
     return lambda module: LineChild([sys.executable, "-c", program])
@@ -135,8 +155,8 @@ def test_a_child_that_is_lost_leaves_it_undecided(
 ) -> None:
     monkeypatch.setattr(together, "ANSWER_TIMEOUT_S", 1.0)
     recorder = Recorder()
-    assert list(together.measured(setting(recorder, "cuda:0"), says(*lines))) == []
-    (finding,) = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    assert list(together.rows(setting(recorder, "cuda:0"), says(*lines))) == []
+    (finding,) = [event.finding for event in recorder.events if isinstance(event, Skipped)]
     assert (finding.id, finding.verdict, finding.message) == ("transfer.together", "inconclusive", reason)
     assert finding.title == "cuda:0 did not copy beside the others"
 
@@ -144,7 +164,7 @@ def test_a_child_that_is_lost_leaves_it_undecided(
 def test_a_child_whose_device_failed_raises_that() -> None:
     line = 'print(\'{"error": "CUDA error: unspecified launch failure"}\', flush=True)'
     with pytest.raises(DeviceFailed) as raised:
-        list(together.measured(setting(Recorder(), "cuda:0"), says(line)))
+        list(together.rows(setting(Recorder(), "cuda:0"), says(line)))
     assert raised.value.device == "cuda:0"
 
 
@@ -243,6 +263,9 @@ def test_alone_means_the_same_direction_and_memory_and_the_link() -> None:
 def test_what_arrived_changed_fails() -> None:
     found = judged(row("cuda:0", 50.0), row("cuda:1", 50.0, details={"wrong_bytes": 3}))
     assert (found.verdict, found.message) == ("fail", "3 wrong bytes on cuda:1")
+    each = [{"details": {"wrong_bytes": 5 if number == 3 else 0}} for number in range(7)]
+    found = judged(row("cuda:0", 50.0), row("cuda:1", 50.0, details={"wrong_bytes": 0, "each_run": each}))
+    assert (found.verdict, found.message) == ("fail", "5 wrong bytes on cuda:1")
 
 
 def test_rows_without_all_devices_say_nothing() -> None:

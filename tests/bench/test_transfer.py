@@ -8,18 +8,21 @@ from typing import Any
 import pytest
 import torch
 from fake_device import FakeDevice
+from judged import Document
 
-from gpucheck.bench.transfer import cases, command, measure
-from gpucheck.bench.transfer.cases import Case, Room
-from gpucheck.bench.transfer.copies import Buffer, allocate
+from gpucheck.bench import buffers
+from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
+from gpucheck.bench.transfer import command, copies
+from gpucheck.bench.transfer.copies import Case
 from gpucheck.bench.transfer.link import Link, link_under_load
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.setting import Setting
+from gpucheck.bench.transfer.part import Setting
+from gpucheck.bench.verified import Copies
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.options import read
-from gpucheck.report.events import Judged, Measured, Notice, Recorder
+from gpucheck.report.events import Notice, Recorder
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.measurement import Run
 
@@ -72,7 +75,7 @@ def test_wrong_usage(wrong: dict[str, Any]) -> None:
 
 
 def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
-    found = cases.cases(TransferOptions(), Fake(), [MIB])  # type: ignore[arg-type]
+    found = copies.cases(TransferOptions(), Fake(), [MIB])  # type: ignore[arg-type]
     assert [(case.direction, case.memory, case.timed) for case in found] == [
         ("host_to_device", "pageable", "as_called"),
         ("host_to_device", "pinned", "link"),
@@ -84,7 +87,7 @@ def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
 
 
 def test_rows_go_by_size_so_that_time_running_out_costs_every_kind_alike() -> None:
-    found = cases.cases(TransferOptions(memories=("pageable",)), Fake(), [KIB, MIB])  # type: ignore[arg-type]
+    found = copies.cases(TransferOptions(memories=("pageable",)), Fake(), [KIB, MIB])  # type: ignore[arg-type]
     assert [(case.size, case.direction) for case in found] == [
         (KIB, "host_to_device"),
         (KIB, "device_to_host"),
@@ -94,12 +97,12 @@ def test_rows_go_by_size_so_that_time_running_out_costs_every_kind_alike() -> No
 
 
 def test_without_a_clock_there_is_no_link_row() -> None:
-    found = cases.cases(TransferOptions(memories=("pinned",)), Fake(has_events=False), [MIB])  # type: ignore[arg-type]
+    found = copies.cases(TransferOptions(memories=("pinned",)), Fake(has_events=False), [MIB])  # type: ignore[arg-type]
     assert {case.timed for case in found} == {"as_called"}
 
 
 def test_a_cpu_copies_from_host_to_host() -> None:
-    found = cases.cases(TransferOptions(), CPU, [KIB, MIB])
+    found = copies.cases(TransferOptions(), CPU, [KIB, MIB])
     assert [(case.direction, case.memory, case.size) for case in found] == [
         ("host_to_host", "pageable", KIB),
         ("host_to_host", "pageable", MIB),
@@ -108,22 +111,22 @@ def test_a_cpu_copies_from_host_to_host() -> None:
 
 def test_pinned_alone_cannot_be_had_on_a_cpu() -> None:
     with pytest.raises(CannotLook) as raised:
-        cases.cases(TransferOptions(memories=("pinned",)), CPU, [MIB])
+        copies.cases(TransferOptions(memories=("pinned",)), CPU, [MIB])
     assert str(raised.value).startswith("there is no pinned memory for cpu; ")
 
 
 def test_six_sizes_and_a_sweep() -> None:
     room = Room(host=64 * GIB, device=64 * GIB, cache=MIB, cache_known=True)
-    assert cases.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB], [])
-    swept, left_out = cases.fitting(TransferOptions(sweep=True), room, 2)
+    assert copies.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB], [])
+    swept, left_out = copies.fitting(TransferOptions(sweep=True), room, 2)
     assert (swept[0], swept[1], swept[-1], len(swept), left_out) == (4 * KIB, 8 * KIB, GIB, 19, [])
 
 
 def test_sizes_are_bounded_by_the_memory_there_is() -> None:
     room = Room(host=GIB, device=300 * MIB, cache=MIB, cache_known=True)
-    assert cases.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB], [512 * MIB, GIB])
+    assert copies.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB], [512 * MIB, GIB])
     with pytest.raises(UsageError) as raised:
-        cases.fitting(TransferOptions(sizes=(MIB, 2 * GIB)), room, 2)
+        copies.fitting(TransferOptions(sizes=(MIB, 2 * GIB)), room, 2)
     assert str(raised.value) == (
         "--size 2 GiB does not fit; it needs 2 × 2 GiB of host memory, which can spare 1 GiB, "
         "and the device can spare 300 MiB; give at most 300 MiB"
@@ -136,7 +139,7 @@ def test_pinned_buffers_count_as_the_power_of_two_that_torch_pins_for_them() -> 
     assert replace(room, device=3 * GIB).most(1) == 3 * GIB  # 4 GiB are pinned for it, and there is room for these
     assert replace(room, host=0).most(1) == 0
     with pytest.raises(UsageError) as raised:
-        cases.fitting(TransferOptions(sizes=(2560 * MIB,)), room, 2)
+        copies.fitting(TransferOptions(sizes=(2560 * MIB,)), room, 2)
     assert str(raised.value) == (
         "--size 2.5 GiB does not fit; it needs 2 × 2.5 GiB of host memory, pinned in powers of two, which can spare "
         "6 GiB, and the device can spare 64 GiB; give at most 2 GiB"
@@ -157,15 +160,13 @@ def test_buffers_hold_what_cold_copies_need_where_there_is_room() -> None:
 # measuring, for real on the CPU
 
 
-def buffers(size: int) -> measure.Buffers:
+def plain(size: int) -> Buffers:
     cpu = torch.device("cpu")
-    return measure.Buffers(allocate(size, cpu), {"pageable": allocate(size, cpu), "pinned": allocate(size, cpu)})
+    return Buffers(allocate(size, cpu), {"pageable": allocate(size, cpu), "pinned": allocate(size, cpu)})
 
 
 def test_a_copy_is_timed_verified_and_counted() -> None:
-    one = measure.measure(
-        Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(4 * MIB), SMALL, 0.1, UNWATCHED
-    )
+    one = copies.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(4 * MIB), SMALL, 0.1, UNWATCHED)
     assert one.case == {
         "direction": "host_to_host",
         "host_memory": "pageable",
@@ -187,14 +188,14 @@ def test_copies_rotate_over_twice_the_cache_and_a_window_at_least() -> None:
 
 
 def test_a_call_bound_copy_has_a_time_and_no_rate() -> None:
-    one = measure.measure(Case("host_to_host", "pageable", 64, "as_called"), CPU, buffers(MIB), SMALL, 0.05, UNWATCHED)
+    one = copies.measure(Case("host_to_host", "pageable", 64, "as_called"), CPU, plain(MIB), SMALL, 0.05, UNWATCHED)
     assert "call-bound" in one.flags
     assert one.time_s is not None and one.rate is None
 
 
 def test_the_link_is_timed_on_the_devices_clock() -> None:
     case = Case("device_to_host", "pinned", 256 * KIB, "link")
-    one = measure.measure(case, Fake(), buffers(MIB), SMALL, 0.1, UNWATCHED)  # type: ignore[arg-type]
+    one = copies.measure(case, Fake(), plain(MIB), SMALL, 0.1, UNWATCHED)  # type: ignore[arg-type]
     assert (one.method.clock, one.method.launch) == ("device events", "held")
     assert one.method.details["non_blocking"] is True
     assert one.rate is not None and one.rate.unit == "B/s"
@@ -204,27 +205,27 @@ def test_the_link_is_timed_on_the_devices_clock() -> None:
 
 def test_a_launch_bound_link_has_no_rate() -> None:
     case = Case("host_to_device", "pinned", 4 * KIB, "link")
-    one = measure.measure(case, Fake(can_hold=False), buffers(MIB), SMALL, 0.05, UNWATCHED)  # type: ignore[arg-type]
+    one = copies.measure(case, Fake(can_hold=False), plain(MIB), SMALL, 0.05, UNWATCHED)  # type: ignore[arg-type]
     assert "launch-bound" in one.flags
     assert one.rate is None
 
 
 def test_a_device_that_copies_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(self: measure.Copies) -> None:
+    def wrong(self: Copies) -> None:
         source, destination = self._pairs[self._cursor % len(self._pairs)]
         self._cursor += 1
         destination.copy_(source)
         destination[0] += 1
 
-    monkeypatch.setattr(measure.Copies, "call", wrong)
-    one = measure.measure(
-        Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(2 * MIB), SMALL, 0.02, UNWATCHED
+    monkeypatch.setattr(Copies, "call", wrong)
+    one = copies.measure(
+        Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(2 * MIB), SMALL, 0.02, UNWATCHED
     )
     assert one.method.details["wrong_bytes"] > 0
 
 
 def test_without_telemetry_the_reason_stands_in_the_row() -> None:
-    one = measure.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(MIB), SMALL, 0.02, UNWATCHED)
+    one = copies.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(MIB), SMALL, 0.02, UNWATCHED)
     assert one.telemetry is None
     assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
 
@@ -246,7 +247,7 @@ class Watched:
 def test_the_link_is_read_inside_the_windows_of_pinned_copies() -> None:
     told = {"clock_reasons": ["hw_slowdown"], "pcie": {"generation": 4, "width": 8, "max_width": 16}}
     rows = [
-        measure.measure(case, Fake(), buffers(MIB), SMALL, 0.02, Watched(told))  # type: ignore[arg-type]
+        copies.measure(case, Fake(), plain(MIB), SMALL, 0.02, Watched(told))  # type: ignore[arg-type]
         for case in (Case("host_to_device", memory, KIB, "as_called") for memory in ("pageable", "pinned"))
     ]
     assert "throttled" in rows[1].flags
@@ -260,15 +261,19 @@ def test_the_link_is_read_inside_the_windows_of_pinned_copies() -> None:
 
 
 def run(
-    options: TransferOptions, device: Any, monkeypatch: pytest.MonkeyPatch, recorder: Recorder | None = None
-) -> Recorder:
+    options: TransferOptions, device: Any, monkeypatch: pytest.MonkeyPatch, document: Document | None = None
+) -> Document:
     facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
     monkeypatch.setattr(inventory, "read", lambda: facts)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,)))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
-    recorder = recorder or Recorder()
-    command.command(options, recorder)
-    return recorder
+    document = document or Document()
+    command.command(options, document)
+    return document
+
+
+def verdicts(document: Document) -> dict[str, str]:
+    return {finding.id: finding.verdict for finding in document.judged().findings}
 
 
 def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
@@ -276,33 +281,30 @@ def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer
 
 
 def test_the_whole_command_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(TransferOptions(sizes=(MIB,), time_budget_s=0.2), CPU, monkeypatch)
-    notices = [event.text for event in recorder.events if isinstance(event, Notice)]
+    document = run(TransferOptions(sizes=(MIB,), time_budget_s=0.2), CPU, monkeypatch)
+    notices = [event.text for event in document.events if isinstance(event, Notice)]
     assert notices == ["on the CPU these are copies from host memory to host memory"]
-    found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
-    assert found["transfer.corrupt"] == "pass"
+    assert verdicts(document)["transfer.corrupt"] == "pass"
 
 
 def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "allocate", unpinned)
-    monkeypatch.setattr(measure, "LINK_WARM_UP_S", 0.0)
-    recorder = run(TransferOptions(sizes=(MIB,), time_budget_s=0.5, only=("copies",)), Fake(), monkeypatch)
-    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
-    assert len(rows) == 6
-    found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    monkeypatch.setattr(buffers, "allocate", unpinned)
+    monkeypatch.setattr(buffers, "LINK_WARM_UP_S", 0.0)
+    document = run(TransferOptions(sizes=(MIB,), time_budget_s=0.5, only=("copies",)), Fake(), monkeypatch)
+    assert len(document.judged().measurements) == 6
+    found = verdicts(document)
     assert found["transfer.corrupt"] == "pass"
     assert found["transfer.pinned_speedup"] == "info"
 
 
 def late(options: TransferOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str]]:
     """The sizes that are measured on a CPU when the time is up from the beginning, and what is said of the rest."""
-    monkeypatch.setattr(cases, "SIZES", (KIB, 2 * KIB, 4 * KIB))
-    monkeypatch.setattr(measure.link, "LARGE_BYTES", KIB)
-    monkeypatch.setattr(measure.host, "last_level_cache_bytes", lambda: MIB)
-    recorder = run(options, CPU, monkeypatch)
-    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
-    notices = [event.text for event in recorder.events if isinstance(event, Notice)]
-    return [one.case["size_bytes"] for one in rows], notices[1:]
+    monkeypatch.setattr(copies, "SIZES", (KIB, 2 * KIB, 4 * KIB))
+    monkeypatch.setattr(copies.link, "LARGE_BYTES", KIB)
+    monkeypatch.setattr(buffers.host, "last_level_cache_bytes", lambda: MIB)
+    document = run(options, CPU, monkeypatch)
+    notices = [event.text for event in document.events if isinstance(event, Notice)]
+    return [one.case["size_bytes"] for one in document.judged().measurements], notices[1:]
 
 
 def test_the_largest_sizes_are_left_out_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,25 +318,25 @@ def test_a_size_that_was_asked_for_is_measured_however_late(monkeypatch: pytest.
 
 
 def test_a_size_that_was_begun_is_measured_to_its_end() -> None:
-    todo = cases.cases(TransferOptions(memories=("pageable",)), Fake(), [MIB, GIB])  # type: ignore[arg-type]
+    todo = copies.cases(TransferOptions(memories=("pageable",)), Fake(), [MIB, GIB])  # type: ignore[arg-type]
     up = Setting(TransferOptions(), CPU, SMALL, Watch(None), Recorder(), deadline=0.0)
-    assert [measure._is_late(case, todo[:done], up) for done, case in enumerate(todo)] == [False, False, True, False]
+    assert [copies._is_late(case, todo[:done], up) for done, case in enumerate(todo)] == [False, False, True, False]
 
 
 def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = measure.measure
+    real = copies.measure
 
     def interrupted(case: Case, *rest: Any) -> Any:
         if case.size > MIB:
             raise KeyboardInterrupt
         return real(case, *rest)
 
-    monkeypatch.setattr(measure, "measure", interrupted)
-    monkeypatch.setattr(measure.host, "last_level_cache_bytes", lambda: MIB)
-    recorder = Recorder()
+    monkeypatch.setattr(copies, "measure", interrupted)
+    monkeypatch.setattr(buffers.host, "last_level_cache_bytes", lambda: MIB)
+    document = Document()
     with pytest.raises(KeyboardInterrupt):
-        run(TransferOptions(sizes=(MIB, 2 * MIB), time_budget_s=0.1), CPU, monkeypatch, recorder)
-    assert next(event.finding.id for event in recorder.events if isinstance(event, Judged)) == "transfer.corrupt"
+        run(TransferOptions(sizes=(MIB, 2 * MIB), time_budget_s=0.1), CPU, monkeypatch, document)
+    assert document.judged().findings[0].id == "transfer.corrupt"
 
 
 def test_pinned_memory_that_is_refused_costs_the_pinned_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,12 +345,11 @@ def test_pinned_memory_that_is_refused_costs_the_pinned_rows_alone(monkeypatch: 
             raise RuntimeError("CUDA error: out of memory\nmore words")
         return allocate(size, device)
 
-    monkeypatch.setattr(measure, "allocate", refuse)
-    monkeypatch.setattr(measure, "LINK_WARM_UP_S", 0.0)
-    recorder = run(TransferOptions(sizes=(MIB,), time_budget_s=0.2, only=("copies",)), Fake(), monkeypatch)
-    memories = {event.measurement.case["host_memory"] for event in recorder.events if isinstance(event, Measured)}
-    assert memories == {"pageable"}
-    skipped = next(event.finding for event in recorder.events if isinstance(event, Judged))
+    monkeypatch.setattr(buffers, "allocate", refuse)
+    monkeypatch.setattr(buffers, "LINK_WARM_UP_S", 0.0)
+    made = run(TransferOptions(sizes=(MIB,), time_budget_s=0.2, only=("copies",)), Fake(), monkeypatch).judged()
+    assert {row.case["host_memory"] for row in made.measurements} == {"pageable"}
+    skipped = made.findings[0]
     assert (skipped.id, skipped.verdict, skipped.message) == ("transfer.pinned", "skip", "CUDA error: out of memory")
 
 
@@ -356,7 +357,7 @@ def test_a_device_that_is_full_after_all_is_one_sentence(monkeypatch: pytest.Mon
     def refuse(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
-    monkeypatch.setattr(measure, "allocate", refuse)
+    monkeypatch.setattr(buffers, "allocate", refuse)
     with pytest.raises(CannotLook, match="no room for buffers of"):
         run(TransferOptions(sizes=(MIB,), only=("copies",)), Fake(), monkeypatch)
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from judged import seen
 
-from gpucheck.bench.transfer.judge import answer, fits, judge, latencies, speedups
+from gpucheck.bench.transfer.copies_judge import fits, judge, latencies, speedups
+from gpucheck.bench.transfer.judge import JUDGE
 from gpucheck.bench.transfer.link import Link
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
-from gpucheck.report.results.transfer import TransferResult
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 X16 = Link(5, 16, 16)
@@ -146,9 +146,7 @@ def test_what_launching_takes_is_not_the_links_time() -> None:
 
 
 def test_the_document_has_link_gains_latencies_and_fits() -> None:
-    told = answer(
-        TransferResult("cuda:0"), [row(GIB / 55e9), replace(row(1.0), name="transfer.other", case={})], Facts()
-    )
+    (told,) = JUDGE.answers(seen([row(GIB / 55e9), replace(row(1.0), name="transfer.other", case={})]))
     assert told.link is not None and told.link.unknown_because == "it was not read"
     assert [len(part) for part in (told.gains, told.latencies, told.fits)] == [0, 0, 1]
 
@@ -167,3 +165,16 @@ def test_copies_on_the_host_are_told_as_such() -> None:
     found = by_id(rows, Link(reason="a CPU has none"))
     assert set(found) == {"transfer.corrupt", "transfer.host_to_host"}
     assert found["transfer.host_to_host"].title == "host memory copies at 16.8 GB/s (16 MiB at a time)"
+
+
+def of_seven(bad: dict[str, Any]) -> list[dict[str, Any]]:
+    """Seven runs, of which one says this."""
+    good = {"details": {"wrong_bytes": 0, "verified_slices": 4, "first_wrong_byte": None}, "telemetry": None}
+    return [*6 * [good], {**good, "details": {**good["details"], **bad}}]
+
+
+def test_one_bad_run_of_seven_stays_bad() -> None:
+    wrong = by_id([row(1.0, each_run=of_seven({"wrong_bytes": 3, "first_wrong_byte": 8}))])["transfer.corrupt"]
+    assert (wrong.verdict, wrong.evidence["copies"]) == ("fail", 28)
+    unseen = by_id([row(1.0, each_run=of_seven({"verified_slices": 0}))])["transfer.corrupt"]
+    assert (unseen.verdict, unseen.evidence["copies"]) == ("inconclusive", 24)

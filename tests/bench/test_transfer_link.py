@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from judged import findings
 
-from gpucheck.bench.transfer.judge import of_document
+from gpucheck.bench.transfer.judge import JUDGE
 from gpucheck.bench.transfer.link import Link, flags, judge, link_under_load, of_telemetry
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts
@@ -15,7 +16,6 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 
 MIB, GIB = 2**20, 2**30
-WAYS = {"host_to_device": "to the device", "device_to_host": "to the host"}
 C2C = Link(5, 1, 16, c2c_bytes_per_s=447.12e9)
 
 
@@ -39,7 +39,7 @@ def seen(generation: int = 5, width: int = 16, c2c: float | None = None, **most:
 
 
 def judged(bytes_per_s: float, link: Link, pci_address: str | None = None) -> dict[str, Finding]:
-    return {one.id: one for one in judge({"host_to_device": row(bytes_per_s)}, link, WAYS, pci_address)}
+    return {one.id: one for one in judge({"host_to_device": row(bytes_per_s)}, link, pci_address)}
 
 
 def test_the_link_of_a_reading() -> None:
@@ -103,7 +103,7 @@ def test_where_the_card_sits_is_told_by_the_facts() -> None:
     for address, verdict in (("0000:00:1e.0", "info"), ("0000:01:00.0", "warn")):
         others = Device("cuda", id="cuda:1", pci_address="0000:02:00.0")
         facts = Facts(devices=(others, Device("cuda", id="cuda:0", pci_address=address)))
-        found = {one.id: one.verdict for one in of_document([measured], facts)}
+        found = {one.id: one.verdict for one in findings(JUDGE, [measured], facts, parts=["transfer.copies"])}
         assert found["transfer.link_generation"] == verdict
 
 

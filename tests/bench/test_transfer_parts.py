@@ -7,26 +7,27 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fake_device import FakeDevice
+from judged import Document
 
-from gpucheck.bench.transfer import command, parts
+from gpucheck.bench.transfer import command, judge
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.parts import Part, TogetherPart
-from gpucheck.bench.transfer.setting import Setting, Together
+from gpucheck.bench.transfer.part import Part, Setting, Together, TogetherPart
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import accel, choose, inventory
-from gpucheck.report.events import Answered, Judged, Measured, Notice, Recorder
+from gpucheck.machine import accel, choose, inventory, numa
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
-from gpucheck.report.results.transfer import IdiomTime, TransferResult
 
 CPU = accel.open_device("cpu")
 FACTS = Facts()
 
 
-def row(name: str) -> Measurement:
+def row(name: str, device: str = "cpu") -> Measurement:
     method = Method("host", "host", "cold")
-    return Measurement(name, DeviceRef("cpu"), {}, (), None, {"bytes": 1.0}, None, MemoryFigures(), method)
+    return Measurement(
+        f"transfer.{name}", DeviceRef(device), {}, (), None, {"bytes": 1.0}, None, MemoryFigures(), method
+    )
 
 
 def part(part_id: str, *, weight: float = 1.0, error: Exception | None = None, seen: list[Any] | None = None) -> Part:
@@ -35,15 +36,14 @@ def part(part_id: str, *, weight: float = 1.0, error: Exception | None = None, s
             seen.append(setting)
         if error is not None:
             raise error
-        yield row(part_id)
+        yield row(part_id, setting.accel.id)
 
-    def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-        return [Finding(part_id, "info", f"{len(measurements)} rows")]
+    return Part(part_id, weight, rows)
 
-    def answer(result: TransferResult, measurements: Sequence[Measurement], facts: Facts) -> TransferResult:
-        return replace(result, idioms=(*result.idioms, IdiomTime({}, part_id, float(len(measurements)))))
 
-    return Part(part_id, part_id, weight, rows, judge, answer=answer)
+def counts(part_id: str) -> Any:
+    """A judge that says how many rows it was asked of."""
+    return lambda measurements, facts: [Finding(f"transfer.{part_id}", "info", f"{len(measurements)} rows")]
 
 
 def run(
@@ -52,37 +52,36 @@ def run(
     alone: Sequence[Part],
     together: Sequence[TogetherPart] = (),
     ids: tuple[str, ...] = ("cpu",),
-    recorder: Recorder | None = None,
-) -> Recorder:
+    document: Document | None = None,
+) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: FACTS)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(ids))
-    monkeypatch.setattr(choose, "open_named", lambda device_id, facts: CPU)
-    for module in (parts, command):
-        monkeypatch.setattr(module, "PARTS", tuple(alone))
-        monkeypatch.setattr(module, "TOGETHER", tuple(together))
-    recorder = recorder or Recorder()
-    command.command(options, recorder)
-    return recorder
+    monkeypatch.setattr(choose, "open_named", lambda name, facts: CPU if name == "cpu" else FakeDevice(id=name))
+    monkeypatch.setattr(command, "PARTS", tuple(alone))
+    monkeypatch.setattr(command, "TOGETHER", tuple(together))
+    monkeypatch.setattr(judge, "OF_A_DEVICE", {one.id: counts(one.id) for one in alone})
+    monkeypatch.setattr(judge, "OF_SEVERAL", {one.id: counts(one.id) for one in together})
+    document = document or Document()
+    command.command(options, document)
+    return document
 
 
-def told(recorder: Recorder) -> list[Any]:
-    """What came out, in order: names of rows, and findings."""
-    return [
-        event.measurement.name if isinstance(event, Measured) else (event.finding.id, event.finding.title)
-        for event in recorder.events
-        if isinstance(event, (Measured, Judged))
-    ]
+def told(document: Document) -> list[Any]:
+    """The names of rows in the order in which they were measured, then the findings."""
+    made = document.judged()
+    names = [one.name.removeprefix("transfer.") for one in made.measurements]
+    return [*names, *((one.id.removeprefix("transfer."), one.title) for one in made.findings)]
 
 
-def test_ids_and_names_are_unique() -> None:
-    table = [*parts.PARTS, *parts.TOGETHER]
-    assert len({one.id for one in table}) == len({one.name for one in table}) == len(table)
-    assert all(one.weight > 0 for one in table)
+def test_there_is_a_judge_for_every_part() -> None:
+    assert [one.id for one in command.PARTS] == list(judge.OF_A_DEVICE)
+    assert [one.id for one in command.TOGETHER] == list(judge.OF_SEVERAL)
+    assert all(one.weight > 0 for one in (*command.PARTS, *command.TOGETHER))
 
 
 def test_parts_are_chosen_by_prefix() -> None:
     assert TransferOptions(only=("cop",)).select() == {"copies"}
-    assert TransferOptions().select() == {one.id for one in (*parts.PARTS, *parts.TOGETHER)}
+    assert TransferOptions().select() == {one.id for one in (*command.PARTS, *command.TOGETHER)}
     with pytest.raises(UsageError, match="--only 'x' fits no part; the parts are copies"):
         TransferOptions(only=("x",)).check()
     with pytest.raises(UsageError, match="--skip leaves no part of --only"):
@@ -90,43 +89,48 @@ def test_parts_are_chosen_by_prefix() -> None:
 
 
 def test_a_part_that_is_left_out_neither_runs_nor_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(TransferOptions(skip=("a",)), monkeypatch, [part("a"), part("b")])
-    assert told(recorder) == ["b", ("b", "1 rows")]
+    assert told(run(TransferOptions(skip=("a",)), monkeypatch, [part("a"), part("b")])) == ["b", ("b", "1 rows")]
 
 
 def test_every_judge_sees_all_rows_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(TransferOptions(), monkeypatch, [part("a"), part("b")])
-    assert told(recorder) == ["a", "b", ("a", "2 rows"), ("b", "2 rows")]
-    (answered,) = [event for event in recorder.events if isinstance(event, Answered)]
-    idioms = (IdiomTime({}, "a", 2.0), IdiomTime({}, "b", 2.0))
-    assert answered == Answered("bench_transfer", (TransferResult("cpu", idioms=idioms),))
+    document = run(TransferOptions(), monkeypatch, [part("a"), part("b")])
+    assert told(document) == ["a", "b", ("a", "2 rows"), ("b", "2 rows")]
+    assert [one.device for one in document.judged().results["bench_transfer"]] == ["cpu"]
+
+
+def test_every_row_tells_on_which_nodes_its_process_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numa, "allowed", lambda *root: (0, 1))
+    document = run(TransferOptions(), monkeypatch, [part("a"), part("b")])
+    assert [one.method.numa for one in document.judged().measurements] == 2 * ["any of nodes 0-1"]
 
 
 def test_time_is_split_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands still: the first of weights 3 and 1 gets three quarters, the second what is left."""
-    monkeypatch.setattr(command.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr("gpucheck.bench.transfer.command.time.monotonic", lambda: 100.0)
     seen: list[Setting] = []
     run(TransferOptions(time_budget_s=8.0), monkeypatch, [part("a", weight=3.0, seen=seen), part("b", seen=seen)])
     assert [setting.deadline for setting in seen] == [106.0, 108.0]
 
 
 def test_parts_without_time_are_told_in_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(TransferOptions(time_budget_s=1e-9), monkeypatch, [part("a"), part("b"), part("c")])
-    assert told(recorder) == ["a", ("transfer.time", "not measured: b, c"), ("a", "1 rows")]
-    skipped = next(event.finding for event in recorder.events if isinstance(event, Judged))
+    document = run(TransferOptions(time_budget_s=1e-9), monkeypatch, [part("a"), part("b"), part("c")])
+    assert told(document) == ["a", ("time", "not measured: b, c"), ("a", "1 rows")]
+    skipped = document.judged().findings[0]
     assert (skipped.verdict, skipped.message) == ("skip", "the time was up")
     assert skipped.fix == "give a longer --time-budget, or --only b"
 
 
 def test_a_part_without_room_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = CannotLook("no room", "memory is full", finding="b.memory")
-    recorder = run(TransferOptions(), monkeypatch, [part("a"), part("b", error=full), part("c")])
-    assert told(recorder)[:3] == ["a", ("b.memory", "no room"), "c"]
+    full = CannotLook("no room", "memory is full", finding="transfer.memory")
+    found = told(run(TransferOptions(), monkeypatch, [part("a"), part("b", error=full), part("c")]))
+    assert found[:3] == ["a", "c", ("memory", "no room")]
 
 
 def test_the_first_part_without_room_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = Document()
     with pytest.raises(CannotLook, match="no room"):
-        run(TransferOptions(), monkeypatch, [part("a", error=CannotLook("no room")), part("b")])
+        run(TransferOptions(), monkeypatch, [part("a", error=CannotLook("no room")), part("b")], document=document)
+    assert told(document) == []
 
 
 # several devices at once
@@ -135,20 +139,19 @@ def test_the_first_part_without_room_ends_it(monkeypatch: pytest.MonkeyPatch) ->
 def several(part_id: str, seen: list[Together]) -> TogetherPart:
     def rows(together: Together) -> Iterator[Measurement]:
         seen.append(together)
-        yield row(part_id)
+        yield row(part_id, together.ids[-1])
 
-    def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-        return [Finding(part_id, "info", f"{len(measurements)} rows")]
-
-    return TogetherPart(part_id, part_id, 1.0, rows, judge)
+    return TogetherPart(part_id, 1.0, rows)
 
 
 def test_several_devices_are_judged_once_after_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Together] = []
-    recorder = run(
+    document = run(
         TransferOptions(device="all"), monkeypatch, [part("a")], [several("t", seen)], ids=("cuda:0", "cuda:1")
     )
-    assert told(recorder) == ["a", ("a", "1 rows"), "a", ("a", "1 rows"), "t", ("t", "3 rows")]
+    # What a device did beside the others is among its rows too.
+    assert told(document) == ["a", "a", "t", ("a", "1 rows"), ("a", "2 rows"), ("t", "3 rows")]
+    assert [one.device for one in document.judged().findings] == ["cuda:0", "cuda:1", None]
     assert [together.facts for together in seen] == [FACTS]
 
 
@@ -162,31 +165,36 @@ def test_one_device_has_nothing_to_do_together(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_several_devices_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(together: Together) -> Iterator[Measurement]:
-        yield row("t")
+        yield row("t", "cuda:1")
         raise KeyboardInterrupt
 
-    never = several("u", [])
-    recorder = Recorder()
+    document = Document()
     with pytest.raises(KeyboardInterrupt):
         run(
             TransferOptions(device="all"),
             monkeypatch,
             [part("a")],
-            [replace(several("t", []), rows=rows), never],
+            [replace(several("t", []), rows=rows), several("u", [])],
             ids=("cuda:0", "cuda:1"),
-            recorder=recorder,
+            document=document,
         )
-    assert told(recorder)[4:] == ["t", ("t", "3 rows")]
-    assert [event.text for event in recorder.events if isinstance(event, Notice)] == [
-        "interrupted: not every device was measured beside the others"
-    ]
+    assert told(document)[2:] == ["t", ("a", "1 rows"), ("a", "2 rows"), ("t", "3 rows")]
+    # That not every device was measured beside the others is told by the part that has no end.
+    assert [(one.id, one.ended) for one in document.judged().parts if one.device is None] == [("transfer.t", None)]
 
 
 def test_a_part_of_several_devices_that_cannot_look_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(together: Together) -> Iterator[Measurement]:
-        raise CannotLook("no child came up", "it hung", finding="t.child")
+        raise CannotLook("no child came up", "it hung", finding="transfer.child")
         yield
 
     first = replace(several("t", []), rows=rows)
-    found = told(run(TransferOptions(), monkeypatch, [part("a")], [first, several("u", [])], ids=("cuda:0", "cuda:1")))
-    assert found[4:] == [("t.child", "no child came up"), "u", ("t", "3 rows"), ("u", "3 rows")]
+    document = run(TransferOptions(), monkeypatch, [part("a")], [first, several("u", [])], ids=("cuda:0", "cuda:1"))
+    assert told(document)[2:] == [
+        "u",
+        ("a", "1 rows"),
+        ("a", "2 rows"),
+        ("child", "no child came up"),
+        ("t", "3 rows"),
+        ("u", "3 rows"),
+    ]

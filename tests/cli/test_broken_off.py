@@ -18,7 +18,7 @@ import torch
 from gpucheck import exits
 from gpucheck.bench.bandwidth.work import Repeated
 from gpucheck.bench.matmul import corruption
-from gpucheck.bench.transfer.copies import Copies
+from gpucheck.bench.verified import Copies
 from gpucheck.cli.app import main
 from gpucheck.machine import faults
 from gpucheck.measure import row

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gpucheck.bench.transfer import both_ways, both_ways_judge, both_ways_windows, on_device
-from gpucheck.bench.transfer.both_ways_windows import Lane
-from gpucheck.bench.transfer.measure import room_for
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.setting import Setting
+from gpucheck.bench.buffers import room_for
+from gpucheck.bench.transfer import both_ways, both_ways_judge, on_device, on_device_judge
+from gpucheck.bench.transfer.both_ways import Lane
+from gpucheck.bench.transfer.options import HOST_SHARE, TransferOptions
+from gpucheck.bench.transfer.part import Setting
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Limits
@@ -37,7 +37,12 @@ def device() -> accel.Accel:
 
 def setting(device: accel.Accel, watch: Watch, seconds: float, *sizes: int) -> Setting:
     return Setting(
-        TransferOptions(sizes=sizes), device, room_for(device), watch, Recorder(), time.monotonic() + seconds
+        TransferOptions(sizes=sizes),
+        device,
+        room_for(device, HOST_SHARE),
+        watch,
+        Recorder(),
+        time.monotonic() + seconds,
     )
 
 
@@ -70,7 +75,7 @@ def test_windows_see_what_runs_beside_them_on_another_stream(device: accel.Accel
     """Two kernels that sleep run side by side: each takes what it takes alone."""
     first, second = (lane(device, lambda: torch.cuda._sleep(CYCLES)) for _ in range(2))
     with device.as_current():
-        timed = both_ways_windows.take(device, first, second, Limits(budget_s=0.5))
+        timed = both_ways.take(device, first, second, Limits(budget_s=0.5))
     assert timed.launch == "held" and len(timed.run.samples_s) >= 5, timed.details
     per_call_s = sorted(timed.run.samples_s)[len(timed.run.samples_s) // 2] / timed.run.calls_per_sample
     assert per_call_s == pytest.approx(timed.details["alone_s"], rel=0.3)
@@ -83,11 +88,11 @@ def test_one_that_ends_before_the_window_does_is_found(device: accel.Accel) -> N
     def ever_shorter() -> None:
         nonlocal calls
         calls += 1
-        torch.cuda._sleep(CYCLES if calls <= 2 * both_ways_windows.CALIBRATIONS else CYCLES // 500)
+        torch.cuda._sleep(CYCLES if calls <= 2 * both_ways.CALIBRATIONS else CYCLES // 500)
 
     first, second = lane(device, lambda: torch.cuda._sleep(CYCLES)), lane(device, ever_shorter)
     with device.as_current():
-        timed = both_ways_windows.take(device, first, second, Limits(budget_s=0.5))
+        timed = both_ways.take(device, first, second, Limits(budget_s=0.5))
     assert timed.run.samples_s == () and timed.flags == ("never-together",)
     assert timed.details["ended_because"] == "it ended too early"
 
@@ -99,5 +104,5 @@ def test_copies_within_the_device_are_cold_counted_twice_and_arrive(device: acce
     assert (row.method.clock, row.method.cache) == ("device events", "cold")
     assert "launch-bound" not in row.flags
     assert row.method.details["verified_slices"] > 0 and row.method.details["wrong_bytes"] == 0
-    (found,) = on_device.judge([row], Facts())
+    (found,) = on_device_judge.judge([row], Facts())
     assert (found.id, found.verdict) == ("transfer.on_device", "info")

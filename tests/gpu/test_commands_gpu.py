@@ -14,8 +14,8 @@ import torch
 from gpucheck.bench.matmul import command as matmul
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.transfer import command as transfer
-from gpucheck.bench.transfer.copies import Copies
 from gpucheck.bench.transfer.options import TransferOptions
+from gpucheck.bench.verified import Copies
 from gpucheck.machine import accel
 from gpucheck.report import schema
 from gpucheck.report.codec import from_json, to_json

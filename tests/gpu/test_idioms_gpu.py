@@ -7,12 +7,11 @@ import time
 import pytest
 import torch
 
-from gpucheck.bench.transfer import idioms_judge, idioms_measure
-from gpucheck.bench.transfer.cases import Room
+from gpucheck.bench.buffers import Room, allocate_all, room_for
+from gpucheck.bench.transfer import idioms, idioms_judge
 from gpucheck.bench.transfer.idioms import Idiom, Stage, of_device
-from gpucheck.bench.transfer.measure import buffers, room_for
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.setting import Setting
+from gpucheck.bench.transfer.part import Setting
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Recorder
@@ -27,8 +26,10 @@ def test_every_line_copies_and_costs_no_less_than_the_raw_copy() -> None:
     device = accel.open_device("cuda:0")
     options = TransferOptions(sizes=(16 * MIB,))
     with Watch(None) as watch, device.as_current():
-        setting = Setting(options, device, room_for(device), watch, Recorder(), time.monotonic() + 4.0)
-        rows = list(idioms_measure.rows(setting))
+        setting = Setting(
+            options, device, room_for(device, options.host_share), watch, Recorder(), time.monotonic() + 4.0
+        )
+        rows = list(idioms.rows(setting))
     assert len(rows) == len(of_device(device, ("pageable", "pinned")))
     assert {row.method.details["wrong_bytes"] for row in rows} == {0}
     pinned = {row.case["idiom"]: row.method.details["result_is_pinned"] for row in rows}
@@ -47,12 +48,12 @@ def test_every_line_copies_and_costs_no_less_than_the_raw_copy() -> None:
 def test_a_line_that_copies_nothing_is_found_on_the_device() -> None:
     device = accel.open_device("cuda:0")
     room = Room(host=64 * MIB, device=64 * MIB, cache=MIB, cache_known=True)
-    stage = Stage(device, buffers(device, ("pageable",), 2 * MIB), MIB, 2)
+    stage = Stage(device, allocate_all(device, ("pageable",), 2 * MIB, "transfer.memory"), MIB, 2)
     stage.fill()
     kept = [one.to(device.device) for one in stage.host["pageable"]]
     idiom = Idiom("x", "x", "host_to_device", "pageable", "accelerator", lambda stage: lambda place: kept[place])
     with Watch(None) as watch:
-        one = idioms_measure.measure(idiom, stage, room, 0.05, watch)
+        one = idioms.measure(idiom, stage, room, 0.05, watch)
     # Right at first, and not what the source held the last time.
     assert one.method.details["wrong_bytes"] == MIB
 
@@ -60,11 +61,11 @@ def test_a_line_that_copies_nothing_is_found_on_the_device() -> None:
 def test_no_line_keeps_memory() -> None:
     device = accel.open_device("cuda:0")
     room = Room(host=256 * MIB, device=256 * MIB, cache=MIB, cache_known=True)
-    stage = Stage(device, buffers(device, ("pageable", "pinned"), 4 * MIB), 2 * MIB, 2)
+    stage = Stage(device, allocate_all(device, ("pageable", "pinned"), 4 * MIB, "transfer.memory"), 2 * MIB, 2)
     stage.fill()
     before = torch.cuda.memory_allocated()
     with Watch(None) as watch:
         for idiom in of_device(device, ("pageable", "pinned")):
-            idioms_measure.measure(idiom, stage, room, 0.02, watch)
+            idioms.measure(idiom, stage, room, 0.02, watch)
             torch.cuda.synchronize()
             assert torch.cuda.memory_allocated() == before, idiom.code

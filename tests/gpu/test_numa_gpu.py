@@ -1,4 +1,4 @@
-"""NUMA binding and copies at the same time, for real on a CUDA device."""
+"""NUMA nodes and copies at the same time, for real on a CUDA device."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ import time
 
 import pytest
 
-from gpucheck.bench.transfer import command, together
+from gpucheck.bench.transfer import together
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.setting import Together
-from gpucheck.errors import CannotLook
+from gpucheck.bench.transfer.part import Together
 from gpucheck.machine import accel, inventory, numa
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Judged, Measured, Recorder
+from gpucheck.report.events import Recorder, Skipped
 
 pytestmark = pytest.mark.gpu
-
-MIB = 2**20
-
-
-def findings(recorder: Recorder) -> dict[str, str]:
-    return {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
 
 
 def test_the_devices_node_is_one_of_this_machines_or_not_known() -> None:
@@ -31,34 +24,13 @@ def test_the_devices_node_is_one_of_this_machines_or_not_known() -> None:
             assert watch.numa_node in [node.number for node in numa.nodes()]
 
 
-def test_a_bound_process_copies_from_its_own_node() -> None:
-    recorder = Recorder()
-    options = TransferOptions(
-        sizes=(64 * 2**10, 64 * 2**20), device="cuda:0", only=("copies",), numa="local", time_budget_s=10.0
-    )
-    try:
-        command.command(options, recorder)
-    except CannotLook as error:
-        # A virtual machine with several nodes may not tell which one the device is at.
-        assert error.finding in ("transfer.numa", "numa.bind"), error
-        pytest.skip(str(error))
-    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
-    assert len(rows) == 12
-    for row in rows:
-        assert row.method.numa is not None and row.method.numa.startswith(("node ", "bound to node "))
-        assert row.method.details["wrong_bytes"] == 0
-    # Whether pinned pages are read back is the driver's business; that one place is told for all rows is ours.
-    assert len({row.method.numa for row in rows}) == 1
-    assert findings(recorder)["transfer.corrupt"] == "pass"
-
-
 def test_two_processes_share_the_link_of_one_device() -> None:
     """The same device twice: each gets about half of what it has alone, and both directions are measured."""
     recorder = Recorder()
     facts = inventory.read()
     wanted = Together(TransferOptions(host_share=0.1), ("cuda:0", "cuda:0"), facts, recorder, time.monotonic() + 4.0)
     rows = list(together.rows(wanted))
-    lost = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    lost = [event.finding for event in recorder.events if isinstance(event, Skipped)]
     if lost and "exclusive" in str(next(one.compute_mode for one in facts.devices if one.id == "cuda:0")):
         pytest.skip("the device serves one process alone")
     assert not lost, lost
@@ -66,6 +38,8 @@ def test_two_processes_share_the_link_of_one_device() -> None:
     for row in rows:
         assert row.case["host_memory"] == "pinned"
         assert row.method.details["wrong_bytes"] == 0 and row.method.details["verified_slices"] > 0
+        # Bound where the node of the device is known, else where the process may run.
+        assert row.method.numa is None or row.method.numa.startswith(("node ", "bound to node ", "any of nodes "))
         assert row.rate is not None and 0.2e9 < row.rate.median < 1e12
     for first, second in (rows[:2], rows[2:]):
         ends = [one.runs[0].started_monotonic_s[-1] + one.runs[0].samples_s[-1] for one in (first, second)]

@@ -9,9 +9,9 @@ import torch
 
 from gpucheck.bench.transfer import peer, peer_judge
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.setting import Together
+from gpucheck.bench.transfer.part import Together
 from gpucheck.machine import inventory
-from gpucheck.report.events import Judged, Recorder
+from gpucheck.report.events import Recorder, Skipped
 
 pytestmark = pytest.mark.gpu
 
@@ -23,7 +23,7 @@ def test_two_devices_copy_to_each_other_in_a_child() -> None:
     facts = inventory.read()
     given = Together(TransferOptions(), ("cuda:0", "cuda:1"), facts, recorder, time.monotonic() + 60)
     rows = list(peer.rows(given))
-    assert [event.finding for event in recorder.events if isinstance(event, Judged)] == []
+    assert [event.finding for event in recorder.events if isinstance(event, Skipped)] == []
     assert [(row.case["source"], row.case["what"]) for row in rows] == [
         ("cuda:0", "rate"),
         ("cuda:0", "latency"),

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 from gpucheck import units
 from gpucheck.bench import devices
+from gpucheck.bench.buffers import Room, allocate_all, room_for, wake
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import cases as products
 from gpucheck.bench.matmul.options import Dtype
 from gpucheck.bench.overlap.measure import SLICES, Bench, Case, Compute, Streams, compute, measure, warm_up
 from gpucheck.bench.overlap.options import SMALLEST_SIZE, OverlapOptions
-from gpucheck.bench.transfer.cases import Room
-from gpucheck.bench.transfer.measure import Buffers, buffers, room_for, wake
 from gpucheck.directions import HostMemory
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine.accel import Accel
@@ -109,7 +108,8 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
         title = f"{accel.id} has no second stream"
         emit(Skipped(Finding("overlap.streams", "skip", title, "only one is measured", device=accel.id)))
     emit(Progress("allocating", 0, None))
-    shared = _buffers(accel, max(size, min(SLICES * size, room.most(HOST_BUFFERS))))
+    capacity = max(size, min(SLICES * size, room.most(HOST_BUFFERS)))
+    shared = allocate_all(accel, ("pageable", "pinned") if accel.can_pin else ("pageable",), capacity, "overlap.memory")
     if shared.no_pinned is not None:
         title = "no pinned memory was to be had"
         emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
@@ -122,14 +122,6 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
             emit(Progress(f"{case.label} on {accel.id}", done, len(todo)))
             share_s = max(deadline - time.monotonic(), 0.0) / (len(todo) - done)
             yield from measure(case, bench, min(share_s, LONGEST_CASE_S))
-
-
-def _buffers(accel: Accel, capacity: int) -> Buffers:
-    """The device's buffer and those of the host; pinned memory where the device can have it. Raises CannotLook."""
-    try:
-        return buffers(accel, ("pageable", "pinned") if accel.can_pin else ("pageable",), capacity)
-    except CannotLook as error:
-        raise CannotLook(error.what, error.why, error.fix, finding="overlap.memory") from error
 
 
 def _compute(accel: Accel, emit: Emit) -> Compute:

@@ -11,12 +11,11 @@ import torch
 
 from gpucheck import units
 from gpucheck.bench import rounds
+from gpucheck.bench.buffers import Buffers, Room
 from gpucheck.bench.matmul.options import Dtype
 from gpucheck.bench.overlap import balance
 from gpucheck.bench.overlap.balance import Balance, Pair
-from gpucheck.bench.transfer.cases import Room
-from gpucheck.bench.transfer.copies import Copies, Verified
-from gpucheck.bench.transfer.measure import Buffers
+from gpucheck.bench.verified import VERIFYING_SHARE, Copies, Verified
 from gpucheck.directions import Direction, HostMemory
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row
@@ -33,8 +32,6 @@ SIDES = (512, 1024, 2048, 4096)
 WARM_UP_S = 0.5
 # What copies rotate over: the next goes to another slice, and refilling both takes a tenth of a second.
 SLICES = 2
-# What refilling and comparing the buffers may take of a case's time.
-VERIFYING_SHARE = 0.3
 
 
 Streams = Literal[1, 2]
@@ -112,9 +109,8 @@ def measure(case: Case, bench: Bench, budget_s: float) -> list[Measurement]:
     """The copy alone, the compute alone and both, in turn; a row for each. Raises what torch raises."""
     accel = bench.accel
     accel.reset_peak()
-    device, of_host = bench.buffers.device, bench.buffers.host[case.memory]
     copies = Copies(
-        *((device, of_host) if case.direction == "device_to_host" else (of_host, device)),
+        *bench.buffers.ends(case.direction, case.memory),
         size=case.size,
         span=SLICES * case.size,
         non_blocking=True,
@@ -175,9 +171,7 @@ def _row(
             "synchronised": "after each window",
             "buffers": "preallocated",
             "precision_state": bench.compute.settings,
-            "verified_slices": verified.slices,
-            "wrong_bytes": verified.wrong_bytes,
-            "first_wrong_byte": verified.first_wrong,
+            **verified.details,
         },
         precision_requested=None if what == "copy" else bench.compute.dtype,
         precision_observed=None if what == "copy" else bench.compute.observed,

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.bench import devices
+from gpucheck.bench.buffers import room_for
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.transfer import bound_place, judge
-from gpucheck.bench.transfer.measure import room_for
+from gpucheck.bench.transfer import both_ways, copies, idioms, judge, on_device, peer, together
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.parts import PARTS, TOGETHER, Part
-from gpucheck.bench.transfer.setting import Setting, Together
+from gpucheck.bench.transfer.part import Part, Setting, Together, TogetherPart
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import faults
+from gpucheck.machine import faults, numa
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Began, Emit, Event, Failed, Finished, Measured, Skipped, Started
@@ -22,6 +21,17 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+
+PARTS: tuple[Part, ...] = (
+    Part("copies", 8.0, copies.rows),
+    Part("idioms", 3.0, idioms.rows),
+    Part("both_ways", 3.0, both_ways.rows, both_ways.applies),
+    Part("on_device", 1.5, on_device.rows, on_device.applies),
+)
+TOGETHER: tuple[TogetherPart, ...] = (
+    TogetherPart("together", 2.0, together.rows),
+    TogetherPart("peer", 3.0, peer.rows, peer.applies),
+)
 
 # The command ends within 20 s on a device and 30 s on a CPU, starting torch included.
 DEFAULT_BUDGET_S = {"device": 14.0, "cpu": 18.0, "sweep": 60.0}
@@ -83,7 +93,9 @@ def rows_on(
     if not todo:
         names = ", ".join(part.id for part in wanted)
         raise CannotLook(f"{names} cannot be measured on {accel.id}", finding="transfer.part")
-    place_told = bound_place.where(None, ())
+    # On which node the memory of a process that is not bound came to lie differs from run to run, and is no part of the
+    # method: what is told is where it may run.
+    nodes = numa.allowed_text()
     with Watch(accel.uuid) as watch:
         for place, part in enumerate(todo):
             left_s = max(deadline - time.monotonic(), 0.0)
@@ -98,7 +110,7 @@ def rows_on(
             why = ""
             try:
                 for one in part.rows(setting):
-                    yield bound_place.placed(one, place_told)
+                    yield replace(one, method=replace(one.method, numa=nodes))
             except CannotLook as error:
                 if place == 0:
                     raise

@@ -1,214 +1,192 @@
-"""What a transfer copies: buffers cut into slices, filled with a pattern, and compared after the copies.
-
-Each 8-byte word holds its index xor a number that changes with every refill, so a copy that is missing, stale, wrong or
-in the wrong place shows. The destination is poisoned before: what the pattern never holds.
-"""
+"""Copies between host and device of every size, way and kind of memory: which, timed and verified."""
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
-from gpucheck.work import same
+from gpucheck import units
+from gpucheck.bench import verified
+from gpucheck.bench.buffers import Buffers, Room, allocate_all, wake
+from gpucheck.bench.transfer import link
+from gpucheck.bench.transfer.copies_judge import NAME
+from gpucheck.bench.transfer.options import TransferOptions
+from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
+from gpucheck.bench.verified import VERIFYING_SHARE, Copies
+from gpucheck.directions import Direction, HostMemory
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine.accel import Accel
+from gpucheck.measure import row, timing
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.events import Notice, Progress
+from gpucheck.report.measurement import Measurement
+from gpucheck.units import GIB, KIB, MIB
 
-WORD = 8
-POISON = -1  # no index xor a sample number has all 64 bits set
-# Views are made beforehand: cutting a slice inside a timed call would be timed.
-MOST_SLICES = 32768
-# Where a size is no multiple of a word each slice is compared alone, which takes time.
-MOST_UNEVEN_SLICES = 1024
-# Pages and DMA engines like multiples of this; all usual sizes are.
-ALIGNMENT = 64
-# What is compared at once, 4 MiB: stays in a CPU's cache, and is worth a launch on a device.
-CHUNK_WORDS = 2**19
+# `link`: on the device's clock; `as_called`: on the host's, with the wait for its end.
+Timed = Literal["link", "as_called"]
+# A batch of token ids, of feature rows and of images; then what fills a link: 128 MiB, nvbandwidth's 512 MiB, and twice
+# that, where some machines fall off.
+SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
+SWEEP = tuple(2**power for power in range(12, 31))
 
-
-@dataclass(slots=True)
-class Buffer:
-    """Preallocated memory. `number` tells which pattern stands in its first `filled` words, None that none does."""
-
-    words: torch.Tensor
-    number: int | None = None
-    filled: int = 0
-
-    @property
-    def bytes(self) -> torch.Tensor:
-        """The same memory by bytes."""
-        return self.words.view(torch.uint8)
-
-    def fill(self, count: int, number: int) -> None:
-        """Write the pattern with this number into the first `count` words, in place."""
-        part = self.words[:count]
-        if self.number is None or self.filled < count:
-            torch.arange(count, out=part)
-            part.bitwise_xor_(number)
-        else:
-            part.bitwise_xor_(self.number ^ number)
-        self.number, self.filled = number, count
-
-    def poison(self, count: int) -> None:
-        """Overwrite the first `count` words with what no pattern holds."""
-        self.words[:count].fill_(POISON)
-        self.number, self.filled = None, 0
-
-
-def allocate(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
-    """Memory for `size` bytes, every page of it touched. Raises torch's errors where there is none."""
-    buffer = Buffer(torch.empty(-(-size // WORD), dtype=torch.int64, device=device, pin_memory=pinned))
-    buffer.poison(len(buffer.words))
-    return buffer
+# A row that is not precise by then has told what it can.
+LONGEST_ROW_S = 2.0
+# The link may sleep since the row before, and wakes within milliseconds.
+ROW_WARM_UP_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """What the comparisons came to: `slices` in all, after `refills` fillings; `first_wrong` is a byte's offset."""
+class Case:
+    """One row: which way, from which memory, how much, and on whose clock."""
 
-    refills: int
-    slices: int
-    wrong_bytes: int
-    first_wrong: int | None
-
-
-@dataclass(slots=True)
-class Copies:
-    """Copies of `size` bytes between two buffers, rotating over as many slices as make up `span` bytes.
-
-    `allowance_s` is what refilling and comparing may take in all; after that the copies go on over the same slices, and
-    `finish` compares what the last of them left. `synchronize` waits for copies that were only enqueued.
-    """
-
-    source: Buffer
-    destination: Buffer
+    direction: Direction
+    memory: HostMemory
     size: int
-    span: int
-    non_blocking: bool
-    synchronize: Callable[[], None]
-    allowance_s: float
-    stride: int = 0
-    spent_s: float = 0.0
-    refills: int = 0
-    _cursor: int = 0
-    _cost_s: float = 0.0
-    _slices: int = 0
-    _wrong: int = 0
-    _first_wrong: int | None = None
-    _pairs: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    _nothing: tuple[torch.Tensor, torch.Tensor] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.stride = -(-self.size // ALIGNMENT) * ALIGNMENT
-        most = MOST_SLICES if self.size == self.stride else MOST_UNEVEN_SLICES
-        capacity = min(len(self.source.words), len(self.destination.words)) * WORD
-        if capacity < self.size:
-            raise ValueError("the buffers are smaller than one copy")
-        count = min(max(1, min(capacity // self.stride, -(-self.span // self.stride))), most)
-        self._pairs = list(zip(self._cut(self.source, count), self._cut(self.destination, count), strict=True))
-        self._nothing = (self._pairs[0][0][:0], self._pairs[0][1][:0])
-
-    def _cut(self, buffer: Buffer, count: int) -> list[torch.Tensor]:
-        if count == 1:
-            return [buffer.bytes[: self.size]]
-        return list(buffer.bytes[: count * self.stride].view(count, self.stride)[:, : self.size].unbind(0))
+    timed: Timed
 
     @property
-    def count(self) -> int:
-        """How many slices there are."""
-        return len(self._pairs)
+    def label(self) -> str:
+        """The row in words."""
+        by = ", the link alone" if self.timed == "link" else ""
+        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}{by}"
 
-    @property
-    def span_bytes(self) -> int:
-        """What the copies rotate over, on either side."""
-        return self.count * self.stride
 
-    def call(self) -> None:
-        """Copy the next slice."""
-        source, destination = self._pairs[self._cursor % len(self._pairs)]
-        self._cursor += 1
-        destination.copy_(source, non_blocking=self.non_blocking)
-
-    def empty(self) -> None:
-        """The same call on 0 bytes."""
-        source, destination = self._nothing
-        destination.copy_(source, non_blocking=self.non_blocking)
-
-    def prepare(self, sample: int, calls: int) -> None:
-        """Before a window: see that its copies go to fresh slices, as long as that is affordable."""
-        fresh = self.refills > 0 and self._cursor + calls <= self.count
-        if fresh or (self.refills > 0 and self.spent_s + self._cost_s > self.allowance_s):
+def rows(setting: Setting) -> Iterator[Measurement]:
+    """Copies of every size, direction and kind of memory. Raises CannotLook and UsageError."""
+    options, accel, emit = setting.options, setting.accel, setting.emit
+    memories: list[HostMemory] = [memory for memory in options.memories if accel.can_pin or memory == "pageable"]
+    memories = memories or ["pageable"]
+    room = replace(setting.room, pinned="pinned" in memories)
+    sizes, too_large = fitting(options, room, len(memories))
+    todo = cases(options, accel, sizes)
+    if accel.is_cpu:
+        emit(Notice("on the CPU these are copies from host memory to host memory"))
+    if too_large:
+        left_out = ", ".join(units.capacity(size) for size in too_large)
+        emit(Notice(f"{left_out} left out: buffers may take {units.capacity(room.most(len(memories)))} each"))
+    if not todo:
+        return
+    emit(Progress("allocating", 0, len(todo)))
+    shared = allocate_all(accel, memories, room.capacity(max(sizes), len(memories)), "transfer.memory")
+    if shared.no_pinned is not None:
+        emit(no_pinned(shared.no_pinned, accel.id))
+        todo = [case for case in todo if case.memory != "pinned"]
+    if not accel.is_cpu:
+        wake(accel, shared)
+    for done, case in enumerate(todo):
+        if _is_late(case, todo[:done], setting):
+            late = ", ".join(units.capacity(size) for size in sizes if size >= case.size)
+            emit(Notice(f"{late} left out: the time was up; give a longer --time-budget"))
             return
-        began = time.perf_counter()
-        self._compare()
-        self._refill(sample)
-        self._cost_s = time.perf_counter() - began
-        # The first filling belongs to the setting up.
-        self.spent_s += self._cost_s if self.refills > 1 else 0.0
-
-    def forget(self) -> None:
-        """Calls since the last refill may never have run: nothing of it is compared."""
-        self._cursor = 0
-
-    def finish(self) -> Verified:
-        """Compare what the last copies left, and tell what all comparisons came to."""
-        self._compare()
-        return Verified(self.refills, self._slices, self._wrong, self._first_wrong)
-
-    def _refill(self, sample: int) -> None:
-        words = min(-(-self.span_bytes // WORD), len(self.source.words), len(self.destination.words))
-        self.source.fill(words, sample)
-        self.destination.poison(words)
-        self.refills += 1
-        self._cursor = 0
-
-    def _compare(self) -> None:
-        """Compare every slice that was copied since the last refill; needs the copies to be over."""
-        copied = min(self._cursor, self.count)
-        self._cursor = 0
-        if not copied:
-            return
-        self._slices += copied
-        self.synchronize()
-        for start, size in self._runs(copied):
-            for wrong, at in self._mismatches(start, size):
-                self._wrong += wrong
-                self._first_wrong = at if self._first_wrong is None else self._first_wrong
-
-    def _runs(self, copied: int) -> Iterator[tuple[int, int]]:
-        """Start and length in bytes of what the copies filled without a gap."""
-        if self.size == self.stride:
-            yield 0, copied * self.size
-        else:
-            for place in range(copied):
-                yield place * self.stride, self.size
-
-    def _mismatches(self, start: int, size: int) -> Iterator[tuple[int, int]]:
-        """How many bytes are wrong, and where the first one is, for each piece that has any.
-
-        A difference that is gone at the second look counts as one byte, the first of its piece.
-        """
-        words, number = self.destination.words, self.source.number
-        assert number is not None
-        expected = torch.empty(min(CHUNK_WORDS, -(-size // WORD)), dtype=torch.int64, device=words.device)
-        for offset in range(0, size, CHUNK_WORDS * WORD):
-            left = min(CHUNK_WORDS * WORD, size - offset)
-            first, count = (start + offset) // WORD, -(-left // WORD)
-            part = expected[:count]
-            torch.arange(first, first + count, out=part)
-            part.bitwise_xor_(number)
-            seen = same.unequal(words[first : first + count], part, functools.partial(_pattern, number, first))
-            if seen is None:
-                continue
-            differ = (seen[0].view(torch.uint8) != seen[1].view(torch.uint8))[:left]
-            wrong = int(differ.sum())
-            if wrong:
-                yield wrong, first * WORD + int(differ.to(torch.uint8).argmax())
-            elif left % WORD == 0:
-                yield 1, first * WORD
+        emit(Progress(case.label, done, len(todo)))
+        yield measure(case, accel, shared, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
 
 
-def _pattern(number: int, first: int, start: int, stop: int) -> torch.Tensor:
-    """What the words from one place to another, counted from `first` on, hold: on the CPU."""
-    return torch.arange(first + start, first + stop).bitwise_xor_(number)
+def _is_late(case: Case, done: Sequence[Case], setting: Setting) -> bool:
+    """Whether the time was up before the first row of a size that nobody named, and that no verdict needs.
+
+    A size that was begun is measured to its end.
+    """
+    begun = bool(done) and done[-1].size == case.size
+    return not begun and not setting.options.sizes and case.size > link.LARGE_BYTES and setting.is_over
+
+
+def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:
+    """Time and verify one row."""
+    accel.reset_peak()
+    sampling_s = budget_s * SAMPLING_SHARE
+    copies = Copies(
+        *shared.ends(case.direction, case.memory),
+        case.size,
+        span=room.span(case.size),
+        non_blocking=case.memory == "pinned",
+        synchronize=accel.synchronize,
+        allowance_s=sampling_s * VERIFYING_SHARE,
+    )
+    taken = verified.time_copies(
+        accel,
+        copies,
+        watch,
+        "device events" if case.timed == "link" else "host",
+        timing.Limits(sampling_s, 0.0 if accel.is_cpu else min(ROW_WARM_UP_S, budget_s / 10)),
+        # Copies to or from a device keep one core busy, those on the host torch's threads.
+        torch.get_num_threads() if accel.is_cpu else 1,
+    )
+    timed = taken.timed
+    calls = timed.run.calls_per_sample + int(timed.details["untimed_calls"])
+    made = row.measurement(
+        NAME,
+        accel.ref,
+        timed,
+        taken.beside,
+        case={
+            "direction": case.direction,
+            "host_memory": case.memory,
+            "size_bytes": case.size,
+            "timed": case.timed,
+        },
+        work=("bytes", float(case.size), "B/s"),
+        memory=accel.memory(),
+        cache="cold" if taken.rotation_bytes >= room.cold else "warm",
+        details={
+            "buffers": "preallocated",
+            "non_blocking": copies.non_blocking,
+            "synchronised": "after each window" if timed.clock == "device events" else "after each copy",
+            "rotation_bytes": taken.rotation_bytes,
+            "last_level_cache_bytes": room.cache if room.cache_known else None,
+            "refills": taken.verified.refills,
+            # Where a window copies onto the same slice again, what was compared is the last of these copies.
+            "every_copy_in_its_own_slice": calls <= copies.count,
+            **taken.verified.details,
+        },
+    )
+    rate = made.rate.median if made.rate else None
+    below = link.flags(made.telemetry, case.size, rate) if case.memory == "pinned" else ()
+    return replace(made, flags=(*made.flags, *below))
+
+
+def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
+    """The rows to time, the small ones first: where time runs out, the largest are missing of every kind alike.
+
+    Pinned copies are timed twice where the device has a clock.
+
+    Raises CannotLook where pinned memory alone was asked for and there is nothing to pin it for.
+    """
+    if not accel.can_pin and options.memories == ("pinned",):
+        raise CannotLook(
+            f"there is no pinned memory for {accel.id}",
+            "pinned memory is for copies to a CUDA or XPU device",
+            "leave --host-memory out",
+            finding="transfer.pinned",
+        )
+    directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
+    memories = [memory for memory in options.memories if accel.can_pin or memory == "pageable"]
+    found = []
+    for size in sizes:
+        for direction in directions:
+            for memory in memories:
+                clocks: tuple[Timed, ...] = ("as_called",)
+                if memory == "pinned" and accel.has_events:
+                    clocks = ("link", "as_called")
+                found += [Case(direction, memory, size, timed) for timed in clocks]
+    return found
+
+
+def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[list[int], list[int]]:
+    """The sizes that fit, and those that do not. Raises UsageError for one that the user named."""
+    wanted = options.sizes or (SWEEP if options.sweep else SIZES)
+    most = room.most(host_buffers)
+    fits = [size for size in wanted if size <= most]
+    if options.sizes and len(fits) < len(wanted):
+        size = max(wanted)
+        where = "" if room.device is None else f", and the device can spare {units.capacity(room.device)}"
+        raise UsageError(
+            f"--size {units.capacity(size)} does not fit",
+            f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host memory"
+            f"{', pinned in powers of two' if room.pinned else ''}, which can spare {units.capacity(room.host)}{where}",
+            f"give at most {units.capacity(most)}",
+        )
+    return fits, [size for size in wanted if size > most]

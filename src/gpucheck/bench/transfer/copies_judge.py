@@ -1,15 +1,19 @@
 """What the measured copies say: whether they arrived, what share of the link they reach, what pinned memory gains.
 
-Pure functions on measurements. Gains and latencies compare as called with as called.
+Pure functions on measurements. Gains and latencies compare as called with as called. Start and rate come from a line
+through the times of one kind of copy over its sizes, t = t0 + n/B: t0 is what a copy takes to start, B the rate that
+large ones near. Sizes span five orders of magnitude, so relative errors count: a plain least-squares fit would see the
+largest sizes alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
-from gpucheck import units
+from gpucheck import stats, units
 from gpucheck.bench import remarks
-from gpucheck.bench.transfer import fit
 from gpucheck.bench.transfer import link as of_link
 from gpucheck.bench.transfer.link import LARGE_BYTES, Link
 from gpucheck.directions import WAYS
@@ -25,6 +29,17 @@ WORTHWHILE_GAIN = 1.2
 # The name of the measurements that are judged here.
 NAME = "transfer"
 
+# A line needs so many.
+LEAST_SIZES = 3
+# A size whose time is further from the line than this does not lie on it: medians of copies differ by a tenth from
+# process to process, a cache or a change of method by a factor.
+OFF = 0.25
+# If more than so many of the sizes lie off the line, there is no line.
+MOST_OFF = 0.25
+# The usual cut of a reweighted least-squares fit (Rousseeuw and Leroy): 2.5 standard deviations, from the median of the
+# absolute residuals of normal errors.
+CUT = 2.5 * 1.4826
+
 
 def judge(measurements: Sequence[Measurement], link: Link, pci_address: str | None = None) -> list[Finding]:
     """Every finding of one device's rows, the most important first; the address is where the device sits."""
@@ -33,7 +48,7 @@ def judge(measurements: Sequence[Measurement], link: Link, pci_address: str | No
     return [
         corrupt(measurements),
         *of_link.judge(
-            {way: row for way in WAYS if (row := best(measurements, way, "link")) is not None}, link, WAYS, pci_address
+            {way: row for way in WAYS if (row := best(measurements, way, "link")) is not None}, link, pci_address
         ),
         *_speedup(measurements),
         *_on_host(measurements),
@@ -127,14 +142,14 @@ def fits(measurements: Sequence[Measurement]) -> tuple[CopyFit, ...]:
     for (direction, memory, timed), rows in _kinds(measurements).items():
         # What launching takes is not in the link's time; where it is, the row tells the launch.
         usable = [one for one in rows if "launch-bound" not in one.flags]
-        line = fit.fit([(one.case["size_bytes"], one.time_s.median) for one in usable if one.time_s])
+        line = fit([(one.case["size_bytes"], one.time_s.median) for one in usable if one.time_s])
         found.append(fitted(line, direction, memory, timed, len(usable)))
     return tuple(found)
 
 
-def fitted(line: fit.Fit | fit.NoFit, direction: str, memory: str, timed: str, sizes: int) -> CopyFit:
+def fitted(line: Fit | NoFit, direction: str, memory: str, timed: str, sizes: int) -> CopyFit:
     """As it stands in the document."""
-    if isinstance(line, fit.NoFit):
+    if isinstance(line, NoFit):
         return CopyFit(direction, memory, timed, sizes, None, None, None, None, None, line.reason)
     return CopyFit(
         direction,
@@ -206,3 +221,92 @@ def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
             {"bytes_per_s": row.rate.median, "size_bytes": row.case["size_bytes"], "fits": to_json(fits(measurements))},
         )
     ]
+
+
+# -- a line through sizes and times ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """t = latency_s + n / bytes_per_s. `worst` is the largest residual, relative to the time.
+
+    `off` are the sizes, in bytes, that lie more than OFF from the line.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+    worst: float
+    off: tuple[float, ...] = ()
+
+    @property
+    def half_rate_bytes(self) -> float:
+        """The size that takes as long to start as to run: it is copied at half the rate."""
+        return self.latency_s * self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class NoFit:
+    """There is no such line, for this reason."""
+
+    reason: str
+
+
+Points = Sequence[tuple[float, float]]
+
+
+def fit(points: Points) -> Fit | NoFit:
+    """The line through `points` of (bytes, seconds), both positive; several of one size count as several.
+
+    First the line with the least sum of absolute relative residuals, which a few wild points do not move; then least
+    squares over the points that lie on it.
+    """
+    if len({size for size, _ in points}) < LEAST_SIZES:
+        return NoFit(f"a fit needs {LEAST_SIZES} sizes")
+    line = _least_absolute(points)
+    cut = CUT * stats.median([abs(one) for one in _residuals(points, line)])
+    near = [point for point, one in zip(points, _residuals(points, line), strict=True) if abs(one) <= cut]
+    if len({size for size, _ in near}) >= LEAST_SIZES:
+        line = _least_squares(near)
+    start_s, per_byte = line
+    off = [abs(one) for one in _residuals(points, line)]
+    far = [size for (size, _), one in zip(points, off, strict=True) if one > OFF]
+    if len(far) > MOST_OFF * len(points):
+        worst = max(zip(off, points, strict=True))[1][0]
+        return NoFit(
+            f"the time is not start + size / rate: {len(far)} of {len(points)} sizes lie more than "
+            f"{units.percent(OFF)} off, most of all {units.capacity(int(worst))} (caches, or copies in pieces)"
+        )
+    if per_byte <= 0:
+        return NoFit("the time does not grow with the size")
+    if start_s <= 0:
+        return NoFit("no start is to be seen: small copies are not slower than their size tells")
+    return Fit(start_s, 1 / per_byte, max(off), tuple(far))
+
+
+def _residuals(points: Points, line: tuple[float, float]) -> list[float]:
+    """Relative to the time that was measured."""
+    start_s, per_byte = line
+    return [(start_s + size * per_byte - time_s) / time_s for size, time_s in points]
+
+
+def _least_absolute(points: Points) -> tuple[float, float]:
+    """Start and seconds per byte. The best line of this kind runs through two of the points: all pairs are tried."""
+    lines = [
+        (first[1] - first[0] * slope, slope)
+        for first, second in combinations(points, 2)
+        if first[0] != second[0]
+        for slope in ((second[1] - first[1]) / (second[0] - first[0]),)
+    ]
+    return min(lines, key=lambda line: sum(abs(one) for one in _residuals(points, line)))
+
+
+def _least_squares(points: Points) -> tuple[float, float]:
+    """Start and seconds per byte with the least sum of squared relative residuals."""
+    # With 1/t as weights: 1 = start · (1/t) + slope · (n/t).
+    ones = [1 / time_s for _, time_s in points]
+    slopes = [size / time_s for size, time_s in points]
+    aa, bb = sum(one * one for one in ones), sum(one * one for one in slopes)
+    ab = sum(one * other for one, other in zip(ones, slopes, strict=True))
+    a, b = sum(ones), sum(slopes)
+    determinant = aa * bb - ab * ab
+    return (a * bb - b * ab) / determinant, (aa * b - ab * a) / determinant

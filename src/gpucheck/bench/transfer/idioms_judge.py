@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
@@ -11,7 +10,7 @@ from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results.transfer import IdiomTime, TransferResult
+from gpucheck.report.results.transfer import IdiomTime
 
 NAME = "transfer.idiom"
 
@@ -23,18 +22,15 @@ Key = tuple[str, str, str]
 
 def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Whether every line copied what it must, and what each costs beside the raw copy of its direction."""
-    rows = [one for one in measurements if one.name == NAME and one.time_s is not None]
-    if not rows:
-        return []
-    return [*_corrupt(rows), *_ratios(rows)]
+    rows = [one for one in measurements if one.name == NAME]
+    return [*_corrupt(rows), *_ratios([one for one in rows if one.time_s is not None])]
 
 
-def answer(result: TransferResult, measurements: Sequence[Measurement], facts: Facts) -> TransferResult:
-    """`result` with each line's time over the raw copy's, by its case."""
+def times(measurements: Sequence[Measurement]) -> tuple[IdiomTime, ...]:
+    """Each line's time over the raw copy's, by its case."""
     rows = [one for one in measurements if one.name == NAME]
     ratios = times_raw(rows)
-    idioms = [IdiomTime(one.case, _call(one), ratios.get(place)) for place, one in enumerate(rows)]
-    return replace(result, idioms=tuple(idioms))
+    return tuple(IdiomTime(one.case, _call(one), ratios.get(place)) for place, one in enumerate(rows))
 
 
 def _corrupt(rows: Sequence[Measurement]) -> list[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.bench import figures
@@ -65,14 +64,14 @@ def together(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> lis
 def answer(seen: Seen) -> TransferResult:
     """What all parts derive from a device's rows: gains and latencies as called, fits, the link, and the idioms."""
     copies = [one for one in seen.rows if one.name == copies_judge.NAME]
-    result = replace(
-        TransferResult(seen.device),
+    return TransferResult(
+        seen.device,
         link=link_under_load(copies).told(),
         gains=copies_judge.speedups(copies),
         latencies=copies_judge.latencies(copies),
         fits=copies_judge.fits(copies),
+        idioms=idioms_judge.times(seen.rows),
     )
-    return idioms_judge.answer(result, seen.rows, seen.facts)
 
 
 def ceilings(seen: Seen) -> Ceilings:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import links, units
+from gpucheck.directions import WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -151,14 +152,12 @@ def limit_of(link: Link, fastest: float) -> tuple[float | None, str]:
     return limit, link.unknown_because
 
 
-def judge(
-    rows: Mapping[str, Measurement], link: Link, ways: Mapping[str, str], pci_address: str | None = None
-) -> list[Finding]:
-    """What share of the link the best pinned row of each direction reaches; `ways` names the directions in words."""
+def judge(rows: Mapping[str, Measurement], link: Link, pci_address: str | None = None) -> list[Finding]:
+    """What share of the link the best pinned row of each direction reaches."""
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
         return []
-    told = ", ".join(f"{units.byte_rate(rate)} {ways[way]}" for way, rate in rates.items())
+    told = ", ".join(f"{units.byte_rate(rate)} {WAYS[way]}" for way, rate in rates.items())
     evidence: dict[str, Any] = {"bytes_per_s": rates, "limit_bytes_per_s": link.rate, "kind": link.kind}
     limit, reason = limit_of(link, max(rates.values()))
     evidence["limit_bytes_per_s"] = limit

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpucheck import units
-from gpucheck.bench.transfer.cases import COLD_FACTOR, MOST_BYTES
-from gpucheck.bench.transfer.copies import Buffer, Copies, allocate
-from gpucheck.bench.transfer.measure import ASSUMED_CACHE_BYTES, SAMPLING_SHARE, VERIFYING_SHARE
+from gpucheck.bench import verified
+from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, COLD_FACTOR, MOST_BYTES, Buffer, allocate
 from gpucheck.bench.transfer.on_device_judge import MOVES, NAME
-from gpucheck.bench.transfer.setting import Setting
+from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting
+from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
@@ -82,33 +82,24 @@ def measure(
         synchronize=accel.synchronize,
         allowance_s=sampling_s * VERIFYING_SHARE,
     )
-    clock: timing.Clock = "device events" if accel.has_events else "host"
-    work = timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare, forget=copies.forget)
     limits = timing.Limits(sampling_s, min(WARM_UP_S, budget_s / 10))
-    timed, beside = row.watched(watch, 1, lambda: timing.measure(accel, work, clock=clock, limits=limits))
-    if timed.launch == "graph":
-        # What a graph replays moves no cursor: one copy more, so that something of this row is compared.
-        copies.call()
-    slices = min(copies.count, timed.run.calls_per_sample) if timed.launch == "graph" else copies.count
-    verified = copies.finish()
+    taken = verified.time_copies(accel, copies, watch, "device events" if accel.has_events else "host", limits)
     return row.measurement(
         NAME,
         accel.ref,
-        timed,
-        beside,
+        taken.timed,
+        taken.beside,
         case={"size_bytes": size},
         work=("bytes", float(MOVES * size), "B/s"),
         memory=accel.memory(),
-        cache="cold" if slices * copies.stride >= cold else "warm",
+        cache="cold" if taken.rotation_bytes >= cold else "warm",
         details={
             "call": "b.copy_(a)",
             "bytes_counted": "read and written",
             "bytes_copied": size,
             "buffers": "preallocated",
-            "rotation_bytes": slices * copies.stride,
+            "rotation_bytes": taken.rotation_bytes,
             "last_level_cache_bytes": accel.l2_cache_bytes,
-            "verified_slices": verified.slices,
-            "wrong_bytes": verified.wrong_bytes,
-            "first_wrong_byte": verified.first_wrong,
+            **taken.verified.details,
         },
     )

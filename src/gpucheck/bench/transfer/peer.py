@@ -1,6 +1,7 @@
 """Copies from device to device as a matrix: for each pair a child, so that one that hangs or dies costs only its pair.
 
-The children see what this process sees: `CUDA_VISIBLE_DEVICES` is theirs too, so torch's names mean the same.
+The children see what this process sees: `CUDA_VISIBLE_DEVICES` is theirs too, so torch's names mean the same. A child
+is started with the names of the two and says a line of JSON for each measurement, or one with the error.
 """
 
 from __future__ import annotations
@@ -8,28 +9,48 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpucheck import units
+from gpucheck.bench import verified
+from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, COLD_FACTOR, allocate
+from gpucheck.bench.transfer.part import Together
 from gpucheck.bench.transfer.peer_judge import NAME
-from gpucheck.bench.transfer.setting import Together
-from gpucheck.machine import child
+from gpucheck.bench.verified import VERIFYING_SHARE, Copies
+from gpucheck.errors import CannotLook
+from gpucheck.machine import accel, child, speaking
+from gpucheck.machine.accel import Accel
 from gpucheck.machine.child import ChildResult
-from gpucheck.report.codec import from_json
+from gpucheck.measure import row, timing
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Progress, Skipped
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.units import GIB, KIB, MIB
 
+# This module's main() is the child's.
+CHILD = "gpucheck.bench.transfer.peer"
 # Importing torch and opening two devices takes some seconds, half a minute on a busy machine; the copies two.
 CHILD_TIMEOUT_S = 60.0
 # What is measured of each ordered pair.
 WHAT = {"rate", "latency"}
 # torch's names of devices that can copy to each other. The CPU is none, and MPS has but one.
 KINDS = ("cuda", "xpu")
+# 0.6 ms on NVLink 4 and 10 on PCIe 4: beyond what caches hold, and quick enough for every pair of eight devices.
+USUAL_BYTES, LATENCY_BYTES = 256 * MIB, 64 * KIB
+# What a buffer may take of the memory that is left on either device.
+DEVICE_SHARE = 0.25
+# An H200 has 50 MiB of cache, an MI300X 256: cold copies rotate over no more than this.
+MOST_BYTES = GIB
+# Ten windows of some milliseconds, with refills and comparisons; latencies are known sooner.
+RATE_S, LATENCY_S, WARM_UP_S = 0.6, 0.15, 0.05
+PATHS: dict[bool | None, str | None] = {True: "peer", False: "staged", None: None}
 
 RunChild = Callable[[Sequence[str], float], ChildResult]
 # The line of a traceback that names the error; CUDA's errors go on for several more.
@@ -69,7 +90,7 @@ def rows(together: Together, run_child: RunChild = child.run) -> Iterator[Measur
             together.emit(Skipped(_no_time(todo[done:], len(todo))))
             return
         together.emit(Progress(f"{first} and {second}", done, len(todo)))
-        argv = child.python_argv("gpucheck.bench.transfer.peer_child", first, second)
+        argv = child.python_argv(CHILD, first, second)
         answer = read(run_child(argv, CHILD_TIMEOUT_S))
         for one in answer.measurements:
             yield replace(one, device=replace(one.device, uuid=_uuid(one.device.id, together.facts) or one.device.uuid))
@@ -149,3 +170,104 @@ def _no_time(left: Sequence[tuple[str, str]], total: int) -> Finding:
 
 def _uuid(device_id: str, facts: Facts) -> str | None:
     return next((device.uuid for device in facts.devices if device.id == device_id), None)
+
+
+# -- the child: one pair, each copying to the other --------------------------------------------------------------------
+
+
+def main() -> int:
+    """Measure the pair named in the arguments; 0 also where it could not be, which is then said."""
+    say = speaking.claim_stdout()
+    try:
+        first, second = (accel.open_device(name) for name in sys.argv[1:3])
+        for one in work(first, second):
+            say({"measurement": to_json(one)})
+    except CannotLook as error:
+        say({"error": str(error)})
+    return 0
+
+
+def work(first: Accel, second: Accel) -> Iterator[Measurement]:
+    """Rate and latency from the first to the second, and back. Raises CannotLook where there is no room."""
+    # Asking NVML takes another process and longer than the copies do.
+    watch = Watch(None)
+    watch.reason = "clocks and links are not sampled while pairs of devices copy"
+    for source, destination in ((first, second), (second, first)):
+        with source.as_current():
+            yield from one_way(source, destination, watch)
+        for one in (source, destination):
+            one.empty_cache()
+
+
+def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measurement]:
+    """Rate and latency of copies from one device to another. Raises CannotLook where there is no room."""
+    size = size_of(source, destination)
+    cold = COLD_FACTOR * max(one.l2_cache_bytes or ASSUMED_CACHE_BYTES for one in (source, destination))
+    capacity = max(size, min(cold, MOST_BYTES, _most(source, destination)))
+    try:
+        buffers = allocate(capacity, source.device), allocate(capacity, destination.device)
+    except RuntimeError as error:
+        if not source.is_out_of_memory(error):
+            raise
+        why = str(error).strip().splitlines()[0]
+        raise CannotLook(f"no room for buffers of {units.capacity(capacity)}", why, finding=NAME) from error
+
+    def synchronize() -> None:
+        source.synchronize()
+        destination.synchronize()
+
+    # Filled and poisoned on streams that the copies' stream knows nothing of.
+    synchronize()
+    for what, copied, budget_s in (("rate", size, RATE_S), ("latency", LATENCY_BYTES, LATENCY_S)):
+        copies = Copies(*buffers, copied, max(cold, copied), True, synchronize, budget_s * VERIFYING_SHARE)
+        yield measure(what, source, destination, copies, cold, budget_s, watch)
+
+
+def size_of(source: Accel, destination: Accel) -> int:
+    """How large a copy is: the usual size, less where either device has less room. Raises CannotLook for next to none.
+
+    A power of two.
+    """
+    most = _most(source, destination)
+    if most < LATENCY_BYTES:
+        why = f"a buffer may take {units.capacity(most)} on each"
+        raise CannotLook(f"there is no room on {source.id} and {destination.id}", why, finding=NAME)
+    return min(USUAL_BYTES, 1 << (most.bit_length() - 1))
+
+
+def _most(source: Accel, destination: Accel) -> int:
+    free = [info[0] for one in (source, destination) if (info := one.memory_info()) is not None]
+    return int(min(free) * DEVICE_SHARE) if free else USUAL_BYTES
+
+
+def measure(
+    what: str, source: Accel, destination: Accel, copies: Copies, cold: int, budget_s: float, watch: Watch
+) -> Measurement:
+    """Time and verify copies on the source's stream: their rate by its clock, their latency as called."""
+    path = PATHS[source.peer_access(destination)]
+    # Through the host the driver may keep the caller as long as it copies: there the host's clock is the right one.
+    by_device = what == "rate" and path != "staged" and source.has_events
+    source.reset_peak()
+    clock: timing.Clock = "device events" if by_device else "host"
+    taken = verified.time_copies(source, copies, watch, clock, timing.Limits(budget_s, WARM_UP_S))
+    details: dict[str, Any] = {
+        "path": path,
+        "call": "b.copy_(a, non_blocking=True)",
+        "stream": "the source's",
+        "bytes_counted": "once",
+        "buffers": "preallocated",
+        "rotation_bytes": taken.rotation_bytes,
+        "last_level_cache_bytes": source.l2_cache_bytes,
+        **taken.verified.details,
+    }
+    return row.measurement(
+        NAME,
+        source.ref,
+        taken.timed,
+        taken.beside,
+        case={"source": source.id, "destination": destination.id, "size_bytes": copies.size, "what": what},
+        work=("bytes", float(copies.size), "B/s"),
+        memory=source.memory(),
+        cache="cold" if taken.rotation_bytes >= cold else "warm",
+        details=details,
+    )

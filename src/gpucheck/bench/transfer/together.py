@@ -1,29 +1,55 @@
 """All chosen devices copy at the same time: what a link is worth that several devices share.
 
-One child for each device, bound to the device's NUMA node. All are released at one time of CLOCK_MONOTONIC, and only
-windows count that lie inside the time in which every one of them was copying.
+One child for each device, bound to the device's NUMA node before torch is imported: nothing here imports it as the
+module is. All are released at one time of CLOCK_MONOTONIC, and only windows count that lie inside the time in which
+every one of them was copying. They follow each other without a pause: whoever refills or compares in between leaves the
+link to the others.
+
+Lines of JSON to a child, each answered by one: the setup → `ready`; a `direction` → `prepared`; `at_s` and `for_s`
+(when to begin, and for how long) → when the first window began and the last one ended; `keep` (from when to when) → the
+measurement of the windows within. `error` instead says why there is nothing.
 """
 
 from __future__ import annotations
 
+import json
+import signal
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from gpucheck import units
-from gpucheck.bench.transfer import bound_talk
-from gpucheck.bench.transfer.bound_talk import Lost, Start, Talk
-from gpucheck.bench.transfer.setting import Together
+from gpucheck import messages, units
+from gpucheck.bench.transfer import link
+from gpucheck.bench.transfer.part import Together
 from gpucheck.bench.transfer.together_judge import NAME
-from gpucheck.errors import CannotLook
-from gpucheck.machine import host
-from gpucheck.report.codec import from_json
+from gpucheck.errors import CannotLook, DeviceFailed
+from gpucheck.machine import host, numa
+from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.machine.numa import Bound
+from gpucheck.machine.speaking import claim_stdout
+from gpucheck.measure import row, telemetry, timing
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Progress, Skipped
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement
+from gpucheck.report.measurement import Measurement, Run
 
-CHILD = "gpucheck.bench.transfer.together_child"
+if TYPE_CHECKING:  # torch comes after binding
+    import torch
+
+    from gpucheck.bench.buffers import Buffers, Room
+    from gpucheck.bench.verified import Copies
+    from gpucheck.directions import Direction, HostMemory
+    from gpucheck.machine.accel import Accel
+
+# This module's main() is the child's.
+CHILD = "gpucheck.bench.transfer.together"
 
 # Large enough that the link alone decides, small enough that eight devices' buffers are no burden.
 SIZE = 256 * units.MIB
@@ -37,18 +63,25 @@ ANSWER_TIMEOUT_S = 30.0
 RELEASE_S = 0.1
 # A direction: long enough for a hundred windows, and no longer.
 SHORTEST_S, LONGEST_S = 0.5, 2.0
+# The wait for the end of a window takes some 20 µs, in which the link is free: below a thousandth of this.
+WINDOW_S = 0.02
+# The link wakes, and it is known how many copies make up a window.
+WARM_UP_S = 0.2
+
+# A module whose main() speaks lines → the child.
+Start = Callable[[str], LineChild]
 
 
-def rows(together: Together) -> Iterator[Measurement]:
+def start(module: str) -> LineChild:
+    """A fresh interpreter that runs `module.main()`. Raises OSError."""
+    return LineChild(python_argv(module))
+
+
+def rows(together: Together, start: Start = start) -> Iterator[Measurement]:
     """A row for each direction and device, all measured at the same time. Raises CannotLook.
 
     A child that is lost leaves the question undecided, and says why.
     """
-    yield from measured(together)
-
-
-def measured(together: Together, start: Start = bound_talk.start) -> Iterator[Measurement]:
-    """The rows, with children that `start` starts."""
     share = together.options.host_share / len(together.ids)
     # Host and device buffers may be in the same memory.
     size = min(SIZE, int(host.memory().usable * share / 2))
@@ -115,3 +148,244 @@ def _undecided(lost: Lost, devices: int) -> Finding:
         {"device": lost.who, "devices": devices},
         fix=f"run `gpucheck bench transfer --device {lost.who}`, then this again",
     )
+
+
+# -- the talk with a child ---------------------------------------------------------------------------------------------
+
+
+class Lost(Exception):
+    """A child that died, hung or could not do what it was told; `who` it was for, and `reason`, in words."""
+
+    def __init__(self, who: str, reason: str) -> None:
+        super().__init__(who, reason)
+        self.who = who
+        self.reason = reason
+
+    def raise_for_device(self, device: str) -> None:
+        """Raise DeviceFailed where the child's last word is that the device has failed."""
+        cause = messages.cause_of(self.reason)
+        if cause is not None and cause.whose == "device":
+            raise DeviceFailed(f"{self.who}: {cause.title}", self.reason, cause.fix, device=device) from self
+
+
+class Talk:
+    """The child that copies for `who`. Everything raises Lost where it is gone, late, or says that it failed."""
+
+    def __init__(self, who: str, module: str, start_child: Start = start) -> None:
+        self.who = who
+        try:
+            self._child = start_child(module)
+        except OSError as error:
+            raise Lost(who, f"its process cannot be started ({error.strerror or error})") from error
+
+    def say(self, told: dict[str, Any]) -> None:
+        """Send one line."""
+        try:
+            self._child.send(json.dumps(told))
+        except ChildEnded as ended:
+            raise Lost(self.who, _how(ended)) from ended
+
+    def hear(self, timeout_s: float) -> dict[str, Any]:
+        """The next line."""
+        try:
+            text = self._child.receive(timeout_s)
+        except ChildEnded as ended:
+            raise Lost(self.who, _how(ended)) from ended
+        if text is None:
+            raise Lost(self.who, f"its process did not answer within {timeout_s:.0f} s")
+        try:
+            line = json.loads(text)
+        except ValueError:  # cut off by its death
+            line = None
+        if not isinstance(line, dict):
+            raise Lost(self.who, "its process did not end its line")
+        if "error" in line:
+            raise Lost(self.who, str(line["error"]))
+        return line
+
+    def end(self) -> None:
+        """End it now; it holds nothing that needs an orderly end."""
+        self._child.kill()
+
+    def __enter__(self) -> Talk:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+def _how(ended: ChildEnded) -> str:
+    words = ended.stderr.strip().splitlines()
+    last = f": {words[-1]}" if words else ""
+    code = ended.returncode
+    if code is not None and code < 0 and -code in set(signal.Signals):
+        return f"its process was ended by {signal.Signals(-code).name}{last}"
+    return f"its process ended with {code}{last}"
+
+
+# -- the child: one of the devices -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Windows:
+    """The windows of one direction, on CLOCK_MONOTONIC."""
+
+    started: str
+    began_s: list[float]
+    lengths_s: list[float]
+
+
+def main() -> int:
+    """Answer each line until stdin ends."""
+    say = claim_stdout()
+    try:
+        worker = Worker(json.loads(sys.stdin.readline()))
+        say({"ready": True, "directions": worker.directions, "host_memory": worker.memory})
+        for line in sys.stdin:
+            told = json.loads(line)
+            if "direction" in told:
+                worker.prepare(told["direction"])
+                say({"prepared": True})
+            elif "at_s" in told:
+                taken = worker.copy(told["at_s"], told["for_s"])
+                say({"first_s": taken.began_s[0], "last_s": taken.began_s[-1] + taken.lengths_s[-1]})
+            else:
+                from_s, to_s = told["keep"]
+                say({"measurement": to_json(worker.measurement(from_s, to_s, told["devices"]))})
+    except CannotLook as error:
+        say({"error": str(error)})
+    except RuntimeError as error:  # torch's, for whatever its driver answers
+        say({"error": str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__})
+    return 0
+
+
+class Worker:
+    """A device, its buffers, and the copies of the direction at hand. Raises CannotLook and torch's errors."""
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        bound, why_not = _bind(setup["node"])
+        # From here on torch may start its threads.
+        from gpucheck.bench import buffers
+        from gpucheck.machine import accel
+
+        self.accel: Accel = accel.open_device(setup["device"], name=setup["name"], uuid=setup["uuid"])
+        self.accel.make_current()
+        self.size = int(setup["size"])
+        self.memory: HostMemory = "pinned" if self.accel.can_pin else "pageable"
+        self.directions: list[Direction] = ["host_to_host"] if self.accel.is_cpu else list(setup["directions"])
+        share = float(setup["host_share"])
+        room = _within(buffers.room_for(self.accel, share), bound, share)
+        self.room = replace(room, pinned=self.memory == "pinned")
+        capacity = self.room.capacity(self.size, 1)
+        self.buffers: Buffers = buffers.allocate_all(self.accel, [self.memory], capacity, NAME)
+        if self.buffers.no_pinned is not None:
+            raise CannotLook("no pinned memory was to be had", self.buffers.no_pinned)
+        self.numa = _where(bound, self.buffers.host[self.memory].words)
+        self.details: dict[str, Any] = {"numa_unbound_because": why_not} if why_not else {}
+        self.details |= {"pci_bridges": list(numa.bridges(setup["pci_address"]))} if setup["pci_address"] else {}
+        self.watch = Watch(self.accel.uuid)
+
+    def prepare(self, direction: Direction) -> None:
+        """Fill the buffers, wake the link, and see how many copies make up a window while they run alone."""
+        from gpucheck.bench.verified import Copies
+
+        self.direction = direction
+        self.copies: Copies = Copies(
+            *self.buffers.ends(direction, self.memory),
+            self.size,
+            span=self.room.span(self.size),
+            non_blocking=self.memory == "pinned",
+            synchronize=self.accel.synchronize,
+            # One filling before, one comparison after: none in between.
+            allowance_s=0.0,
+        )
+        self.accel.reset_peak()
+        self.copies.prepare(0, 1)
+        began, done = self.accel.host_now(), 0
+        while (now := self.accel.host_now()) - began < WARM_UP_S or not done:
+            self.copies.call()
+            self.accel.synchronize()
+            done += 1
+        self.calls = max(1, round(WINDOW_S * done / (now - began)))
+        self.watch.take()
+
+    def copy(self, at_s: float, for_s: float) -> Windows:
+        """Copy from `at_s` on for so long, in windows one right after the other."""
+        self.taken = Windows(datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), [], [])
+        time.sleep(max(at_s - self.accel.host_now(), 0.0))
+        now = self.accel.host_now()
+        while now < at_s + for_s or not self.taken.began_s:
+            for _ in range(self.calls):
+                self.copies.call()
+            self.accel.synchronize()
+            began, now = now, self.accel.host_now()
+            self.taken.began_s.append(began)
+            self.taken.lengths_s.append(now - began)
+        return self.taken
+
+    def measurement(self, from_s: float, to_s: float, devices: int) -> Measurement:
+        """The windows that lie between these times. Raises CannotLook where there is none."""
+        taken = self.taken
+        windows = list(zip(taken.began_s, taken.lengths_s, strict=True))
+        kept = [(began, length) for began, length in windows if from_s <= began and began + length <= to_s]
+        if not kept:
+            raise CannotLook("none of its copies ran while all devices copied", f"{len(windows)} windows ran outside")
+        run = Run(taken.started, self.calls, tuple(one[1] for one in kept), tuple(one[0] for one in kept))
+        seen, why_not = self.watch.during(run)
+        verified = self.copies.finish()
+        few = ("few-samples",) if len(kept) < timing.WANTED_SAMPLES else ()
+        # Others on the CPU are mostly the other devices' children: that is what is measured.
+        beside = row.Beside(seen, telemetry.flags(seen), {} if seen is not None else {"no_telemetry_because": why_not})
+        made = row.measurement(
+            NAME,
+            self.accel.ref,
+            timing.Timed(run, "host", "host", few),
+            beside,
+            case={
+                "direction": self.direction,
+                "host_memory": self.memory,
+                "size_bytes": self.size,
+                "devices": devices,
+            },
+            work=("bytes", float(self.size), "B/s"),
+            memory=self.accel.memory(),
+            cache="cold" if self.copies.span_bytes >= self.room.cold else "warm",
+            details={
+                "buffers": "preallocated",
+                "non_blocking": self.copies.non_blocking,
+                "synchronised": "after each window",
+                "rotation_bytes": self.copies.span_bytes,
+                "windows_outside": len(windows) - len(kept),
+                "all_copied_s": to_s - from_s,
+                **verified.details,
+                **self.details,
+            },
+        )
+        rate = made.rate.median if made.rate else None
+        below = link.flags(made.telemetry, self.size, rate) if self.memory == "pinned" else ()
+        return replace(made, flags=(*made.flags, *below), method=replace(made.method, numa=self.numa))
+
+
+def _bind(node: int | None) -> tuple[Bound | None, str]:
+    """Bind this process to a node; None and why where there is none to bind to or it cannot be."""
+    if node is None:
+        return None, "the node of the device is not known"
+    try:
+        return numa.bind(node), ""
+    except CannotLook as error:
+        return None, "; ".join(part for part in (error.what, error.why) if part)
+
+
+def _within(room: Room, bound: Bound | None, share: float) -> Room:
+    """The room that is left on the node whose memory this process was bound to, of which `share` may be taken."""
+    free = None if bound is None or not bound.memory else numa.free_bytes(bound.node)
+    return room if free is None else replace(room, host=min(room.host, int(free * share)))
+
+
+def _where(bound: Bound | None, words: torch.Tensor) -> str | None:
+    """Where a buffer lies: as read back, else as assumed from the binding. Of an unbound process, where it may run."""
+    if bound is None:
+        return numa.allowed_text()
+    return numa.told(bound, numa.node_of_pages(words.data_ptr(), words.nbytes))

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gpucheck.bench.transfer import copies
-from gpucheck.bench.transfer.copies import Copies, Verified, allocate
+from gpucheck.bench import verified
+from gpucheck.bench.buffers import POISON, allocate
+from gpucheck.bench.verified import Copies, Verified
 
 CPU = torch.device("cpu")
 KIB = 1024
@@ -113,7 +114,7 @@ def test_a_device_that_calls_everything_equal_does_not_verify_itself(monkeypatch
 
 
 def test_large_copies_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, "CHUNK_WORDS", 100)
+    monkeypatch.setattr(verified, "CHUNK_WORDS", 100)
     one = made(10_000)
     run(one, 2)
     one.destination.bytes[one.stride + 9_999] ^= 1
@@ -148,7 +149,7 @@ def test_the_same_call_on_nothing_moves_nothing() -> None:
     one.prepare(1, 1)
     one.empty()
     assert one.finish().slices == 0
-    assert int(one.destination.words[0]) == copies.POISON
+    assert int(one.destination.words[0]) == POISON
 
 
 def test_only_the_span_is_rotated_over_and_filled() -> None:
@@ -157,7 +158,7 @@ def test_only_the_span_is_rotated_over_and_filled() -> None:
     assert one.count == 3
     run(one, 5)
     assert one.finish() == Verified(refills=1, slices=3, wrong_bytes=0, first_wrong=None)
-    assert int(buffers[0].words[12 * KIB // 8]) == copies.POISON
+    assert int(buffers[0].words[12 * KIB // 8]) == POISON
 
 
 def test_a_buffer_smaller_than_a_copy_is_refused() -> None:
