@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.options import Dtype
 from gpucheck.machine import accel
 
 

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from broken_device import garbled
+from judged import findings as judged
 from products_here import needs
 
-from gpucheck.bench.matmul import corruption, corruption_judge, judge, measure, product
-from gpucheck.bench.matmul.cases import Case, Support
+from gpucheck.bench.dtypes import Dtype, Support
+from gpucheck.bench.matmul import corruption, corruption_judge, measure, product
+from gpucheck.bench.matmul.cases import Case
 from gpucheck.bench.matmul.corruption import Repeats
-from gpucheck.bench.matmul.options import Dtype
+from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.product import KINDS, Matrices
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -229,7 +231,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, fault: Callable[[int, torch.Tensor]
 
 
 def found(*rows: Measurement) -> dict[str, Finding]:
-    return {one.id: one for one in judge.judge(rows)}
+    return {one.id: one for one in judged(JUDGE, rows)}
 
 
 def test_a_wrong_bit_in_a_later_result_is_found_though_the_first_is_right(monkeypatch: pytest.MonkeyPatch) -> None:

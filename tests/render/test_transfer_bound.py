@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpucheck.render.transfer_bound import blocks
+
 from gpucheck.render import transfer
 from gpucheck.render.blocks import Line, Table
-from gpucheck.render.transfer_bound import blocks
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 
 MIB = 2**20

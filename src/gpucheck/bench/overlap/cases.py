@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpucheck import units
-from gpucheck.bench.matmul import cases as products
-from gpucheck.bench.matmul.options import Dtype
+from gpucheck.bench.dtypes import Dtype, support
 from gpucheck.bench.overlap.options import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.transfer.cases import Room
 from gpucheck.directions import Direction, HostMemory
@@ -77,4 +76,4 @@ def cases(options: OverlapOptions, accel: Accel, size: int, *, pinned: bool, two
 def fast_dtype(accel: Accel) -> Dtype:
     """What this device computes in fastest, of what it really has: bfloat16, else float16, else float32."""
     wanted: tuple[Dtype, ...] = ("bfloat16", "float16")
-    return next((dtype for dtype in wanted if products.support(dtype, accel).kind == "native"), "float32")
+    return next((dtype for dtype in wanted if support(dtype, accel).kind == "native"), "float32")

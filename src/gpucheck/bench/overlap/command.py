@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpucheck.bench import accelerated, devices
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.matmul.options import Dtype
+from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.overlap.cases import HOST_BUFFERS, cases, fast_dtype, size_for
 from gpucheck.bench.overlap.measure import SLICES, Bench, Compute, compute, measure, warm_up
 from gpucheck.bench.overlap.options import OverlapOptions

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gpucheck.bench import rounds
-from gpucheck.bench.matmul.options import Dtype
+from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.overlap import balance
 from gpucheck.bench.overlap.balance import Balance, Pair
 from gpucheck.bench.overlap.cases import Case
