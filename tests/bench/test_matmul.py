@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import torch
 from judged import Document
 from judged import findings as judged
-from products_here import needs
+from products_here import needs, one_run, together
 
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
 from gpucheck.bench.matmul import cases, command, measure, product
@@ -202,7 +203,7 @@ def test_other_accelerators_have_no_float64_or_are_not_known() -> None:
 def test_each_kind_of_product_is_computed_as_asked_and_exact_where_it_can_be(dtype: Dtype) -> None:
     needs(dtype)
     case = Case(dtype, (96, 80, 64), NATIVE)
-    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None)).measurement
+    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None))
     kind, details = product.KINDS[dtype], one.method.details
     assert (one.method.precision_requested, one.method.precision_observed) == (dtype, dtype)
     assert one.work == {kind.work: 2.0 * 96 * 80 * 64}
@@ -287,11 +288,11 @@ def test_sets_take_turns_and_are_equal() -> None:
 
 def test_a_cold_row_says_how_many_sets_took_turns() -> None:
     case = replace(Case("float32", (64, 64, 64), NATIVE), sets=3, cold=True)
-    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None)).measurement
+    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None))
     assert one.method.cache == "cold"
     assert (one.method.details["rotation_sets"], one.method.details["rotation_bytes"]) == (3, 3 * 3 * 64 * 64 * 4)
     assert verdicts(one)["matmul.corruption"] == "pass"
-    warm = measure.measure(replace(case, sets=1, cold=False), CPU, budget_s=0.01, watch=Watch(None)).measurement
+    warm = measure.measure(replace(case, sets=1, cold=False), CPU, budget_s=0.01, watch=Watch(None))
     assert warm.method.cache == "warm" and "rotation_sets" not in warm.method.details
 
 
@@ -299,13 +300,12 @@ def test_a_cold_row_says_how_many_sets_took_turns() -> None:
 
 
 def test_a_product_is_timed_checked_and_counted() -> None:
-    result = measure.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
-    one = result.measurement
+    one = measure.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
     assert one.work == {"flop": 2.0 * 512 * 384 * 256}
     assert one.time_s is not None and one.rate is not None
     assert one.rate.median == pytest.approx(one.work["flop"] / one.time_s.median)
     assert (one.method.precision_requested, one.method.precision_observed) == ("float32", "float32")
-    assert one.method.details["checked_rows"] == 64 and result.check.passed
+    assert one.method.details["checked_rows"] == 64 and one.method.details["worst_error_of_bound"] <= 1
     assert one.memory.resident_bytes
     # Whether others are busy here is not this test's to say.
     found = {name: verdict for name, verdict in verdicts(one).items() if name != "matmul.cpu_busy"}
@@ -318,7 +318,7 @@ def test_a_product_is_timed_checked_and_counted() -> None:
 
 
 def test_a_product_whose_call_is_most_of_it_has_a_time_and_no_rate() -> None:
-    one = measure.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.02, watch=Watch(None)).measurement
+    one = measure.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
     assert "call-bound" in one.flags
     assert one.time_s is not None and one.rate is None
     assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
@@ -334,10 +334,11 @@ def test_a_device_that_computes_wrongly_is_found(monkeypatch: pytest.MonkeyPatch
         return out
 
     monkeypatch.setattr(torch, "mm", wrong)
-    result = measure.measure(Case("float32", (32, 32, 32), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
-    assert not result.check.passed
-    assert (result.check.row, result.check.column) == (5, 7)
-    assert verdicts(result.measurement)["matmul.result"] == "fail"
+    one = measure.measure(Case("float32", (32, 32, 32), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
+    details = one.method.details
+    assert details["worst_error_of_bound"] > 1
+    assert (details["wrong_element"]["row"], details["wrong_element"]["column"]) == (5, 7)
+    assert verdicts(one)["matmul.result"] == "fail"
 
 
 # judging
@@ -421,6 +422,41 @@ def test_what_was_computed_otherwise_has_no_share_and_a_cpu_has_none() -> None:
     assert "matmul.share_of_peak" not in verdicts(replace(measured(), device=DeviceRef("cpu")))
     for wrong in (measured(observed="tf32"), replace(measured(), rate=None)):
         assert all("share" not in one.id for one in on(H200, wrong))
+
+
+# several runs: one that is wrong makes the product wrong
+
+
+def test_one_run_of_seven_in_another_precision_fails() -> None:
+    found = together(*[one_run(measured(rate=rate * 1e12)) for rate in range(1, 7)], one_run(measured(observed="tf32")))
+    precision = next(one for one in found.findings if one.id == "matmul.precision")
+    assert precision.verdict == "fail"
+    assert precision.message == "float32 8x8x8 was computed in tf32 (in 1 of 7 runs)"
+    assert precision.evidence == {"float32 8x8x8": ["float32", "tf32"]}
+    assert "matmul.result" in {one.id for one in found.findings if one.verdict == "pass"}
+    every = together(*[one_run(measured(observed="tf32"))] * 7).findings
+    assert next(one.message for one in every if one.verdict == "fail") == "float32 8x8x8 was computed in tf32"
+
+
+@pytest.mark.parametrize("more", [{"worst_error_of_bound": math.inf}, {"not_finite": 1}, {"operands_spread": 0.0}])
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_one_wrong_result_of_seven_runs_fails(place: int, more: dict[str, Any]) -> None:
+    rows = [measured(worst_error_of_bound=0.9) for _ in range(7)]
+    rows[place] = measured(**more)
+    wrong = next(one for one in together(*map(one_run, rows)).findings if one.id == "matmul.result")
+    assert wrong.verdict == "fail" and wrong.message.endswith("(in 1 of 7 runs)")
+
+
+def test_sums_that_are_off_in_one_run_are_not_hidden_by_rows_that_are_further_off_in_another() -> None:
+    def sums(worst: float) -> dict[str, Any]:
+        return {"compared": 8, "worst_of_threshold": worst, "detects": 0.1}
+
+    right = measured(worst_error_of_bound=0.9, column_sums=sums(0.1))
+    unclear = measured(worst_error_of_bound=0.1, column_sums=sums(1.5))
+    found = together(*map(one_run, [right, unclear, right])).findings
+    warned = next(one for one in found if one.id == "matmul.result")
+    assert (warned.verdict, warned.message) == ("warn", "float32 8x8x8 (in 1 of 3 runs): no single element is")
+    assert warned.evidence["float32 8x8x8"]["column_sums"]["worst_of_threshold"] == 1.5
 
 
 # the command

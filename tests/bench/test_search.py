@@ -10,6 +10,7 @@ import pytest
 import torch
 from judged import Document
 from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth, tiled
+from products_here import one_run, together
 
 from gpucheck.bench.dtypes import Support
 from gpucheck.bench.matmul import cases, command, judge, product, search_run
@@ -22,7 +23,7 @@ from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
 from gpucheck.report.events import Answered, Measured, Notice, Progress, Recorder, Trial
 from gpucheck.report.facts import Facts
-from gpucheck.report.results.matmul import SearchedShape, SearchResult
+from gpucheck.report.results.matmul import RefusedShape, SearchedShape, SearchResult
 
 CPU = accel.open_device("cpu")
 CASE = Case("float32", (1, 1, 1), Support("native"))
@@ -391,3 +392,34 @@ def test_a_search_says_what_it_gains_and_what_is_as_fast() -> None:
     finding = judge.search([entry(dtype="int8", unit="OP/s", finalists=())], [])[0]
     assert finding.message == "int8 24x8x8 700 TOP/s"
     assert judge.search([], []) == judge.search([entry(best=None)], []) == []
+
+
+def test_searches_of_several_runs_lie_side_by_side_and_what_most_found_counts() -> None:
+    from test_matmul import measured
+
+    def run_with(m: int, rate: float) -> Any:
+        rows = [measured("bfloat16", rate), measured("bfloat16", 600e12)]
+        rows[0].case["m"] = m
+        best = SearchedShape(m, 8, 8, rate, rate - 1e12, rate + 1e12, 8)
+        return one_run(*rows, searches=[entry(best=best, finalists=(best,))])
+
+    whole = together(run_with(24, 700e12), run_with(32, 720e12), run_with(24, 690e12))
+    entries = whole.results["bench_matmul_search"]
+    assert [(one.run, one.best.m) for one in entries if one.best] == [(1, 24), (2, 32), (3, 24)]
+    finding = next(one for one in whole.findings if one.id == "matmul.search")
+    assert finding.message.startswith("bfloat16 24x8x8 695 TFLOP/s")
+    assert finding.message.endswith(", found by 2 of 3 runs (others found 32x8x8)")
+    seen = finding.evidence["bfloat16"]
+    # Another run's shape is no default square.
+    assert (seen["square"], seen["searches"], seen["found_by"], seen["others_found"]) == ("8x8x8", 3, 2, ["32x8x8"])
+
+
+def test_what_has_no_kernel_in_any_of_several_runs_is_named() -> None:
+    def without(*sides: int) -> Any:
+        refused = tuple(RefusedShape(side, 8, 8, "no algorithm") for side in sides)
+        return one_run(searches=[entry(shapes_refused=len(sides), refused=refused)])
+
+    found = together(without(), without(24), without(24, 40)).findings
+    skip = next(one for one in found if one.id == "matmul.shape")
+    assert (skip.verdict, skip.message) == ("skip", "bfloat16 24x8x8 and 1 others: no algorithm")
+    assert [one["m"] for one in skip.evidence["bfloat16"]] == [24, 40]

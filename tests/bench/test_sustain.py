@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from judged import Document
-from products_here import needs
+from products_here import needs, one_run, together
 from test_search_device import SIMULATED
 
 from gpucheck.bench.dtypes import Dtype, Support
@@ -133,6 +134,24 @@ def test_several_runs_are_one_finding() -> None:
     one = row(steady)
     finding = judge.sustained([row(SLOWER), replace(one, case={**one.case, "dtype": "float32"})])[0]
     assert finding.title == "sustained 0.80 to 1.0 of burst"
+
+
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_one_wrong_long_run_of_seven_fails(place: int) -> None:
+    rows = [row(SLOWER) for _ in range(7)]
+    rows[place] = row(SLOWER, worst_error_of_bound=math.inf)
+    finding = next(one for one in together(*map(one_run, rows)).findings if one.id == "matmul.sustained")
+    assert (finding.verdict, finding.message) == ("fail", "bfloat16 8x8x8 (in 1 of 7 runs)")
+
+
+def test_of_several_runs_the_median_is_sustained_and_one_that_was_throttled_is_told() -> None:
+    steady = run_of(*[0.1] * 90)
+    throttled = row(SLOWER, ("throttled",), ("hw_thermal_slowdown",))
+    documents = [one_run(one) for one in (throttled, row(steady), row(steady))]
+    finding = next(one for one in together(*documents).findings if one.id == "matmul.sustained")
+    assert (finding.verdict, finding.title) == ("warn", "sustained 1.0 of burst")
+    assert finding.message.endswith("; the clock was held: the device is too hot (hw_thermal_slowdown)")
+    assert finding.evidence["bfloat16 8x8x8"]["sustained_flop_per_s"] == pytest.approx(1e15)
 
 
 # telemetry over time
