@@ -262,17 +262,16 @@ def _search_evidence(found: Sequence[_Found], searches: int, rates: Mapping[Shap
     by_shape: dict[Shape, list[_Found]] = {}
     for one in found:
         by_shape.setdefault(_sides(one[1]), []).append(one)
-    by_most = sorted(by_shape, key=lambda shape: (len(by_shape[shape]), _median_rate(by_shape[shape])), reverse=True)
-    shape, *others = by_most
+    # Of two that as many found the faster one.
+    shape, *others = sorted(by_shape, key=lambda sides: (-len(by_shape[sides]), -_median_rate(by_shape[sides])))
     mine = by_shape[shape]
     squares = [other for other in rates if other != shape and len(set(other)) == 1]
     square = max(squares, key=rates.__getitem__, default=None)
-    known = square is not None and shape in rates
     return {
         "shape": _text(shape),
         "flop_per_s": _median_rate(mine),
         "square": None if square is None else _text(square),
-        "gain": rates[shape] / rates[square] if square is not None and known else None,
+        "gain": None if square is None or shape not in rates else rates[shape] / rates[square],
         "shapes_tried": mine[0][0].shapes_tried,
         "shapes_in_range": mine[0][0].shapes_in_range,
         "as_fast": list(dict.fromkeys(text for one in mine for text in _as_fast(*one))),
