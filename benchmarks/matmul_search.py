@@ -63,7 +63,7 @@ class Outcome:
 
 def scan(tries: Any, shapes: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], float]:
     """The fastest of all shapes as one pass over them tells, and how long it took."""
-    from gpucheck.bench.matmul.search_try import Ask, call_s
+    from gpucheck.bench.matmul.search import Ask, call_s
 
     order = list(shapes)
     random.Random(1).shuffle(order)
@@ -79,7 +79,7 @@ def scan(tries: Any, shapes: list[tuple[int, int, int]]) -> tuple[tuple[int, int
 
 def in_turns(tries: Any, first: Any, second: Any) -> tuple[float, float, float, float, float]:
     """Median rates of both, and of their ratio the median with the order statistics that enclose it with 95 %."""
-    from gpucheck.bench.matmul.search_try import Ask
+    from gpucheck.bench.matmul.search import Ask
 
     until = time.monotonic() + SETTLE_S
     while time.monotonic() < until:
@@ -98,16 +98,17 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     """The search, the scan, and both winners in turns. Raises ValueError for a range that is too large."""
     import torch
 
+    from gpucheck.bench.dtypes import support
     from gpucheck.bench.matmul import cases, search_run
     from gpucheck.bench.matmul.options import MatmulOptions
-    from gpucheck.bench.matmul.search_device import Tries, allocate, fitting
+    from gpucheck.bench.matmul.search_run import Tries, allocate, fitting
     from gpucheck.machine import accel, host
     from gpucheck.options import read
     from gpucheck.work import precision
 
     opened = accel.open_device(device)
     options = read(MatmulOptions, {"dtype": [dtype], "search": True, "range": text})
-    case = cases.Case(options.dtypes[0], (1, 1, 1), cases.support(options.dtypes[0], opened))
+    case = cases.Case(options.dtypes[0], (1, 1, 1), support(options.dtypes[0], opened))
     room = int((info[0] if (info := opened.memory_info()) else host.memory().usable) * 0.5)
     grid = fitting(case, search_run.grid_of(options, opened), room, opened)
     shapes = list(grid.shapes()) if grid.product <= MOST_SHAPES else []

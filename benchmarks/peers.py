@@ -76,7 +76,7 @@ def matmul(threads: int | None, pairs: int) -> list[Ratio]:
     import torch
     from torch.utils.benchmark import Timer
 
-    from gpucheck.bench.matmul import cases
+    from gpucheck.bench.dtypes import support
     from gpucheck.bench.matmul.corruption import Repeats
     from gpucheck.bench.matmul.product import Matrices
     from gpucheck.machine import accel
@@ -88,7 +88,7 @@ def matmul(threads: int | None, pairs: int) -> list[Ratio]:
     cpu = accel.open_device("cpu")
     found = []
     for dtype in DTYPES:
-        if cases.support(dtype, cpu).kind == "emulated":
+        if support(dtype, cpu).kind == "emulated":
             continue
         for m, n, k in SHAPES:
             kind = getattr(torch, dtype)

@@ -55,9 +55,6 @@ FLOORS = {
 
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.
 BENCHMARKS = {path.parent.name for path in SOURCE.glob("bench/*/judge.py")}
-# Who still imports from whom.
-BORROWS = {("overlap", "matmul")}
-
 # What only its door may import, at any level: the files of the door.
 DOORS = {
     "pynvml": ("machine/nvml/*",),
@@ -169,7 +166,7 @@ def _fault(path: str, room: str, one: Import) -> str | None:
             return f"{at}{room} imports {target}, its neighbour on floor {FLOORS[room]}"
         mine = benchmark_of(path.rpartition("/")[0].replace("/", "."))
         other = benchmark_of(one.name.removeprefix("gpucheck."))
-        if mine and other and mine != other and (mine, other) not in BORROWS:
+        if mine and other and mine != other:
             return f"{at}{mine} imports {other}, another benchmark"
         return None
     if within(one.name, "torch"):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gpucheck import units
+from gpucheck.bench import dtypes
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
 from gpucheck.bench.crossover import options as crossover
 from gpucheck.bench.crossover.work import OPERATIONS
-from gpucheck.bench.matmul import options as matmul
 from gpucheck.bench.matmul.product import KINDS
 from gpucheck.bench.transfer import command as transfer_work
 from gpucheck.bench.transfer import options as transfer
@@ -101,7 +101,7 @@ def test_names_are_unique_and_told_in_the_same_words() -> None:
 def test_what_is_known_before_torch_is_what_torch_then_brings() -> None:
     assert set(transfer.PARTS) == {one.id for one in (*transfer_work.PARTS, *transfer_work.TOGETHER)}
     assert tuple(one.id for one in OPERATIONS) == crossover.OPERATIONS
-    assert set(matmul.DTYPES) == set(KINDS)
+    assert set(dtypes.DTYPES) == set(KINDS)
     for one in BENCHMARKS:
         assert callable(one.command())
         assert "device" in {field.name for field in fields(one.options)}

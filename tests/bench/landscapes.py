@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpucheck.bench.matmul.search import Search
-from gpucheck.bench.matmul.search_range import Axis, Grid, Shape
-from gpucheck.bench.matmul.search_try import Ask, Reading
+from gpucheck.bench.matmul.options import Axis, Shape
+from gpucheck.bench.matmul.search import Ask, Reading, Search
+from gpucheck.bench.matmul.search_space import Grid
 
 Landscape = Callable[[Shape], float]
 TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))

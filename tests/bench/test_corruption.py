@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from broken_device import garbled
-from products_here import needs
+from judged import findings as judged
+from products_here import needs, one_run, together
 
-from gpucheck.bench.matmul import corruption, corruption_judge, judge, measure, product
-from gpucheck.bench.matmul.cases import Case, Support
+from gpucheck.bench.dtypes import Dtype, Support
+from gpucheck.bench.matmul import corruption, corruption_judge, measure, product
+from gpucheck.bench.matmul.cases import Case
 from gpucheck.bench.matmul.corruption import Repeats
-from gpucheck.bench.matmul.options import Dtype
+from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.product import KINDS, Matrices
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -225,11 +227,11 @@ def failing(monkeypatch: pytest.MonkeyPatch, fault: Callable[[int, torch.Tensor]
         return out
 
     monkeypatch.setattr(torch, "mm", wrong)
-    return measure.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None)).measurement
+    return measure.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
 
 
 def found(*rows: Measurement) -> dict[str, Finding]:
-    return {one.id: one for one in judge.judge(rows)}
+    return {one.id: one for one in judged(JUDGE, rows)}
 
 
 def test_a_wrong_bit_in_a_later_result_is_found_though_the_first_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +326,7 @@ class Stamps(accel.Accel):
 def test_on_the_clock_of_a_device_results_are_compared_too(sets: int) -> None:
     device = Stamps(torch.device("cpu"), torch.cpu, "a device")
     case = replace(Case("float32", (96, 80, 64), NATIVE), sets=sets)
-    one = measure.measure(case, device, budget_s=0.05, watch=Watch(None)).measurement
+    one = measure.measure(case, device, budget_s=0.05, watch=Watch(None))
     assert (one.method.clock, one.method.launch) == ("device events", "held") and Stamps.holds > 0
     assert one.method.details["corruption"]["results_compared"] >= 1 + sets
     assert found(one)["matmul.corruption"].verdict == "pass"
@@ -356,7 +358,7 @@ def test_what_a_graph_replays_is_compared_too(monkeypatch: pytest.MonkeyPatch) -
         return out
 
     monkeypatch.setattr(torch, "mm", wrong)
-    one = measure.measure(Case("float32", (96, 80, 64), NATIVE), device, budget_s=0.05, watch=Watch(None)).measurement
+    one = measure.measure(Case("float32", (96, 80, 64), NATIVE), device, budget_s=0.05, watch=Watch(None))
     assert one.method.launch == "graph" and count > 1
     assert found(one)["matmul.result"].verdict == "pass"
     assert found(one)["matmul.corruption"].verdict == "fail"
@@ -365,7 +367,7 @@ def test_what_a_graph_replays_is_compared_too(monkeypatch: pytest.MonkeyPatch) -
 def test_a_device_whose_kernels_do_nothing_multiplies_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operands and result are what its memory held, and zeros times zeros are zeros."""
     monkeypatch.setattr(product, "fill", lambda kind, flat: [flat.a.zero_(), flat.b.zero_(), flat.out.zero_()])
-    one = measure.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None)).measurement
+    one = measure.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
     wrong = found(one)["matmul.result"]
     assert wrong.verdict == "fail"
     assert wrong.message == "float32 96x80x64: the device left no random numbers in its operands"
@@ -375,7 +377,7 @@ def test_a_device_whose_kernels_do_nothing_multiplies_zeros(monkeypatch: pytest.
 def test_operands_of_one_element_are_no_sign_of_a_broken_device(dtype: Dtype) -> None:
     needs(dtype)
     case = Case(dtype, (1, 1, 1), NATIVE)
-    one = measure.measure(case, CPU, budget_s=0.02, watch=Watch(None)).measurement
+    one = measure.measure(case, CPU, budget_s=0.02, watch=Watch(None))
     assert one.method.details["operands_spread"] is None and found(one)["matmul.result"].verdict == "pass"
 
 
@@ -461,3 +463,14 @@ def test_one_wrong_run_of_several_is_found_in_a_document_that_was_read_again() -
     (finding,) = corruption_judge.later_results([read])
     assert finding.verdict == "fail" and finding.evidence["float32 8x8x8"]["results_compared"] == 20
     assert finding.message.endswith("(infinitely far beyond its bound)")
+
+
+@pytest.mark.parametrize("observed", ["float32", "tf32"])
+def test_one_corrupt_run_of_seven_fails_also_where_another_had_another_precision(observed: str) -> None:
+    rows = [row(corruption=seen(10)) for _ in range(5)]
+    rows += [row(corruption=seen(10, 70.0, 3)), row(observed=observed, corruption=seen(10))]
+    found = together(*map(one_run, rows)).findings
+    wrong = next(one for one in found if one.id == "matmul.corruption")
+    assert wrong.verdict == "fail" and "row 1, column 2 is 3.5 where float64 gives 1.25" in wrong.message
+    counted = wrong.evidence["float32 8x8x8"]
+    assert (counted["results_compared"], counted["results_differing"]) == (70, 3)

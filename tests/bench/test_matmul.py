@@ -1,23 +1,29 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from products_here import needs
+from judged import Document
+from judged import findings as judged
+from products_here import needs, one_run, together
 
-from gpucheck.bench.matmul import cases, command, judge, measure, product
-from gpucheck.bench.matmul.cases import Case, Support
-from gpucheck.bench.matmul.options import DTYPES, Dtype, MatmulOptions
+from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
+from gpucheck.bench.matmul import cases, command, measure, product
+from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul.judge import JUDGE
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.options import read
 from gpucheck.peaks import Unknown, lookup
-from gpucheck.report.events import Judged, Measured, Notice, Recorder
-from gpucheck.report.facts import Facts
+from gpucheck.report.events import Measured, Notice
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.work import freivalds
 
@@ -47,7 +53,7 @@ def measured(dtype: str = "float32", rate: float = 1e12, **more: Any) -> Measure
 
 
 def verdicts(*measurements: Measurement) -> dict[str, str]:
-    return {finding.id: finding.verdict for finding in judge.judge(measurements)}
+    return {finding.id: finding.verdict for finding in judged(JUDGE, measurements)}
 
 
 # options
@@ -94,7 +100,7 @@ def test_what_a_gpu_multiplies_in_hardware(
     capability: tuple[int, int], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
-    assert " ".join(cases.support(dtype, gpu(*capability)).kind for dtype in DTYPES) == expected
+    assert " ".join(support(dtype, gpu(*capability)).kind for dtype in DTYPES) == expected
 
 
 @pytest.mark.parametrize(
@@ -108,7 +114,7 @@ def test_what_a_gpu_multiplies_in_hardware(
 )
 def test_what_a_cpu_multiplies_in_hardware(flags: set[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "cpu_flags", lambda: frozenset(flags))
-    assert " ".join(cases.support(dtype, CPU).kind for dtype in DTYPES) == expected
+    assert " ".join(support(dtype, CPU).kind for dtype in DTYPES) == expected
 
 
 def test_what_is_emulated_runs_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +187,7 @@ def test_each_float8_runs_on_the_parts_that_have_it(monkeypatch: pytest.MonkeyPa
     def kinds(architecture: str) -> list[str]:
         module: Any = SimpleNamespace(get_device_properties=lambda _: SimpleNamespace(gcnArchName=architecture))
         amd = accel.Accel(torch.device("cuda:0"), module, "a GPU")
-        return [cases.support(dtype, amd).kind for dtype in ("float8_e4m3fn", "float8_e4m3fnuz", "int8")]
+        return [support(dtype, amd).kind for dtype in ("float8_e4m3fn", "float8_e4m3fnuz", "int8")]
 
     assert kinds("gfx942:sramecc+:xnack-") == ["none", "unknown", "unknown"]
     assert kinds("gfx950") == ["unknown", "none", "unknown"]
@@ -190,14 +196,14 @@ def test_each_float8_runs_on_the_parts_that_have_it(monkeypatch: pytest.MonkeyPa
 
 def test_other_accelerators_have_no_float64_or_are_not_known() -> None:
     mps = accel.Accel(torch.device("mps"), torch.mps, "Apple GPU")
-    assert [cases.support(dtype, mps).kind for dtype in ("float64", "tf32", "int8")] == ["none", "none", "unknown"]
+    assert [support(dtype, mps).kind for dtype in ("float64", "tf32", "int8")] == ["none", "none", "unknown"]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"])
 def test_each_kind_of_product_is_computed_as_asked_and_exact_where_it_can_be(dtype: Dtype) -> None:
     needs(dtype)
     case = Case(dtype, (96, 80, 64), NATIVE)
-    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None)).measurement
+    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None))
     kind, details = product.KINDS[dtype], one.method.details
     assert (one.method.precision_requested, one.method.precision_observed) == (dtype, dtype)
     assert one.work == {kind.work: 2.0 * 96 * 80 * 64}
@@ -282,11 +288,11 @@ def test_sets_take_turns_and_are_equal() -> None:
 
 def test_a_cold_row_says_how_many_sets_took_turns() -> None:
     case = replace(Case("float32", (64, 64, 64), NATIVE), sets=3, cold=True)
-    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None)).measurement
+    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None))
     assert one.method.cache == "cold"
     assert (one.method.details["rotation_sets"], one.method.details["rotation_bytes"]) == (3, 3 * 3 * 64 * 64 * 4)
     assert verdicts(one)["matmul.corruption"] == "pass"
-    warm = measure.measure(replace(case, sets=1, cold=False), CPU, budget_s=0.01, watch=Watch(None)).measurement
+    warm = measure.measure(replace(case, sets=1, cold=False), CPU, budget_s=0.01, watch=Watch(None))
     assert warm.method.cache == "warm" and "rotation_sets" not in warm.method.details
 
 
@@ -294,13 +300,12 @@ def test_a_cold_row_says_how_many_sets_took_turns() -> None:
 
 
 def test_a_product_is_timed_checked_and_counted() -> None:
-    result = measure.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
-    one = result.measurement
+    one = measure.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
     assert one.work == {"flop": 2.0 * 512 * 384 * 256}
     assert one.time_s is not None and one.rate is not None
     assert one.rate.median == pytest.approx(one.work["flop"] / one.time_s.median)
     assert (one.method.precision_requested, one.method.precision_observed) == ("float32", "float32")
-    assert one.method.details["checked_rows"] == 64 and result.check.passed
+    assert one.method.details["checked_rows"] == 64 and one.method.details["worst_error_of_bound"] <= 1
     assert one.memory.resident_bytes
     # Whether others are busy here is not this test's to say.
     found = {name: verdict for name, verdict in verdicts(one).items() if name != "matmul.cpu_busy"}
@@ -313,7 +318,7 @@ def test_a_product_is_timed_checked_and_counted() -> None:
 
 
 def test_a_product_whose_call_is_most_of_it_has_a_time_and_no_rate() -> None:
-    one = measure.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.02, watch=Watch(None)).measurement
+    one = measure.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
     assert "call-bound" in one.flags
     assert one.time_s is not None and one.rate is None
     assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
@@ -329,10 +334,11 @@ def test_a_device_that_computes_wrongly_is_found(monkeypatch: pytest.MonkeyPatch
         return out
 
     monkeypatch.setattr(torch, "mm", wrong)
-    result = measure.measure(Case("float32", (32, 32, 32), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
-    assert not result.check.passed
-    assert (result.check.row, result.check.column) == (5, 7)
-    assert verdicts(result.measurement)["matmul.result"] == "fail"
+    one = measure.measure(Case("float32", (32, 32, 32), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
+    details = one.method.details
+    assert details["worst_error_of_bound"] > 1
+    assert (details["wrong_element"]["row"], details["wrong_element"]["column"]) == (5, 7)
+    assert verdicts(one)["matmul.result"] == "fail"
 
 
 # judging
@@ -343,7 +349,7 @@ def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
 
 
 def test_float32_that_was_tf32_fails_and_names_what_may_have_done_it() -> None:
-    finding = judge.judge([measured(observed="tf32", worst_error_of_bound=50.0)])[0]
+    finding = judged(JUDGE, [measured(observed="tf32", worst_error_of_bound=50.0)])[0]
     assert (finding.id, finding.verdict) == ("matmul.precision", "fail")
     assert finding.message == "float32 8x8x8 was computed in tf32"
     assert finding.fix and "NVIDIA_TF32_OVERRIDE" in finding.fix
@@ -356,7 +362,7 @@ def test_a_wrong_or_unfinished_result_fails(more: dict[str, Any]) -> None:
 
 
 def test_the_gain_of_tf32_is_told_where_there_is_one() -> None:
-    gain = next(f for f in judge.judge([measured(), measured("tf32", 7.5e12)]) if f.id == "matmul.tf32_gain")
+    gain = next(f for f in judged(JUDGE, [measured(), measured("tf32", 7.5e12)]) if f.id == "matmul.tf32_gain")
     assert (gain.title, gain.fix) == (
         "TF32 is 7.5× faster than float32 here",
         'torch.set_float32_matmul_precision("high")',
@@ -368,12 +374,16 @@ def test_a_row_without_a_rate_is_no_fastest() -> None:
     assert "matmul.speed" not in verdicts(replace(measured(), rate=None))
 
 
-H200 = lookup("NVIDIA H200", (9, 0), 132, 6144)
+H200 = Device("cuda", "cuda:0", "NVIDIA H200", compute_capability="9.0", multiprocessors=132)
+
+
+def on(device: Device, *rows: Measurement) -> list[Finding]:
+    return judged(JUDGE, rows, Facts(devices=(device,)))
 
 
 def test_the_share_of_the_peak_names_its_source_and_accumulator_and_is_not_clamped() -> None:
     rows = [measured("bfloat16", 791.52e12), measured("bfloat16", 1e12), measured("float32", 73.7e12)]
-    finding = next(one for one in judge.judge(rows, H200) if one.id == "matmul.share_of_peak")
+    finding = next(one for one in on(H200, *rows) if one.id == "matmul.share_of_peak")
     assert (finding.verdict, finding.title) == ("info", "share of the data sheet's dense peak")
     assert finding.message == (
         "bfloat16 80 % of 989 TFLOP/s, float32 110 % of 67.0 TFLOP/s "
@@ -390,36 +400,74 @@ def test_the_share_of_the_peak_names_its_source_and_accumulator_and_is_not_clamp
 
 
 def test_an_estimated_peak_says_so_and_an_unknown_one_says_why() -> None:
-    part = lookup("NVIDIA H200 MIG 1g.18gb", (9, 0), 16, clock_hz=1.98e9)
-    finding = next(one for one in judge.judge([measured("bfloat16", 100e12)], part) if "share" in one.id)
+    name = "NVIDIA H200 MIG 1g.18gb"
+    part = replace(H200, name=name, multiprocessors=16, max_sm_clock_hz=1.98e9)
+    finding = next(one for one in on(part, measured("bfloat16", 100e12)) if "share" in one.id)
     assert finding.title == "share of the estimated dense peak"
     assert finding.message == (
         "bfloat16 77 % of 130 TFLOP/s (float32 accumulator; an estimate: NVIDIA H200 MIG 1g.18gb is not in the table "
         "of parts; from 16 SMs of compute capability 9.0 and the highest clocks)"
     )
     assert finding.evidence["kind"] == "estimate"
-    finding = next(one for one in judge.judge([measured()], Unknown("no clock")) if "share" in one.id)
-    assert (finding.title, finding.message) == ("the part's peak is unknown", "no clock")
-    t4 = lookup("Tesla T4", (7, 5), 40)
-    finding = next(one for one in judge.judge([measured("bfloat16")], t4) if "share" in one.id)
+    unknown = lookup(name, (9, 0), 16)
+    assert isinstance(unknown, Unknown)
+    finding = next(one for one in on(replace(part, max_sm_clock_hz=None), measured()) if "share" in one.id)
+    assert (finding.title, finding.message) == ("the part's peak is unknown", unknown.reason)
+    t4 = Device("cuda", "cuda:0", "Tesla T4", compute_capability="7.5", multiprocessors=40)
+    finding = next(one for one in on(t4, measured("bfloat16")) if "share" in one.id)
     assert finding.message == "NVIDIA T4 Tensor Core GPU data sheet gives none for bfloat16"
 
 
 def test_what_was_computed_otherwise_has_no_share_and_a_cpu_has_none() -> None:
-    assert "matmul.share_of_peak" not in verdicts(measured())
+    assert "matmul.share_of_peak" not in verdicts(replace(measured(), device=DeviceRef("cpu")))
     for wrong in (measured(observed="tf32"), replace(measured(), rate=None)):
-        assert all("share" not in one.id for one in judge.judge([wrong], H200))
+        assert all("share" not in one.id for one in on(H200, wrong))
+
+
+# several runs: one that is wrong makes the product wrong
+
+
+def test_one_run_of_seven_in_another_precision_fails() -> None:
+    found = together(*[one_run(measured(rate=rate * 1e12)) for rate in range(1, 7)], one_run(measured(observed="tf32")))
+    precision = next(one for one in found.findings if one.id == "matmul.precision")
+    assert precision.verdict == "fail"
+    assert precision.message == "float32 8x8x8 was computed in tf32 (in 1 of 7 runs)"
+    assert precision.evidence == {"float32 8x8x8": ["float32", "tf32"]}
+    assert "matmul.result" in {one.id for one in found.findings if one.verdict == "pass"}
+    every = together(*[one_run(measured(observed="tf32"))] * 7).findings
+    assert next(one.message for one in every if one.verdict == "fail") == "float32 8x8x8 was computed in tf32"
+
+
+@pytest.mark.parametrize("more", [{"worst_error_of_bound": math.inf}, {"not_finite": 1}, {"operands_spread": 0.0}])
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_one_wrong_result_of_seven_runs_fails(place: int, more: dict[str, Any]) -> None:
+    rows = [measured(worst_error_of_bound=0.9) for _ in range(7)]
+    rows[place] = measured(**more)
+    wrong = next(one for one in together(*map(one_run, rows)).findings if one.id == "matmul.result")
+    assert wrong.verdict == "fail" and wrong.message.endswith("(in 1 of 7 runs)")
+
+
+def test_sums_that_are_off_in_one_run_are_not_hidden_by_rows_that_are_further_off_in_another() -> None:
+    def sums(worst: float) -> dict[str, Any]:
+        return {"compared": 8, "worst_of_threshold": worst, "detects": 0.1}
+
+    right = measured(worst_error_of_bound=0.9, column_sums=sums(0.1))
+    unclear = measured(worst_error_of_bound=0.1, column_sums=sums(1.5))
+    found = together(*map(one_run, [right, unclear, right])).findings
+    warned = next(one for one in found if one.id == "matmul.result")
+    assert (warned.verdict, warned.message) == ("warn", "float32 8x8x8 (in 1 of 3 runs): no single element is")
+    assert warned.evidence["float32 8x8x8"]["column_sums"]["worst_of_threshold"] == 1.5
 
 
 # the command
 
 
-def run(options: MatmulOptions, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+def run(options: MatmulOptions, monkeypatch: pytest.MonkeyPatch) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    recorder = Recorder()
-    command.command(options, recorder)
-    return recorder
+    document = Document()
+    command.command(options, document)
+    return document
 
 
 def failing(message: str) -> Any:
@@ -431,8 +479,7 @@ def failing(message: str) -> Any:
 
 def test_a_dtype_that_torch_does_not_have_there_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "measure", failing("\"addmm_impl_cpu_\" not implemented for 'Half'\nmore"))
-    recorder = run(MatmulOptions(dtypes=("float16",), shapes=((8, 8, 8),)), monkeypatch)
-    found = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    found = run(MatmulOptions(dtypes=("float16",), shapes=((8, 8, 8),)), monkeypatch).judged().findings
     assert [(one.id, one.verdict) for one in found] == [("matmul.dtype", "skip"), ("matmul.speed", "skip")]
     assert found[0].message == "\"addmm_impl_cpu_\" not implemented for 'Half'"
 
@@ -450,7 +497,7 @@ def test_a_shape_without_a_kernel_costs_that_shape(monkeypatch: pytest.MonkeyPat
     recorder = run(MatmulOptions(dtypes=("float32",), shapes=shapes, time_budget_s=0.2), monkeypatch)
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert [row.case["m"] for row in rows if row.name == "matmul"] == [16, 32]
-    skip = next(event.finding for event in recorder.events if isinstance(event, Judged))
+    skip = recorder.judged().findings[0]
     assert (skip.id, skip.verdict) == ("matmul.shape", "skip")
     assert skip.title == "cpu has no kernel for float32 24x16x16"
     assert skip.message.startswith("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling")
@@ -472,8 +519,7 @@ def test_a_mistake_or_a_broken_library_is_no_want_of_a_kernel(text: str, monkeyp
 def test_a_device_that_torch_has_no_code_for_is_no_want_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "CUDA error: no kernel image is available for execution on the device"
     monkeypatch.setattr(command, "measure", failing(text))
-    recorder = run(MatmulOptions(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)
-    failed = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    failed = run(MatmulOptions(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch).judged().findings
     assert [(one.id, one.verdict) for one in failed] == [("device.error", "fail")]
     assert failed[0].fix is not None and "matmul.shape" not in {one.id for one in failed}
 

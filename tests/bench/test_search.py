@@ -8,20 +8,22 @@ from typing import Any
 
 import pytest
 import torch
+from judged import Document
 from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth, tiled
+from products_here import one_run, together
 
-from gpucheck.bench.matmul import cases, command, product, search_device, search_judge, search_model, search_run
-from gpucheck.bench.matmul.cases import Case, Support
-from gpucheck.bench.matmul.options import MatmulOptions
-from gpucheck.bench.matmul.search import Search
-from gpucheck.bench.matmul.search_range import Axis, Grid, Shape, parse_axis
-from gpucheck.bench.matmul.search_try import Ask, Found, Reading, Refused, found_in, undisturbed
+from gpucheck.bench.dtypes import Support
+from gpucheck.bench.matmul import cases, command, judge, product, search_run
+from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul.options import Axis, MatmulOptions, Shape, parse_axis
+from gpucheck.bench.matmul.search import Ask, Drift, Found, Reading, Refused, Search, found_in, undisturbed
+from gpucheck.bench.matmul.search_space import Grid, promising
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
-from gpucheck.report.events import Answered, Judged, Measured, Notice, Progress, Recorder, Trial
+from gpucheck.report.events import Answered, Measured, Notice, Progress, Recorder, Trial
 from gpucheck.report.facts import Facts
-from gpucheck.report.results.matmul import SearchedShape, SearchResult
+from gpucheck.report.results.matmul import RefusedShape, SearchedShape, SearchResult
 
 CPU = accel.open_device("cpu")
 CASE = Case("float32", (1, 1, 1), Support("native"))
@@ -157,7 +159,7 @@ def test_a_disturbed_part_is_left_out_and_noise_is_not() -> None:
 
 
 def test_the_drift_is_followed_and_one_hiccup_is_not() -> None:
-    drift = search_model.Drift()
+    drift = Drift()
     for at_s, rate in ((0.0, 100.0), (1.0, 100.0), (2.0, 10.0), (3.0, 90.0), (4.0, 80.0)):
         drift.add(at_s, rate)
     level = drift.level()
@@ -170,8 +172,8 @@ def test_crossings_of_good_sides_come_first() -> None:
     scores = {(m, n, k): float(m * n * k) for m in (1, 2, 3) for n in (1, 2, 3) for k in (1, 2, 3)}
     for shape in untried:
         del scores[shape]
-    assert search_model.promising(scores, scores.keys(), 10) == untried
-    assert search_model.promising(scores, scores.keys(), 1) == untried[:1]
+    assert promising(scores, scores.keys(), 10) == untried
+    assert promising(scores, scores.keys(), 1) == untried[:1]
 
 
 # the range
@@ -201,7 +203,7 @@ def test_what_a_search_does_not_go_with(given: dict[str, Any]) -> None:
 
 def test_operands_are_shared_and_each_shape_is_contiguous_from_the_beginning() -> None:
     grid = Grid((Axis(16, 64, 16), Axis(8, 32, 8), Axis(4, 128, 4)))
-    operands = search_device.allocate(CASE, grid, 2**20, CPU)
+    operands = search_run.allocate(CASE, grid, 2**20, CPU)
     flat = operands.flat
     assert (flat.a.numel(), flat.b.numel(), flat.out.numel()) == (64 * 128, 128 * 32, 64 * 32)
     operands.product((16, 24, 100))()
@@ -211,8 +213,8 @@ def test_operands_are_shared_and_each_shape_is_contiguous_from_the_beginning() -
 
 def test_what_is_too_large_for_its_third_of_the_memory_or_as_a_row_does_not_fit() -> None:
     room = 3 * 2**30
-    grid = search_device.fitting(CASE, cube(4096, 20480, 4096), room, CPU)
-    assert search_device.largest(grid, room, CASE.kind) == (16384 * 16384,) * 3
+    grid = search_run.fitting(CASE, cube(4096, 20480, 4096), room, CPU)
+    assert search_run.largest(grid, room, CASE.kind) == (16384 * 16384,) * 3
     assert grid.fits((12288, 12288, 12288)) and not grid.fits((20480, 4096, 16384))
     # Its matrices would fit; the row that is measured of what was found has a copy of its result beside them.
     assert room >= 3 * 4 * 16384 * 16384 and not grid.fits((16384, 16384, 16384))
@@ -242,14 +244,14 @@ def test_a_search_goes_on_with_the_next_dtype(monkeypatch: pytest.MonkeyPatch) -
     assert {event.measurement.case["dtype"] for event in recorder.events if isinstance(event, Measured)} == {"float32"}
 
 
-def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Recorder:
+def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (48,), "cpu": (48,)})
     options = MatmulOptions(("float32",), search=True, span=Axis(16, 48, 16), time_budget_s=4.0, device="cpu", **more)
-    recorder = Recorder()
-    command.command(options, recorder)
-    return recorder
+    document = Document()
+    command.command(options, document)
+    return document
 
 
 def test_the_command_tells_the_shape_found_and_measures_it_beside_the_squares(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,9 +269,7 @@ def test_the_command_tells_the_shape_found_and_measures_it_beside_the_squares(mo
     assert {(row["m"], row["n"], row["k"]) for row in rows} == {(48, 48, 48), best}
     trials = [event for event in recorder.events if isinstance(event, Trial)]
     assert trials[0].number == 1 and set(trials[0].result) == {"dtype", "m", "n", "k", "flop_per_s", "purpose"}
-    finding = next(
-        event.finding for event in recorder.events if isinstance(event, Judged) if "search" in event.finding.id
-    )
+    finding = next(one for one in recorder.judged().findings if "search" in one.id)
     assert (finding.id, finding.verdict) == ("matmul.search", "info")
     assert any(isinstance(event, Progress) and event.best for event in recorder.events)
 
@@ -289,7 +289,7 @@ def test_shapes_without_a_kernel_are_told_with_their_reason(monkeypatch: pytest.
     entry = [event.value for event in recorder.events if isinstance(event, Answered)][-1][0]
     assert entry.best.m != 32 and entry.complete
     assert entry.shapes_refused == len(entry.refused) > 0 and {one.m for one in entry.refused} == {32}
-    found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
+    found = {one.id: one for one in recorder.judged().findings}
     assert (found["matmul.shape"].verdict, found["matmul.search"].verdict) == ("skip", "info")
     assert found["matmul.shape"].message.startswith("float32 32x")
     assert "CUBLAS_STATUS_NOT_SUPPORTED" in found["matmul.shape"].message
@@ -302,7 +302,7 @@ def test_a_search_of_shapes_that_all_have_no_kernel_is_a_skip(monkeypatch: pytes
 
     monkeypatch.setattr(torch, "mm", mm)
     recorder = searched(monkeypatch)
-    found = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    found = recorder.judged().findings
     assert "matmul.shape" in {one.id for one in found} and {one.verdict for one in found} == {"skip"}
     assert not [event for event in recorder.events if isinstance(event, Measured)]
 
@@ -324,15 +324,15 @@ def test_a_private_product_may_refuse_a_shape_in_words_of_its_own(monkeypatch: p
 
 
 def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, taken = search_device.Tries.take, []
+    real, taken = search_run.Tries.take, []
 
-    def take(self: search_device.Tries, ask: Ask) -> Reading:
+    def take(self: search_run.Tries, ask: Ask) -> Reading:
         taken.append(ask)
         if len(taken) == 5:
             raise KeyboardInterrupt
         return real(self, ask)
 
-    monkeypatch.setattr(search_device.Tries, "take", take)
+    monkeypatch.setattr(search_run.Tries, "take", take)
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
         search_run.search(CASE, cube(16, 48, 16), 2**20, CPU, 5.0, search_run.Results(recorder))
@@ -383,12 +383,43 @@ def test_a_search_says_what_it_gains_and_what_is_as_fast() -> None:
         one.case["m"] = m
         return one
 
-    finding = search_judge.judge([entry()], [row(24, 660e12), row(8, 600e12)])[0]
+    finding = judge.search([entry()], [row(24, 660e12), row(8, 600e12)])[0]
     assert (finding.id, finding.verdict, finding.title) == ("matmul.search", "info", "fastest shapes found")
     assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, 10 % above 8x8x8 (32x8x8 as fast)"
     assert finding.evidence["bfloat16"]["gain"] == pytest.approx(1.1)
-    finding = search_judge.judge([entry(complete=False, finalists=())], [row(24, 600e12), row(8, 600e12)])[0]
+    finding = judge.search([entry(complete=False, finalists=())], [row(24, 600e12), row(8, 600e12)])[0]
     assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, no faster than 8x8x8, of what was tried until then"
-    finding = search_judge.judge([entry(dtype="int8", unit="OP/s", finalists=())], [])[0]
+    finding = judge.search([entry(dtype="int8", unit="OP/s", finalists=())], [])[0]
     assert finding.message == "int8 24x8x8 700 TOP/s"
-    assert search_judge.judge([], []) == search_judge.judge([entry(best=None)], []) == []
+    assert judge.search([], []) == judge.search([entry(best=None)], []) == []
+
+
+def test_searches_of_several_runs_lie_side_by_side_and_what_most_found_counts() -> None:
+    from test_matmul import measured
+
+    def run_with(m: int, rate: float) -> Any:
+        rows = [measured("bfloat16", rate), measured("bfloat16", 600e12)]
+        rows[0].case["m"] = m
+        best = SearchedShape(m, 8, 8, rate, rate - 1e12, rate + 1e12, 8)
+        return one_run(*rows, searches=[entry(best=best, finalists=(best,))])
+
+    whole = together(run_with(24, 700e12), run_with(32, 720e12), run_with(24, 690e12))
+    entries = whole.results["bench_matmul_search"]
+    assert [(one.run, one.best.m) for one in entries if one.best] == [(1, 24), (2, 32), (3, 24)]
+    finding = next(one for one in whole.findings if one.id == "matmul.search")
+    assert finding.message.startswith("bfloat16 24x8x8 695 TFLOP/s")
+    assert finding.message.endswith(", found by 2 of 3 runs (others found 32x8x8)")
+    seen = finding.evidence["bfloat16"]
+    # Another run's shape is no default square.
+    assert (seen["square"], seen["searches"], seen["found_by"], seen["others_found"]) == ("8x8x8", 3, 2, ["32x8x8"])
+
+
+def test_what_has_no_kernel_in_any_of_several_runs_is_named() -> None:
+    def without(*sides: int) -> Any:
+        refused = tuple(RefusedShape(side, 8, 8, "no algorithm") for side in sides)
+        return one_run(searches=[entry(shapes_refused=len(sides), refused=refused)])
+
+    found = together(without(), without(24), without(24, 40)).findings
+    skip = next(one for one in found if one.id == "matmul.shape")
+    assert (skip.verdict, skip.message) == ("skip", "bfloat16 24x8x8 and 1 others: no algorithm")
+    assert [one["m"] for one in skip.evidence["bfloat16"]] == [24, 40]

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.matmul.search_device import Tries
-from gpucheck.bench.matmul.search_range import Shape
-from gpucheck.bench.matmul.search_try import Ask
+from gpucheck.bench.matmul.options import Shape
+from gpucheck.bench.matmul.search import Ask
+from gpucheck.bench.matmul.search_run import Tries
 
 
 def _simulated() -> ModuleType:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from judged import Document
 
-from gpucheck.bench import devices, efficiency, share
+from gpucheck.bench import devices, share
+from gpucheck.bench.matmul.judge import efficiency
 from gpucheck.machine.accel import Accel
 from gpucheck.peaks import Part, Unknown, lookup
 from gpucheck.report.events import Opened, Started
@@ -185,7 +186,7 @@ def test_a_peak_without_a_clock_has_a_share_at_none() -> None:
 
 def test_the_rate_per_watt_is_of_rows_whose_energy_was_counted() -> None:
     rows = [row("bfloat16", 700e12, telemetry(power_w=700.0)), row("bfloat16", 500e12, telemetry(power_w=400.0))]
-    finding = only(efficiency.judge([*rows, row("int8", 1400e12, telemetry(power_w=500.0))]))
+    finding = only(efficiency([*rows, row("int8", 1400e12, telemetry(power_w=500.0))]))
     assert (finding.id, finding.verdict, finding.title) == ("matmul.efficiency", "info", "rate per watt")
     assert finding.message == "bfloat16 1.25 TFLOP/s per W at 400 W, int8 2.80 TOP/s per W at 500 W"
     assert finding.evidence["efficiency"]["bfloat16"]["flop_per_joule"] == 1.25e12
@@ -196,7 +197,7 @@ def test_a_rate_counts_for_the_time_at_work_alone_as_its_power_does() -> None:
     # Windows of two calls in 0.5 s, each but the first after one call more: 1.25 of 2.5 s.
     rests = replace(one, runs=(Run("", 2, (0.5, 0.5), (0.0, 2.0)),))
     rests = replace(rests, method=replace(one.method, details={"untimed_calls": 1}))
-    assert only(efficiency.judge([rests])).message == "bfloat16 1.00 TFLOP/s per W at 400 W"
+    assert only(efficiency([rests])).message == "bfloat16 1.00 TFLOP/s per W at 400 W"
 
 
 def test_a_long_run_counts_more_than_a_row_of_windows() -> None:
@@ -205,19 +206,19 @@ def test_a_long_run_counts_more_than_a_row_of_windows() -> None:
         row("bfloat16", 600e12, telemetry(power_w=600.0), "matmul.sustained"),
     ]
     for order in (rows, rows[::-1]):
-        assert only(efficiency.judge(order)).message == "bfloat16 1.00 TFLOP/s per W at 600 W"
+        assert only(efficiency(order)).message == "bfloat16 1.00 TFLOP/s per W at 600 W"
 
 
 def test_a_row_too_short_to_count_its_energy_says_so() -> None:
     short = row("bfloat16", 700e12, telemetry(why="the row is shorter than the 2 s over which energy is counted"))
-    finding = only(efficiency.judge([short]))
+    finding = only(efficiency([short]))
     assert finding.title == "the rate per watt is unknown"
     assert finding.message == (
         "the row is shorter than the 2 s over which energy is counted; --sustain runs long enough to tell"
     )
     assert finding.evidence["efficiency"] == {"bfloat16": None}
     known = row("float32", 50e12, telemetry(power_w=500.0))
-    both = only(efficiency.judge([short, known]))
+    both = only(efficiency([short, known]))
     assert both.message == "float32 100 GFLOP/s per W at 500 W"
     assert both.evidence["because"] == {"bfloat16": "the row is shorter than the 2 s over which energy is counted"}
 
@@ -226,23 +227,23 @@ def test_a_row_too_short_to_count_its_energy_says_so() -> None:
     "why", ["counted for the whole card, not for its MIG instances", "the energy counter ran backwards or stood still"]
 )
 def test_a_longer_run_is_no_advice_where_it_would_not_help(why: str) -> None:
-    assert only(efficiency.judge([row("bfloat16", 7e14, telemetry(why=why))])).message == why
+    assert only(efficiency([row("bfloat16", 7e14, telemetry(why=why))])).message == why
     long = row("bfloat16", 6e14, telemetry(why=why), "matmul.sustained")
     short = row("bfloat16", 7e14, telemetry(why="the row is shorter than the 2 s over which energy is counted"))
     for order in ([short, long], [long, short]):
-        assert only(efficiency.judge(order)).message == why
+        assert only(efficiency(order)).message == why
 
 
 def test_a_sustained_run_is_not_told_to_be_sustained() -> None:
     short = "the row is shorter than the 2 s over which energy is counted"
     rows = [row("bfloat16", 7e14, telemetry(why=short), name) for name in ("matmul", "matmul.sustained")]
-    assert only(efficiency.judge(rows)).message == short
+    assert only(efficiency(rows)).message == short
 
 
 def test_without_any_reading_or_rate_nothing_is_said() -> None:
-    assert efficiency.judge([row("float32", 1e9), row("bfloat16", None, telemetry(power_w=9.0))]) == []
+    assert efficiency([row("float32", 1e9), row("bfloat16", None, telemetry(power_w=9.0))]) == []
 
 
 def test_of_several_runs_it_is_the_mean_power_of_those_that_counted_it() -> None:
     one = of_several(row("bfloat16", 600e12), telemetry(power_w=500.0), telemetry(), telemetry(power_w=700.0))
-    assert only(efficiency.judge([one])).message == "bfloat16 1.00 TFLOP/s per W at 600 W"
+    assert only(efficiency([one])).message == "bfloat16 1.00 TFLOP/s per W at 600 W"

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from products_here import needs
+from judged import Document
+from products_here import needs, one_run, together
 from test_search_device import SIMULATED
 
-from gpucheck.bench.matmul import command, sustain, sustain_judge
-from gpucheck.bench.matmul.cases import Case, Support
-from gpucheck.bench.matmul.options import Dtype, MatmulOptions
+from gpucheck.bench.dtypes import Dtype, Support
+from gpucheck.bench.matmul import command, judge, sustain
+from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Answered, Judged, Measured, Recorder
+from gpucheck.report.events import Answered, Measured, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run
 
@@ -46,7 +49,7 @@ def row(run: Run, flags: tuple[str, ...] = (), reasons: tuple[str, ...] = (), **
             "device events",
             "unheld",
             "warm",
-            details={"worst_error_of_bound": 0.1, "not_finite": 0, **sustain_judge.figures(run, 1e13), **more},
+            details={"worst_error_of_bound": 0.1, "not_finite": 0, **judge.burst_and_sustained(run, 1e13), **more},
         ),
         telemetry={"clock_reasons": list(reasons)},
         flags=flags,
@@ -57,7 +60,7 @@ def row(run: Run, flags: tuple[str, ...] = (), reasons: tuple[str, ...] = (), **
 
 
 def test_the_burst_is_what_begins_in_the_first_second_and_sustained_the_last_third() -> None:
-    found = sustain_judge.figures(run_of(*[0.1] * 10, *[0.125] * 80), 1e13)
+    found = judge.burst_and_sustained(run_of(*[0.1] * 10, *[0.125] * 80), 1e13)
     assert found["burst"]["flop_per_s"] == pytest.approx(1e15)
     # Windows that begin in the first second: ten of 0.1 s; whether the next begins in it is rounding.
     assert found["burst"]["seconds"] == pytest.approx(1.0, abs=0.13)
@@ -67,14 +70,14 @@ def test_the_burst_is_what_begins_in_the_first_second_and_sustained_the_last_thi
 
 def test_where_the_last_third_still_falls_the_last_sixth_counts() -> None:
     falling = [0.1 + 0.001 * place for place in range(75)]
-    settled = sustain_judge.figures(run_of(*falling, *[0.175] * 15), 1e13)
+    settled = judge.burst_and_sustained(run_of(*falling, *[0.175] * 15), 1e13)
     assert settled["settled"] is True and settled["sustained"]["seconds"] == pytest.approx(15 * 0.175)
-    never = sustain_judge.figures(run_of(*(0.1 + 0.002 * place for place in range(90))), 1e13)
+    never = judge.burst_and_sustained(run_of(*(0.1 + 0.002 * place for place in range(90))), 1e13)
     assert never["settled"] is False
 
 
 def test_few_windows_tell_no_trend_and_one_is_both() -> None:
-    found = sustain_judge.figures(run_of(2.0), 1e13)
+    found = judge.burst_and_sustained(run_of(2.0), 1e13)
     assert found["burst"] == found["sustained"] == {"flop_per_s": 5e13, "seconds": 2.0}
     assert found["settled"] is None
 
@@ -85,13 +88,13 @@ SLOWER = run_of(*[0.1] * 10, *[0.125] * 80)
 
 
 def test_what_is_sustained_is_told_and_is_no_fault() -> None:
-    finding = sustain_judge.judge([row(SLOWER, ("power-limited",), ("sw_power_cap",))])[0]
+    finding = judge.sustained([row(SLOWER, ("power-limited",), ("sw_power_cap",))])[0]
     assert (finding.id, finding.verdict, finding.title) == ("matmul.sustained", "info", "sustained 0.80 of burst")
     assert finding.message == (
         "bfloat16 8x8x8 800 TFLOP/s after 1.00 PFLOP/s, held by the power limit, which is normal at full load"
     )
     assert finding.evidence["bfloat16 8x8x8"]["share"] == pytest.approx(0.8)
-    assert sustain_judge.judge([]) == []
+    assert judge.sustained([]) == []
 
 
 @pytest.mark.parametrize(
@@ -102,13 +105,13 @@ def test_what_is_sustained_is_told_and_is_no_fault() -> None:
     ],
 )
 def test_a_throttled_run_is_a_warning_with_its_cause(reason: str, cause: str, fix: str) -> None:
-    finding = sustain_judge.judge([row(SLOWER, ("throttled",), (reason,))])[0]
+    finding = judge.sustained([row(SLOWER, ("throttled",), (reason,))])[0]
     assert (finding.verdict, finding.fix) == ("warn", fix)
     assert finding.message.endswith(f"; the clock was held: {cause} ({reason})")
 
 
 def test_a_wrong_result_after_a_long_run_fails() -> None:
-    finding = sustain_judge.judge([row(SLOWER, not_finite=1)])[0]
+    finding = judge.sustained([row(SLOWER, not_finite=1)])[0]
     assert (finding.verdict, finding.title) == ("fail", "a result is wrong after a long run")
 
 
@@ -117,20 +120,38 @@ def test_a_last_result_with_other_bits_than_the_first_is_named_where_it_is_wrong
     counted = dict.fromkeys(("results_compared", "results_differing", "results_examined", "elements_differing"), 1)
     seen = {**counted, "worst": element, "detects": ""}
     asked = replace(row(SLOWER, corruption=seen).method, precision_requested="bfloat16", precision_observed="bfloat16")
-    finding = sustain_judge.judge([replace(row(SLOWER), method=asked)])[0]
+    finding = judge.sustained([replace(row(SLOWER), method=asked)])[0]
     assert (finding.verdict, finding.title) == ("fail", "a result is wrong after a long run")
     assert finding.message == (
         "bfloat16 8x8x8: 1 of 1 results differ, row 1, column 2 is 3.5 where float64 gives 1.25 (70.0 times its bound)"
     )
     within = replace(asked, details={**asked.details, "corruption": {**seen, "worst": {**element, "worst": 0.5}}})
-    assert sustain_judge.judge([replace(row(SLOWER), method=within)])[0].verdict == "info"
+    assert judge.sustained([replace(row(SLOWER), method=within)])[0].verdict == "info"
 
 
 def test_several_runs_are_one_finding() -> None:
     steady = run_of(*[0.1] * 90)
     one = row(steady)
-    finding = sustain_judge.judge([row(SLOWER), replace(one, case={**one.case, "dtype": "float32"})])[0]
+    finding = judge.sustained([row(SLOWER), replace(one, case={**one.case, "dtype": "float32"})])[0]
     assert finding.title == "sustained 0.80 to 1.0 of burst"
+
+
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_one_wrong_long_run_of_seven_fails(place: int) -> None:
+    rows = [row(SLOWER) for _ in range(7)]
+    rows[place] = row(SLOWER, worst_error_of_bound=math.inf)
+    finding = next(one for one in together(*map(one_run, rows)).findings if one.id == "matmul.sustained")
+    assert (finding.verdict, finding.message) == ("fail", "bfloat16 8x8x8 (in 1 of 7 runs)")
+
+
+def test_of_several_runs_the_median_is_sustained_and_one_that_was_throttled_is_told() -> None:
+    steady = run_of(*[0.1] * 90)
+    throttled = row(SLOWER, ("throttled",), ("hw_thermal_slowdown",))
+    documents = [one_run(one) for one in (throttled, row(steady), row(steady))]
+    finding = next(one for one in together(*documents).findings if one.id == "matmul.sustained")
+    assert (finding.verdict, finding.title) == ("warn", "sustained 1.0 of burst")
+    assert finding.message.endswith("; the clock was held: the device is too hot (hw_thermal_slowdown)")
+    assert finding.evidence["bfloat16 8x8x8"]["sustained_flop_per_s"] == pytest.approx(1e15)
 
 
 # telemetry over time
@@ -174,7 +195,7 @@ def test_whatever_is_multiplied_can_be_sustained(dtype: Dtype, unit: str) -> Non
     found = sustain.sustain(replace(CASE, dtype=dtype), CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
     assert found is not None and found.measurement.rate is not None
     assert (found.measurement.rate.unit, found.measurement.method.precision_observed) == (unit, dtype)
-    (finding,) = sustain_judge.judge([found.measurement])
+    (finding,) = judge.sustained([found.measurement])
     assert finding.verdict == "info"
     assert "OP/s after " in finding.message and ("FLOP/s" in finding.message) == (unit == "FLOP/s")
 
@@ -254,12 +275,12 @@ def test_the_command_runs_the_fastest_product_of_each_dtype(monkeypatch: pytest.
     monkeypatch.setattr(sustain, "IDLE_S", 0.0)
     # Large enough that the cost of a call, on a busy machine too, is far below 1 %: what is call-bound has no rate.
     options = MatmulOptions(dtypes=("float32",), shapes=((640, 640, 640),), time_budget_s=4.0, sustain_s=0.3)
-    recorder = Recorder()
+    recorder = Document()
     command.command(options, recorder)
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert [one.name for one in rows] == ["matmul", "matmul.sustained"]
     assert {key: rows[1].case[key] for key in "mnk"} == {"m": 640, "n": 640, "k": 640}
-    found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
+    found = {one.id: one for one in recorder.judged().findings}
     assert found["matmul.sustained"].verdict == "info"
     answers = [event for event in recorder.events if isinstance(event, Answered)]
     assert answers[0].name == "bench_matmul_sustained" and answers[0].value[0].readings == ()

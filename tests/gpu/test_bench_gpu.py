@@ -7,17 +7,20 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.bench.matmul import cases as products
+from gpucheck.bench import judge
+from gpucheck.bench.dtypes import Support
 from gpucheck.bench.matmul import command as matmul
-from gpucheck.bench.matmul.judge import judge
+from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.measure import measure
 from gpucheck.bench.matmul.options import MatmulOptions
+from gpucheck.bench.seen import Seen
 from gpucheck.bench.transfer import command as transfer
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Judged, Measured, Recorder
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.report import Collector
 from gpucheck.work import precision
 
 pytestmark = pytest.mark.gpu
@@ -26,10 +29,10 @@ MIB = 2**20
 
 
 def run(command: Any, options: Any) -> tuple[list[Measurement], dict[str, str]]:
-    recorder = Recorder()
-    command(options, recorder)
-    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
-    return rows, {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    collector = Collector()
+    command(options, collector)
+    made = collector.report(version="0", command="bench", argv=(), started="", elapsed_s=1.0, judge=judge.judge)
+    return list(made.measurements), {finding.id: finding.verdict for finding in made.findings}
 
 
 def test_copies_are_timed_and_verified() -> None:
@@ -70,8 +73,10 @@ def test_tf32_behind_the_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
             return real(a, b, out=out)
 
     monkeypatch.setattr(torch, "mm", secretly)
-    case = products.Case("float32", (512, 512, 512), products.Support("native"))
+    case = Case("float32", (512, 512, 512), Support("native"))
     with Watch(None) as watch:
-        one = measure(case, device, 0.2, watch).measurement
+        one = measure(case, device, 0.2, watch)
     assert one.method.precision_observed == "tf32"
-    assert {finding.id: finding.verdict for finding in judge([one])}["matmul.precision"] == "fail"
+    assert {finding.id: finding.verdict for finding in JUDGE.findings(Seen(device.id, [one]))}[
+        "matmul.precision"
+    ] == "fail"

@@ -7,18 +7,22 @@ import math
 import pytest
 import torch
 
-from gpucheck.bench import share
+from gpucheck.bench import devices
+from gpucheck.bench.dtypes import DTYPES, Dtype
 from gpucheck.bench.matmul import cases, product
 from gpucheck.bench.matmul.cases import Case
 from gpucheck.bench.matmul.corruption import Repeats, bits
-from gpucheck.bench.matmul.judge import judge
+from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.measure import measure
-from gpucheck.bench.matmul.options import DTYPES, Dtype, MatmulOptions
+from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.product import KINDS
+from gpucheck.bench.seen import Seen
 from gpucheck.machine import accel, inventory
 from gpucheck.measure.telemetry import Watch
+from gpucheck.report.events import Opened, Started
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.report import Collector
 from gpucheck.work import freivalds, precision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
@@ -40,11 +44,11 @@ def case_of(device: accel.Accel, dtype: Dtype, *, cold: bool = False) -> Case:
 
 def measured(device: accel.Accel, case: Case, budget_s: float = 0.3) -> Measurement:
     with Watch(device.uuid) as watch, device.as_current():
-        return measure(case, device, budget_s, watch).measurement
+        return measure(case, device, budget_s, watch)
 
 
 def found(*rows: Measurement) -> dict[str, Finding]:
-    return {finding.id: finding for finding in judge(rows)}
+    return {finding.id: finding for finding in JUDGE.findings(Seen("cuda:0", rows))}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -124,8 +128,10 @@ def test_a_rotation_is_larger_than_the_cache_and_no_faster(device: accel.Accel) 
 def test_the_share_of_the_peak_is_told_where_the_part_is_known(device: accel.Accel) -> None:
     (case,) = cases.cases(MatmulOptions(dtypes=("float32",), shapes=((4096, 4096, 4096),)), device)
     one = measured(device, case, 1.0)
-    facts = inventory.read()
-    findings = {finding.id: finding for finding in judge([one], share.part_of(device, facts))}
+    document = Collector()
+    document(Started(inventory.read()))
+    document(Opened(devices.told(device)))
+    findings = {finding.id: finding for finding in JUDGE.findings(Seen("cuda:0", [one], document.facts))}
     told = findings["matmul.share_of_peak"]
     if told.evidence["share"] is None:
         pytest.skip(told.message)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpucheck.bench.matmul import command, search_device, search_run, sustain
-from gpucheck.bench.matmul.cases import Case, Support
-from gpucheck.bench.matmul.options import MatmulOptions
-from gpucheck.bench.matmul.search_range import Axis, Grid
-from gpucheck.bench.matmul.search_try import Ask
+from gpucheck.bench import judge
+from gpucheck.bench.dtypes import Support
+from gpucheck.bench.matmul import command, search_run, sustain
+from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul.options import Axis, MatmulOptions
+from gpucheck.bench.matmul.search import Ask
+from gpucheck.bench.matmul.search_space import Grid
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Answered, Judged, Measured, Recorder
+from gpucheck.report.events import Recorder
+from gpucheck.report.report import Collector
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
@@ -20,24 +23,25 @@ CASE = Case("float32", (1, 1, 1), Support("native"))
 
 
 def test_a_tiny_range_is_searched_and_its_winner_measured() -> None:
-    recorder = Recorder()
+    collector = Collector()
     options = MatmulOptions(("float32",), search=True, span=Axis(512, 1024, 256), device="cuda:0", time_budget_s=10.0)
-    command.command(options, recorder)
-    entry = next(event.value[0] for event in recorder.events if isinstance(event, Answered))
-    assert entry.complete and entry.shapes_in_range == 27 and entry.best.rounds >= 3
+    command.command(options, collector)
+    made = collector.report(version="0", command="bench", argv=(), started="", elapsed_s=1.0, judge=judge.judge)
+    (entry,) = made.results["bench_matmul_search"]
+    assert entry.complete and entry.shapes_in_range == 27 and entry.best is not None and entry.best.rounds >= 3
     assert entry.best.flop_per_s > 1e11
-    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
+    rows = made.measurements
     best = next(one for one in rows if [one.case[side] for side in "mnk"] == [entry.best.m, entry.best.n, entry.best.k])
     # What the final says and what the measuring loop says of one product are one thing.
     assert best.rate is not None and 0.8 < best.rate.median / entry.best.flop_per_s < 1.25
-    found = {event.finding.id: event.finding.verdict for event in recorder.events if isinstance(event, Judged)}
+    found = {finding.id: finding.verdict for finding in made.findings}
     assert found["matmul.search"] == "info" and found["matmul.result"] == "pass"
 
 
 def test_a_short_product_is_not_bound_by_its_launches() -> None:
     device = accel.open_device("cuda:0")
     grid = Grid((Axis(256, 512, 256),) * 3)
-    tries = search_device.Tries(device, search_device.allocate(CASE, grid, 2**24, device))
+    tries = search_run.Tries(device, search_run.allocate(CASE, grid, 2**24, device))
     tries.warm_up((256, 256, 256))
     rates = [tries.take(Ask((256, 256, 256), 1e-3, "spread")).rate for _ in range(9)]
     a = torch.randn(256, 256, device=device.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, cast
 
 from gpucheck import stats
 from gpucheck.measure import summary
@@ -13,10 +13,14 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, MemoryFigures
 from gpucheck.report.report import Part, Report
+from gpucheck.report.results import Results
+
+# What a judge cannot derive from rows: searches and long runs of products.
+_OF_EACH_RUN = ("bench_matmul_search", "bench_matmul_sustained")
 
 
 def merge(reports: Sequence[Report]) -> Report:
-    """One document whose measurements carry the runs of all; facts and what was recorded are the first one's.
+    """One document whose measurements carry the runs of all; the facts are the first one's.
 
     Nothing in it is judged yet. Raises ValueError for no reports.
     """
@@ -26,6 +30,7 @@ def merge(reports: Sequence[Report]) -> Report:
         reports[0],
         measurements=merged_measurements(reports),
         findings=(),
+        results=merged_results(reports),
         notices=tuple(dict.fromkeys(notice for one in reports for notice in one.notices)),
         faults=tuple(fault for one in reports for fault in one.faults),
         parts=merged_parts(reports),
@@ -96,6 +101,20 @@ def lower_quartiles(one: Measurement) -> list[float]:
 def fastest(one: Measurement) -> float | None:
     """The shortest time per call of all windows, seconds; None without one."""
     return min((sample / run.calls_per_sample for run in one.runs for sample in run.samples_s), default=None)
+
+
+def merged_results(reports: Sequence[Report]) -> Results:
+    """What the work itself wrote down in every run, side by side, each entry with its run; all else is the first's."""
+    merged: dict[str, Any] = dict(reports[0].results)
+    for name in _OF_EACH_RUN if len(reports) > 1 else ():
+        entries = [
+            replace(entry, run=number)
+            for number, report in enumerate(reports, 1)
+            for entry in cast(Sequence[Any], report.results.get(name, ()))
+        ]
+        if entries:
+            merged[name] = tuple(entries)
+    return cast(Results, merged)
 
 
 def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:

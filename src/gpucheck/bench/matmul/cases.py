@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-import torch
+from typing import Any
 
 from gpucheck import units
-from gpucheck.bench.matmul.options import DTYPES, Dtype, MatmulOptions
+from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
+from gpucheck.bench.matmul.options import MatmulOptions, Shape
 from gpucheck.bench.matmul.product import KINDS, Kind, why_not
-from gpucheck.bench.matmul.search_range import Shape
 from gpucheck.errors import UsageError
 from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
@@ -34,14 +32,6 @@ MOST_SETS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Support:
-    """Whether a device has a dtype: really, emulated (slow), or not at all; `unknown` where that cannot be told."""
-
-    kind: Literal["native", "emulated", "none", "unknown"]
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Case:
     """One product to time. It runs on `sets` of equal matrices in turn; `cold` where these are more than the cache.
 
@@ -59,11 +49,6 @@ class Case:
     def kind(self) -> Kind:
         """How products of its dtype are made."""
         return KINDS[self.dtype]
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype of its operands: TF32 is a way to multiply float32."""
-        return self.kind.operand_dtype
 
     @property
     def elements(self) -> tuple[int, int, int]:
@@ -94,74 +79,6 @@ def needed_bytes(kind: Kind, shape: Shape, sets: int = 1) -> int:
     of_a, of_b, of_result = kind.itemsizes
     matrices = m * k * of_a + k * n * of_b + m * n * of_result
     return sets * matrices + m * n * of_result + max(m * n, freivalds.extra_bytes(m, n, k))
-
-
-def support(dtype: Dtype, accel: Accel) -> Support:
-    """Whether this device multiplies this dtype in hardware."""
-    if dtype == "float32":
-        return Support("native")
-    if accel.is_cpu:
-        return _support_on_cpu(dtype)
-    if accel.kind == "mps" and dtype == "float64":
-        return Support("none", "mps has no float64")
-    if accel.kind != "cuda":
-        return Support("none", f"{accel.kind} has no TF32") if dtype == "tf32" else Support("unknown")
-    return _support_on_rocm(dtype, accel) if torch.version.hip else _support_on_cuda(dtype, accel)
-
-
-def _support_on_cuda(dtype: Dtype, accel: Accel) -> Support:
-    capability = accel.compute_capability or (0, 0)
-    if dtype == "float8_e4m3fnuz":
-        return Support("none", "this device has float8_e4m3fn")
-    # CUDA C++ Programming Guide, "Compute Capabilities" and the types of tensor cores: half arithmetic from 5.3, int8
-    # from 7.5 (7.2 on Tegra), bfloat16 and TF32 from 8.0, float8 from 8.9; float64 is everywhere, slow on most.
-    least, otherwise = _CUDA[dtype]
-    if capability >= least:
-        return Support("native")
-    return Support(otherwise, f"before compute capability {least[0]}.{least[1]}")
-
-
-_CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
-    "float64": ((0, 0), "none"),
-    "tf32": ((8, 0), "none"),
-    "float16": ((5, 3), "emulated"),
-    "bfloat16": ((8, 0), "emulated"),
-    "float8_e4m3fn": ((8, 9), "none"),
-    "int8": ((7, 5), "none"),
-}
-
-
-def _support_on_rocm(dtype: Dtype, accel: Accel) -> Support:
-    """What is not told apart is unknown; the two float8 formats are (AMD CDNA3 and CDNA4 instruction sets)."""
-    get = getattr(accel.module, "get_device_properties", None)
-    architecture = str(getattr(get(accel.device), "gcnArchName", "")) if get is not None else ""
-    older = architecture.startswith("gfx94")
-    if dtype.startswith("float8") and architecture and older != (dtype == "float8_e4m3fnuz"):
-        return Support("none", f"this device has {'float8_e4m3fnuz' if older else 'float8_e4m3fn'}")
-    return Support("unknown", "not told apart on ROCm")
-
-
-def _support_on_cpu(dtype: Dtype) -> Support:
-    if dtype == "tf32":
-        return Support("none", "a CPU has no TF32")
-    if dtype == "float64":
-        return Support("native")
-    if dtype.startswith("float8"):
-        return Support("emulated", "on a CPU float8 is converted first")
-    flags = host.cpu_flags()
-    if not flags:
-        return Support("unknown", "this system does not list the CPU's features")
-    if _CPU[dtype] & flags:
-        return Support("native")
-    return Support("emulated", f"this CPU has none of {', '.join(sorted(_CPU[dtype]))}")
-
-
-# Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64: names as /proc/cpuinfo prints them.
-_CPU: dict[str, frozenset[str]] = {
-    "bfloat16": frozenset({"amx_bf16", "avx512_bf16", "bf16"}),
-    "float16": frozenset({"amx_fp16", "avx512_fp16", "asimdhp"}),
-    "int8": frozenset({"amx_int8", "avx512_vnni", "avx_vnni", "asimddp", "i8mm"}),
-}
 
 
 def _by_default(dtype: Dtype, has: Support, accel: Accel) -> bool:

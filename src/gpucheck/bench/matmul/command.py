@@ -122,10 +122,10 @@ class _Rows:
         for done, case in enumerate(todo):
             self.emit(Progress(f"matmul {case.label} on {self.accel.id}", done, len(todo)))
             share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
-            result = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
+            measured = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
             self.accel.empty_cache()
-            if result is not None:
-                yield result.measurement
+            if measured is not None:
+                yield measured
 
     def _search(self, there: Sequence[Case], squares: Sequence[Case], room: int, watch: Watch) -> Iterator[Measurement]:
         """For each dtype its search, then what it found and the squares measured alike."""

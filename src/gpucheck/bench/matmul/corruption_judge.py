@@ -1,9 +1,12 @@
-"""Whether what a product gave is right: the first result against float64, later ones against the first. Pure."""
+"""Whether what a product gave is right: the first result against float64, later ones against the first. Pure.
+
+Every run is judged: one that is wrong makes the product wrong, however many others were right.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
@@ -25,20 +28,40 @@ def is_as_asked(measurement: Measurement) -> bool:
     return measurement.method.precision_observed == measurement.method.precision_requested
 
 
+def by_product(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
+    """The rows of each product by its label: runs that differ in their method, as in precision, are several rows."""
+    found: dict[str, list[Measurement]] = {}
+    for one in measurements:
+        found.setdefault(label(one), []).append(one)
+    return found
+
+
+def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
+    """What was observed in each run of these rows."""
+    return [run["details"] for one in rows for run in runs.each(one)]
+
+
+def in_runs(count: int, rows: Iterable[Measurement]) -> str:
+    """In how many of a product's runs something was seen, in words; empty where it was in all of them."""
+    total = sum(len(runs.each(one)) for one in rows)
+    return "" if count == total else f" (in {count} of {total} runs)"
+
+
 def first_results(measurements: Sequence[Measurement]) -> Finding:
     """The first result of each row and run: sampled rows, and every element in sums of 64 columns."""
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unclear: list[str] = []
-    for one in measurements:
-        worst = max((run["details"] for run in runs.each(one)), key=_badness)
-        evidence[label(one)] = _first_evidence(worst)
-        if not is_as_asked(one):
-            continue
-        if _is_wrong(worst):
-            wrong.append(f"{label(one)}: {_first_told(worst)}")
-        elif _sums(worst) > 1:
-            unclear.append(label(one))
+    for name, rows in by_product(measurements).items():
+        as_asked = details_of(one for one in rows if is_as_asked(one))
+        worst = max(as_asked or details_of(rows), key=_badness)
+        evidence[name] = _first_evidence(worst)
+        wrong_runs = sum(is_wrong(details) for details in as_asked)
+        unclear_runs = sum(_sums(details) > 1 for details in as_asked)
+        if wrong_runs:
+            wrong.append(f"{name}: {_first_told(worst)}{in_runs(wrong_runs, rows)}")
+        elif unclear_runs:
+            unclear.append(f"{name}{in_runs(unclear_runs, rows)}")
     if wrong:
         return Finding("matmul.result", "fail", "a result is wrong", "; ".join(wrong), evidence, fix=AGAIN)
     if unclear:
@@ -51,16 +74,16 @@ def first_results(measurements: Sequence[Measurement]) -> Finding:
 
 def later_told(measurement: Measurement) -> str:
     """Which later result is wrong, and where; empty where none is, or where none was compared."""
-    seen = _later(measurement)
+    seen = _later([measurement])
     if seen is None:
         return ""
     beyond = is_as_asked(measurement) and _size((seen["worst"] or {"worst": 0.0})["worst"]) > 1
     return _later_text(measurement, seen) if beyond or seen["results_vanished"] else ""
 
 
-def _later(measurement: Measurement) -> dict[str, Any] | None:
+def _later(rows: Sequence[Measurement]) -> dict[str, Any] | None:
     """What the comparisons of all runs came to; None where nothing was compared."""
-    seen = [run["details"]["corruption"] for run in runs.each(measurement) if "corruption" in run["details"]]
+    seen = [details["corruption"] for details in details_of(rows) if "corruption" in details]
     if not seen:
         return None
     elements = [entry["worst"] for entry in seen if entry["worst"] is not None]
@@ -85,15 +108,14 @@ def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unsteady: list[str] = []
-    for one in measurements:
-        seen = _later(one)
-        if seen is None:
-            continue
-        evidence[label(one)] = seen
-        if told := later_told(one):
-            wrong.append(told)
-        elif seen["worst"] is not None:
-            unsteady.append(_later_text(one, seen))
+    for name, rows in by_product(measurements).items():
+        for one in rows:
+            if told := later_told(one):
+                wrong.append(told)
+            elif (seen := _later([one])) is not None and seen["worst"] is not None:
+                unsteady.append(_later_text(one, seen))
+        if (together := _later(rows)) is not None:
+            evidence[name] = together
     if not evidence:
         return []
     compared = sum(entry["results_compared"] for entry in evidence.values())
@@ -129,13 +151,16 @@ def _never_drawn(details: Mapping[str, Any]) -> bool:
     return details.get("operands_spread") == 0
 
 
-def _is_wrong(details: Mapping[str, Any]) -> bool:
+def is_wrong(details: Mapping[str, Any]) -> bool:
+    """Whether the result that a run checked against float64 is wrong, or a product of nothing."""
     beyond = _size(details["worst_error_of_bound"]) > 1
     return beyond or bool(details["not_finite"]) or _wrong_element(details) or _never_drawn(details)
 
 
-def _badness(details: Mapping[str, Any]) -> tuple[bool, float, float]:
-    return _is_wrong(details), _size(details["worst_error_of_bound"]), _sums(details)
+def _badness(details: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
+    """Sorts runs: what is wrong counts most, then what is unclear, then how far off rows are within their bound."""
+    sums = _sums(details)
+    return is_wrong(details), sums > 1, _size(details["worst_error_of_bound"]), sums
 
 
 def _first_evidence(details: Mapping[str, Any]) -> dict[str, Any]:

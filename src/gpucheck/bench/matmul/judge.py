@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from gpucheck import units
-from gpucheck.bench import efficiency, figures, remarks, share
+from gpucheck import stats, units
+from gpucheck.bench import figures, remarks, share
 from gpucheck.bench.figures import Ceilings
-from gpucheck.bench.matmul import corruption_judge, search_judge, sustain_judge
+from gpucheck.bench.matmul import corruption_judge
+from gpucheck.bench.matmul.corruption_judge import by_product, details_of, in_runs
+from gpucheck.bench.matmul.options import Shape
 from gpucheck.bench.seen import Judge, Seen, headline
+from gpucheck.measure import runs, summary
+from gpucheck.measure.telemetry import ROW_TOO_SHORT
 from gpucheck.peaks import Part, Unknown
+from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement
+from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.results.bench_all import Headline
+from gpucheck.report.results.matmul import RefusedShape, SearchedShape, SearchResult
 
 NAME = "matmul"
+SUSTAINED = "matmul.sustained"
+
+# Clocks come down within about a second of load; windows that begin in it are the burst.
+BURST_S = 1.0
+# Below so many samples no trend can be told.
+FEWEST_FOR_A_TREND = 2 * stats.FEWEST_SAMPLES
+
+# Why NVML says that a clock is held: what that means, and what to do.
+_CAUSES = {
+    "hw_thermal_slowdown": ("the device is too hot", "look at its fans, the airflow and the room's temperature"),
+    "sw_thermal_slowdown": ("the device is too hot", "look at its fans, the airflow and the room's temperature"),
+    "hw_power_brake_slowdown": ("the power supply asks for less", "look at the power supply and its cables"),
+    "hw_slowdown": ("the device protects itself from heat or a weak power supply", "look at its fans and power supply"),
+}
 
 
 def findings(seen: Seen) -> list[Finding]:
     """What one device's rows say, of one run or of several, and its searches and long runs."""
-    usual = _usual(seen)
+    usual = [one for one in seen.rows if one.name == NAME]
     searches = [one for one in seen.recorded.get("bench_matmul_search", ()) if one.device == seen.device]
-    return [
-        *_of_rows(usual, seen.part),
-        *efficiency.judge(seen.rows),
-        *search_judge.judge(searches, usual),
-        *sustain_judge.judge(seen.rows),
-    ]
-
-
-def _usual(seen: Seen) -> list[Measurement]:
-    return [one for one in seen.rows if one.name == NAME]
+    return [*_of_rows(usual, seen.part), *efficiency(seen.rows), *search(searches, usual), *sustained(seen.rows)]
 
 
 def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
@@ -70,19 +82,27 @@ def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
 JUDGE = Judge(findings, headlines, ceilings)
 
 
+# -- what all rows say -------------------------------------------------------------------------------------------------
+
+
 def _precision(measurements: Sequence[Measurement]) -> Finding:
-    label = corruption_judge.label
-    seen = {label(one): one.method.precision_observed for one in measurements}
-    wrong = [one for one in measurements if not corruption_judge.is_as_asked(one)]
-    if not wrong:
-        return Finding("matmul.precision", "pass", "every product has the precision asked for", evidence=seen)
-    told = "; ".join(f"{label(one)} was computed in {one.method.precision_observed}" for one in wrong)
+    evidence: dict[str, Any] = {}
+    told = []
+    for product, rows in by_product(measurements).items():
+        observed = list(dict.fromkeys(one.method.precision_observed for one in rows))
+        evidence[product] = observed[0] if len(observed) == 1 else observed
+        if wrong := [one for one in rows if not corruption_judge.is_as_asked(one)]:
+            names = " and ".join(dict.fromkeys(str(one.method.precision_observed) for one in wrong))
+            count = sum(len(runs.each(one)) for one in wrong)
+            told.append(f"{product} was computed in {names}{in_runs(count, rows)}")
+    if not told:
+        return Finding("matmul.precision", "pass", "every product has the precision asked for", evidence=evidence)
     return Finding(
         "matmul.precision",
         "fail",
         "a product does not have the precision asked for",
-        told,
-        seen,
+        "; ".join(told),
+        evidence,
         fix="look for NVIDIA_TF32_OVERRIDE, TORCH_ALLOW_TF32_CUBLAS_OVERRIDE or ONEDNN_DEFAULT_FPMATH_MODE",
     )
 
@@ -113,3 +133,276 @@ def _fastest(measurements: Sequence[Measurement]) -> list[Finding]:
             )
         )
     return found
+
+
+# -- operations per joule ----------------------------------------------------------------------------------------------
+
+
+def efficiency(measurements: Sequence[Measurement]) -> list[Finding]:
+    """Operations per joule, for the best of each dtype; nothing where no row was read at all, as on a CPU.
+
+    Power is the energy counter's over a whole row of at least two seconds: what a driver calls its power now is an
+    average of the last second on recent parts, and says nothing of a short row. Between the windows of a row the device
+    rests, and takes less: its rate counts for the time at work alone. A long run without a pause tells more: where
+    there is one, it counts. Of a row in several runs it is the mean power of those that counted it.
+    """
+    read = [one for one in measurements if any(run["telemetry"] is not None for run in runs.each(one))]
+    timed = [one for one in read if one.rate is not None]
+    if not timed:
+        return []
+    best: dict[str, dict[str, Any]] = {}
+    for one in sorted(timed, key=lambda row: row.name != SUSTAINED):
+        entry, dtype = _per_joule(one), str(one.case["dtype"])
+        known = best.get(dtype)
+        if entry is None or (known is not None and known["row"] == SUSTAINED != one.name):
+            continue
+        if known is None or entry["flop_per_joule"] > known["flop_per_joule"]:
+            best[dtype] = entry
+    # The long run's reason counts: it is what would have told.
+    ranked = sorted(timed, key=lambda row: row.name == SUSTAINED)
+    unknown = {str(one.case["dtype"]): _why_no_power(one) for one in ranked if str(one.case["dtype"]) not in best}
+    evidence = {"efficiency": {**best, **dict.fromkeys(unknown)}, "because": unknown}
+    if not best:
+        reason = next(iter(unknown.values()))
+        # A longer run helps where the rows were short, and where there was none.
+        sustained = any(one.name == SUSTAINED for one in timed)
+        advice = "; --sustain runs long enough to tell" if reason == ROW_TOO_SHORT and not sustained else ""
+        return [Finding("matmul.efficiency", "info", "the rate per watt is unknown", f"{reason}{advice}", evidence)]
+    told = ", ".join(
+        f"{dtype} {units.flop_rate(it['flop_per_joule'], it['unit'])} per W at {it['power_w']:.0f} W"
+        for dtype, it in best.items()
+    )
+    return [Finding("matmul.efficiency", "info", "rate per watt", told, evidence)]
+
+
+def _per_joule(one: Measurement) -> dict[str, Any] | None:
+    power_w = _power(one)
+    if one.rate is None or not power_w:
+        return None
+    each = one.rate.median * _at_work(one) / power_w
+    return {"flop_per_joule": each, "power_w": power_w, "unit": one.rate.unit, "row": one.name}
+
+
+def _at_work(one: Measurement) -> float:
+    """The share of a row, from its first window to the end of its last, in which products ran, timed or not."""
+    worked_s = span_s = 0.0
+    for run, its in zip(one.runs, runs.each(one), strict=False):
+        untimed = its["details"].get("untimed_calls", 0) / run.calls_per_sample
+        # The first window's untimed calls lie before it.
+        worked_s += sum(run.samples_s) + untimed * sum(run.samples_s[1:])
+        span_s += run.started_monotonic_s[-1] + run.samples_s[-1] - run.started_monotonic_s[0]
+    return worked_s / span_s
+
+
+def _power(one: Measurement) -> float | None:
+    powers = [run["telemetry"]["power_w"] for run in runs.each(one) if (run["telemetry"] or {}).get("power_w")]
+    return sum(powers) / len(powers) if powers else None
+
+
+def _why_no_power(one: Measurement) -> str:
+    reasons = [(run["telemetry"] or {}).get("unknown", {}).get("power_w") for run in runs.each(one)]
+    because = [run["details"].get("no_telemetry_because") for run in runs.each(one)]
+    return next((str(reason) for reason in (*reasons, *because) if reason), "the energy counter was not read")
+
+
+# -- --search ----------------------------------------------------------------------------------------------------------
+
+
+def search(entries: Sequence[SearchResult], measurements: Sequence[Measurement]) -> list[Finding]:
+    """One finding for the searches of a device, of one run or of several; none without a search.
+
+    Of several runs the shape counts that most of them found. The gain sets its row against the fastest of the default
+    squares.
+    """
+    rates: dict[tuple[str, Shape], float] = {}
+    # Of runs that were measured in different ways the most count.
+    for one in sorted(measurements, key=lambda row: len(row.runs)):
+        if one.rate is not None:
+            case = one.case
+            rates[str(case["dtype"]), (int(case["m"]), int(case["n"]), int(case["k"]))] = one.rate.median
+    evidence, told = {}, []
+    for dtype, of_runs in _by_dtype(entries).items():
+        found = [(one, one.best) for one in of_runs if one.best is not None]
+        if found:
+            its_rates = {shape: rate for (name, shape), rate in rates.items() if name == dtype}
+            evidence[dtype] = _search_evidence(found, len(of_runs), its_rates)
+            told.append(_search_told(found, evidence[dtype]))
+    fastest = [Finding("matmul.search", "info", "fastest shapes found", "; ".join(told), evidence)] if told else []
+    return [*fastest, *_refused(entries)]
+
+
+def _by_dtype(entries: Sequence[SearchResult]) -> dict[str, list[SearchResult]]:
+    found: dict[str, list[SearchResult]] = {}
+    for one in entries:
+        found.setdefault(one.dtype, []).append(one)
+    return found
+
+
+def _refused(entries: Sequence[SearchResult]) -> list[Finding]:
+    """The shapes that have no kernel, of all dtypes in one finding; none where every shape has one."""
+    evidence, told = {}, []
+    for dtype, of_runs in _by_dtype([one for one in entries if one.shapes_refused]).items():
+        shapes = list({_sides(one): one for entry in of_runs for one in entry.refused}.values())
+        # A run names only the first of those that it tried.
+        count = max(len(shapes), *(one.shapes_refused for one in of_runs))
+        others = f" and {count - 1} others" if count > 1 else ""
+        told.append(f"{dtype} {_text(_sides(shapes[0]))}{others}: {shapes[0].reason}")
+        evidence[dtype] = [to_json(shape) for shape in shapes]
+    if not told:
+        return []
+    return [Finding("matmul.shape", "skip", "the library has no kernel for some shapes", "; ".join(told), evidence)]
+
+
+# A search, and the fastest shape that it found.
+_Found = tuple[SearchResult, SearchedShape]
+
+
+def _search_evidence(found: Sequence[_Found], searches: int, rates: Mapping[Shape, float]) -> dict[str, Any]:
+    """What `searches` of one dtype came to. The figures are medians of those that found the shape."""
+    by_shape: dict[Shape, list[_Found]] = {}
+    for one in found:
+        by_shape.setdefault(_sides(one[1]), []).append(one)
+    # Of two that as many found the faster one.
+    shape, *others = sorted(by_shape, key=lambda sides: (-len(by_shape[sides]), -_median_rate(by_shape[sides])))
+    mine = by_shape[shape]
+    squares = [other for other in rates if other != shape and len(set(other)) == 1]
+    square = max(squares, key=rates.__getitem__, default=None)
+    return {
+        "shape": _text(shape),
+        "flop_per_s": _median_rate(mine),
+        "square": None if square is None else _text(square),
+        "gain": None if square is None or shape not in rates else rates[shape] / rates[square],
+        "shapes_tried": mine[0][0].shapes_tried,
+        "shapes_in_range": mine[0][0].shapes_in_range,
+        "as_fast": list(dict.fromkeys(text for one in mine for text in _as_fast(*one))),
+        "searches": searches,
+        "found_by": len(mine),
+        "others_found": [_text(other) for other in others],
+    }
+
+
+def _median_rate(found: Sequence[_Found]) -> float:
+    return stats.median([best.flop_per_s for _, best in found])
+
+
+def _as_fast(entry: SearchResult, best: SearchedShape) -> list[str]:
+    """Other finalists whose interval reaches the fastest's: between these the final cannot tell."""
+    if best.ci_low is None:
+        return []
+    return [_text(_sides(one)) for one in entry.finalists[1:] if one.ci_high is not None and one.ci_high >= best.ci_low]
+
+
+def _search_told(found: Sequence[_Found], seen: Mapping[str, Any]) -> str:
+    first = found[0][0]
+    text = f"{first.dtype} {seen['shape']} {units.flop_rate(seen['flop_per_s'], first.unit)}"
+    if seen["gain"] is not None:
+        # A gain within a percent is within what two rows of one product differ by.
+        gained = seen["gain"] - 1
+        text += f", {units.percent(gained)} above" if gained >= 0.01 else ", no faster than"
+        text += f" {seen['square']}"
+    if seen["as_fast"]:
+        others = len(seen["as_fast"]) - 1
+        text += f" ({seen['as_fast'][0]}{f' and {others} others' if others else ''} as fast)"
+    if seen["searches"] > 1:
+        text += f", found by {seen['found_by']} of {seen['searches']} runs"
+        text += f" (others found {', '.join(seen['others_found'])})" if seen["others_found"] else ""
+    return text if all(entry.complete for entry, _ in found) else f"{text}, of what was tried until then"
+
+
+def _sides(one: SearchedShape | RefusedShape) -> Shape:
+    return one.m, one.n, one.k
+
+
+def _text(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+# -- --sustain ---------------------------------------------------------------------------------------------------------
+
+
+def burst_and_sustained(run: Run, work: float) -> dict[str, Any]:
+    """Burst and sustained rate of a run, with the seconds that each covers; `settled` None where none can tell.
+
+    Sustained is the last third, or the last sixth where the third still rises or falls: by more than 2 % and certainly.
+    `settled` tells whether that part has no trend either.
+    """
+    began_s = run.started_monotonic_s[0]
+    since = [start - began_s for start in run.started_monotonic_s]
+    first = [length for at, length in zip(since, run.samples_s, strict=True) if at < BURST_S]
+    n = len(run.samples_s)
+    last: Sequence[float] = ()
+    for part in (3, 6):
+        last = run.samples_s[-max(n // part, 1) :]
+        if not summary.drifts(last):
+            break
+    settled = None if len(last) < FEWEST_FOR_A_TREND else not summary.drifts(last)
+    per_window = work * run.calls_per_sample
+    return {
+        "burst": {"flop_per_s": per_window / stats.median(first), "seconds": sum(first)},
+        "sustained": {"flop_per_s": per_window / stats.median(last), "seconds": sum(last)},
+        "settled": settled,
+    }
+
+
+def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
+    """One finding for all long runs of a device; none where there was none.
+
+    One wrong result in any run fails; what is sustained is the median of several.
+    """
+    products = by_product([one for one in measurements if one.name == SUSTAINED])
+    if not products:
+        return []
+    evidence = {name: _sustained_evidence(rows) for name, rows in products.items()}
+    wrong = [told for name, rows in products.items() if (told := _wrong_told(name, rows))]
+    if wrong:
+        title, told = "a result is wrong after a long run", "; ".join(wrong)
+        return [Finding(SUSTAINED, "fail", title, told, evidence, corruption_judge.AGAIN)]
+    shares = [one["share"] for one in evidence.values()]
+    low, high = units.significant(min(shares), 2), units.significant(max(shares), 2)
+    title = f"sustained {low} of burst" if low == high else f"sustained {low} to {high} of burst"
+    told = "; ".join(_sustained_told(name, rows, evidence[name]) for name, rows in products.items())
+    throttled = list(dict.fromkeys(cause for rows in products.values() for cause in _throttled_by(rows)))
+    if not throttled:
+        return [Finding(SUSTAINED, "info", title, told, evidence)]
+    causes = " and ".join(dict.fromkeys(_CAUSES[cause][0] for cause in throttled))
+    message = f"{told}; the clock was held: {causes} ({', '.join(throttled)})"
+    return [Finding(SUSTAINED, "warn", title, message, evidence, fix=_CAUSES[throttled[0]][1])]
+
+
+def _wrong_told(name: str, rows: Sequence[Measurement]) -> str:
+    """Which long runs of a product left a wrong result; empty where none did."""
+    later = [told for one in rows if (told := corruption_judge.later_told(one))]
+    count = sum(corruption_judge.is_wrong(details) for details in details_of(rows))
+    return "; ".join(later) or (f"{name}{in_runs(count, rows)}" if count else "")
+
+
+def _sustained_evidence(rows: Sequence[Measurement]) -> dict[str, Any]:
+    each = details_of(rows)
+    burst, last = (stats.median([one[part]["flop_per_s"] for one in each]) for part in ("burst", "sustained"))
+    settled = [one["settled"] for one in each]
+    return {
+        "share": stats.median([one["sustained"]["flop_per_s"] / one["burst"]["flop_per_s"] for one in each]),
+        "burst_flop_per_s": burst,
+        "sustained_flop_per_s": last,
+        "settled": False if False in settled else None if None in settled else True,
+    }
+
+
+def _throttled_by(rows: Sequence[Measurement]) -> list[str]:
+    """Why the clock was held in the runs that were throttled, as NVML names it."""
+    each = [run for one in rows for run in runs.each(one) if "throttled" in run["flags"]]
+    return [name for name in _CAUSES if any(name in (run["telemetry"] or {}).get("clock_reasons", ()) for run in each)]
+
+
+def _sustained_told(name: str, rows: Sequence[Measurement], seen: Mapping[str, Any]) -> str:
+    unit = next((one.rate.unit for one in rows if one.rate), "FLOP/s")
+    flags = {flag for one in rows for flag in one.flags}
+    burst, last = (units.flop_rate(seen[part], unit) for part in ("burst_flop_per_s", "sustained_flop_per_s"))
+    text = f"{name} {last} after {burst}"
+    if seen["settled"] is False:
+        text += ", not settled yet: a longer --sustain tells more"
+    if "power-limited" in flags:
+        text += ", held by the power limit, which is normal at full load"
+    if "cpu-busy" in flags:
+        text += ", beside other processes on the CPU"
+    return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.measurement import Measurement
 from gpucheck.work import precision
-from gpucheck.work.reference import Check
 
 # The clock settles within about a second under load; a cold chip scores too high.
 WARM_UP_SHARE = 0.25
@@ -26,14 +24,6 @@ LEAST_WATCHED_S = 1.5
 # What else runs on a machine comes in bursts: a row of a tenth of a second lies within one or beside it, and processes
 # differ by more than products do.
 LEAST_S = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A measured case with what was observed of its precision and its first result."""
-
-    measurement: Measurement
-    check: Check
 
 
 def _sets(case: Case, accel: Accel) -> tuple[list[Matrices], list[Matrices]]:
@@ -50,7 +40,7 @@ def _fill(case: Case, flat: list[Matrices]) -> None:
         other.b.copy_(flat[0].b)
 
 
-def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Result:
+def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurement:
     """Time one case: observe its precision, warm up, time, check the first result and compare later ones with it.
 
     Raises what torch raises.
@@ -84,7 +74,7 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Result:
     repeats.finish()
     checked = check_first(first, repeats.first, repeats.precision)
     m, n, k = case.shape
-    measured = row.measurement(
+    return row.measurement(
         "matmul",
         accel.ref,
         timed,
@@ -104,7 +94,6 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Result:
         },
         flags=("emulated",) if case.support.kind == "emulated" else (),
     )
-    return Result(measured, checked.rows)
 
 
 def _method(case: Case) -> dict[str, Any]:

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from gpucheck import units
-from gpucheck.bench.matmul.search_range import LARGEST_SIDE, Axis, Shape, parse_axis
+from gpucheck.bench.dtypes import DTYPES, Dtype
 from gpucheck.errors import UsageError
 from gpucheck.options import option
 
-Dtype = Literal["float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"]
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+# M, N and K: the product is (M×K)·(K×N).
+Shape = tuple[int, int, int]
+
+# No dimension of a tensor that fits any machine is larger.
+LARGEST_SIDE = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The values of one dimension: from `low` in steps to at most `high`."""
+
+    low: int
+    high: int
+    step: int
+
+    @property
+    def values(self) -> range:
+        """Every value."""
+        return range(self.low, self.high + 1, self.step)
+
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        return f"{self.low}:{self.high}:{self.step}"
 
 
 def parse_side(text: str, name: str, whole: str = "") -> int:
@@ -37,6 +58,21 @@ def parse_shape(text: str, name: str) -> Shape:
         raise UsageError(f"{name} {text!r} is not understood", "", "write it MxNxK, like 4096x4096x1024")
     m, n, k = (parse_side(part, name, repr(text)) for part in parts)
     return m, n, k
+
+
+def parse_axis(text: str, option: str) -> Axis:
+    """An axis from `LOW:HIGH:STEP`, or one value. Raises UsageError."""
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}):(\d{1,9}))?", text, re.ASCII)
+    if match is None:
+        raise UsageError(f"{option} {text!r} is no range", "", "write it LOW:HIGH:STEP, like 1024:16384:1024")
+    low = int(match[1])
+    high, step = (int(match[2]), int(match[3])) if match[2] else (low, 1)
+    if not 1 <= low <= high <= LARGEST_SIDE or step < 1:
+        raise UsageError(
+            f"{option} {text!r} is no range of sizes",
+            f"it goes from 1 to {LARGEST_SIDE}, upwards, in steps of 1 or more",
+        )
+    return Axis(low, high, step)
 
 
 @dataclass(frozen=True, slots=True)

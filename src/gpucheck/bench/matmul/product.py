@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from gpucheck.bench.matmul.options import Dtype
+from gpucheck.bench.dtypes import Dtype
+from gpucheck.bench.matmul.options import Shape
 from gpucheck.machine.accel import Accel, feature
 
-Shape = tuple[int, int, int]
 _T = TypeVar("_T")
 
 # Random numbers that are drawn at once in float32 where the dtype itself has no generator: 64 MiB of them.

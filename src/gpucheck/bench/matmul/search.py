@@ -9,29 +9,21 @@ lines along one dimension, and crosses the sides of good shapes.
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from gpucheck import stats
-from gpucheck.bench.matmul.search_model import Drift, promising
-from gpucheck.bench.matmul.search_range import Grid, Shape
-from gpucheck.bench.matmul.search_spread import Spread
-from gpucheck.bench.matmul.search_try import (
-    UNDISTURBED,
-    Ask,
-    Found,
-    Reading,
-    Refused,
-    Stage,
-    call_s,
-    found_in,
-    undisturbed,
-)
+from gpucheck.bench.matmul.options import Shape
+from gpucheck.bench.matmul.search_space import Grid, Spread, promising
 
-Steps = Generator[Ask, "Reading | Refused", None]
+Stage = Literal["reference", "spread", "line", "crossing", "again", "final"]
 
+# What disturbs a try, or a part of one, makes it slower, never faster, and by more than noise does.
+UNDISTURBED = 0.95
 # What a scan of every shape takes: so long for each, and at least so many calls, one of them untimed (mamf-finder's
 # 50 + 100 calls are 0.2 s at 8192 in bfloat16 on the largest GPU of today).
 SCAN_S, SCAN_CALLS = 0.1, 5
@@ -64,6 +56,93 @@ MOST_FINALISTS, FEWEST_FINALISTS = 8, 3
 # rounds spread by one or two percent.
 FEWEST_ROUNDS, FIRST_ROUNDS, WANTED_ROUNDS, MOST_ROUNDS = 3, 6, 12, 24
 BEHIND = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Try this shape for about so long."""
+
+    shape: Shape
+    window_s: float
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a try gave: the rate in operations per second with its interval, and what the whole try took."""
+
+    rate: float
+    low: float
+    high: float
+    spent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The library has no kernel for the shape: why not, and what the try took."""
+
+    reason: str
+    spent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A shape with the median of its rates; the interval is None below six rounds of the final."""
+
+    shape: Shape
+    rate: float
+    low: float | None
+    high: float | None
+    rounds: int
+
+
+def found_in(shape: Shape, rates: Sequence[float]) -> Found:
+    interval = stats.interval(rates)
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return Found(shape, stats.median(rates), low, high, len(rates))
+
+
+def undisturbed(reading: Reading) -> float:
+    """The rate; where parts of the try differ widely, that of the fastest."""
+    return reading.rate if reading.low >= UNDISTURBED * reading.high else reading.high
+
+
+def call_s(shape: tuple[float, float, float], rate: float) -> float:
+    """Seconds that one call of this shape takes at this rate."""
+    return 2.0 * shape[0] * shape[1] * shape[2] / rate
+
+
+class Drift:
+    """How the device's rate moves, from one shape measured again and again."""
+
+    def __init__(self) -> None:
+        self._at_s: list[float] = []
+        self._rates: list[float] = []
+
+    def add(self, at_s: float, rate: float) -> None:
+        """What the reference shape gave at a time, times ascending."""
+        self._at_s.append(at_s)
+        self._rates.append(rate)
+
+    def level(self) -> Callable[[float], float]:
+        """The level at any time: straight between the times known, where it is the median of the rate and its
+        neighbours, so that one hiccup moves none. Where nothing is known it is 1."""
+        at_s, rates = self._at_s, self._rates
+        if not rates:
+            return lambda when_s: 1.0
+        levels = [statistics.median(rates[max(place - 1, 0) : place + 2]) for place in range(len(rates))]
+
+        def level(when_s: float) -> float:
+            after = bisect.bisect_right(at_s, when_s)
+            if after in (0, len(levels)):
+                return levels[max(after - 1, 0)]
+            share = (when_s - at_s[after - 1]) / (at_s[after] - at_s[after - 1])
+            return levels[after - 1] + (levels[after] - levels[after - 1]) * share
+
+        return level
+
+
+Steps = Generator[Ask, "Reading | Refused", None]
 
 
 @dataclass(frozen=True, slots=True)

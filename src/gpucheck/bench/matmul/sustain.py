@@ -16,8 +16,8 @@ from gpucheck import units
 from gpucheck.bench.matmul import product
 from gpucheck.bench.matmul.cases import Case
 from gpucheck.bench.matmul.corruption import Repeats
-from gpucheck.bench.matmul.search_device import Operands
-from gpucheck.bench.matmul.sustain_judge import figures
+from gpucheck.bench.matmul.judge import burst_and_sustained
+from gpucheck.bench.matmul.search_run import Operands
 from gpucheck.errors import Terminated
 from gpucheck.machine import others
 from gpucheck.machine.accel import Accel
@@ -119,7 +119,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         "not_finite": check.not_finite,
         # The last result, which the device gave when it was hottest, against the first.
         "corruption": repeats.told(),
-        **figures(run, flop),
+        **burst_and_sustained(run, flop),
     }
     bound = accel.has_events and _is_host_bound(windows)
     timed = Timed(

@@ -9,8 +9,7 @@ from gpucheck import units
 from gpucheck.bench import devices
 from gpucheck.bench.buffers import Room, allocate_all, room_for, wake
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.matmul import cases as products
-from gpucheck.bench.matmul.options import Dtype
+from gpucheck.bench.dtypes import Dtype, support
 from gpucheck.bench.overlap.measure import SLICES, Bench, Case, Compute, Streams, compute, measure, warm_up
 from gpucheck.bench.overlap.options import SMALLEST_SIZE, OverlapOptions
 from gpucheck.directions import HostMemory
@@ -67,7 +66,7 @@ def cases(options: OverlapOptions, accel: Accel, size: int, *, pinned: bool, two
 def fast_dtype(accel: Accel) -> Dtype:
     """What this device computes in fastest, of what it really has: bfloat16, else float16, else float32."""
     wanted: tuple[Dtype, ...] = ("bfloat16", "float16")
-    return next((dtype for dtype in wanted if products.support(dtype, accel).kind == "native"), "float32")
+    return next((dtype for dtype in wanted if support(dtype, accel).kind == "native"), "float32")
 
 
 DEFAULT_BUDGET_S = 10.0

@@ -12,7 +12,7 @@ import torch
 from gpucheck import units
 from gpucheck.bench import rounds
 from gpucheck.bench.buffers import Buffers, Room
-from gpucheck.bench.matmul.options import Dtype
+from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.overlap import balance
 from gpucheck.bench.overlap.balance import Balance, Pair
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies, Verified

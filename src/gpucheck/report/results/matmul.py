@@ -34,7 +34,8 @@ class SearchResult:
 
     `best` is the fastest so far, None before any; `finalists` were measured in turns, the fastest first. `range` has
     the text of each dimension's range; `shapes_in_range` is None where they are too many to count. `complete` is False
-    where the search was cut off. `shapes_refused` have no kernel; `refused` are the first of these.
+    where the search was cut off. `shapes_refused` have no kernel; `refused` are the first of these. `run` is which of
+    several runs it is of, from 1; None for the only one.
     """
 
     device: str
@@ -50,6 +51,7 @@ class SearchResult:
     complete: bool
     shapes_refused: int = 0
     refused: tuple[RefusedShape, ...] = ()
+    run: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,10 @@ class LoadReading:
 
 @dataclass(frozen=True, slots=True)
 class SustainedResult:
-    """The telemetry of one long run: product, device, how the device supports the dtype, and its readings."""
+    """The telemetry of one long run: product, device, how the device supports the dtype, and its readings.
+
+    `run` is which of several runs it is of, from 1; None for the only one.
+    """
 
     device: str
     dtype: str
@@ -74,3 +79,4 @@ class SustainedResult:
     k: int
     support: str
     readings: tuple[LoadReading, ...]
+    run: int | None = None

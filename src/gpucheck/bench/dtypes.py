@@ -1,0 +1,92 @@
+"""What products are computed in, and which of these a device has in hardware. Read before torch is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:  # a help page needs no device
+    from gpucheck.machine.accel import Accel
+
+Dtype = Literal["float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether a device has a dtype: really, emulated (slow), or not at all; `unknown` where that cannot be told."""
+
+    kind: Literal["native", "emulated", "none", "unknown"]
+    reason: str = ""
+
+
+def support(dtype: Dtype, accel: Accel) -> Support:
+    """Whether this device multiplies this dtype in hardware."""
+    import torch
+
+    if dtype == "float32":
+        return Support("native")
+    if accel.is_cpu:
+        return _support_on_cpu(dtype)
+    if accel.kind == "mps" and dtype == "float64":
+        return Support("none", "mps has no float64")
+    if accel.kind != "cuda":
+        return Support("none", f"{accel.kind} has no TF32") if dtype == "tf32" else Support("unknown")
+    return _support_on_rocm(dtype, accel) if torch.version.hip else _support_on_cuda(dtype, accel)
+
+
+def _support_on_cuda(dtype: Dtype, accel: Accel) -> Support:
+    capability = accel.compute_capability or (0, 0)
+    if dtype == "float8_e4m3fnuz":
+        return Support("none", "this device has float8_e4m3fn")
+    # CUDA C++ Programming Guide, "Compute Capabilities" and the types of tensor cores: half arithmetic from 5.3, int8
+    # from 7.5 (7.2 on Tegra), bfloat16 and TF32 from 8.0, float8 from 8.9; float64 is everywhere, slow on most.
+    least, otherwise = _CUDA[dtype]
+    if capability >= least:
+        return Support("native")
+    return Support(otherwise, f"before compute capability {least[0]}.{least[1]}")
+
+
+_CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
+    "float64": ((0, 0), "none"),
+    "tf32": ((8, 0), "none"),
+    "float16": ((5, 3), "emulated"),
+    "bfloat16": ((8, 0), "emulated"),
+    "float8_e4m3fn": ((8, 9), "none"),
+    "int8": ((7, 5), "none"),
+}
+
+
+def _support_on_rocm(dtype: Dtype, accel: Accel) -> Support:
+    """What is not told apart is unknown; the two float8 formats are (AMD CDNA3 and CDNA4 instruction sets)."""
+    get = getattr(accel.module, "get_device_properties", None)
+    architecture = str(getattr(get(accel.device), "gcnArchName", "")) if get is not None else ""
+    older = architecture.startswith("gfx94")
+    if dtype.startswith("float8") and architecture and older != (dtype == "float8_e4m3fnuz"):
+        return Support("none", f"this device has {'float8_e4m3fnuz' if older else 'float8_e4m3fn'}")
+    return Support("unknown", "not told apart on ROCm")
+
+
+def _support_on_cpu(dtype: Dtype) -> Support:
+    if dtype == "tf32":
+        return Support("none", "a CPU has no TF32")
+    if dtype == "float64":
+        return Support("native")
+    if dtype.startswith("float8"):
+        return Support("emulated", "on a CPU float8 is converted first")
+    from gpucheck.machine import host
+
+    flags = host.cpu_flags()
+    if not flags:
+        return Support("unknown", "this system does not list the CPU's features")
+    if _CPU[dtype] & flags:
+        return Support("native")
+    return Support("emulated", f"this CPU has none of {', '.join(sorted(_CPU[dtype]))}")
+
+
+# Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64: names as /proc/cpuinfo prints them.
+_CPU: dict[str, frozenset[str]] = {
+    "bfloat16": frozenset({"amx_bf16", "avx512_bf16", "bf16"}),
+    "float16": frozenset({"amx_fp16", "avx512_fp16", "asimdhp"}),
+    "int8": frozenset({"amx_int8", "avx512_vnni", "avx_vnni", "asimddp", "i8mm"}),
+}
