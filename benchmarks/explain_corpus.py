@@ -96,7 +96,7 @@ class Score:
 def entries(folder: Path = CORPUS) -> list[Entry]:
     """The corpus. Raises OSError and ValueError for a file that cannot be read."""
     found = []
-    for path in sorted(folder.glob("explain-*.jsonl")):
+    for path in sorted(folder.glob("explain-[abz].jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             found.append(Entry(row["text"], tuple(row["expect"]), row["source"], row["note"]))
