@@ -116,6 +116,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"operator torchvision::nms does not exist",
             r"Couldn'?t load custom C\+\+ ops",
+            r"partially initialized module '?torchvision'? has no attribute '?extension",
             r"extension torchvision.{0,20}not found",
             r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
             r"No module named '?torchvision\._C",
@@ -178,7 +179,8 @@ TEXTS: tuple[Text, ...] = (
         (
             r"partially initialized module '?torch'? (from .{0,200})?has no attribute",
             r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
-            r"(cannot import name .{1,40} from|partially initialized module) '?torch'? \(?.{0,80}circular import",
+            r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has no|from)"
+            r".{0,80}circular import",
             r"Failed to load PyTorch C extensions",
             r"No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         ),
@@ -197,7 +199,7 @@ TEXTS: tuple[Text, ...] = (
         "pip install 'numpy<2', or a newer torch",
         "proof",
         common=(r"A module that was compiled using NumPy 1\.x cannot be run in NumPy 2",),
-        beside=r"\b(py)?torch\b|torch/",
+        beside=r"\b(py)?torch(vision|audio)?\b|torch/",
     ),
     Text(
         "import.glibc",
@@ -343,6 +345,7 @@ TEXTS: tuple[Text, ...] = (
             r"Internal Triton PTX codegen error",
             r"`?ptxas`? (stderr|failed with error code)",
             r"ptxas (fatal|error|died)",
+            r"/ptxas\b.{0,200}returned non-zero exit status",
             r"nvrtc: error: invalid value for",
             r"'sm_\w+' is not a recognized processor",
             r"Feature '[\w.:]+' requires .target sm_\d+",

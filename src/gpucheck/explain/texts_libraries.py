@@ -59,7 +59,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cublas.failed",
         "a cuBLAS call failed on the GPU",
-        (r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)",),
+        (r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)", r"cuBLAS API failed"),
         "An earlier kernel wrote where it must not, or memory is full; a real bug of cuBLAS is rare.",
         "CUDA_LAUNCH_BLOCKING=1 python …; " + _OOM_FIRST,
         "hint",
@@ -166,7 +166,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cusolver.failed",
         "a cuSOLVER call failed",
-        (r"CUSOLVER_STATUS_\w+",),
+        (
+            r"CUSOLVER_STATUS_\w+",
+            r"cuSolver internal error",
+            r"operation cusolver\w+\(.{0,60}\) failed",
+            r"CUSOLVER API failed",
+        ),
         "Memory is full, or a matrix holds NaN or infinities.",
         "torch.isfinite(x).all(); torch.backends.cuda.preferred_linalg_library('magma') goes another way",
         "hint",
@@ -184,7 +189,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cusparse.failed",
         "a cuSPARSE call failed",
-        (r"CUSPARSE_STATUS_\w+",),
+        (r"CUSPARSE_STATUS_\w+", r"CUSPARSE API failed", r"operation cusparse\w+\(.{0,60}\) failed"),
         "Memory is full, or the sparse tensor's indices are wrong.",
         "x.coalesce(), and check its indices",
         "hint",

@@ -28,6 +28,7 @@ TEXTS: tuple[Text, ...] = (
         "the GPU's memory is full",
         (
             r"CUDA out of memory",
+            r"(?<!out of memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity",
             r"CUDA (driver )?error: out of memory",
             r"CUDA error: CUDA_ERROR_OUT_OF_MEMORY",
             r"cudaErrorMemoryAllocation",
@@ -74,6 +75,7 @@ TEXTS: tuple[Text, ...] = (
             r"(HIP|ROCm) error: out of memory",
             r"Triton Error \[HIP\]: .{0,20}out of memory",
             r"hipErrorOutOfMemory",
+            r"HIP_ERROR_OutOfMemory",
             r"hipErrorMemoryAllocation",
             r"hipMalloc\w*\(.{0,60}(out of memory|CUDA error)",
             r"(CUDA|HIP) error: out of memory.{0,200}hipMalloc",

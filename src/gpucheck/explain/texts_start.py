@@ -36,6 +36,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA driver initialization failed, you might not have a CUDA gpu",
             r"CUDA_ERROR_NOT_INITIALIZED",
             *_code(3),
+            r"cuInit failed: initialization error",
             r"failed call to cuInit: CUDA_ERROR_NOT_INITIALIZED",
         ),
         "cuInit answers 3. With the open kernel module and some kernels it is its memory management (HMM) that does "
@@ -82,7 +83,6 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_NO_DEVICE",
             r"cudaErrorNoDevice",
             r"No visible GPU devices",
-            r"No GPU/TPU found",
             *_code(100),
             *_code(38),
             r"no NVIDIA GPU device is present",
@@ -303,6 +303,7 @@ TEXTS: tuple[Text, ...] = (
             r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
             r"(Error|Exception): No (GPU|CUDA device|accelerator)s? (was |were |is |are )?(found|available|detected)",
             r"Failed to infer device type",
+            r"torch\.cuda\.is_available\(\) should be True but is False",
             r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
             r"CUDA (was|is) requested but .{0,30}(not|no)",
             r"requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
@@ -353,6 +354,7 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to initialize NVML: Insufficient Permissions",
             r"NVMLError_NoPermission",
             r"NVML: Insufficient Permissions",
+            r"Failed to (display|create|destroy|list|set|enable|disable).{0,60}: Insufficient Permissions",
         ),
         "The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
         "ls -l /dev/nvidia*; on clusters ask for a GPU in the job",
@@ -503,7 +505,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "jax.cpu_only",
         "this jaxlib is built without CUDA",
-        (r"CUDA-enabled jaxlib is not installed", r"jaxlib.{0,60}(without|no) (CUDA|GPU) support"),
+        (
+            r"CUDA-enabled jaxlib is not installed",
+            r"jaxlib.{0,60}(without|no) (CUDA|GPU) support",
+            r"No GPU/TPU found, falling back to CPU",
+        ),
         "JAX found a GPU and has no code for it: pip installed jaxlib for the CPU.",
         'pip install -U "jax[cuda12]" (or cuda13), in the same environment',
         "proof",
@@ -654,6 +660,7 @@ TEXTS: tuple[Text, ...] = (
             r"NvRmMemInit(Nvmap)? ?failed",
             r"NvRmMemMgrInit ?failed",
             r"NvRmGpuLibOpen failed",
+            r"cudaAlloc\w*\(\) failed to allocate memory",
             r"/dev/nvmap.{0,60}(denied|failed|No such)",
         ),
         "CUDA on a Jetson starts with /dev/nvmap. `Permission denied`: the user is not in the groups video and render; "
