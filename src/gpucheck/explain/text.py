@@ -39,3 +39,9 @@ class Text:
     beside: str = ""
     unless: str = ""
     logged: bool = False
+
+
+def by_code(*numbers: int) -> str:
+    """How programs that give CUDA's error by its number alone write it."""
+    either = "|".join(map(str, numbers))
+    return rf"\bCUDA ?(driver |runtime )?(error|failure|return code)( code)?:? ?\(?({either})\b(?!\.\d)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.text import Text
+from gpucheck.explain.text import Text, by_code
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
@@ -33,6 +33,7 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorIllegalAddress",
             r"\bInvalid __(global|shared|local)__ (read|write|atomic) of size",
             r"Address 0x[0-9a-f]+ is out of bounds",
+            by_code(700, 77),
         ),
         "Mostly an index out of range, a tensor freed too early, or a custom kernel's bug; now and then out of memory "
         "that a library did not notice. The line in the traceback is where it was noticed, not where it happened. The "
@@ -49,6 +50,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_MISALIGNED_ADDRESS",
             r"cudaErrorMisalignedAddress",
             r"Address 0x[0-9a-f]+ is misaligned",
+            by_code(716, 74),
         ),
         "A custom or compiled kernel got a view that begins at an odd offset. The process cannot use the GPU any more.",
         _SANITIZER + "; a .contiguous() or .clone() before the call works around it",
@@ -59,7 +61,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.illegal_instruction",
         "a kernel met an instruction that the GPU does not know",
-        (r"an illegal instruction was encountered", r"CUDA_ERROR_ILLEGAL_INSTRUCTION", r"cudaErrorIllegalInstruction"),
+        (
+            r"an illegal instruction was encountered",
+            r"CUDA_ERROR_ILLEGAL_INSTRUCTION",
+            r"cudaErrorIllegalInstruction",
+            by_code(715, 73),
+        ),
         "A kernel's bug, or code that was built for another architecture; seldom the hardware.",
         "rebuild or reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke "
         "--device cuda on that machine tests the GPU itself",
@@ -74,6 +81,7 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorLaunchFailure",
             r"hipErrorLaunchFailure",
             r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
+            by_code(719),
         ),
         "Mostly memory that it may not touch; the driver knows no more. The process cannot use the GPU any more.",
         _SANITIZER + "; sudo dmesg | grep -i xid shows what the driver noted",
@@ -82,7 +90,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.device_assert",
         "a check inside a kernel failed",
-        messages.BY_ID["cuda.device_assert"].patterns,
+        (*messages.BY_ID["cuda.device_assert"].patterns, r"hipErrorAssert", by_code(710, 59)),
         "A kernel found a value that it must not get: mostly an index or a label out of range. Which one stands in "
         "the lines 'Assertion … failed' above, and the same step on the CPU says it in plain words.",
         "run the step on the CPU, or " + _BLOCKING,
@@ -152,7 +160,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.launch_timeout",
         "a kernel ran longer than the display driver allows",
-        (messages.LAUNCH_TIMEOUT, r"CUDA_ERROR_LAUNCH_TIMEOUT", r"cudaErrorLaunchTimeout"),
+        (
+            messages.LAUNCH_TIMEOUT,
+            r"CUDA_ERROR_LAUNCH_TIMEOUT",
+            r"cudaErrorLaunchTimeout",
+            r"hipErrorLaunchTimeOut",
+            by_code(702, 6),
+        ),
         "A GPU that drives a screen ends a kernel after some seconds (on Windows two).",
         "smaller kernels (a smaller batch), another GPU, or a longer limit: TdrDelay on Windows",
         "proof",
@@ -168,6 +182,7 @@ TEXTS: tuple[Text, ...] = (
             _ERROR + r"invalid device function",
             r"cudaErrorInvalidDeviceFunction",
             r"no kernel image is available",
+            by_code(98, 8, 209, 48),
         ),
         "The wheel, or the extension that the traceback names, was built for other architectures than this GPU's. "
         "`torch.cuda.get_arch_list()` shows torch's own.",
@@ -187,6 +202,7 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorInvalidKernelImage",
             r"CUDA_ERROR_INVALID_IMAGE",
             r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
+            by_code(200, 300, 500),
         ),
         "The code was found and is not for this driver: mostly it was compiled by a newer CUDA (Triton brings a ptxas "
         "of its "
@@ -204,6 +220,10 @@ TEXTS: tuple[Text, ...] = (
             r"too many resources requested for launch",
             r"cudaErrorLaunchOutOfResources",
             r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+            r"too many blocks in cooperative launch",
+            r"(cudaError|CUDA_ERROR_)Cooperative_?Launch_?Too_?Large",
+            r"hipErrorLaunchOutOfResources",
+            by_code(701, 7, 720),
         ),
         "The kernel was compiled for larger blocks than this GPU can start: mostly an extension built for another "
         "GPU, or a "
@@ -251,6 +271,8 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorInvalidDevice\b",
             r"You requested gpu: .{0,40}But your machine only has",
             r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
+            r"hipErrorInvalidDevice\b",
+            by_code(101, 10),
         ),
         "The program asks for cuda:N and fewer than N + 1 are visible. CUDA_VISIBLE_DEVICES renumbers from 0; a "
         "launcher may also have started more processes than there are GPUs.",
@@ -302,6 +324,8 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorPeerAccessUnsupported",
             r"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
             r"cudaErrorTooManyPeers",
+            r"hipErrorPeerAccessUnsupported",
+            by_code(217, 711),
         ),
         "Direct copies between these two are not possible here, or too many are mapped (eight at most).",
         "NCCL_P2P_DISABLE=1; `gpucheck bench transfer --device all` shows which pairs can",
@@ -315,6 +339,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_ECC_UNCORRECTABLE",
             r"cudaErrorECCUncorrectable",
             r"hipErrorECCNotCorrectable",
+            by_code(214, 39),
         ),
         "Data were lost. The process has to end; if it comes again the card is failing.",
         "take the GPU out of use (drain or cordon the node), then sudo nvidia-smi --gpu-reset -i INDEX with nothing "
@@ -325,7 +350,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.nvlink",
         "NVLink had an error that it could not correct",
-        (r"uncorrectable NVLink error", r"CUDA_ERROR_NVLINK_UNCORRECTABLE", r"cudaErrorNvlinkUncorrectable"),
+        (
+            r"uncorrectable NVLink error",
+            r"CUDA_ERROR_NVLINK_UNCORRECTABLE",
+            r"cudaErrorNvlinkUncorrectable",
+            by_code(220),
+        ),
         "A link between GPUs lost data.",
         "drain the node; nvidia-smi nvlink -e shows which link; then reset all GPUs that NVLink joins, together "
         "(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot",
@@ -339,6 +369,7 @@ TEXTS: tuple[Text, ...] = (
             r"hardware stack error",
             r"CUDA_ERROR_HARDWARE_STACK_ERROR",
             r"cudaErrorHardwareStackError",
+            by_code(714),
         ),
         "A stack that was overwritten, or the hardware.",
         _SANITIZER + "; gpucheck smoke --device cuda on that machine tests the GPU itself",
@@ -358,7 +389,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.contained",
         "the GPU's hardware reported an error of its own",
-        messages.BY_ID["cuda.contained"].patterns,
+        (
+            *messages.BY_ID["cuda.contained"].patterns,
+            r"Invalid access of peer GPU memory over nvlink",
+            by_code(226),
+        ),
         "Data of this process were lost, and the error was kept from others. The process has to end; if it comes again "
         "the card is failing.",
         "gpucheck devices; sudo dmesg | grep -i xid shows what the driver noted",
@@ -372,6 +407,8 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorInvalidResourceHandle",
             r"CUDA error: (context is destroyed|invalid device context)",
             r"CUDA_ERROR_(CONTEXT_IS_DESTROYED|INVALID_CONTEXT)",
+            r"hipErrorInvalidHandle",
+            by_code(201, 400, 33, 709),
         ),
         "Mostly a stream or event that was made on another GPU, or a process that was forked.",
         "make streams under torch.cuda.device(N) of the tensors that they work on",
@@ -384,6 +421,9 @@ TEXTS: tuple[Text, ...] = (
             _ERROR + r"invalid argument",
             r"CUDA_ERROR_INVALID_VALUE",
             r"cudaErrorInvalidValue",
+            r"\bCUDA ?(driver |runtime )?error:? ?\(?(1|11)\b(?!\.\d)",
+            r"HIP error: invalid argument",
+            r"hipErrorInvalidValue",
         ),
         "The message does not say which. Common causes are an extension built for another torch, and memory that is "
         "pinned twice.",
@@ -400,6 +440,10 @@ TEXTS: tuple[Text, ...] = (
             r"operation failed due to a previous error during capture",
             r"Cannot prepare for replay during capturing",
             r"Offset increment outside graph capture",
+            r"capturing stream has unjoined work",
+            r"CUDA_ERROR_STREAM_CAPTURE_\w+",
+            r"hipErrorStreamCapture",
+            by_code(900, 901, 904, 906),
         ),
         "Synchronising, .item(), .cpu(), an allocation outside the graph's pool or the first call of cuBLAS happened "
         "during the capture.",
@@ -413,6 +457,9 @@ TEXTS: tuple[Text, ...] = (
             r"the provided PTX was compiled with an unsupported toolchain",
             r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)",
             r"cudaErrorUnsupportedPtxVersion",
+            r"PTX JIT compilation failed",
+            r"cudaErrorInvalidPtx",
+            by_code(218, 222),
         ),
         "Code that is compiled at run time (Triton, NVRTC) came from a newer CUDA than the driver's, of the same major "
         "version.",
@@ -433,6 +480,8 @@ TEXTS: tuple[Text, ...] = (
             r"TensileLibrary\w*\.dat .{0,40}(No such file|not found)",
             r"HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
             r"hipErrorSharedObjectInitFailed",
+            r"hipErrorInvalidImage",
+            r"HIP error: (shared object initiali[sz]ation failed|invalid kernel file)",
             r"Attempting to use hipBLASLt on an? unsupported architecture",
         ),
         "The wheel was not built for this AMD GPU (gfx number).",
@@ -467,7 +516,7 @@ TEXTS: tuple[Text, ...] = (
             r"is not member of .{0,3}(render|video).{0,3} group",
             r"hipErrorNoDevice",
             r"HIP_ERROR_NoDevice",
-            r"HIP error: no ROCm-capable device is detected",
+            r"(HIP|ROCm) error: no ROCm-capable device is detected",
             r"ROCk module is NOT loaded",
             r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
             r"(Failed|Unable) to (open|get).{0,20}/dev/kfd",
@@ -485,6 +534,7 @@ TEXTS: tuple[Text, ...] = (
             r"HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
             r"HIP error: an illegal memory access",
             r"hipErrorIllegalAddress",
+            r"HIP_ERROR_IllegalAddress",
             r"\[(gfxhub|mmhub)\d*\] (no-retry |retry )?page fault",
             r"amdgpu: .{0,60}(no-retry )?page fault",
             r"VM_L2_PROTECTION_FAULT_STATUS",
@@ -542,6 +592,7 @@ TEXTS: tuple[Text, ...] = (
             r"part or all of the requested memory range is already mapped",
             r"cudaErrorHostMemoryAlreadyRegistered",
             r"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+            by_code(712),
         ),
         "The same host memory was pinned twice, or memory of another process was pinned.",
         "pin it once; leave pin_memory out where the library pins on its own",

@@ -46,6 +46,9 @@ _ANYTHING = (
     "torch.",
 )
 
+# Its result in words, as torch, CuPy and its own tests put it after a place in a source.
+_NCCL = r"NCCL_?(error|failure)[\w./:-]{0,120},? ?"
+
 TEXTS: tuple[Text, ...] = (
     Text(
         "cublas.not_initialized",
@@ -59,7 +62,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cublas.failed",
         "a cuBLAS call failed on the GPU",
-        (r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)", r"cuBLAS API failed"),
+        (r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LICENSE_ERROR)", r"cuBLAS API failed"),
         "An earlier kernel wrote where it must not, or memory is full; a real bug of cuBLAS is rare.",
         "CUDA_LAUNCH_BLOCKING=1 python …; " + _OOM_FIRST,
         "hint",
@@ -126,7 +129,7 @@ TEXTS: tuple[Text, ...] = (
         "cudnn.failed",
         "a cuDNN call failed on the GPU",
         (
-            r"CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|BAD_PARAM)\w*",
+            r"CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|BAD_PARAM|INVALID_VALUE|LICENSE_ERROR)\w*",
             r"CUDNN_(STATUS_)?BACKEND_API_FAILED",
         ),
         "Memory that is full is the most frequent cause, an earlier kernel that failed the next.",
@@ -180,7 +183,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cufft.failed",
         "a cuFFT call failed",
-        (r"CUFFT_(INTERNAL_ERROR|ALLOC_FAILED|EXEC_FAILED|SETUP_FAILED)", r"cuFFT error: CUFFT_\w+"),
+        (r"CUFFT_(INTERNAL_ERROR|ALLOC_FAILED|EXEC_FAILED|SETUP_FAILED)", r"cuFFT ?error: \w+"),
         "Memory is full, or torch is of a CUDA older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
         "a newer torch; torch.backends.cuda.cufft_plan_cache.clear()",
         "hint",
@@ -220,7 +223,7 @@ TEXTS: tuple[Text, ...] = (
         "nccl.unhandled_cuda",
         "a CUDA call inside NCCL failed",
         (
-            r"NCCL error in: ?[\w./:-]{0,120}, unhandled cuda error",
+            _NCCL + "unhandled cuda error",
             r"NCCL error:? unhandled cuda error",
             r"ncclUnhandledCudaError",
         ),
@@ -257,7 +260,7 @@ TEXTS: tuple[Text, ...] = (
         "a system call inside NCCL failed",
         (
             r"ncclSystemError",
-            r"NCCL error in: ?[\w./:-]{0,120}, unhandled system error",
+            _NCCL + "unhandled system error",
             r"NCCL error:? unhandled system error",
         ),
         "Sockets, /dev/shm or InfiniBand: mostly a wrong network interface or a firewall.",
@@ -268,7 +271,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nccl.internal",
         "NCCL failed inside",
-        (r"ncclInternalError", r"NCCL error in: ?[\w./:-]{0,120}, internal error"),
+        (r"ncclInternalError", _NCCL + "internal error"),
         "A topology that NCCL does not understand, ranks with different NCCL versions, or a lost rank.",
         _DEBUG,
         "hint",
@@ -278,7 +281,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nccl.usage",
         "NCCL was called in a way that is not allowed",
-        (r"ncclInvalidUsage", r"ncclInvalidArgument", r"NCCL error in: ?[\w./:-]{0,120}, invalid (usage|argument)"),
+        (r"ncclInvalidUsage", r"ncclInvalidArgument", _NCCL + "invalid (usage|argument)"),
         "More ranks than GPUs, a device that is not set, or tensors on another device than the group's.",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; ' + _DEBUG,
         symptom=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.text import Text
+from gpucheck.explain.text import Text, by_code
 
 _FITS = (
     "a smaller batch, or a shorter sequence; end other programs that use the GPU; gpucheck find-batch-size "
@@ -361,6 +361,8 @@ TEXTS: tuple[Text, ...] = (
         (
             r"(CUDA|HIP)\w*( driver| runtime)? ?(error|failure).{0,12}" + messages.GRID,
             r"cudaErrorInvalidConfiguration",
+            r"hipErrorInvalidConfiguration",
+            by_code(9),
         ),
         "A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or zero. It is "
         "seen in attention with batch times heads beyond 65 535. More memory does not help.",

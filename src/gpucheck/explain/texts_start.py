@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.explain.text import Text
+from gpucheck.explain.text import Text, by_code
 
 _DOCTOR = "gpucheck doctor on the machine where it happened names the first rung that is broken"
 # What keeps the driver from starting; what CUDA and torch say then follows from it.
@@ -24,7 +24,7 @@ def _code(number: int) -> tuple[str, ...]:
         rf"(failed|returned|error|status|code|with|:|->| |=|\(){{1,8}}{number}\b",
         rf"\b(CUDA initialization fail(ure|ed)|cuda driver library init failure)\W{{0,4}}(with "
         rf"error)?\W{{0,4}}{number}\b",
-        rf"\bCUDA (driver |runtime )?error:? \(?{number}\b",
+        by_code(number),
     )
 
 
