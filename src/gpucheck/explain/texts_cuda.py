@@ -34,6 +34,7 @@ TEXTS: tuple[Text, ...] = (
             r"\bInvalid __(global|shared|local)__ (read|write|atomic) of size",
             r"Address 0x[0-9a-f]+ is out of bounds",
             by_code(700, 77),
+            r"Warp Illegal Address",
         ),
         "Mostly an index out of range, a tensor freed too early, or a custom kernel's bug; now and then out of memory "
         "that a library did not notice. The line in the traceback is where it was noticed, not where it happened. The "
@@ -203,6 +204,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_INVALID_IMAGE",
             r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
             by_code(200, 300, 500),
+            r"Error named symbol not found at line \d+ in file",
         ),
         "The code was found and is not for this driver: mostly it was compiled by a newer CUDA (Triton brings a ptxas "
         "of its "
@@ -502,6 +504,7 @@ TEXTS: tuple[Text, ...] = (
             r"(Failed to|Cannot|could not) initiali[sz]e (HIP|ROCm)\b",
             r"(HIP|ROCm) (error: )?initiali[sz]ation (error|failed)",
             r"hsa_init.{0,40}(fail|error)",
+            r"\bamdgpu\b.{0,80}(requires firmware installed|failed to load ucode)",
         ),
         "ROCm's runtime and the kernel's driver do not go together, or the user may not open /dev/kfd.",
         "rocminfo on that machine has to work first; ls -l /dev/kfd /dev/dri; a ROCm that the kernel's amdgpu serves",
@@ -520,6 +523,7 @@ TEXTS: tuple[Text, ...] = (
             r"ROCk module is NOT loaded",
             r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
             r"(Failed|Unable) to (open|get).{0,20}/dev/kfd",
+            r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         ),
         "ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and video, a "
         "container was not given them, or the kernel's amdgpu does not serve this GPU for computing.",
@@ -553,6 +557,7 @@ TEXTS: tuple[Text, ...] = (
             r"amdgpu.{0,80}(MES failed to respond|VRAM is lost)",
             r"VRAM is lost due to GPU reset",
             r"reason ?:GPU Hang",
+            r"amdgpu.{0,80}SMU: I'?m not done with your previous command",
         ),
         "A kernel did not end, the card lost power or clocks, or its firmware failed; the driver reset it and every "
         "program on it lost its memory.",
@@ -569,6 +574,8 @@ TEXTS: tuple[Text, ...] = (
             r"miopenStatus(UnknownError|InternalError|NotInitialized|BadParm|AllocFailed)",
             r"(ROCBLAS|HIPBLAS|rocblas|hipblas)_?STATUS_\w+",
             r"HIPBLAS_STATUS_\w+",
+            r"MIOpen\(HIP\): Error",
+            r"HIPRTC_ERROR_\w+",
         ),
         "MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
         "AMD_SERIALIZE_KERNEL=3 and the same again; MIOPEN_FIND_MODE=FAST, TORCH_BLAS_PREFER_HIPBLASLT=0",

@@ -52,7 +52,10 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "loader.files",
         "too many files are open",
-        (r"received \d+ items of ancdata",),
+        (
+            r"received \d+ items of ancdata",
+            r"Too many open files\. ?Communication with the workers is no longer possible",
+        ),
         "Every tensor that a worker hands over is a file descriptor until it is freed.",
         "ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         "proof",

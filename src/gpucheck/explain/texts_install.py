@@ -65,6 +65,8 @@ TEXTS: tuple[Text, ...] = (
             r"libcuda\.so(\.1)?: cannot open shared object file",
             r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
             r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
+            r"CUDA driver library cannot be found",
+            r"libcuda\.so(\.1)? not found",
         ),
         "No driver, or a container without the capability compute.",
         "ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container --gpus "
@@ -92,6 +94,8 @@ TEXTS: tuple[Text, ...] = (
             r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
             r"lib(cudart|cublas|cusparse|nvrtc)\.so not found",
             r"Failed to create CUDAExecutionProvider",
+            r"CUDA backend failed to initialize: Unable to load cu",
+            r"libNVVM cannot be found",
         ),
         "The package wants a CUDA or cuDNN of another major version than what is installed (the number after .so says "
         "which), its nvidia-… wheels were left out, or they are in site-packages/nvidia/…/lib, where a program beside "
@@ -314,6 +318,7 @@ TEXTS: tuple[Text, ...] = (
             r"\bcuda\.h: No such file or directory",
             r"cuda\.h.{0,4} file not found",
             r"Cannot open include file: .{0,2}cuda\.h",
+            r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
         ),
         "Something is compiled against CUDA's driver: Triton's launcher brings the header, an extension wants the "
         "toolkit's.",
@@ -349,6 +354,8 @@ TEXTS: tuple[Text, ...] = (
             r"nvrtc: error: invalid value for",
             r"'sm_\w+' is not a recognized processor",
             r"Feature '[\w.:]+' requires .target sm_\d+",
+            r"XLA requires ptxas version",
+            r"PTX ?\.version [\d.]+ does not support ?\.target",
         ),
         "The ptxas of Triton's, or torch's NVRTC, is older than the GPU.",
         "a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",

@@ -52,6 +52,8 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA failed with error out of memory",
             r"Requested amount of GPU memory .{0,30}could not be allocated",
             r"insufficient (GPU|CUDA|video|VRAM) ?memory",
+            r"Cuda (Runtime|Driver) \(out of memory\)",
+            r"Allocator \(GPU_\d+_bfc\) ran out of memory trying to allocate(?!.{0,200}not a failure)",
         ),
         "torch asked the driver for more than was free. What is full is this process's own tensors, memory that torch "
         "keeps in its cache, or other processes; torch's whole message tells them apart: 'allocated by PyTorch', "
@@ -254,7 +256,10 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "oom.cublas",
         "cuBLAS found no memory left on the GPU",
-        (r"CUBLAS_STATUS_ALLOC_FAILED",),
+        (
+            r"CUBLAS_STATUS_ALLOC_FAILED",
+            r"(CUDA error|cublas runtime error ?): (the )?resource allocation failed",
+        ),
         "cuBLAS takes memory for its handle and workspace beside torch's cache, and there was none left. It comes "
         "mostly with the first product in a process whose memory is nearly full.",
         _OTHERS,
@@ -342,6 +347,7 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to allocate memory for requested buffer of size",
             r"\A\W*(an? |the )?(oom|out of memory)\b( error| killed me)?\W*\Z",
             r"\b(train\w*|model|batch|inference|the job) .{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
+            r"ggml_vulkan: Device memory allocation of size \d+ failed",
         ),
         "The text does not say whose memory: the GPU's or the host's.",
         "paste the whole message: torch's own says whose memory is full; nvidia-smi shows the GPU's, free -h the "

@@ -126,6 +126,7 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorCallRequiresNewerDriver",
             r"driver (version )?(is )?too old.{0,40}CUDA",
             r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
+            r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         ),
         "The driver serves CUDA up to the number that nvidia-smi shows, and the wheel is of a newer major version: "
         "13.x needs 580 or newer, 12.x 525, 11.x 450. `driver version is insufficient` alone proves no old driver: a "
@@ -237,6 +238,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_UNKNOWN\b",
             r"CUDA error: unknown error",
             r"cudaErrorUnknown\b",
+            r"CUDA (driver|runtime) error( ?\(30\))? ?: unknown error",
         ),
         "cuInit answers 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
         "suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
@@ -311,6 +313,7 @@ TEXTS: tuple[Text, ...] = (
             r"can not run on your system since the accelerator is not available",
             r"no compatible GPUs were discovered",
             r"Device type CUDA is not supported for torch\.Generator",
+            r"(Error|Exception): .{0,40}torch\.cuda\.is_available\(\) (returned|is|==) False",
         ),
         "Something asked for the accelerator (pinned memory, mixed precision, a trainer's GPU) and torch sees none: a "
         "torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
@@ -354,7 +357,7 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to initialize NVML: Insufficient Permissions",
             r"NVMLError_NoPermission",
             r"NVML: Insufficient Permissions",
-            r"Failed to (display|create|destroy|list|set|enable|disable).{0,60}: Insufficient Permissions",
+            r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
         ),
         "The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
         "ls -l /dev/nvidia*; on clusters ask for a GPU in the job",
@@ -369,6 +372,7 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to initialize NVML: Driver Not Loaded",
             r"NVMLError_DriverNotLoaded",
             r"kernel driver does not appear to be running on this host",
+            r"Failed to initialize the NVIDIA kernel module",
         ),
         "After a kernel update the module was not built for the new one, nouveau has the card, or Secure Boot refuses "
         "it.",
@@ -627,6 +631,7 @@ TEXTS: tuple[Text, ...] = (
             r"could not insert 'nvidia.{0,10}: Required key not available",
             r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected",
             r"Key was rejected by service.{0,200}nvidia",
+            r"Secure boot is enabled on this system, .{0,60}not signed by a key",
         ),
         "The module is not signed with a key that the firmware trusts.",
         "enrol the key (sudo mokutil --import …, then reboot), or turn Secure Boot off",
@@ -642,6 +647,8 @@ TEXTS: tuple[Text, ...] = (
             r"Unable to load the kernel module 'nvidia\.ko'",
             r"The kernel module failed to load.{0,200}nvidia",
             r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
+            r"Unable to find the kernel source tree for the currently running kernel",
+            r"performing the step: \W?Building kernel modules",
         ),
         "DKMS compiles the module for each kernel, and the compiler refused it: the kernel is newer than the driver "
         "knows, its headers are missing, or it was built by another compiler. Without a module there is no GPU.",
