@@ -20,7 +20,7 @@ from gpucheck.cli.explain import decoded, read_end
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.explain import command
 from gpucheck.explain.command import MOST_BYTES
-from gpucheck.explain.readable import readable
+from gpucheck.explain.pattern import readable
 from gpucheck.report.events import Answered, Judged, Recorder
 
 COMMAND = [sys.executable, "-m", "gpucheck", "explain"]
@@ -135,10 +135,10 @@ def test_every_condition_is_a_page() -> None:
         command.word(one.id, recorder)
         answered, judged = recorder.events
         assert isinstance(answered, Answered) and isinstance(judged, Judged)
-        told = answered.value["page"]
-        assert (told["id"], told["of"], told["title"]) == (one.id, "doctor", one.title)
-        texts = [text for pattern in one.texts for text in readable(pattern)]
-        assert (told["rung"], told["then"], told["texts"]) == (one.rung, one.fix, texts)
+        told = answered.value.page
+        assert (told.id, told.of, told.title) == (one.id, "doctor", one.title)
+        texts = tuple(text for pattern in one.texts for text in readable(pattern))
+        assert (told.rung, told.then, told.texts) == (one.rung, one.fix, texts)
         assert judged.finding.verdict == "info"
 
 
@@ -332,7 +332,7 @@ def test_what_torch_really_says(name: str, mistake: str, monkeypatch: pytest.Mon
     said = "".join(traceback.format_exception(raised.value))
     recorder = Recorder()
     command.explain(command.Pasted(said), recorder)
-    assert [one["id"] for one in recorder.events[0].value["matches"]][:1] == [name], said
+    assert [one.id for one in recorder.events[0].value.matches][:1] == [name], said
 
 
 WORKER = """

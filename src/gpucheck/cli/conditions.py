@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.condition import RUNGS, Certainty, Condition, Rung
-from gpucheck.explain.readable import readable
+from gpucheck.explain.pattern import readable
 from gpucheck.explain.table import TEXTS
 from gpucheck.explain.text import Text
 

@@ -14,11 +14,12 @@ from gpucheck.errors import UsageError
 from gpucheck.explain import figures
 from gpucheck.explain.match import Match, find
 from gpucheck.explain.page import PAGES, Page
-from gpucheck.explain.readable import readable
+from gpucheck.explain.pattern import readable
 from gpucheck.explain.table import OF_CONDITIONS, TEXTS
 from gpucheck.explain.text import Text
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
+from gpucheck.report.results.explain import ExplainResult, IdPage, KnownId, TextMatch
 
 # Every id is two or more words of small letters with dots between.
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
@@ -41,8 +42,8 @@ def entries() -> dict[str, Text | Condition | Page]:
 
 def listing(emit: Emit) -> None:
     """Answer with every id and its title."""
-    known = [{"id": name, "of": _whose(one), "title": one.title} for name, one in sorted(entries().items())]
-    emit(Answered("explain", {"known": known}))
+    known = tuple(KnownId(name, _whose(one), one.title) for name, one in sorted(entries().items()))
+    emit(Answered("explain", ExplainResult(known=known)))
 
 
 def word(given: str, emit: Emit) -> None:
@@ -61,11 +62,10 @@ def word(given: str, emit: Emit) -> None:
 
 def page(name: str, emit: Emit) -> None:
     """Answer with the page of an id. Raises KeyError for an unknown one."""
-    one = entries()[name]
-    answer = {"id": name, "of": _whose(one), "title": one.title, **_page_of(one)}
-    emit(Answered("explain", {"page": answer}))
-    evidence = {"id": name, "of": answer["of"]}
-    emit(Judged(Finding("explain.page", "info", one.title, answer["meaning"], evidence, answer["then"] or None)))
+    answer = _page_of(entries()[name])
+    emit(Answered("explain", ExplainResult(page=answer)))
+    evidence = {"id": name, "of": answer.of}
+    emit(Judged(Finding("explain.page", "info", answer.title, answer.meaning, evidence, answer.then or None)))
 
 
 def is_id(text: str) -> bool:
@@ -78,45 +78,40 @@ def explain(pasted: Pasted, emit: Emit) -> None:
     if pasted.cut_from_bytes is not None:
         emit(Notice(f"{_in_mib(pasted.cut_from_bytes)} were given: the last {_in_mib(MOST_BYTES)} were read"))
     matches = find(pasted.text, TEXTS, OF_CONDITIONS)
-    told = [_told(match) for match in matches]
-    emit(
-        Answered(
-            "explain",
-            {
-                "characters": len(pasted.text),
-                "cut_from_bytes": pasted.cut_from_bytes,
-                "matches": told,
-            },
-        )
-    )
-    if not matches:
+    told = tuple(_told(match) for match in matches)
+    emit(Answered("explain", ExplainResult(len(pasted.text), pasted.cut_from_bytes, told)))
+    if not told:
         emit(Judged(_unknown(pasted.text)))
     for match in told[:1]:
-        evidence = {"text": match["id"], **{key: match[key] for key in ("certainty", "conditions", "numbers")}}
-        meaning = " ".join(filter(None, (match["says"], match["meaning"])))
-        emit(Judged(Finding("explain.text", "info", match["title"], meaning, evidence, match["then"])))
+        evidence = {
+            "text": match.id,
+            "certainty": match.certainty,
+            "conditions": match.conditions,
+            "numbers": match.numbers,
+        }
+        meaning = " ".join(filter(None, (match.says, match.meaning)))
+        emit(Judged(Finding("explain.text", "info", match.title, meaning, evidence, match.then)))
 
 
-def _told(match: Match) -> dict[str, Any]:
+def _told(match: Match) -> TextMatch:
     text = match.text
     read = figures.read(text.id, match.said, match.around)
-    return {
-        "id": text.id,
-        "title": text.title,
-        "meaning": text.meaning,
-        "certainty": match.certainty,
-        "then": read.then or _at_device(text.then, read.numbers),
-        "says": read.says,
-        # Whether the step is made of the text's own numbers.
-        "specific": bool(read.then),
-        "numbers": read.numbers,
-        "conditions": list(match.conditions),
-        "source": text.source,
-        "line": match.line,
-        "symptom": text.symptom,
-        "cut": match.cut,
-        "doubt": match.doubt,
-    }
+    return TextMatch(
+        id=text.id,
+        title=text.title,
+        meaning=text.meaning,
+        certainty=match.certainty,
+        then=read.then or _at_device(text.then, read.numbers),
+        says=read.says,
+        specific=bool(read.then),
+        numbers=read.numbers,
+        conditions=match.conditions,
+        source=text.source,
+        line=match.line,
+        symptom=text.symptom,
+        cut=match.cut,
+        doubt=match.doubt,
+    )
 
 
 def _at_device(then: str, numbers: dict[str, Any]) -> str:
@@ -146,42 +141,28 @@ def _whose(one: Text | Condition | Page) -> str:
     return "doctor" if isinstance(one, Condition) else "text"
 
 
-def _page_of(one: Text | Condition | Page) -> dict[str, Any]:
-    """What a page has beside id and title; the same keys for all."""
-    nothing: dict[str, Any] = {
-        "certainty": None,
-        "rung": None,
-        "verdict": None,
-        "settle": "",
-        "texts": [],
-        "source": "",
-    }
+def _page_of(one: Text | Condition | Page) -> IdPage:
+    about = (one.id, _whose(one), one.title, one.meaning)
     if isinstance(one, Page):
-        return {**nothing, "meaning": one.meaning, "then": one.then}
+        return IdPage(*about, then=one.then)
     if isinstance(one, Text):
-        return {
-            **nothing,
-            "meaning": one.meaning,
-            "then": one.then,
-            "certainty": one.certainty,
-            "texts": _readable((*one.patterns, *one.common), one.number),
-            "source": one.source,
-        }
-    return {
-        "meaning": one.meaning,
-        "then": one.fix,
-        "certainty": one.certainty,
-        "rung": one.rung,
-        "verdict": one.verdict,
-        "settle": one.settle,
-        "texts": _readable(one.texts),
-        "source": one.source,
-    }
+        texts = _readable((*one.patterns, *one.common), one.number)
+        return IdPage(*about, then=one.then, certainty=one.certainty, texts=texts, source=one.source)
+    return IdPage(
+        *about,
+        then=one.fix,
+        certainty=one.certainty,
+        rung=one.rung,
+        verdict=one.verdict,
+        settle=one.settle,
+        texts=_readable(one.texts),
+        source=one.source,
+    )
 
 
-def _readable(patterns: Iterable[str], number: str = "") -> list[str]:
+def _readable(patterns: Iterable[str], number: str = "") -> tuple[str, ...]:
     """The texts that patterns find, each once."""
-    return list(dict.fromkeys(text for pattern in patterns for text in readable(pattern, number)))
+    return tuple(dict.fromkeys(text for pattern in patterns for text in readable(pattern, number)))
 
 
 def _in_mib(size: int) -> str:

@@ -23,7 +23,8 @@ _Spans = dict[str, list[tuple[int, int]]]
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
 # What a paste speaks of that is ours. What any program prints counts beside one of these.
 _OURS = re.compile(
-    r"torch|cuda|cudnn|nvidia|nvrm|nccl|\bgpus?\b(?! ?process)|\btriton|dataloader|deepspeed|vllm|sglang|\brocm|amdgpu|"
+    r"torch|cuda|cudnn|nvidia|nvrm|nvlink|\bgsp\b|nccl|\bgpus?\b(?! ?process)|\btriton|dataloader|deepspeed|vllm|"
+    r"sglang|\brocm|amdgpu|"
     r"xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|\bjax|llama|"
     r"checkpoint shards|\bepoch\b.{0,9}\d|\bh[12]00\b|\ba100\b|\brtx ?\d{4}|"
     r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
@@ -113,7 +114,7 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     that came first; on other lines what was written first.
     """
     normal = normalise(pasted)
-    told = [place for place in _places(normal, texts) if place.line.kind != "quiet"]
+    told = [place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged]
     # A condition in the place of a text is pointed to; one that stands alone has to be ours as a text has.
     pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
     ours = _OURS.search(normal.spaced) is not None

@@ -21,6 +21,7 @@ _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad\x00-\x08\x0e-\x1f\x7f]
 _BOXES = re.compile("[\u2500-\u259f]|^\\s*[|+](?:[-+]+|\\s|$)|\\s\\|\\s*$")
 _TIME = r"(?:(?:\d{4}[-/])?\d\d[-/]\d\d[T ,|]\s?)?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _QUIET = "DEBUG|INFO|TRACE"
+_LEVELS = _QUIET + "|WARNING|WARN|ERROR|CRITICAL|FATAL"
 # What a log, a launcher or a mail program puts before a line. Each is taken away as often as it stands there.
 _PREFIX = re.compile(
     "|".join(
@@ -31,7 +32,9 @@ _PREFIX = re.compile(
             r"\[\s*\+?\d+\.\d{6}s?\]\s?",  # the kernel's log
             r"\[\w{3} +\w{3} +\d+ \d\d:\d\d:\d\d \d{4}\]\s?",  # dmesg -T
             r"[EWIF] [\w./-]+\.(?:cc|cpp|py):\d+\]\s?",  # TensorFlow, XLA
-            r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d \S+ (?:\w+(?:\[\d+\])?: )?",
+            # syslog: a host and who speaks; a runner of jobs puts the time alone
+            r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d"
+            r"(?: \S*[^\s:] [\w.-]+(?:\[\d+\])?: |\s+)",
             r"\[(?:rank|default|node|worker|host)[ _-]?\d+\]:?\s?",  # torchrun, with and without --tee
             r"\[\d+,\d+\]<std(?:out|err)>:\s?",  # mpirun --tag-output
             r"\(\w+ pid=\d+(?:, ip=[\d.]+)?\)\s?",  # ray
@@ -41,13 +44,14 @@ _PREFIX = re.compile(
             r"#\d+ \d+\.\d+ ",  # docker build
             r"(?:stderr|stdout)(?: F)?:?\s",  # Kubernetes, accelerate
             r"\[?[EWIF]\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?(?: +\d+)?(?: [\w./<>-]+:\d+)?\]\s?",  # glog, c10d
-            r"\[?(?:" + _QUIET + r"|WARNING|WARN|ERROR|CRITICAL|FATAL)\]?(?:\s*[-|]\s|:[\w.]+:|:?\s|(?=\[)|$)\s*",
+            r"\[?(?:" + _LEVELS + r")\]?(?:\s*[-|]\s|:[\w.]+:|:?\s|(?=\[)|$)\s*",
             r"##\[\w+\]",  # GitHub Actions
-            r"\[[\w/.-]+\.(?:py|cpp|cu|cc|h):\d+(?::\w+)?\]\s?(?:-(?:\s|$))?",
+            r"[\w.]+ - \[?(?:" + _LEVELS + r")\]? - ",  # Python's logging
+            r"\[[\w.-][\w/.-]*\.(?:py|cpp|cu|cc|h):\d+(?::\w+)?\]\s?(?:-(?:\s|$))?",
         )
     )
 )
-_QUIET_PREFIX = re.compile(rf"\[?(?:{_QUIET})\b|\[?I\d{{3,4}} |I [\w./-]+\.(?:cc|cpp|py):")
+_QUIET_PREFIX = re.compile(rf"(?:[\w.]+ - )?\[?(?:{_QUIET})\b|\[?I\d{{3,4}} |I [\w./-]+\.(?:cc|cpp|py):")
 # NCCL tells at this level what it tries and does not need: a plugin or a device that is not there.
 _NCCL_INFO = re.compile(r"\bNCCL INFO\b")
 # A drive of Windows: a backslash before an n is then a path and no line end.

@@ -20,7 +20,8 @@ class Text:
     `common` are patterns that programs of every kind print ("Killed", "Too many open files"): they count where the rest
     of the paste speaks of GPUs, torch or training; where `beside` is given, where it holds that instead. `follows` are
     ids, or their beginnings, of what brings this about: where one of them is in the paste too, it is told first.
-    `unless` is what makes it somebody else's, wherever in the paste it stands.
+    `unless` is what makes it somebody else's, wherever in the paste it stands. `logged` texts are numbers that training
+    reports as information: they count on such a line too.
     """
 
     id: str
@@ -37,3 +38,10 @@ class Text:
     follows: tuple[str, ...] = ()
     beside: str = ""
     unless: str = ""
+    logged: bool = False
+
+
+def by_code(*numbers: int) -> str:
+    """How programs that give CUDA's error by its number alone write it."""
+    either = "|".join(map(str, numbers))
+    return rf"\bCUDA ?(driver |runtime )?(error|failure|return code)( code)?:? ?\(?({either})\b(?!\.\d)"

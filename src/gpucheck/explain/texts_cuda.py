@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.text import Text
+from gpucheck.explain.text import Text, by_code
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
@@ -33,6 +33,8 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorIllegalAddress",
             r"\bInvalid __(global|shared|local)__ (read|write|atomic) of size",
             r"Address 0x[0-9a-f]+ is out of bounds",
+            by_code(700, 77),
+            r"Warp Illegal Address",
         ),
         "Mostly an index out of range, a tensor freed too early, or a custom kernel's bug; now and then out of memory "
         "that a library did not notice. The line in the traceback is where it was noticed, not where it happened. The "
@@ -49,6 +51,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_MISALIGNED_ADDRESS",
             r"cudaErrorMisalignedAddress",
             r"Address 0x[0-9a-f]+ is misaligned",
+            by_code(716, 74),
         ),
         "A custom or compiled kernel got a view that begins at an odd offset. The process cannot use the GPU any more.",
         _SANITIZER + "; a .contiguous() or .clone() before the call works around it",
@@ -59,7 +62,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.illegal_instruction",
         "a kernel met an instruction that the GPU does not know",
-        (r"an illegal instruction was encountered", r"CUDA_ERROR_ILLEGAL_INSTRUCTION", r"cudaErrorIllegalInstruction"),
+        (
+            r"an illegal instruction was encountered",
+            r"CUDA_ERROR_ILLEGAL_INSTRUCTION",
+            r"cudaErrorIllegalInstruction",
+            by_code(715, 73),
+        ),
         "A kernel's bug, or code that was built for another architecture; seldom the hardware.",
         "rebuild or reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke "
         "--device cuda on that machine tests the GPU itself",
@@ -74,6 +82,7 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorLaunchFailure",
             r"hipErrorLaunchFailure",
             r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
+            by_code(719),
         ),
         "Mostly memory that it may not touch; the driver knows no more. The process cannot use the GPU any more.",
         _SANITIZER + "; sudo dmesg | grep -i xid shows what the driver noted",
@@ -82,7 +91,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.device_assert",
         "a check inside a kernel failed",
-        messages.BY_ID["cuda.device_assert"].patterns,
+        (*messages.BY_ID["cuda.device_assert"].patterns, r"hipErrorAssert", by_code(710, 59)),
         "A kernel found a value that it must not get: mostly an index or a label out of range. Which one stands in "
         "the lines 'Assertion … failed' above, and the same step on the CPU says it in plain words.",
         "run the step on the CPU, or " + _BLOCKING,
@@ -152,7 +161,13 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.launch_timeout",
         "a kernel ran longer than the display driver allows",
-        (messages.LAUNCH_TIMEOUT, r"CUDA_ERROR_LAUNCH_TIMEOUT", r"cudaErrorLaunchTimeout"),
+        (
+            messages.LAUNCH_TIMEOUT,
+            r"CUDA_ERROR_LAUNCH_TIMEOUT",
+            r"cudaErrorLaunchTimeout",
+            r"hipErrorLaunchTimeOut",
+            by_code(702, 6),
+        ),
         "A GPU that drives a screen ends a kernel after some seconds (on Windows two).",
         "smaller kernels (a smaller batch), another GPU, or a longer limit: TdrDelay on Windows",
         "proof",
@@ -168,6 +183,7 @@ TEXTS: tuple[Text, ...] = (
             _ERROR + r"invalid device function",
             r"cudaErrorInvalidDeviceFunction",
             r"no kernel image is available",
+            by_code(98, 8, 209, 48),
         ),
         "The wheel, or the extension that the traceback names, was built for other architectures than this GPU's. "
         "`torch.cuda.get_arch_list()` shows torch's own.",
@@ -187,6 +203,8 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorInvalidKernelImage",
             r"CUDA_ERROR_INVALID_IMAGE",
             r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
+            by_code(200, 300, 500),
+            r"Error named symbol not found at line \d+ in file",
         ),
         "The code was found and is not for this driver: mostly it was compiled by a newer CUDA (Triton brings a ptxas "
         "of its "
@@ -204,6 +222,10 @@ TEXTS: tuple[Text, ...] = (
             r"too many resources requested for launch",
             r"cudaErrorLaunchOutOfResources",
             r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+            r"too many blocks in cooperative launch",
+            r"(cudaError|CUDA_ERROR_)Cooperative_?Launch_?Too_?Large",
+            r"hipErrorLaunchOutOfResources",
+            by_code(701, 7, 720),
         ),
         "The kernel was compiled for larger blocks than this GPU can start: mostly an extension built for another "
         "GPU, or a "
@@ -246,10 +268,13 @@ TEXTS: tuple[Text, ...] = (
         "there is no GPU of this number",
         (
             r"invalid device ordinal",
+            r"Device index value \d+ is out of index range",
             r"CUDA_ERROR_INVALID_DEVICE",
             r"cudaErrorInvalidDevice\b",
             r"You requested gpu: .{0,40}But your machine only has",
             r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
+            r"hipErrorInvalidDevice\b",
+            by_code(101, 10),
         ),
         "The program asks for cuda:N and fewer than N + 1 are visible. CUDA_VISIBLE_DEVICES renumbers from 0; a "
         "launcher may also have started more processes than there are GPUs.",
@@ -301,6 +326,8 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorPeerAccessUnsupported",
             r"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
             r"cudaErrorTooManyPeers",
+            r"hipErrorPeerAccessUnsupported",
+            by_code(217, 711),
         ),
         "Direct copies between these two are not possible here, or too many are mapped (eight at most).",
         "NCCL_P2P_DISABLE=1; `gpucheck bench transfer --device all` shows which pairs can",
@@ -314,6 +341,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_ECC_UNCORRECTABLE",
             r"cudaErrorECCUncorrectable",
             r"hipErrorECCNotCorrectable",
+            by_code(214, 39),
         ),
         "Data were lost. The process has to end; if it comes again the card is failing.",
         "take the GPU out of use (drain or cordon the node), then sudo nvidia-smi --gpu-reset -i INDEX with nothing "
@@ -324,7 +352,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.nvlink",
         "NVLink had an error that it could not correct",
-        (r"uncorrectable NVLink error", r"CUDA_ERROR_NVLINK_UNCORRECTABLE", r"cudaErrorNvlinkUncorrectable"),
+        (
+            r"uncorrectable NVLink error",
+            r"CUDA_ERROR_NVLINK_UNCORRECTABLE",
+            r"cudaErrorNvlinkUncorrectable",
+            by_code(220),
+        ),
         "A link between GPUs lost data.",
         "drain the node; nvidia-smi nvlink -e shows which link; then reset all GPUs that NVLink joins, together "
         "(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot",
@@ -338,6 +371,7 @@ TEXTS: tuple[Text, ...] = (
             r"hardware stack error",
             r"CUDA_ERROR_HARDWARE_STACK_ERROR",
             r"cudaErrorHardwareStackError",
+            by_code(714),
         ),
         "A stack that was overwritten, or the hardware.",
         _SANITIZER + "; gpucheck smoke --device cuda on that machine tests the GPU itself",
@@ -357,7 +391,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.contained",
         "the GPU's hardware reported an error of its own",
-        messages.BY_ID["cuda.contained"].patterns,
+        (
+            *messages.BY_ID["cuda.contained"].patterns,
+            r"Invalid access of peer GPU memory over nvlink",
+            by_code(226),
+        ),
         "Data of this process were lost, and the error was kept from others. The process has to end; if it comes again "
         "the card is failing.",
         "gpucheck devices; sudo dmesg | grep -i xid shows what the driver noted",
@@ -371,6 +409,8 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorInvalidResourceHandle",
             r"CUDA error: (context is destroyed|invalid device context)",
             r"CUDA_ERROR_(CONTEXT_IS_DESTROYED|INVALID_CONTEXT)",
+            r"hipErrorInvalidHandle",
+            by_code(201, 400, 33, 709),
         ),
         "Mostly a stream or event that was made on another GPU, or a process that was forked.",
         "make streams under torch.cuda.device(N) of the tensors that they work on",
@@ -383,6 +423,9 @@ TEXTS: tuple[Text, ...] = (
             _ERROR + r"invalid argument",
             r"CUDA_ERROR_INVALID_VALUE",
             r"cudaErrorInvalidValue",
+            r"\bCUDA ?(driver |runtime )?error:? ?\(?(1|11)\b(?!\.\d)",
+            r"HIP error: invalid argument",
+            r"hipErrorInvalidValue",
         ),
         "The message does not say which. Common causes are an extension built for another torch, and memory that is "
         "pinned twice.",
@@ -399,6 +442,10 @@ TEXTS: tuple[Text, ...] = (
             r"operation failed due to a previous error during capture",
             r"Cannot prepare for replay during capturing",
             r"Offset increment outside graph capture",
+            r"capturing stream has unjoined work",
+            r"CUDA_ERROR_STREAM_CAPTURE_\w+",
+            r"hipErrorStreamCapture",
+            by_code(900, 901, 904, 906),
         ),
         "Synchronising, .item(), .cpu(), an allocation outside the graph's pool or the first call of cuBLAS happened "
         "during the capture.",
@@ -412,6 +459,9 @@ TEXTS: tuple[Text, ...] = (
             r"the provided PTX was compiled with an unsupported toolchain",
             r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)",
             r"cudaErrorUnsupportedPtxVersion",
+            r"PTX JIT compilation failed",
+            r"cudaErrorInvalidPtx",
+            by_code(218, 222),
         ),
         "Code that is compiled at run time (Triton, NVRTC) came from a newer CUDA than the driver's, of the same major "
         "version.",
@@ -432,6 +482,8 @@ TEXTS: tuple[Text, ...] = (
             r"TensileLibrary\w*\.dat .{0,40}(No such file|not found)",
             r"HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
             r"hipErrorSharedObjectInitFailed",
+            r"hipErrorInvalidImage",
+            r"HIP error: (shared object initiali[sz]ation failed|invalid kernel file)",
             r"Attempting to use hipBLASLt on an? unsupported architecture",
         ),
         "The wheel was not built for this AMD GPU (gfx number).",
@@ -447,9 +499,12 @@ TEXTS: tuple[Text, ...] = (
             r"Unexpected error from hipGetDeviceCount",
             r"hipErrorNotInitialized",
             r"hipErrorInitializationError",
+            r"HIP_ERROR_(NotInitialized|InitializationError)",
+            r"\bamdgpu\b.{0,80}(Fatal error during GPU init|device_ip_init failed|hw_init of IP block)",
             r"(Failed to|Cannot|could not) initiali[sz]e (HIP|ROCm)\b",
             r"(HIP|ROCm) (error: )?initiali[sz]ation (error|failed)",
             r"hsa_init.{0,40}(fail|error)",
+            r"\bamdgpu\b.{0,80}(requires firmware installed|failed to load ucode)",
         ),
         "ROCm's runtime and the kernel's driver do not go together, or the user may not open /dev/kfd.",
         "rocminfo on that machine has to work first; ls -l /dev/kfd /dev/dri; a ROCm that the kernel's amdgpu serves",
@@ -463,10 +518,12 @@ TEXTS: tuple[Text, ...] = (
             r"Unable to open /dev/kfd",
             r"is not member of .{0,3}(render|video).{0,3} group",
             r"hipErrorNoDevice",
-            r"HIP error: no ROCm-capable device is detected",
+            r"HIP_ERROR_NoDevice",
+            r"(HIP|ROCm) error: no ROCm-capable device is detected",
             r"ROCk module is NOT loaded",
             r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
             r"(Failed|Unable) to (open|get).{0,20}/dev/kfd",
+            r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         ),
         "ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and video, a "
         "container was not given them, or the kernel's amdgpu does not serve this GPU for computing.",
@@ -481,6 +538,7 @@ TEXTS: tuple[Text, ...] = (
             r"HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
             r"HIP error: an illegal memory access",
             r"hipErrorIllegalAddress",
+            r"HIP_ERROR_IllegalAddress",
             r"\[(gfxhub|mmhub)\d*\] (no-retry |retry )?page fault",
             r"amdgpu: .{0,60}(no-retry )?page fault",
             r"VM_L2_PROTECTION_FAULT_STATUS",
@@ -499,6 +557,7 @@ TEXTS: tuple[Text, ...] = (
             r"amdgpu.{0,80}(MES failed to respond|VRAM is lost)",
             r"VRAM is lost due to GPU reset",
             r"reason ?:GPU Hang",
+            r"amdgpu.{0,80}SMU: I'?m not done with your previous command",
         ),
         "A kernel did not end, the card lost power or clocks, or its firmware failed; the driver reset it and every "
         "program on it lost its memory.",
@@ -515,6 +574,8 @@ TEXTS: tuple[Text, ...] = (
             r"miopenStatus(UnknownError|InternalError|NotInitialized|BadParm|AllocFailed)",
             r"(ROCBLAS|HIPBLAS|rocblas|hipblas)_?STATUS_\w+",
             r"HIPBLAS_STATUS_\w+",
+            r"MIOpen\(HIP\): Error",
+            r"HIPRTC_ERROR_\w+",
         ),
         "MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
         "AMD_SERIALIZE_KERNEL=3 and the same again; MIOPEN_FIND_MODE=FAST, TORCH_BLAS_PREFER_HIPBLASLT=0",
@@ -538,6 +599,7 @@ TEXTS: tuple[Text, ...] = (
             r"part or all of the requested memory range is already mapped",
             r"cudaErrorHostMemoryAlreadyRegistered",
             r"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+            by_code(712),
         ),
         "The same host memory was pinned twice, or memory of another process was pinned.",
         "pin it once; leave pin_memory out where the library pins on its own",

@@ -39,6 +39,7 @@ TEXTS: tuple[Text, ...] = (
             r"unable to (mmap|resize|allocate) .{0,40}(shared memory|file </?torch)",
             r"unable to write to file </?torch_",
             r"torch_shm_manager",
+            r"multiprocessing.{0,200}\bctx\.\w*(Lock|Semaphore)\(.{0,40}No space left on device",
         ),
         "/dev/shm is full or may not be written, or too many files are open: each shared tensor is one.",
         _SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -51,7 +52,10 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "loader.files",
         "too many files are open",
-        (r"received \d+ items of ancdata",),
+        (
+            r"received \d+ items of ancdata",
+            r"Too many open files\. ?Communication with the workers is no longer possible",
+        ),
         "Every tensor that a worker hands over is a file descriptor until it is freed.",
         "ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         "proof",
@@ -142,6 +146,7 @@ TEXTS: tuple[Text, ...] = (
             r"Signal 11 \(SIGSEGV\)",
             r"exitcode ?: ?-11\b",
             r"Segfault encountered",
+            r"exits with return code = -11\b",
             r"\A\W*(fatal python error: )?(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
             r"ERROR: Unexpected segmentation fault encountered in worker",
         ),

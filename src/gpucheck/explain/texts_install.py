@@ -65,6 +65,8 @@ TEXTS: tuple[Text, ...] = (
             r"libcuda\.so(\.1)?: cannot open shared object file",
             r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
             r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
+            r"CUDA driver library cannot be found",
+            r"libcuda\.so(\.1)? not found",
         ),
         "No driver, or a container without the capability compute.",
         "ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container --gpus "
@@ -92,6 +94,8 @@ TEXTS: tuple[Text, ...] = (
             r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
             r"lib(cudart|cublas|cusparse|nvrtc)\.so not found",
             r"Failed to create CUDAExecutionProvider",
+            r"CUDA backend failed to initialize: Unable to load cu",
+            r"libNVVM cannot be found",
         ),
         "The package wants a CUDA or cuDNN of another major version than what is installed (the number after .so says "
         "which), its nvidia-… wheels were left out, or they are in site-packages/nvidia/…/lib, where a program beside "
@@ -116,6 +120,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"operator torchvision::nms does not exist",
             r"Couldn'?t load custom C\+\+ ops",
+            r"partially initialized module '?torchvision'? has no attribute '?extension",
             r"extension torchvision.{0,20}not found",
             r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
             r"No module named '?torchvision\._C",
@@ -178,7 +183,8 @@ TEXTS: tuple[Text, ...] = (
         (
             r"partially initialized module '?torch'? (from .{0,200})?has no attribute",
             r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
-            r"(cannot import name .{1,40} from|partially initialized module) '?torch'? \(?.{0,80}circular import",
+            r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has no|from)"
+            r".{0,80}circular import",
             r"Failed to load PyTorch C extensions",
             r"No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         ),
@@ -197,7 +203,7 @@ TEXTS: tuple[Text, ...] = (
         "pip install 'numpy<2', or a newer torch",
         "proof",
         common=(r"A module that was compiled using NumPy 1\.x cannot be run in NumPy 2",),
-        beside=r"\b(py)?torch\b|torch/",
+        beside=r"\b(py)?torch(vision|audio)?\b|torch/",
     ),
     Text(
         "import.glibc",
@@ -312,6 +318,7 @@ TEXTS: tuple[Text, ...] = (
             r"\bcuda\.h: No such file or directory",
             r"cuda\.h.{0,4} file not found",
             r"Cannot open include file: .{0,2}cuda\.h",
+            r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
         ),
         "Something is compiled against CUDA's driver: Triton's launcher brings the header, an extension wants the "
         "toolkit's.",
@@ -343,9 +350,12 @@ TEXTS: tuple[Text, ...] = (
             r"Internal Triton PTX codegen error",
             r"`?ptxas`? (stderr|failed with error code)",
             r"ptxas (fatal|error|died)",
+            r"/ptxas\b.{0,200}returned non-zero exit status",
             r"nvrtc: error: invalid value for",
             r"'sm_\w+' is not a recognized processor",
             r"Feature '[\w.:]+' requires .target sm_\d+",
+            r"XLA requires ptxas version",
+            r"PTX ?\.version [\d.]+ does not support ?\.target",
         ),
         "The ptxas of Triton's, or torch's NVRTC, is older than the GPU.",
         "a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",

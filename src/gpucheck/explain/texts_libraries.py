@@ -46,11 +46,20 @@ _ANYTHING = (
     "torch.",
 )
 
+# Its result in words, as torch, CuPy and its own tests put it after a place in a source.
+_NCCL = r"NCCL_?(error|failure)[\w./:-]{0,120},? ?"
+
 TEXTS: tuple[Text, ...] = (
     Text(
         "cublas.not_initialized",
         "cuBLAS could not start",
-        (r"CUBLAS_STATUS_NOT_INITIALIZED", r"failed to create cublas handle", r"cublas_?Create.{0,40}failed"),
+        (
+            r"CUBLAS_STATUS_NOT_INITIALIZED",
+            r"failed to create cublas handle",
+            r"cublas_?Create.{0,40}failed",
+            r"(CUDA error|cublas runtime error ?): (the )?library (was )?not initialized",
+            r"BLAS operation using StreamExecutor without BLAS support",
+        ),
         "Mostly the GPU's memory is full as cuBLAS makes its handle; else an earlier kernel has already failed, often "
         "by an index out of range, or a foreign cuBLAS is loaded.",
         _OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
@@ -59,7 +68,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cublas.failed",
         "a cuBLAS call failed on the GPU",
-        (r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)",),
+        (
+            r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LICENSE_ERROR)",
+            r"cuBLAS API failed",
+            r"(CUDA error|cublas runtime error ?): (the GPU program failed to execute|an internal operation failed)",
+            r"Blas x?GEMM\w* launch failed",
+        ),
         "An earlier kernel wrote where it must not, or memory is full; a real bug of cuBLAS is rare.",
         "CUDA_LAUNCH_BLOCKING=1 python …; " + _OOM_FIRST,
         "hint",
@@ -126,7 +140,7 @@ TEXTS: tuple[Text, ...] = (
         "cudnn.failed",
         "a cuDNN call failed on the GPU",
         (
-            r"CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|BAD_PARAM)\w*",
+            r"CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|BAD_PARAM|INVALID_VALUE|LICENSE_ERROR)\w*",
             r"CUDNN_(STATUS_)?BACKEND_API_FAILED",
         ),
         "Memory that is full is the most frequent cause, an earlier kernel that failed the next.",
@@ -166,7 +180,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cusolver.failed",
         "a cuSOLVER call failed",
-        (r"CUSOLVER_STATUS_\w+",),
+        (
+            r"CUSOLVER_STATUS_\w+",
+            r"cuSolver internal error",
+            r"operation cusolver\w+\(.{0,60}\) failed",
+            r"CUSOLVER API failed",
+        ),
         "Memory is full, or a matrix holds NaN or infinities.",
         "torch.isfinite(x).all(); torch.backends.cuda.preferred_linalg_library('magma') goes another way",
         "hint",
@@ -175,7 +194,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cufft.failed",
         "a cuFFT call failed",
-        (r"CUFFT_(INTERNAL_ERROR|ALLOC_FAILED|EXEC_FAILED|SETUP_FAILED)", r"cuFFT error: CUFFT_\w+"),
+        (r"CUFFT_(INTERNAL_ERROR|ALLOC_FAILED|EXEC_FAILED|SETUP_FAILED)", r"cuFFT ?error: \w+"),
         "Memory is full, or torch is of a CUDA older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
         "a newer torch; torch.backends.cuda.cufft_plan_cache.clear()",
         "hint",
@@ -184,7 +203,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cusparse.failed",
         "a cuSPARSE call failed",
-        (r"CUSPARSE_STATUS_\w+",),
+        (r"CUSPARSE_STATUS_\w+", r"CUSPARSE API failed", r"operation cusparse\w+\(.{0,60}\) failed"),
         "Memory is full, or the sparse tensor's indices are wrong.",
         "x.coalesce(), and check its indices",
         "hint",
@@ -205,6 +224,7 @@ TEXTS: tuple[Text, ...] = (
             r"Call to posix_fallocate failed.{0,40}No space left on device",
             r"unable to allocate shared memory.{0,40}nccl",
             r"/dev/shm/nccl-\w*.{0,80}(No space left|size \d+)",
+            r"failed to extend /dev/shm/nccl-",
         ),
         "Ranks on one machine speak through /dev/shm, and a container's is 64 MiB unless it was asked for more.",
         "docker run --shm-size=8g …, or --ipc=host; df -h /dev/shm",
@@ -215,7 +235,7 @@ TEXTS: tuple[Text, ...] = (
         "nccl.unhandled_cuda",
         "a CUDA call inside NCCL failed",
         (
-            r"NCCL error in: ?[\w./:-]{0,120}, unhandled cuda error",
+            _NCCL + "unhandled cuda error",
             r"NCCL error:? unhandled cuda error",
             r"ncclUnhandledCudaError",
         ),
@@ -252,7 +272,7 @@ TEXTS: tuple[Text, ...] = (
         "a system call inside NCCL failed",
         (
             r"ncclSystemError",
-            r"NCCL error in: ?[\w./:-]{0,120}, unhandled system error",
+            _NCCL + "unhandled system error",
             r"NCCL error:? unhandled system error",
         ),
         "Sockets, /dev/shm or InfiniBand: mostly a wrong network interface or a firewall.",
@@ -263,7 +283,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nccl.internal",
         "NCCL failed inside",
-        (r"ncclInternalError", r"NCCL error in: ?[\w./:-]{0,120}, internal error"),
+        (r"ncclInternalError", _NCCL + "internal error"),
         "A topology that NCCL does not understand, ranks with different NCCL versions, or a lost rank.",
         _DEBUG,
         "hint",
@@ -273,7 +293,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nccl.usage",
         "NCCL was called in a way that is not allowed",
-        (r"ncclInvalidUsage", r"ncclInvalidArgument", r"NCCL error in: ?[\w./:-]{0,120}, invalid (usage|argument)"),
+        (r"ncclInvalidUsage", r"ncclInvalidArgument", _NCCL + "invalid (usage|argument)"),
         "More ranks than GPUs, a device that is not set, or tensors on another device than the group's.",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; ' + _DEBUG,
         symptom=True,
@@ -286,6 +306,8 @@ TEXTS: tuple[Text, ...] = (
             r"remote process exited or there was a network error",
             r"socketProgress: Connection closed by remote peer",
             r"NCCL WARN .{0,60}(Connection closed by remote peer|Connection reset by peer|Broken pipe)",
+            r"NCCL WARN .{0,40}Call to connect returned Connection refused",
+            r"NCCL communicator was aborted on rank",
         ),
         "This rank is not at fault: find the first rank that failed.",
         "look in the other ranks' logs for the earliest error, and explain that one",
@@ -308,6 +330,7 @@ TEXTS: tuple[Text, ...] = (
             r"caught collective operation timeout",
             r"To avoid data inconsistency, we are taking the entire process down",
             r"\bnccl (watchdog )?(timeout|timed out|hang|hangs)\b",
+            r"Heartbeat monitor timed out! ?Process will be terminated",
         ),
         "One rank did not come to the collective: it crashed, hangs, or does something else (an uneven number of "
         "batches, a branch of its own, a checkpoint that takes long). The link itself is rarely at fault.",
@@ -331,6 +354,7 @@ TEXTS: tuple[Text, ...] = (
             r"ibv_\w+ failed",
             r"misc/ibvwrap\.cc.{0,60}(WARN|fail)",
             r"NET/IB ?: (Unable to|No valid|.{0,40}failed)",
+            r"NET/IB.{0,40}Got async event",
         ),
         "A cable, a switch, a wrong GID index (RoCE), or the other machine is gone.",
         "NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat, and NCCL_IB_GID_INDEX on RoCE",
@@ -408,6 +432,7 @@ TEXTS: tuple[Text, ...] = (
             r"Detected mismatch between collectives on ranks",
             r"CollectiveFingerPrint",
             r"Collectives differ in the following",
+            r"Mismatched collective detected",
         ),
         "One rank takes another branch, or tensors of another shape.",
         "make every rank call the same collectives in the same order, with the same shapes; the message names both",

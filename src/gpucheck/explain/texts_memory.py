@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.text import Text
+from gpucheck.explain.text import Text, by_code
 
 _FITS = (
     "a smaller batch, or a shorter sequence; end other programs that use the GPU; gpucheck find-batch-size "
@@ -28,6 +28,7 @@ TEXTS: tuple[Text, ...] = (
         "the GPU's memory is full",
         (
             r"CUDA out of memory",
+            r"(?<!out of memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity",
             r"CUDA (driver )?error: out of memory",
             r"CUDA error: CUDA_ERROR_OUT_OF_MEMORY",
             r"cudaErrorMemoryAllocation",
@@ -51,6 +52,8 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA failed with error out of memory",
             r"Requested amount of GPU memory .{0,30}could not be allocated",
             r"insufficient (GPU|CUDA|video|VRAM) ?memory",
+            r"Cuda (Runtime|Driver) \(out of memory\)",
+            r"Allocator \(GPU_\d+_bfc\) ran out of memory trying to allocate(?!.{0,200}not a failure)",
         ),
         "torch asked the driver for more than was free. What is full is this process's own tensors, memory that torch "
         "keeps in its cache, or other processes; torch's whole message tells them apart: 'allocated by PyTorch', "
@@ -74,6 +77,7 @@ TEXTS: tuple[Text, ...] = (
             r"(HIP|ROCm) error: out of memory",
             r"Triton Error \[HIP\]: .{0,20}out of memory",
             r"hipErrorOutOfMemory",
+            r"HIP_ERROR_OutOfMemory",
             r"hipErrorMemoryAllocation",
             r"hipMalloc\w*\(.{0,60}(out of memory|CUDA error)",
             r"(CUDA|HIP) error: out of memory.{0,200}hipMalloc",
@@ -252,7 +256,10 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "oom.cublas",
         "cuBLAS found no memory left on the GPU",
-        (r"CUBLAS_STATUS_ALLOC_FAILED",),
+        (
+            r"CUBLAS_STATUS_ALLOC_FAILED",
+            r"(CUDA error|cublas runtime error ?): (the )?resource allocation failed",
+        ),
         "cuBLAS takes memory for its handle and workspace beside torch's cache, and there was none left. It comes "
         "mostly with the first product in a process whose memory is nearly full.",
         _OTHERS,
@@ -340,6 +347,7 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to allocate memory for requested buffer of size",
             r"\A\W*(an? |the )?(oom|out of memory)\b( error| killed me)?\W*\Z",
             r"\b(train\w*|model|batch|inference|the job) .{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
+            r"ggml_vulkan: Device memory allocation of size \d+ failed",
         ),
         "The text does not say whose memory: the GPU's or the host's.",
         "paste the whole message: torch's own says whose memory is full; nvidia-smi shows the GPU's, free -h the "
@@ -359,6 +367,8 @@ TEXTS: tuple[Text, ...] = (
         (
             r"(CUDA|HIP)\w*( driver| runtime)? ?(error|failure).{0,12}" + messages.GRID,
             r"cudaErrorInvalidConfiguration",
+            r"hipErrorInvalidConfiguration",
+            by_code(9),
         ),
         "A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or zero. It is "
         "seen in attention with batch times heads beyond 65 535. More memory does not help.",

@@ -64,7 +64,7 @@ TEXTS: tuple[Text, ...] = (
         "torch "
         "(its release notes name it) with --no-deps, and look with python -m xformers.info",
         source="facebookresearch/xformers issues 800 and 982",
-        follows=("cuinit.", "torch.cpu_only"),
+        follows=("cuinit.", "torch.cpu_only", "attention.kernel"),
     ),
     Text(
         "bitsandbytes.setup",
@@ -279,6 +279,7 @@ TEXTS: tuple[Text, ...] = (
         "out "
         "(gpucheck bench matmul compares results)",
         "strong",
+        logged=True,
         common=(
             r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"
             r"gradients?)\b",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.explain.text import Text
+from gpucheck.explain.text import Text, by_code
 
 _DOCTOR = "gpucheck doctor on the machine where it happened names the first rung that is broken"
 # What keeps the driver from starting; what CUDA and torch say then follows from it.
@@ -24,7 +24,7 @@ def _code(number: int) -> tuple[str, ...]:
         rf"(failed|returned|error|status|code|with|:|->| |=|\(){{1,8}}{number}\b",
         rf"\b(CUDA initialization fail(ure|ed)|cuda driver library init failure)\W{{0,4}}(with "
         rf"error)?\W{{0,4}}{number}\b",
-        rf"\bCUDA (driver |runtime )?error:? \(?{number}\b",
+        by_code(number),
     )
 
 
@@ -36,6 +36,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA driver initialization failed, you might not have a CUDA gpu",
             r"CUDA_ERROR_NOT_INITIALIZED",
             *_code(3),
+            r"cuInit failed: initialization error",
             r"failed call to cuInit: CUDA_ERROR_NOT_INITIALIZED",
         ),
         "cuInit answers 3. With the open kernel module and some kernels it is its memory management (HMM) that does "
@@ -82,7 +83,6 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_NO_DEVICE",
             r"cudaErrorNoDevice",
             r"No visible GPU devices",
-            r"No GPU/TPU found",
             *_code(100),
             *_code(38),
             r"no NVIDIA GPU device is present",
@@ -126,6 +126,7 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorCallRequiresNewerDriver",
             r"driver (version )?(is )?too old.{0,40}CUDA",
             r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
+            r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         ),
         "The driver serves CUDA up to the number that nvidia-smi shows, and the wheel is of a newer major version: "
         "13.x needs 580 or newer, 12.x 525, 11.x 450. `driver version is insufficient` alone proves no old driver: a "
@@ -237,6 +238,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_UNKNOWN\b",
             r"CUDA error: unknown error",
             r"cudaErrorUnknown\b",
+            r"CUDA (driver|runtime) error( ?\(30\))? ?: unknown error",
         ),
         "cuInit answers 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
         "suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
@@ -303,6 +305,7 @@ TEXTS: tuple[Text, ...] = (
             r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
             r"(Error|Exception): No (GPU|CUDA device|accelerator)s? (was |were |is |are )?(found|available|detected)",
             r"Failed to infer device type",
+            r"torch\.cuda\.is_available\(\) should be True but is False",
             r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
             r"CUDA (was|is) requested but .{0,30}(not|no)",
             r"requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
@@ -310,6 +313,7 @@ TEXTS: tuple[Text, ...] = (
             r"can not run on your system since the accelerator is not available",
             r"no compatible GPUs were discovered",
             r"Device type CUDA is not supported for torch\.Generator",
+            r"(Error|Exception): .{0,40}torch\.cuda\.is_available\(\) (returned|is|==) False",
         ),
         "Something asked for the accelerator (pinned memory, mixed precision, a trainer's GPU) and torch sees none: a "
         "torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
@@ -353,6 +357,7 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to initialize NVML: Insufficient Permissions",
             r"NVMLError_NoPermission",
             r"NVML: Insufficient Permissions",
+            r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
         ),
         "The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
         "ls -l /dev/nvidia*; on clusters ask for a GPU in the job",
@@ -367,6 +372,7 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to initialize NVML: Driver Not Loaded",
             r"NVMLError_DriverNotLoaded",
             r"kernel driver does not appear to be running on this host",
+            r"Failed to initialize the NVIDIA kernel module",
         ),
         "After a kernel update the module was not built for the new one, nouveau has the card, or Secure Boot refuses "
         "it.",
@@ -503,7 +509,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "jax.cpu_only",
         "this jaxlib is built without CUDA",
-        (r"CUDA-enabled jaxlib is not installed", r"jaxlib.{0,60}(without|no) (CUDA|GPU) support"),
+        (
+            r"CUDA-enabled jaxlib is not installed",
+            r"jaxlib.{0,60}(without|no) (CUDA|GPU) support",
+            r"No GPU/TPU found, falling back to CPU",
+        ),
         "JAX found a GPU and has no code for it: pip installed jaxlib for the CPU.",
         'pip install -U "jax[cuda12]" (or cuda13), in the same environment',
         "proof",
@@ -621,6 +631,7 @@ TEXTS: tuple[Text, ...] = (
             r"could not insert 'nvidia.{0,10}: Required key not available",
             r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected",
             r"Key was rejected by service.{0,200}nvidia",
+            r"Secure boot is enabled on this system, .{0,60}not signed by a key",
         ),
         "The module is not signed with a key that the firmware trusts.",
         "enrol the key (sudo mokutil --import …, then reboot), or turn Secure Boot off",
@@ -636,6 +647,8 @@ TEXTS: tuple[Text, ...] = (
             r"Unable to load the kernel module 'nvidia\.ko'",
             r"The kernel module failed to load.{0,200}nvidia",
             r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
+            r"Unable to find the kernel source tree for the currently running kernel",
+            r"performing the step: \W?Building kernel modules",
         ),
         "DKMS compiles the module for each kernel, and the compiler refused it: the kernel is newer than the driver "
         "knows, its headers are missing, or it was built by another compiler. Without a module there is no GPU.",
@@ -654,6 +667,7 @@ TEXTS: tuple[Text, ...] = (
             r"NvRmMemInit(Nvmap)? ?failed",
             r"NvRmMemMgrInit ?failed",
             r"NvRmGpuLibOpen failed",
+            r"cudaAlloc\w*\(\) failed to allocate memory",
             r"/dev/nvmap.{0,60}(denied|failed|No such)",
         ),
         "CUDA on a Jetson starts with /dev/nvmap. `Permission denied`: the user is not in the groups video and render; "

@@ -249,6 +249,7 @@ TEXTS: tuple[Text, ...] = (
             r"No available kernel\. ?Aborting execution",
             r"No viable backend for scaled_dot_product_attention was found",
             r"cutlassF: no kernel found to launch",
+            r"is not supported because: device=cpu",
             r"no kernel found to launch",
             r"FlashAttention (forward |backward )?(only )?(supports?|for) head dim",
             r"Expected (query|q), (key|k),? and (value|v).{0,40}head (dim|size)",
