@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpucheck.render import transfer
 from gpucheck.render.blocks import Line, Table
-from gpucheck.render.transfer_bound import blocks
+from gpucheck.render.transfer_parts import bound
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 
 MIB = 2**20
@@ -36,7 +36,7 @@ def test_each_copy_from_both_nodes() -> None:
         row("transfer.remote", 0.0125),
         row("transfer.remote", 2e-5, size=MIB, rate=False, timed="as_called"),
     ]
-    head, _, table, _ = blocks(rows)
+    head, _, table, _ = bound(rows)
     assert head == Line("cuda:0: own node is node 0 (pages read back), wrong node is node 1 (pages read back)")
     assert isinstance(table, Table)
     assert [[cell.text for cell in one] for one in table.rows] == [
@@ -47,7 +47,7 @@ def test_each_copy_from_both_nodes() -> None:
 
 def test_flags_of_the_wrong_nodes_rows_are_counted() -> None:
     rows = [row("transfer", 0.01), replace(row("transfer.remote", 0.0125), flags=("noisy", "throttled"))]
-    assert blocks(rows)[4:] == [Line("from the wrong node noisy: 1 of 1 rows; throttled: 1 of 1 rows", "dim"), Line()]
+    assert bound(rows)[4:] == [Line("from the wrong node noisy: 1 of 1 rows; throttled: 1 of 1 rows", "dim"), Line()]
 
 
 def test_the_table_of_copies_names_the_node_of_a_bound_process() -> None:
@@ -58,4 +58,4 @@ def test_the_table_of_copies_names_the_node_of_a_bound_process() -> None:
 
 
 def test_nothing_without_a_wrong_node() -> None:
-    assert blocks([row("transfer", 0.01)]) == []
+    assert bound([row("transfer", 0.01)]) == []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import units
+from gpucheck.render import measured
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -13,8 +14,8 @@ from gpucheck.render.blocks import (
     Column,
     Line,
     advice_line,
+    by_column,
     finding_line,
-    table,
     verdict_cell,
 )
 from gpucheck.report.finding import WORST_FIRST, Finding
@@ -38,7 +39,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
     "OP/s": lambda value: units.flop_rate(value, "OP/s"),
     "s": units.duration,
     "1": units.percent,
-    "times": lambda value: f"{units.significant(value)}×",
+    "times": lambda value: measured.ratio_text(value, 3),
     "bytes": units.capacity,
 }
 
@@ -81,8 +82,8 @@ def _table(answer: BenchAll, *, several: bool) -> Block:
                     ", ".join(line.flags),
                 ]
             )
-    columns = [place for place, column in enumerate(_COLUMNS) if several or column.head != "device"]
-    return table([_COLUMNS[place] for place in columns], [[row[place] for place in columns] for row in rows])
+    columns = zip(_COLUMNS, zip(*rows, strict=True), strict=True)
+    return by_column((column, cells) for column, cells in columns if several or column.head != "device")
 
 
 def _flagged(headlines: Sequence[Headline]) -> list[Block]:

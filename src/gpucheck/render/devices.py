@@ -18,6 +18,7 @@ from gpucheck.render.blocks import (
     Line,
     Table,
     advice_line,
+    by_column,
     finding_line,
     table,
     verdict_cell,
@@ -173,9 +174,8 @@ def _masks(facts: Facts) -> list[str]:
 
 def _filled(facts: Facts, findings: tuple[Finding, ...]) -> Table:
     """The table without the columns that no device here fills."""
-    whole = table(_COLUMNS, [_row(device, findings) for device in facts.devices])
-    kept = [index for index in range(len(_COLUMNS)) if any(row[index].text for row in whole.rows)]
-    shown = table([_COLUMNS[index] for index in kept], [[row[index] for index in kept] for row in whole.rows])
+    columns = zip(_COLUMNS, zip(*(_row(device, findings) for device in facts.devices), strict=True), strict=True)
+    shown = by_column((column, cells) for column, cells in columns if any(cell not in ("", Cell("")) for cell in cells))
     if not any(device.nvml_index is not None for device in facts.devices):
         return shown
     return replace(shown, narrow=table(_NARROW, [_narrow_row(device, findings) for device in facts.devices]))

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.render.blocks import Block, Cell, Column, Line, advice_line, finding_line, table, verdict_cell
+from gpucheck.render.blocks import (
+    Block,
+    Cell,
+    Column,
+    Line,
+    advice_line,
+    finding_line,
+    table,
+    verdict_cell,
+    with_advice,
+)
 from gpucheck.render.devices import versions_line
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
@@ -35,13 +45,11 @@ def blocks(report: Report) -> list[Block]:
     aside = [one for one in report.findings if one is not first and one not in (*because, *whole)]
     laid_out: list[Block] = [] if first is None else [*_diagnosis(first), Line()]
     for one in whole:
-        laid_out += [finding_line(one), *([advice_line(one.fix)] if one.fix else []), Line()]
+        laid_out += [*with_advice([one]), Line()]
     laid_out += _ladder(told.rungs if told is not None else ())
     if because:
         laid_out.append(Line("only because of it: " + ", ".join(f"{one.title} ({one.id})" for one in because)))
-    for one in sorted(aside, key=lambda one: WORST_FIRST.index(one.verdict)):
-        laid_out.append(finding_line(one))
-        laid_out += [advice_line(one.fix)] if one.fix else []
+    laid_out += with_advice(sorted(aside, key=lambda one: WORST_FIRST.index(one.verdict)))
     laid_out += _load(told.load if told is not None else None)
     return laid_out + versions_line(report.facts)
 
