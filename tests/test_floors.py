@@ -20,7 +20,6 @@ FLOORS = {
     "exits": 0,
     "units": 0,
     "stats": 0,
-    "tdist": 0,
     "config": 0,
     "thresholds": 0,
     "links": 0,

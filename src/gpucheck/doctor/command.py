@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpucheck import naming
-from gpucheck.doctor import ladder, load_run, rungs, wheels
+from gpucheck.doctor import ladder, load_run, wheels
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.condition import Condition
 from gpucheck.doctor.evidence import Evidence
@@ -46,7 +46,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
             DoctorResult(
                 first=diagnosis.first.condition.id if diagnosis.first else None,
                 broken=diagnosis.broken,
-                rungs=rungs.standings(evidence, diagnosis),
+                rungs=ladder.standings(evidence, diagnosis),
                 consequences=tuple(one.condition.id for one in diagnosis.consequences),
                 asked=len(conditions),
                 torch_works=evidence.torch_works,

@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import Literal
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Seen
-from gpucheck.doctor.conditions_module import why_absent
+from gpucheck.doctor.condition import Condition, Seen, answered, answers
+from gpucheck.doctor.conditions_kernel import why_absent
 from gpucheck.doctor.conditions_nodes import (
     cuda_not_loaded,
     has_nvml,
     lacks_nodes,
     without_compute,
 )
-from gpucheck.doctor.cuinit import answered, answers
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.driver_files import Library, is_compat, is_stub, version_of
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.doctor import conditions_library, fixes
 from gpucheck.doctor.condition import Certainty, Condition, Seen
-from gpucheck.doctor.conditions_card import FALLEN
-from gpucheck.doctor.conditions_module import why_absent
+from gpucheck.doctor.conditions_kernel import FALLEN, why_absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.report.facts import Device
