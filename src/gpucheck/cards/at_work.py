@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from gpucheck import links, units
-from gpucheck.cards.at_rest import Said
+from gpucheck.cards.card import Said
 from gpucheck.machine.in_use import AT_WORK_PERCENT
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict

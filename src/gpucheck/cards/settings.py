@@ -5,7 +5,7 @@ A card in MIG mode without an instance is more: nothing can use it.
 
 from __future__ import annotations
 
-from gpucheck.cards.at_rest import Said
+from gpucheck.cards.card import Said, pointer
 from gpucheck.report.facts import Device, Facts
 
 # Limits and clocks that differ by less are the same, rounded.
@@ -80,8 +80,7 @@ def compute_mode(device: Device, facts: Facts) -> Said | None:
 def mig_empty(device: Device, facts: Facts) -> Said | None:
     """A card in MIG mode without an instance."""
     mig = device.mig
-    place = next(place for place, one in enumerate(facts.devices) if one is device)
-    if mig is None or not mig.enabled or mig.instances or f"/devices/{place}/mig/instances" in facts.unknown:
+    if mig is None or not mig.enabled or mig.instances or f"{pointer(device, facts)}mig/instances" in facts.unknown:
         return None
     others = any(one is not device and one.cuda_index is not None for one in facts.devices)
     beside = ", and the others go on without it" if others else ""

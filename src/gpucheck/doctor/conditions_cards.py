@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.cards import checks
-from gpucheck.cards.links import name_of
+from gpucheck.cards.card import name_of
 from gpucheck.doctor.condition import Certainty, Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.report.facts import Device

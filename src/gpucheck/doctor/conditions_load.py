@@ -10,8 +10,8 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.cards.at_work import work
+from gpucheck.cards.card import name_of
 from gpucheck.cards.checks import told_once
-from gpucheck.cards.links import name_of
 from gpucheck.doctor.condition import Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.doctor.load import CardLoad, Load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from gpucheck.cards.at_rest import Said
+from gpucheck.cards.card import Said
 from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Verdict
 
@@ -18,12 +18,7 @@ ON_A_BOARD = re.compile(r"SXM|HBM3|\b(H20|H800|H200|B100|B200|B300|GB200|GB300)\
 BRIDGED = re.compile(r"\b(PCIe|NVL)\b", re.IGNORECASE)
 
 
-def name_of(card: Device) -> str:
-    """What torch calls the card, else NVML's number of it."""
-    return card.id or (f"NVML {card.nvml_index}" if card.nvml_index is not None else card.uuid or "a GPU")
-
-
-def cards(facts: Facts) -> list[Device]:
+def with_links(facts: Facts) -> list[Device]:
     """The cards of which links were told, without those in MIG mode, whose links nobody can use."""
     return [one for one in facts.devices if one.nvlinks and not (one.mig is not None and one.mig.enabled)]
 
@@ -52,7 +47,7 @@ def inactive(device: Device, facts: Facts) -> Said | None:
     if device.mig is not None and device.mig.enabled:
         message = f"{len(lost)} of {len(device.nvlinks or ())} are inactive: in MIG mode no program can use them"
         return Said("info", "NVLinks inactive in MIG mode", message, None, {"inactive": lost})
-    alike = [one for one in cards(facts) if one is not device and one.name == device.name]
+    alike = [one for one in with_links(facts) if one is not device and one.name == device.name]
     most = max((active(one) for one in alike), default=0)
     up = active(device)
     evidence = {"active": up, "inactive": lost, "active_of_the_same_name": max(most, up)}

@@ -1,18 +1,50 @@
-"""What there is of NVIDIA's devices, and what is kept away, before anybody asks why."""
+"""NVIDIA's devices: which there are, what they are called, and what a check says of one. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from gpucheck.report.facts import Device, Facts, Host
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, Verdict
 
 WSL_NODE = "/dev/dxg"
 # Values of NVIDIA_VISIBLE_DEVICES by which the container toolkit leaves every GPU outside.
 KEPT_OUT = ("", "void", "none")
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A check's verdict on one device."""
+
+    verdict: Verdict
+    title: str
+    message: str = ""
+    fix: str | None = None
+    evidence: dict[str, Any] | None = None
+
+
 def cards(facts: Facts) -> list[Device]:
     """The devices that NVML or CUDA lists."""
     return [device for device in facts.devices if device.nvml_index is not None or device.cuda_index is not None]
+
+
+def name_of(card: Device) -> str:
+    """What torch calls the card, else NVML's number of it."""
+    return card.id or (f"NVML {card.nvml_index}" if card.nvml_index is not None else card.uuid or "a GPU")
+
+
+def pointer(card: Device, facts: Facts) -> str:
+    """Where the card stands in the document, as the keys of `facts.unknown` begin: `/devices/3/`."""
+    return f"/devices/{next(place for place, device in enumerate(facts.devices) if device is card)}/"
+
+
+def is_nvidia_here(facts: Facts) -> bool:
+    """Whether an NVIDIA device is in this machine, as PCI, its nodes or the libraries show it."""
+    host = facts.host or Host()
+    # Every WSL with a GPU of any maker has /dev/dxg.
+    nodes = [node for node in host.nvidia_device_nodes if node != WSL_NODE]
+    return bool(host.nvidia_pci_addresses or nodes or cards(facts))
 
 
 def unlisted(facts: Facts) -> Finding | None:
