@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from gpucheck import links, units
-from gpucheck.cards.card import Said
+from gpucheck.cards.card import Said, low_clocks
 from gpucheck.machine.in_use import AT_WORK_PERCENT
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
@@ -302,11 +302,7 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
         ("clock", device.sm_clock_hz, device.max_sm_clock_hz),
         ("memory clock", device.memory_clock_hz, device.max_memory_clock_hz),
     )
-    low = [
-        f"{name} {now / 1e6:.0f} of {most / 1e6:.0f} MHz"
-        for name, now, most in pairs
-        if now is not None and most is not None and now < LOW_CLOCK * most
-    ]
+    low = low_clocks(pairs, LOW_CLOCK)
     if not low:
         return None
     why = "NVML gives no reason" if device.clock_reasons is not None else "NVML does not tell why"

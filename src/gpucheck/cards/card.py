@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,15 @@ def cards(facts: Facts) -> list[Device]:
 def name_of(card: Device) -> str:
     """What torch calls the card, else NVML's number of it."""
     return card.id or (f"NVML {card.nvml_index}" if card.nvml_index is not None else card.uuid or "a GPU")
+
+
+def low_clocks(pairs: Iterable[tuple[str, float | None, float | None]], share: float) -> list[str]:
+    """Which of these clocks (name, now, its own; in Hz) are below this share of their own, in words."""
+    return [
+        f"{name} {now / 1e6:.0f} of {own / 1e6:.0f} MHz"
+        for name, now, own in pairs
+        if now is not None and own is not None and now < share * own
+    ]
 
 
 def pointer(card: Device, facts: Facts) -> str:

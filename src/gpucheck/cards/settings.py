@@ -5,7 +5,7 @@ A card in MIG mode without an instance is more: nothing can use it.
 
 from __future__ import annotations
 
-from gpucheck.cards.card import Said, pointer
+from gpucheck.cards.card import Said, low_clocks, pointer
 from gpucheck.report.facts import Device, Facts
 
 # Limits and clocks that differ by less are the same, rounded.
@@ -53,11 +53,7 @@ def application_clocks(device: Device, facts: Facts) -> Said | None:
         ("clock", device.application_sm_clock_hz, device.default_application_sm_clock_hz),
         ("memory clock", device.application_memory_clock_hz, device.default_application_memory_clock_hz),
     )
-    low = [
-        f"{name} {now / 1e6:.0f} of {own / 1e6:.0f} MHz"
-        for name, now, own in pairs
-        if now is not None and own is not None and now < SAME * own
-    ]
+    low = low_clocks(pairs, SAME)
     if not low:
         return None
     evidence = {

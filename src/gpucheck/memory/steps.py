@@ -74,7 +74,6 @@ class Step:
 
 
 _SIZES = ", ".join("1000 B" if size == 1000 else capacity(size) for size in TENSOR_SIZES)
-_BLOCKS = sum(block_size(size) for size in TENSOR_SIZES)
 STEPS: tuple[Step, ...] = (
     Step("start", "empty the cache and reset the peaks", "peaks start from what is held now"),
     Step(

@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
-from gpucheck.render import (
-    bandwidth,
-    batch_size,
-    bench_all,
-    compare,
-    crossover,
-    devices,
-    doctor,
-    explain,
-    matmul,
-    memory,
-    overlap,
-    smoke,
-    transfer,
-)
 from gpucheck.render.blocks import Block, Line
 from gpucheck.render.markdown import markdown
 from gpucheck.report.report import Report
 
-LAYOUTS: dict[str, Callable[[Report], list[Block]]] = {
-    "devices": devices.blocks,
-    "memory": memory.blocks,
-    "doctor": doctor.blocks,
-    "explain": explain.blocks,
-    "smoke": smoke.blocks,
-    "bench transfer": transfer.blocks,
-    "bench bandwidth": bandwidth.blocks,
-    "bench matmul": matmul.blocks,
-    "bench overlap": overlap.blocks,
-    "bench crossover": crossover.blocks,
-    "bench all": bench_all.blocks,
-    "find-batch-size": batch_size.blocks,
-    "compare": compare.blocks,
+# The file of each command's layout, whose `blocks(report)` makes it. Only the one that is shown is loaded.
+LAYOUTS = {
+    "devices": "devices",
+    "memory": "memory",
+    "doctor": "doctor",
+    "explain": "explain",
+    "smoke": "smoke",
+    "bench transfer": "transfer",
+    "bench bandwidth": "bandwidth",
+    "bench matmul": "matmul",
+    "bench overlap": "overlap",
+    "bench crossover": "crossover",
+    "bench all": "bench_all",
+    "find-batch-size": "batch_size",
+    "compare": "compare",
 }
 
 
 def blocks(report: Report) -> list[Block]:
     """The report as its command lays it out; a last line says so where it is not complete."""
-    laid_out = LAYOUTS[report.command](report)
+    layout: Callable[[Report], list[Block]] = importlib.import_module(
+        f"gpucheck.render.{LAYOUTS[report.command]}"
+    ).blocks
+    laid_out = layout(report)
     if report.command != "compare" and "compare" in report.results:
         # Measured and compared in one go: what was measured, then what changed.
+        from gpucheck.render import compare
+
         laid_out += [Line(), *compare.comparison(report)]
     if not report.summary.complete:
         laid_out.append(Line("not complete: the command was cut off", "yellow"))
