@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from gpucheck import links, units
-from gpucheck.cards.card import Said, low_clocks
+from gpucheck.cards.card import Said, low_clocks, pointer
 from gpucheck.machine.in_use import AT_WORK_PERCENT
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
@@ -154,7 +154,7 @@ def _cool(device: Device, named: list[str]) -> str:
     now = device.temperature_celsius
     if now is None:
         return ""
-    limits = [one for one in (device.slowdown_celsius, device.gpu_max_celsius) if one is not None]
+    limits = [limit for limit in (device.slowdown_celsius, device.gpu_max_celsius) if limit is not None]
     if PROTECTS[named[0]][0] != "heat" or not limits or now >= min(limits) - 5.0:
         return f"{now:.0f} °C"
     return (
@@ -423,20 +423,18 @@ def not_judged(device: Device, facts: Facts) -> Said | None:
 
 
 def _untold(device: Device, facts: Facts) -> Said | None:
-    place = next(place for place, one in enumerate(facts.devices) if one is device)
+    own = pointer(device, facts)
     missing = {}
     limits = ("gpu_max_celsius", "slowdown_celsius", "shutdown_celsius", "temperature_margin_celsius")
     if all(getattr(device, name) is None for name in limits):
-        missing["temperature limits"] = facts.unknown.get(f"/devices/{place}/slowdown_celsius", UNTOLD)
+        missing["temperature limits"] = facts.unknown.get(f"{own}slowdown_celsius", UNTOLD)
     for name, word in NEEDED.items():
         group = name.partition("/")[0]
         value: Any = device
         for step in name.split("/"):
             value = getattr(value, step, None)
         if value is None:
-            pointer = f"/devices/{place}/{name}"
-            reason = facts.unknown.get(pointer) or facts.unknown.get(f"/devices/{place}/{group}") or UNTOLD
-            missing[word] = reason
+            missing[word] = facts.unknown.get(f"{own}{name}") or facts.unknown.get(f"{own}{group}") or UNTOLD
     if not missing:
         return None
     said = "; ".join(f"{word} ({reason})" for word, reason in missing.items())

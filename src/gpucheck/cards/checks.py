@@ -48,10 +48,10 @@ def findings(device: Device, facts: Facts) -> list[Finding]:
     # A card that NVML no longer lists has lost its index with the rest.
     if device.nvml_index is None and device.state != "lost":
         return []
-    return [found for check, look in CHECKS if (found := one(check, look, device, facts)) is not None]
+    return [found for check, look in CHECKS if (found := finding_of(check, look, device, facts)) is not None]
 
 
-def one(check: str, look: Look, device: Device, facts: Facts) -> Finding | None:
+def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding | None:
     """One check's finding about one device; None where it has nothing to say."""
     said = look(device, facts)
     if said is None:
@@ -98,10 +98,10 @@ def name_in(finding: Finding) -> str:
 
 def _group(members: list[Finding]) -> Group:
     first = members[0]
-    names = in_short([name for one in members if (name := name_in(one))])
-    pairs = [(name_in(one), one.message) for one in members]
+    names = in_short([name for finding in members if (name := name_in(finding))])
+    pairs = [(name_in(finding), finding.message) for finding in members]
     said = told_once([(name, message.removeprefix(f"{name}: ") if name else message) for name, message in pairs])
-    fixes = tuple(dict.fromkeys(one.fix for one in members if one.fix))
+    fixes = tuple(dict.fromkeys(finding.fix for finding in members if finding.fix))
     return Group(first.verdict, first.title, names, said, fixes)
 
 

@@ -78,7 +78,7 @@ def mig_empty(device: Device, facts: Facts) -> Said | None:
     mig = device.mig
     if mig is None or not mig.enabled or mig.instances or f"{pointer(device, facts)}mig/instances" in facts.unknown:
         return None
-    others = any(one is not device and one.cuda_index is not None for one in facts.devices)
+    others = any(other is not device and other.cuda_index is not None for other in facts.devices)
     beside = ", and the others go on without it" if others else ""
     message = f"it is in MIG mode and has no instance: no program can use it{beside}"
     fix = (

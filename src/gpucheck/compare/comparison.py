@@ -106,9 +106,9 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
     )
 
 
-def disturbed(one: Measurement) -> tuple[str, ...]:
+def disturbed(row: Measurement) -> tuple[str, ...]:
     """Which disturbances most of a row's runs were flagged for."""
-    return runs.flagged(one, DISTURBING)
+    return runs.flagged(row, DISTURBING)
 
 
 def does_other_work(row: ComparedRow) -> bool:

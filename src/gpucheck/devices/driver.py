@@ -83,7 +83,7 @@ def _causes(*, cuinit: int | None = None, nvml: int | None = None) -> tuple[str 
     if not found:
         return None, None
     fix = found[0].fix if len(found) == 1 else "`gpucheck doctor` tells which"
-    return ", or ".join(one.title for one in found), fix
+    return ", or ".join(condition.title for condition in found), fix
 
 
 def _no_library(host: Host, capability: str) -> tuple[str, str]:

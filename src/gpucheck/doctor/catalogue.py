@@ -35,9 +35,9 @@ CONDITIONS: tuple[Condition, ...] = (
     *conditions_log.CONDITIONS,
 )
 
-BY_ID = {one.id: one for one in CONDITIONS}
+BY_ID = {condition.id: condition for condition in CONDITIONS}
 
 
 def causes(*, cuinit: int | None = None, nvml: int | None = None) -> list[Condition]:
     """The conditions that an answer of cuInit's or of nvmlInit's may come of; none where it has no usual cause."""
-    return [one for one in CONDITIONS if cuinit in one.cuinit or nvml in one.nvml]
+    return [condition for condition in CONDITIONS if cuinit in condition.cuinit or nvml in condition.nvml]

@@ -28,7 +28,7 @@ def _of_every_card(check: str) -> Callable[[Evidence], Seen | None]:
     def judge(evidence: Evidence) -> Seen | None:
         if _is_the_diagnosis(check, evidence):
             return None
-        of_cards = [checks.one(check, LOOKS[check], card, evidence.facts) for card in _cards(evidence)]
+        of_cards = [checks.finding_of(check, LOOKS[check], card, evidence.facts) for card in _cards(evidence)]
         findings = [finding for finding in of_cards if finding is not None and finding.verdict not in ("pass", "skip")]
         if not findings:
             return None
@@ -95,7 +95,7 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
         return None
     told = []
     for card, used in taken:
-        by = ", ".join(f"{one.name or 'not visible here'} ({one.pid})" for one in card.processes or ())
+        by = ", ".join(f"{process.name or 'not visible here'} ({process.pid})" for process in card.processes or ())
         told.append(
             f"{name_of(card)}: {units.capacity(used)} {f'by {by}' if by else 'by processes that are not listed'}"
         )
@@ -107,7 +107,7 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
 
 def _is_for_a_screen(card: Device) -> bool:
     """Whether programs that draw hold it: beside them is no more than a context or two, torch's own among them."""
-    computing = [one.used_memory_bytes for one in card.processes or () if "graphics" not in one.kind]
+    computing = [process.used_memory_bytes for process in card.processes or () if "graphics" not in process.kind]
     known = [used for used in computing if used is not None]
     return len(computing) < len(card.processes or ()) and known == computing and sum(known) < FOREIGN_BYTES
 

@@ -198,7 +198,7 @@ def _hot(evidence: Evidence) -> Seen | None:
     for card, telemetry in _seen(evidence):
         device, warmest = _device(evidence, card.device), telemetry["temperature_celsius"]
         limits = (device.gpu_max_celsius, device.slowdown_celsius) if device is not None else ()
-        limit = min((one for one in limits if one is not None), default=None)
+        limit = min((known for known in limits if known is not None), default=None)
         if limit is None or warmest is None or warmest < limit - CLOSE_CELSIUS:
             continue
         over = over or warmest >= limit

@@ -163,7 +163,7 @@ def _module_not_loaded(evidence: Evidence) -> Seen | None:
 def _busy(evidence: Evidence) -> Seen | None:
     """CUDA starts and a kernel is refused, with another process on a card that lets in one."""
     probe = evidence.torch
-    errors = [one.error for one in probe.kernels if one.error] if probe is not None else []
+    errors = [run.error for run in probe.kernels if run.error] if probe is not None else []
     if not any("busy or unavailable" in error for error in errors):
         return None
     cards = [card for card in evidence.cards if (card.compute_mode or "default") != "default"]

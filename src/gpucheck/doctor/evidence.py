@@ -56,7 +56,7 @@ class Evidence:
     @property
     def cuda_works(self) -> bool:
         """Whether CUDA started and shows a device: whatever lies below it holds, as far as that device goes."""
-        return self.driver.cuinit_code == 0 and any(one.cuda_index is not None for one in self.cards)
+        return self.driver.cuinit_code == 0 and any(device.cuda_index is not None for device in self.cards)
 
     @property
     def nvml_works(self) -> bool:

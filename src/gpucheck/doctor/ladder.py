@@ -65,10 +65,10 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
     the same is left out, since success was seen. On the rungs that are judged by device another one may still fail.
     """
     seen = [Sighting(c, _fitted(c, found, evidence)) for c in conditions if (found := c.judge(evidence)) is not None]
-    breaking = sorted((one for one in seen if one.breaks), key=_order)
+    breaking = sorted((sighting for sighting in seen if sighting.breaks), key=_order)
     if evidence.torch_works:
-        breaking = [one for one in breaking if one.condition.rung in BY_DEVICE]
-    aside = tuple(one for one in seen if not one.breaks)
+        breaking = [sighting for sighting in breaking if sighting.condition.rung in BY_DEVICE]
+    aside = tuple(sighting for sighting in seen if not sighting.breaks)
     if not breaking:
         return Diagnosis(None, (), aside)
     first, *others = breaking
@@ -80,27 +80,27 @@ def _fitted(condition: Condition, seen: Seen, evidence: Evidence) -> Seen:
     return replace(seen, fix=fixes.here(condition.fix if seen.fix is None else seen.fix, evidence.host))
 
 
-def _order(one: Sighting) -> tuple[int, int]:
-    assert one.condition.rung is not None
-    return RUNGS.index(one.condition.rung), CERTAINTIES.index(one.certainty)
+def _order(sighting: Sighting) -> tuple[int, int]:
+    assert sighting.condition.rung is not None
+    return RUNGS.index(sighting.condition.rung), CERTAINTIES.index(sighting.certainty)
 
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """The diagnosis as findings: the first broken rung, its consequences as remarks, then what stands on its own."""
     found = [] if diagnosis.first is None else [_finding(diagnosis.first, diagnosis.first.verdict)]
     found += [
-        _finding(one, "info", because=diagnosis.first.condition.id if diagnosis.first else None)
-        for one in diagnosis.consequences
+        _finding(sighting, "info", because=diagnosis.first.condition.id if diagnosis.first else None)
+        for sighting in diagnosis.consequences
     ]
-    return found + [_finding(one, one.verdict) for one in diagnosis.aside]
+    return found + [_finding(sighting, sighting.verdict) for sighting in diagnosis.aside]
 
 
-def _finding(one: Sighting, verdict: Verdict, *, because: str | None = None) -> Finding:
-    condition, seen = one.condition, one.seen
+def _finding(sighting: Sighting, verdict: Verdict, *, because: str | None = None) -> Finding:
+    condition, seen = sighting.condition, sighting.seen
     evidence = {
         **seen.evidence,
         "rung": condition.rung,
-        "certainty": one.certainty,
+        "certainty": sighting.certainty,
         "settle": condition.settle or None,
         **({"because_of": because} if because else {}),
     }
@@ -128,13 +128,13 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
     return tuple(found)
 
 
-def _title(one: Sighting) -> str:
-    return one.seen.title or one.condition.title
+def _title(sighting: Sighting) -> str:
+    return sighting.seen.title or sighting.condition.title
 
 
 def _above(rung: Rung, evidence: Evidence, diagnosis: Diagnosis) -> RungStanding:
     """A rung above the broken one: it may hold all the same, as NVML does without libcuda."""
-    failed = next((one for one in diagnosis.consequences if one.condition.rung == rung), None)
+    failed = next((sighting for sighting in diagnosis.consequences if sighting.condition.rung == rung), None)
     if failed is not None:
         return RungStanding(rung, "unreached", _title(failed))
     shown_by = _SHOWN[rung](evidence)
@@ -233,9 +233,9 @@ def _architecture(evidence: Evidence) -> str | None:
 
 def _run(evidence: Evidence) -> str | None:
     probe = evidence.torch
-    if probe is None or not probe.kernels or any(one.error for one in probe.kernels):
+    if probe is None or not probe.kernels or any(run.error for run in probe.kernels):
         return None
-    return f"a kernel and a product are right on {', '.join(one.device for one in probe.kernels)}"
+    return f"a kernel and a product are right on {', '.join(run.device for run in probe.kernels)}"
 
 
 _SHOWN: dict[Rung, Callable[[Evidence], str | None]] = {
@@ -293,7 +293,7 @@ def _torch_said(evidence: Evidence) -> str | None:
 def _no_kernel(evidence: Evidence) -> str | None:
     """Why no kernel was run, where torch was asked."""
     probe = evidence.torch
-    failed = [f"{one.device}: {one.error}" for one in probe.kernels if one.error] if probe is not None else []
+    failed = [f"{run.device}: {run.error}" for run in probe.kernels if run.error] if probe is not None else []
     if failed:
         return "; ".join(failed)
     return "not looked at: torch has no GPU to run on" if probe is not None and probe.available is False else None

@@ -54,7 +54,7 @@ BUILDS = (
     Build((11, 8), _OLD),
     Build((11, 7), _OLD[:-1]),
 )
-_BY_TAG = {one.tag: one for one in BUILDS}
+_BY_TAG = {build.tag: build for build in BUILDS}
 # Which builds each release has: PyTorch's RELEASE.md and "previous versions"; for 2.13 and 2.14 torch's own table
 # (torch/cuda/__init__.py). The newest first.
 RELEASES: dict[Release, tuple[str, ...]] = {

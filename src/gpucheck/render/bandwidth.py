@@ -12,13 +12,13 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 
 _FIELDS: tuple[Field[Measurement], ...] = (
-    field(Column("operation", "left"), lambda one: str(one.case["operation"])),
-    field(Column("array", "left", keep=8), lambda one: units.capacity(one.case["size_bytes"])),
+    field(Column("operation", "left"), lambda row: str(row.case["operation"])),
+    field(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
     *measured.rates("GB/s", percentiles_keep=4),
     field(Column("time", keep=5), measured.time_text),
-    field(Column("moves, per call", keep=2), lambda one: units.capacity(one.work["bytes"])),
+    field(Column("moves, per call", keep=2), lambda row: units.capacity(row.work["bytes"])),
     field(Column("samples", keep=1), measured.samples_text),
-    field(Column("notes", "left", keep=7), lambda one: measured.notes(one, "warm")),
+    field(Column("notes", "left", keep=7), lambda row: measured.notes(row, "warm")),
 )
 
 

@@ -47,7 +47,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 def blocks(report: Report) -> list[Block]:
     """One table of the figures that stand for each benchmark, then what was found, what asks for something first."""
     answer = report.results.get("bench_all") or BenchAll((), ())
-    names = {one.device.id: one.device.name for one in report.measurements}
+    names = {row.device.id: row.device.name for row in report.measurements}
     laid_out: list[Block] = []
     for device, name in names.items():
         laid_out.append(Line(f"{name} ({device})" if name else device))
@@ -63,17 +63,17 @@ def blocks(report: Report) -> list[Block]:
 
 def _table(answer: BenchAll, *, several: bool) -> Block:
     rows: list[list[str | Cell]] = []
-    for one in answer.benchmarks:
-        lines = [line for line in answer.headlines if line.benchmark == one.benchmark]
-        verdict = verdict_cell(one.verdict)
+    for benchmark in answer.benchmarks:
+        lines = [line for line in answer.headlines if line.benchmark == benchmark.benchmark]
+        verdict = verdict_cell(benchmark.verdict)
         if not lines:
-            rows.append([one.benchmark, UNKNOWN, one.why, UNKNOWN, UNKNOWN, UNKNOWN, "", verdict, ""])
+            rows.append([benchmark.benchmark, UNKNOWN, benchmark.why, UNKNOWN, UNKNOWN, UNKNOWN, "", verdict, ""])
         for place, line in enumerate(lines):
             # The verdict is the benchmark's, not the row's.
             first = place == 0
             rows.append(
                 [
-                    one.benchmark if first else "",
+                    benchmark.benchmark if first else "",
                     line.device,
                     line.case,
                     *(_figure(value, line.unit) for value in (line.value, line.low, line.high)),
@@ -89,9 +89,9 @@ def _table(answer: BenchAll, *, several: bool) -> Block:
 def _flagged(headlines: Sequence[Headline]) -> list[Block]:
     """Which figures are in doubt, in one line: the notes are the first to go where the screen is narrow."""
     cases: dict[str, list[str]] = {}
-    for one in headlines:
-        for flag in one.flags:
-            cases.setdefault(flag, []).append(f"{one.benchmark} {one.case}")
+    for headline in headlines:
+        for flag in headline.flags:
+            cases.setdefault(flag, []).append(f"{headline.benchmark} {headline.case}")
     told = [f"{flag} ({found[0] if len(found) == 1 else f'{len(found)} figures'})" for flag, found in cases.items()]
     return [Line(f"flagged: {'; '.join(told)}"), Line()] if told else []
 

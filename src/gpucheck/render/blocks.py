@@ -113,12 +113,16 @@ def advice_line(text: str) -> Line:
 
 def with_advice(findings: Iterable[Finding]) -> list[Block]:
     """Each finding with what to do about it below."""
-    return [line for one in findings for line in (finding_line(one), *([advice_line(one.fix)] if one.fix else []))]
+    return [
+        line
+        for finding in findings
+        for line in (finding_line(finding), *([advice_line(finding.fix)] if finding.fix else []))
+    ]
 
 
 def conclusion(findings: Sequence[Finding]) -> list[Block]:
     """What was found, a line each, and below all of them what to do next."""
-    return [*map(finding_line, findings), *(advice_line(one.fix) for one in findings if one.fix)]
+    return [*map(finding_line, findings), *(advice_line(finding.fix) for finding in findings if finding.fix)]
 
 
 def ascii_text(text: str) -> str:

@@ -34,7 +34,7 @@ class _Raced:
     @property
     def rounds(self) -> int:
         """How often each side ran."""
-        return min(sum(len(run.samples_s) for run in one.runs) for one in self.sides.values())
+        return min(sum(len(run.samples_s) for run in side.runs) for side in self.sides.values())
 
     def speedup(self, side: Side) -> float | None:
         """The CPU's time over this side's; None where one of the two is not known."""
@@ -55,7 +55,7 @@ _FIELDS: tuple[Field[_Raced], ...] = (
     field(Column("rounds", keep=1), lambda row: str(row.rounds)),
     field(
         Column("notes", "left", keep=5),
-        lambda row: ", ".join(dict.fromkeys(flag for one in row.sides.values() for flag in one.flags)),
+        lambda row: ", ".join(dict.fromkeys(flag for side in row.sides.values() for flag in side.flags)),
     ),
 )
 
@@ -82,10 +82,10 @@ def _head(device: DeviceRef, measurements: Sequence[Measurement]) -> str:
 def _raced(measurements: Sequence[Measurement]) -> list[_Raced]:
     """Operations in the order of their first row, and the sizes of each from the smallest on."""
     sizes: dict[str, dict[int, dict[Side, Measurement]]] = {}
-    for one in measurements:
-        case = one.case
+    for row in measurements:
+        case = row.case
         sides = sizes.setdefault(case["operation"], {}).setdefault(case["size"], {})
-        sides[case["side"], case["transfers"]] = one
+        sides[case["side"], case["transfers"]] = row
     return [
         _Raced(operation, size, sides) for operation, found in sizes.items() for size, sides in sorted(found.items())
     ]

@@ -50,7 +50,9 @@ def _rows_compared(report: Report) -> list[Finding]:
     from gpucheck.compare import judge
     from gpucheck.compare.comparison import row_label
 
-    gate = next((one for one in report.findings if one.id == "compare.slower" and "limit" in one.evidence), None)
+    gate = next(
+        (finding for finding in report.findings if finding.id == "compare.slower" and "limit" in finding.evidence), None
+    )
     most = None if gate is None else float(gate.evidence["limit"]) - 1
     found = []
     for row in compared.rows:

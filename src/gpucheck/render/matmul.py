@@ -27,15 +27,15 @@ def blocks(report: Report) -> list[Block]:
     devices = {measurement.device.id: measurement.device for measurement in report.measurements}
     for device_id in dict.fromkeys([*devices, *(entry.device for entry in searched)]):
         name = devices[device_id].name if device_id in devices else None
-        mine = [one for one in report.measurements if one.device.id == device_id]
-        usual = [one for one in mine if one.name == "matmul"]
+        mine = [row for row in report.measurements if row.device.id == device_id]
+        usual = [row for row in mine if row.name == "matmul"]
         laid_out += [Line(f"{name or device_id} ({device_id}) · dense products, preallocated output"), Line()]
         if usual:
             laid_out += [_products(usual, _peaks(report)), Line(), Line(_method(usual)), Line()]
         laid_out += _search([entry for entry in searched if entry.device == device_id])
-        for one in mine:
-            if one.name == "matmul.sustained":
-                laid_out += _sustained(one, long_runs)
+        for row in mine:
+            if row.name == "matmul.sustained":
+                laid_out += _sustained(row, long_runs)
     return laid_out + conclusion(report.findings)
 
 
@@ -51,47 +51,47 @@ def _peaks(report: Report) -> Mapping[str, Any]:
 
 def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
     """A row for each product; its share of the peak where one is known."""
-    scale, prefix = measured.flop_scale(max((one.rate.median for one in measurements if one.rate), default=0.0))
+    scale, prefix = measured.flop_scale(max((row.rate.median for row in measurements if row.rate), default=0.0))
     # Operations on whole numbers are no FLOP.
-    kinds = dict.fromkeys(one.rate.unit for one in measurements if one.rate) or {"FLOP/s": None}
+    kinds = dict.fromkeys(row.rate.unit for row in measurements if row.rate) or {"FLOP/s": None}
     median, *percentiles = measured.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
-    share: Field[Measurement] = field(Column("of peak", keep=8), lambda one: _share_of_peak(one, peaks))
+    share: Field[Measurement] = field(Column("of peak", keep=8), lambda row: _share_of_peak(row, peaks))
     fields: tuple[Field[Measurement], ...] = (
-        field(Column("dtype", "left"), lambda one: str(one.case["dtype"])),
-        field(Column("M×N×K", "left"), lambda one: f"{one.case['m']}×{one.case['n']}×{one.case['k']}"),
+        field(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
+        field(Column("M×N×K", "left"), lambda row: f"{row.case['m']}×{row.case['n']}×{row.case['k']}"),
         median,
         *((share,) if peaks else ()),
         *percentiles,
         field(Column("time", keep=5), measured.time_text),
         field(Column("computed in", "left", keep=6), _computed_in),
         field(Column("samples", keep=1), measured.samples_text),
-        field(Column("notes", "left", keep=7), lambda one: measured.notes(one, "cold")),
+        field(Column("notes", "left", keep=7), lambda row: measured.notes(row, "cold")),
     )
     return measured.table_of(measurements, fields)
 
 
-def _observed(one: Measurement) -> str:
-    return one.method.precision_observed or UNKNOWN
+def _observed(row: Measurement) -> str:
+    return row.method.precision_observed or UNKNOWN
 
 
-def _has_other_precision(one: Measurement) -> bool:
-    return _observed(one) != one.method.precision_requested
+def _has_other_precision(row: Measurement) -> bool:
+    return _observed(row) != row.method.precision_requested
 
 
-def _share_of_peak(one: Measurement, peaks: Mapping[str, Any]) -> str:
-    peak = peaks.get(one.case["dtype"])
-    if not peak or _has_other_precision(one) or one.rate is None:
+def _share_of_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
+    peak = peaks.get(row.case["dtype"])
+    if not peak or _has_other_precision(row) or row.rate is None:
         return UNKNOWN
-    return units.percent(one.rate.median / peak["flop_per_s"])
+    return units.percent(row.rate.median / peak["flop_per_s"])
 
 
-def _computed_in(one: Measurement) -> Cell:
-    return Cell(_observed(one), "red" if _has_other_precision(one) else "")
+def _computed_in(row: Measurement) -> Cell:
+    return Cell(_observed(row), "red" if _has_other_precision(row) else "")
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
     """How the numbers came about, in one line."""
-    caches = " and ".join(dict.fromkeys(one.method.cache for one in measurements))
+    caches = " and ".join(dict.fromkeys(row.method.cache for row in measurements))
     return (
         f"{measured.timed_by(measurements)}, warmed up by time and not in a burst, caches {caches}, on random data; "
         f"the spread covers {measured.covered(measurements)}"
@@ -133,48 +133,48 @@ def _tried(entry: SearchResult) -> Line:
 # -- a long run --------------------------------------------------------------------------------------------------------
 
 
-def _sustained(one: Measurement, runs: Sequence[SustainedResult]) -> list[Block]:
+def _sustained(row: Measurement, runs: Sequence[SustainedResult]) -> list[Block]:
     """Burst and sustained rate, the rate over time, and what the device said of itself."""
-    details, case = one.method.details, one.case
+    details, case = row.method.details, row.case
     burst, sustained = details["burst"], details["sustained"]
     settled = {True: "settled", False: "not settled yet", None: "too few windows to tell whether it settled"}
     head = f"{case['dtype']} {case['m']}×{case['n']}×{case['k']} without a pause"
     text = (
-        f"burst {_rate(burst, one)} in the first {units.duration(burst['seconds'])} after "
-        f"{units.duration(details['idle_before_s'])} idle; sustained {_rate(sustained, one)} in the last "
+        f"burst {_rate(burst, row)} in the first {units.duration(burst['seconds'])} after "
+        f"{units.duration(details['idle_before_s'])} idle; sustained {_rate(sustained, row)} in the last "
         f"{units.duration(sustained['seconds'])}, {settled[details['settled']]}"
     )
     laid_out: list[Block] = [Line(head), Line(text)]
-    if one.flags:
-        laid_out.append(Line(f"notes: {', '.join(one.flags)}"))
-    readings = next((run.readings for run in runs if _is_of(run, one)), ())
+    if row.flags:
+        laid_out.append(Line(f"notes: {', '.join(row.flags)}"))
+    readings = next((run.readings for run in runs if _is_of(run, row)), ())
     if changes := _changes(readings):
         laid_out.append(Line(changes))
-    drawn = _rate_over_time(one)
+    drawn = _rate_over_time(row)
     return [*laid_out, *([Line(), drawn] if drawn else []), Line()]
 
 
-def _is_of(run: SustainedResult, one: Measurement) -> bool:
-    case = one.case
+def _is_of(run: SustainedResult, row: Measurement) -> bool:
+    case = row.case
     product = (case["dtype"], case["m"], case["n"], case["k"])
-    return run.device == one.device.id and (run.dtype, run.m, run.n, run.k) == product
+    return run.device == row.device.id and (run.dtype, run.m, run.n, run.k) == product
 
 
-def _unit(one: Measurement) -> str:
-    return "OP/s" if one.rate is not None and one.rate.unit == "OP/s" else "FLOP/s"
+def _unit(row: Measurement) -> str:
+    return "OP/s" if row.rate is not None and row.rate.unit == "OP/s" else "FLOP/s"
 
 
-def _rate(part: Mapping[str, Any], one: Measurement) -> str:
-    return units.flop_rate(part["flop_per_s"], _unit(one))
+def _rate(part: Mapping[str, Any], row: Measurement) -> str:
+    return units.flop_rate(part["flop_per_s"], _unit(row))
 
 
-def _rate_over_time(one: Measurement) -> Block | None:
+def _rate_over_time(row: Measurement) -> Block | None:
     """The rate over time, in as many points as can be seen: the median of each stretch."""
-    work = next(iter(one.work.values()), 0.0)
-    points = [point for run in one.runs[:1] for point in _points(run, work)]
+    work = next(iter(row.work.values()), 0.0)
+    points = [point for run in row.runs[:1] for point in _points(run, work)]
     scale, prefix = measured.flop_scale(max((rate for _, rate in points), default=0.0))
     series = Series("", tuple((at_s, rate / scale) for at_s, rate in points))
-    return curve((series,), x_name="s", y_name=f"{prefix}{_unit(one)}", x_text=_seconds, log_x=False)
+    return curve((series,), x_name="s", y_name=f"{prefix}{_unit(row)}", x_text=_seconds, log_x=False)
 
 
 def _seconds(value: float) -> str:

@@ -45,7 +45,7 @@ def numbers(column: Column, value: Callable[[Row], float | None], scale: float =
 
 def table_of(rows: Sequence[Row], fields: Iterable[Field[Row]]) -> Table:
     """A table with a line for each row."""
-    return by_column([(one.column, one.cells(rows)) for one in fields])
+    return by_column([(each.column, each.cells(rows)) for each in fields])
 
 
 # -- what every measurement has ----------------------------------------------------------------------------------------
@@ -60,8 +60,8 @@ def rates(unit: str, scale: float = 1e9, *, percentiles_keep: int) -> tuple[Fiel
     """The columns of the median rate and of its slow and fast ends, which stay as `percentiles_keep` says."""
     return (
         numbers(Column(unit), median_rate, scale),
-        numbers(Column("p05", keep=percentiles_keep), lambda one: one.rate.p05 if one.rate else None, scale),
-        numbers(Column("p95", keep=percentiles_keep), lambda one: one.rate.p95 if one.rate else None, scale),
+        numbers(Column("p05", keep=percentiles_keep), lambda row: row.rate.p05 if row.rate else None, scale),
+        numbers(Column("p95", keep=percentiles_keep), lambda row: row.rate.p95 if row.rate else None, scale),
     )
 
 
@@ -98,8 +98,8 @@ def flop_scale(fastest: float) -> tuple[float, str]:
 
 def by_device(measurements: Sequence[Measurement]) -> Iterator[tuple[DeviceRef, list[Measurement]]]:
     """Each device with its measurements, in the order of the first of each."""
-    for device in dict.fromkeys(one.device for one in measurements):
-        yield device, [one for one in measurements if one.device == device]
+    for device in dict.fromkeys(row.device for row in measurements):
+        yield device, [row for row in measurements if row.device == device]
 
 
 def name_of(device: DeviceRef) -> str:
@@ -109,20 +109,20 @@ def name_of(device: DeviceRef) -> str:
 
 def timed_by(measurements: Sequence[Measurement]) -> str:
     """By which clocks, and for how long in all."""
-    clocks = " and ".join(dict.fromkeys(one.method.clock for one in measurements))
-    seconds = sum(sum(run.samples_s) for one in measurements for run in one.runs)
+    clocks = " and ".join(dict.fromkeys(row.method.clock for row in measurements))
+    seconds = sum(sum(run.samples_s) for row in measurements for run in row.runs)
     return f"timed by {clocks} for {units.duration(seconds)}"
 
 
 def caches(measurements: Sequence[Measurement]) -> str:
     """In how many rows the caches were cold."""
-    cold = sum(one.method.cache == "cold" for one in measurements)
+    cold = sum(row.method.cache == "cold" for row in measurements)
     return "caches cold" if cold == len(measurements) else f"caches cold in {cold} of {len(measurements)} rows"
 
 
 def covered(measurements: Sequence[Measurement]) -> str:
     """What a spread or an interval speaks for."""
-    runs = max(len(one.runs) for one in measurements)
+    runs = max(len(row.runs) for row in measurements)
     return "this process, not this machine" if runs == 1 else f"{runs} processes on this machine"
 
 

@@ -21,16 +21,16 @@ def _interval(answer: OverlapResult) -> str:
 
 
 _FIELDS: tuple[Field[OverlapResult], ...] = (
-    field(Column("host memory", "left"), lambda one: one.host_memory),
-    field(Column("streams"), lambda one: str(one.streams)),
-    field(Column("direction", "left"), lambda one: SHORT_WAYS[one.direction]),
-    field(Column("hidden"), lambda one: units.percent(one.overlap)),
+    field(Column("host memory", "left"), lambda answer: answer.host_memory),
+    field(Column("streams"), lambda answer: str(answer.streams)),
+    field(Column("direction", "left"), lambda answer: SHORT_WAYS[answer.direction]),
+    field(Column("hidden"), lambda answer: units.percent(answer.overlap)),
     field(Column("95 % interval", keep=6), _interval),
-    field(Column("copy", keep=5), lambda one: units.duration(one.copy_s)),
-    field(Column("compute", keep=4), lambda one: units.duration(one.compute_s)),
-    field(Column("both", keep=5), lambda one: units.duration(one.both_s)),
-    field(Column("rounds", keep=1), lambda one: str(one.rounds)),
-    field(Column("notes", "left", keep=7), lambda one: ", ".join(one.flags)),
+    field(Column("copy", keep=5), lambda answer: units.duration(answer.copy_s)),
+    field(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
+    field(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
+    field(Column("rounds", keep=1), lambda answer: str(answer.rounds)),
+    field(Column("notes", "left", keep=7), lambda answer: ", ".join(answer.flags)),
 )
 
 
@@ -56,9 +56,9 @@ def _answer(found: Sequence[OverlapResult]) -> str:
 
 def _method(measurements: Sequence[Measurement]) -> str:
     """How the numbers came about, in one line."""
-    sizes = " and ".join(dict.fromkeys(units.capacity(one.case["size_bytes"]) for one in measurements))
-    computes = [one for one in measurements if one.case["what"] == "compute"]
-    dtypes = " and ".join(dict.fromkeys(str(one.method.precision_requested) for one in computes))
+    sizes = " and ".join(dict.fromkeys(units.capacity(row.case["size_bytes"]) for row in measurements))
+    computes = [row for row in measurements if row.case["what"] == "compute"]
+    dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))
     return (
         f"non-blocking copies of {sizes}, enqueued before as much compute ({dtypes} products) as takes as long; copy, "
         "compute and both in turn by the host's clock, each waited for; hidden = (copy + compute - both) / the shorter "

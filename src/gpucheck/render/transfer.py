@@ -38,11 +38,11 @@ def blocks(report: Report) -> list[Block]:
     """For each device a table of rates by size and direction, then what its other parts measured; then the findings."""
     laid_out: list[Block] = []
     answers = {entry.device: entry for entry in report.results.get("bench_transfer", ())}
-    for device, mine in measured.by_device([one for one in report.measurements if one.name in (COPY, IDIOM)]):
+    for device, mine in measured.by_device([row for row in report.measurements if row.name in (COPY, IDIOM)]):
         answer = answers.get(device.id, TransferResult(device.id))
         laid_out += [Line(f"{measured.name_of(device)}{_link(device.id, answer.link)}"), Line()]
-        laid_out += copies([one for one in mine if one.name == COPY], answer)
-        laid_out += idioms([one for one in mine if one.name == IDIOM], answer)
+        laid_out += copies([row for row in mine if row.name == COPY], answer)
+        laid_out += idioms([row for row in mine if row.name == IDIOM], answer)
     for part in transfer_parts.PARTS:
         laid_out += part(report.measurements)
     return laid_out + conclusion(report.findings)
@@ -70,28 +70,28 @@ def copies(measurements: Sequence[Measurement], answer: TransferResult) -> list[
         Line(),
         *fitted(answer),
         Line(_method(measurements)),
-        *measured.flag_lines(((flag, _name(one)) for one in measurements for flag in one.flags), len(measurements)),
+        *measured.flag_lines(((flag, _name(row)) for row in measurements for flag in row.flags), len(measurements)),
         Line(),
         *drawing(measurements),
     ]
 
 
-def _name(one: Measurement) -> str:
-    case = one.case
+def _name(row: Measurement) -> str:
+    case = row.case
     name = f"{units.capacity(case['size_bytes'])} {case['host_memory']} {SHORT_WAYS[case['direction']]}"
     return f"{name} (link)" if case["timed"] == "link" else name
 
 
 def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Block:
     """Sizes down; for each direction pageable and pinned as called, the gain, and the link by the device's clock."""
-    sizes = sorted({one.case["size_bytes"] for one in measurements})
+    sizes = sorted({row.case["size_bytes"] for row in measurements})
     rows = {
-        (one.case["direction"], one.case["host_memory"], one.case["timed"], one.case["size_bytes"]): one
-        for one in measurements
+        (row.case["direction"], row.case["host_memory"], row.case["timed"], row.case["size_bytes"]): row
+        for row in measurements
     }
     gains = {(gain.direction, gain.size_bytes): gain.gain for gain in answer.gains}
     columns = [(Column("size", "left"), [*map(units.capacity, sizes), "latency"])]
-    for way in dict.fromkeys(one.case["direction"] for one in measurements):
+    for way in dict.fromkeys(row.case["direction"] for row in measurements):
         head = f"{SHORT_WAYS[way]}, GB/s"
         for memory, timed in _KINDS:
             found = [rows.get((way, memory, timed, size)) for size in sizes]
@@ -109,10 +109,10 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
 
 def _rates(found: Sequence[Measurement | None]) -> list[str]:
     """GB/s; where the call is what takes the time, that time."""
-    texts = column_of_numbers([measured.median_rate(one) if one else None for one in found], 1e9)
+    texts = column_of_numbers([measured.median_rate(row) if row else None for row in found], 1e9)
     return [
-        measured.time_text(one) if one and one.rate is None and one.time_s else text
-        for one, text in zip(found, texts, strict=True)
+        measured.time_text(row) if row and row.rate is None and row.time_s else text
+        for row, text in zip(found, texts, strict=True)
     ]
 
 
@@ -124,10 +124,10 @@ def _latency(answer: TransferResult, way: str, memory: str) -> str:
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
-    samples = [one.time_s.n for one in measurements if one.time_s]
+    samples = [row.time_s.n for row in measurements if row.time_s]
     spread = f"{min(samples)} to {max(samples)} samples each" if samples else "no samples"
-    memories = " and ".join(dict.fromkeys(str(one.case["host_memory"]) for one in measurements))
-    link = ", link by the device's own clock" if any(one.case["timed"] == "link" for one in measurements) else ""
+    memories = " and ".join(dict.fromkeys(str(row.case["host_memory"]) for row in measurements))
+    link = ", link by the device's own clock" if any(row.case["timed"] == "link" for row in measurements) else ""
     return (
         f"preallocated buffers, {measured.caches(measurements)}, {spread}; {memories} as called (with the wait for the "
         f"end){link}; latency: the smallest copy{_node(measurements)}"
@@ -136,7 +136,7 @@ def _method(measurements: Sequence[Measurement]) -> str:
 
 def _node(measurements: Sequence[Measurement]) -> str:
     """Where the buffers lay, for processes that were bound to it: others run anywhere, which is nothing to tell."""
-    places = {one.method.numa for one in measurements}
+    places = {row.method.numa for row in measurements}
     place = places.pop() if len(places) == 1 else None
     return f"; from {place}" if place is not None and "(" in place else ""
 
@@ -165,15 +165,15 @@ def fitted(answer: TransferResult) -> list[Line]:
 
 def drawing(measurements: Sequence[Measurement]) -> list[Block]:
     """The rates as called over the size; nothing for a few sizes. A copy without a rate is no point."""
-    mine = [one for one in measurements if one.case["timed"] == "as_called"]
-    if len({one.case["size_bytes"] for one in mine}) < LEAST_SIZES:
+    mine = [row for row in measurements if row.case["timed"] == "as_called"]
+    if len({row.case["size_bytes"] for row in mine}) < LEAST_SIZES:
         return []
     series = []
     for way, memory in _SERIES:
         points = [
-            (float(one.case["size_bytes"]), one.rate.median / 1e9)
-            for one in mine
-            if (one.case["direction"], one.case["host_memory"]) == (way, memory) and one.rate is not None
+            (float(row.case["size_bytes"]), row.rate.median / 1e9)
+            for row in mine
+            if (row.case["direction"], row.case["host_memory"]) == (way, memory) and row.rate is not None
         ]
         if points:
             series.append(Series(f"{SHORT_WAYS[way]} {memory}", tuple(points)))
@@ -198,19 +198,19 @@ def idioms(measurements: Sequence[Measurement], answer: TransferResult) -> list[
     ways = {**SHORT_WAYS, "host_to_host": "on the host"}
     ratios = {tuple(entry.case.items()): entry.times_raw for entry in answer.idioms}
     fields: tuple[Field[Measurement], ...] = (
-        measured.once(Column("", "left", keep=6), lambda one: ways[one.case["direction"]]),
-        field(Column("line of code", "left", wraps=True), lambda one: str(one.method.details["call"])),
+        measured.once(Column("", "left", keep=6), lambda row: ways[row.case["direction"]]),
+        field(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
         field(Column("time"), measured.time_text),
         numbers(Column("GB/s", keep=7), measured.median_rate, 1e9),
-        field(Column("of raw", keep=8), lambda one: measured.ratio_text(ratios.get(tuple(one.case.items())))),
+        field(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(tuple(row.case.items())))),
         field(Column("first time", keep=3), _first_call),
-        field(Column("notes", "left", keep=2), lambda one: measured.notes(one, "warm")),
+        field(Column("notes", "left", keep=2), lambda row: measured.notes(row, "warm")),
     )
     size = units.capacity(measurements[0].case["size_bytes"])
     head = f"lines that people write, {size}, what they allocate included; raw: between preallocated buffers"
     return [Line(head), Line(), measured.table_of(measurements, fields), Line()]
 
 
-def _first_call(one: Measurement) -> str:
-    first_s = one.method.details.get("first_call_s")
+def _first_call(row: Measurement) -> str:
+    first_s = row.method.details.get("first_call_s")
     return UNKNOWN if first_s is None else units.duration(first_s)

@@ -24,54 +24,54 @@ BOTH_WAYS, ON_DEVICE = "transfer.both_ways", "transfer.on_device"
 
 def at_once(measurements: Sequence[Measurement]) -> list[Block]:
     """A row for each; nothing where there is none."""
-    rows = [one for one in measurements if one.name in (BOTH_WAYS, ON_DEVICE)]
+    rows = [row for row in measurements if row.name in (BOTH_WAYS, ON_DEVICE)]
     if not rows:
         return []
     return [measured.table_of(rows, _AT_ONCE), Line(), *_how_at_once(rows), Line()]
 
 
-def _is_both_ways(one: Measurement) -> bool:
-    return one.name == BOTH_WAYS
+def _is_both_ways(row: Measurement) -> bool:
+    return row.name == BOTH_WAYS
 
 
-def _beside(one: Measurement) -> float | None:
+def _beside(row: Measurement) -> float | None:
     """The rate of the other direction in the same windows."""
-    other: float | None = one.method.details.get("other_bytes_per_s")
-    return other if one.rate else None
+    other: float | None = row.method.details.get("other_bytes_per_s")
+    return other if row.rate else None
 
 
-def _sum(one: Measurement) -> float | None:
-    other = _beside(one)
-    return None if one.rate is None or other is None else one.rate.median + other
+def _sum(row: Measurement) -> float | None:
+    other = _beside(row)
+    return None if row.rate is None or other is None else row.rate.median + other
 
 
 def _of_both_ways(column: Column, value: Callable[[Measurement], float | None]) -> Field[Measurement]:
     """A column of rates that copies within a device do not have."""
 
     def cells(rows: Sequence[Measurement]) -> list[str]:
-        texts = column_of_numbers([value(one) for one in rows], 1e9)
-        return [text if _is_both_ways(one) else "" for one, text in zip(rows, texts, strict=True)]
+        texts = column_of_numbers([value(row) for row in rows], 1e9)
+        return [text if _is_both_ways(row) else "" for row, text in zip(rows, texts, strict=True)]
 
     return Field(column, cells)
 
 
 _AT_ONCE: tuple[Field[Measurement], ...] = (
-    measured.once(Column("device", "left", keep=6), lambda one: one.device.id),
+    measured.once(Column("device", "left", keep=6), lambda row: row.device.id),
     field(
         Column("copies", "left"),
-        lambda one: (
-            f"{SHORT_WAYS[one.case['direction']]}, both ways at once" if _is_both_ways(one) else "within the device"
+        lambda row: (
+            f"{SHORT_WAYS[row.case['direction']]}, both ways at once" if _is_both_ways(row) else "within the device"
         ),
     ),
-    field(Column("size", keep=5), lambda one: units.capacity(one.case["size_bytes"])),
+    field(Column("size", keep=5), lambda row: units.capacity(row.case["size_bytes"])),
     *measured.rates("GB/s", percentiles_keep=2),
     _of_both_ways(Column("the other", keep=7), _beside),
     _of_both_ways(Column("sum", keep=8), _sum),
     field(
         Column("discarded", keep=1),
-        lambda one: str(one.method.details["discarded_windows"]) if _is_both_ways(one) else "",
+        lambda row: str(row.method.details["discarded_windows"]) if _is_both_ways(row) else "",
     ),
-    field(Column("notes", "left", keep=3), lambda one: measured.notes(one, "warm")),
+    field(Column("notes", "left", keep=3), lambda row: measured.notes(row, "warm")),
 )
 
 
@@ -84,7 +84,7 @@ def _how_at_once(rows: Sequence[Measurement]) -> list[Line]:
                 "from before to after; the other: its rate in the same windows"
             )
         )
-    within = next((one for one in rows if one.name == ON_DEVICE), None)
+    within = next((row for row in rows if row.name == ON_DEVICE), None)
     if within is not None:
         half = UNKNOWN if within.rate is None else units.byte_rate(within.rate.median / 2)
         lines.append(Line(f"within the device: bytes counted read and written; nvbandwidth shows half, {half}"))
@@ -96,18 +96,18 @@ def _how_at_once(rows: Sequence[Measurement]) -> list[Line]:
 
 def together(measurements: Sequence[Measurement]) -> list[Block]:
     """A table with a line for each device and their sum; nothing where no devices copied at once."""
-    rows = [one for one in measurements if one.name == together_judge.NAME]
+    rows = [row for row in measurements if row.name == together_judge.NAME]
     if not rows:
         return []
-    directions = list(dict.fromkeys(one.case["direction"] for one in rows))
+    directions = list(dict.fromkeys(row.case["direction"] for row in rows))
     # Told apart by their place: two rows of one device are two rows.
-    most = max(sum(one.case["direction"] == direction for one in rows) for direction in directions)
-    names = [one.device.id for one in rows if one.case["direction"] == directions[0]]
+    most = max(sum(row.case["direction"] == direction for row in rows) for direction in directions)
+    names = [row.device.id for row in rows if row.case["direction"] == directions[0]]
     columns = [(Column("device", "left"), [*names, *[UNKNOWN] * (most - len(names)), "all"])]
     for direction in directions:
-        mine = [one for one in rows if one.case["direction"] == direction]
+        mine = [row for row in rows if row.case["direction"] == direction]
         columns += _side_by_side(direction, mine, measurements, gap=[UNKNOWN] * (most - len(mine)))
-    named = ((flag, f"{one.device.id} {SHORT_WAYS[one.case['direction']]}") for one in rows for flag in one.flags)
+    named = ((flag, f"{row.device.id} {SHORT_WAYS[row.case['direction']]}") for row in rows for flag in row.flags)
     return [
         Line(f"{most} devices at once"),
         Line(),
@@ -123,8 +123,8 @@ def _side_by_side(
     direction: str, mine: Sequence[Measurement], measurements: Sequence[Measurement], *, gap: list[str]
 ) -> list[tuple[Column, list[str]]]:
     """The columns of a direction: each device's rate beside the others, its rate alone, and the share that is left."""
-    carried = [together_judge.carried(one) for one in mine]
-    alone = [together_judge.alone(one, measurements) for one in mine]
+    carried = [together_judge.carried(row) for row in mine]
+    alone = [together_judge.alone(row, measurements) for row in mine]
     *each, total = column_of_numbers([*carried, sum(rate for rate in carried if rate is not None)], 1e9)
     shares = [
         units.percent(rate / by_itself) if rate is not None and by_itself else UNKNOWN
@@ -138,8 +138,8 @@ def _side_by_side(
 
 
 def _how_together(rows: Sequence[Measurement]) -> str:
-    places = list(dict.fromkeys(one.method.numa for one in rows if one.method.numa is not None))
-    outside = sum(one.method.details.get("windows_outside", 0) for one in rows)
+    places = list(dict.fromkeys(row.method.numa for row in rows if row.method.numa is not None))
+    outside = sum(row.method.details.get("windows_outside", 0) for row in rows)
     case = rows[0].case
     text = f"{units.capacity(case['size_bytes'])} of {case['host_memory']} memory, a process for each device"
     text += f", {'; '.join(places)}" if places else ""
@@ -153,8 +153,8 @@ def _how_together(rows: Sequence[Measurement]) -> str:
 def bound(measurements: Sequence[Measurement]) -> list[Block]:
     """For each device a table of its copies from both nodes; nothing where the wrong node was not measured."""
     laid_out: list[Block] = []
-    for device in dict.fromkeys(one.device for one in measurements if one.name == bound_judge.REMOTE):
-        pairs = list(bound_judge.pairs([one for one in measurements if one.device == device]))
+    for device in dict.fromkeys(row.device for row in measurements if row.name == bound_judge.REMOTE):
+        pairs = list(bound_judge.pairs([row for row in measurements if row.device == device]))
         if not pairs:
             continue
         near, far = (row.method.numa or UNKNOWN for row in pairs[0])
@@ -193,8 +193,8 @@ _FROM_BOTH: tuple[Field[Pair], ...] = (
 
 def _flags_from_afar(rows: Sequence[Measurement]) -> list[Line]:
     """What the rows of the wrong node say of their own worth; those of the own one are told with their table."""
-    flags = dict.fromkeys(flag for one in rows for flag in one.flags)
-    told = [f"{flag}: {sum(flag in one.flags for one in rows)} of {len(rows)} rows" for flag in flags]
+    flags = dict.fromkeys(flag for row in rows for flag in row.flags)
+    told = [f"{flag}: {sum(flag in row.flags for row in rows)} of {len(rows)} rows" for flag in flags]
     return [Line(f"from the wrong node {'; '.join(told)}", "dim"), Line()] if told else []
 
 
@@ -206,18 +206,18 @@ _MARKS = {"peer": "", "staged": "*", None: ""}
 
 def peer(measurements: Sequence[Measurement]) -> list[Block]:
     """The matrix of rates, what its marks mean, and the latencies; nothing where there is no such row."""
-    rows = [one for one in measurements if one.name == peer_judge.NAME]
+    rows = [row for row in measurements if row.name == peer_judge.NAME]
     if not rows:
         return []
     matrix = peer_judge.matrix(rows)
-    sizes = {one.case["what"]: units.capacity(one.case["size_bytes"]) for one in rows}
+    sizes = {row.case["what"]: units.capacity(row.case["size_bytes"]) for row in rows}
     size = f", {sizes['rate']} at a time" if "rate" in sizes else ""
     # A small copy is all call: that is what its latency tells.
     named = (
-        (flag, _pair_name(one))
-        for one in rows
-        for flag in one.flags
-        if (flag, one.case["what"]) != ("call-bound", "latency")
+        (flag, _pair_name(row))
+        for row in rows
+        for flag in row.flags
+        if (flag, row.case["what"]) != ("call-bound", "latency")
     )
     return [
         Line(f"device to device, GB/s{size}: sources down, destinations across"),
@@ -231,9 +231,9 @@ def peer(measurements: Sequence[Measurement]) -> list[Block]:
     ]
 
 
-def _pair_name(one: Measurement) -> str:
-    name = f"{one.case['source']} to {one.case['destination']}"
-    return name if one.case["what"] == "rate" else f"{name} (latency)"
+def _pair_name(row: Measurement) -> str:
+    name = f"{row.case['source']} to {row.case['destination']}"
+    return name if row.case["what"] == "rate" else f"{name} (latency)"
 
 
 def _rates_of_pairs(matrix: dict[str, Any]) -> Block:
@@ -257,7 +257,7 @@ def _short(device_id: str, ids: Sequence[str]) -> str:
 
 def _how_pairs(matrix: dict[str, Any], rows: Sequence[Measurement]) -> list[Line]:
     paths = {path for of_source in matrix["path"] for path in of_source}
-    samples = [one.time_s.n for one in rows if one.time_s and one.case["what"] == "rate"]
+    samples = [row.time_s.n for row in rows if row.time_s and row.case["what"] == "rate"]
     spread = " to ".join(dict.fromkeys(str(some(samples)) for some in (min, max))) if samples else "no"
     lines = [Line(f"bytes counted once, on the source's stream, one pair at a time, {spread} samples each")]
     if "staged" in paths:

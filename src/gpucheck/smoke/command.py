@@ -187,7 +187,7 @@ def run_one(check: Check, dut: DeviceUnderTest) -> Finding:
         warnings.simplefilter("always")
         verdict, message, evidence, fix = _outcome(check, dut)
     evidence = {**evidence, "elapsed_s": time.monotonic() - start}
-    if texts := list(dict.fromkeys(first_line(one.message) for one in heard)):
+    if texts := list(dict.fromkeys(first_line(warning.message) for warning in heard)):
         evidence["warnings"] = texts
     return Finding(check.id, verdict, check.title, message, evidence, fix)
 

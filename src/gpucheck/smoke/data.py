@@ -184,11 +184,11 @@ def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Seen:
         raise Wrong(f"{folder} has {left} free, too little for DataLoader workers", SHM_FIX, free_bytes=shm[1])
     pin = dut.accel.can_pin
     seen = list(_batches(dut, pin))
-    items = [index for one in seen for index in one["index"]]
+    items = [index for batch in seen for index in batch["index"]]
     expect(items == list(range(ITEMS)), "items are missing, doubled or out of order", items=items)
-    workers = sorted({worker for one in seen for worker in one["worker"]})
+    workers = sorted({worker for batch in seen for worker in batch["worker"]})
     expect(workers == list(range(WORKERS)), f"workers {workers} made the items, not {list(range(WORKERS))}")
-    expect(os.getpid() not in {pid for one in seen for pid in one["pid"]}, "the items were made in this process")
+    expect(os.getpid() not in {pid for batch in seen for pid in batch["pid"]}, "the items were made in this process")
     evidence = {
         "workers": WORKERS,
         "start_method": torch.multiprocessing.get_start_method(),
