@@ -33,7 +33,7 @@ from gpucheck.smoke import data as smoke_data
 from gpucheck.smoke import memory as smoke_memory
 from gpucheck.smoke import numerics as smoke_numerics
 from gpucheck.smoke import tensors as smoke_tensors
-from gpucheck.smoke.check import DeviceUnderTest, Seen, Unavailable, Wrong, dedicated_memory, unchanged
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, dedicated_memory, unchanged
 from gpucheck.smoke.command import Check
 from gpucheck.smoke.options import SmokeOptions
 from gpucheck.units import GIB, MIB
@@ -210,21 +210,21 @@ def test_facts_that_promise_more_than_torch_keeps_are_the_failed_check(machine: 
 # -- the runner -------------------------------------------------------------------------------------------------------
 
 
-def check(function: Callable[[DeviceUnderTest], Seen], name: str = "planted.check", **row: Any) -> Check:
+def check(function: Callable[[DeviceUnderTest], Passed], name: str = "planted.check", **row: Any) -> Check:
     return Check(name, "a planted check", function, **row)
 
 
-def raising(error: BaseException) -> Callable[[DeviceUnderTest], Seen]:
-    def function(dut: DeviceUnderTest) -> Seen:
+def raising(error: BaseException) -> Callable[[DeviceUnderTest], Passed]:
+    def function(dut: DeviceUnderTest) -> Passed:
         raise error
 
     return function
 
 
 def test_what_a_check_answers_is_its_finding() -> None:
-    passed = smoke.run_one(check(lambda dut: Seen("well", {"n": 1})), HERE)
+    passed = smoke.run_one(check(lambda dut: Passed("well", {"n": 1})), HERE)
     assert (passed.verdict, passed.message, passed.evidence["n"]) == ("pass", "well", 1)
-    doubted = smoke.run_one(check(lambda dut: Seen("hm", doubt=True, fix="do")), HERE)
+    doubted = smoke.run_one(check(lambda dut: Passed("hm", doubt=True, fix="do")), HERE)
     assert (doubted.verdict, doubted.fix) == ("warn", "do")
     wrong = smoke.run_one(check(raising(Wrong("off", "mend", by=3))), HERE)
     assert (wrong.verdict, wrong.message, wrong.fix, wrong.evidence["by"]) == ("fail", "off", "mend", 3)
@@ -236,7 +236,7 @@ def test_what_a_check_answers_is_its_finding() -> None:
 @pytest.mark.parametrize("error", [ValueError("odd\nmore"), torch.OutOfMemoryError("odd"), AssertionError("odd")])
 def test_whatever_else_it_raises_is_a_failure_and_the_rest_runs(error: Exception) -> None:
     recorder = Recorder()
-    smoke.run([check(raising(error)), check(lambda dut: Seen(), "planted.next")], HERE, recorder)
+    smoke.run([check(raising(error)), check(lambda dut: Passed(), "planted.next")], HERE, recorder)
     found = findings(recorder)
     assert found["planted.check"].message == f"{type(error).__name__}: odd"
     assert found["planted.check"].evidence["text"] == str(error)
@@ -267,7 +267,7 @@ class DeadAccel:
 
 def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
     recorder = Recorder()
-    planted = [check(lambda dut: Seen(), f"planted.n{number}") for number in range(3)]
+    planted = [check(lambda dut: Passed(), f"planted.n{number}") for number in range(3)]
     assert smoke.run(planted, DeviceUnderTest(DeadAccel()), recorder)  # type: ignore[arg-type]
     found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
     text = "CUDA error: an illegal memory access was encountered"
@@ -276,7 +276,7 @@ def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
 
 
 def test_what_the_device_died_of_is_a_fact() -> None:
-    fault = smoke.run([check(lambda dut: Seen(), "planted.n0")], DeviceUnderTest(DeadAccel()), Recorder())  # type: ignore[arg-type]
+    fault = smoke.run([check(lambda dut: Passed(), "planted.n0")], DeviceUnderTest(DeadAccel()), Recorder())  # type: ignore[arg-type]
     assert fault is not None
     assert (fault.kind, fault.device, fault.cause, fault.poisons) == ("device", "cuda:0", "cuda.illegal_access", True)
     assert (fault.where, fault.step) == ("smoke", "a planted check")
@@ -286,7 +286,7 @@ def test_what_has_not_begun_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) 
     clock = itertools.count(100.0)
     monkeypatch.setattr(smoke, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     recorder = Recorder()
-    planted = [check(lambda dut: Seen(), f"planted.n{number}") for number in range(3)]
+    planted = [check(lambda dut: Passed(), f"planted.n{number}") for number in range(3)]
     # Each look at the clock is a second later; the first check runs whatever the time is.
     assert smoke.run(planted, HERE, recorder, deadline=100.0) is None
     found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
@@ -295,10 +295,10 @@ def test_what_has_not_begun_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_warnings_stay_in_the_evidence() -> None:
-    def warns(dut: DeviceUnderTest) -> Seen:
+    def warns(dut: DeviceUnderTest) -> Passed:
         for _ in range(2):
             warnings.warn("experimental\nsecond line", UserWarning, stacklevel=1)
-        return Seen()
+        return Passed()
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -457,7 +457,7 @@ def copy_too_little(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch.Tensor, "copy_", copy)
 
 
-PLANTED: tuple[tuple[Callable[[DeviceUnderTest], Seen], Plant, str], ...] = (
+PLANTED: tuple[tuple[Callable[[DeviceUnderTest], Passed], Plant, str], ...] = (
     (smoke_tensors.round_trip, quieten, "float32 came back with "),
     (smoke_tensors.layouts, drop_strides, "a transpose lost its strides"),
     (smoke_tensors.to_returns_new, always_copy, ".to(cpu) of a tensor that is there returned another one"),
@@ -481,7 +481,7 @@ PLANTED: tuple[tuple[Callable[[DeviceUnderTest], Seen], Plant, str], ...] = (
 
 @pytest.mark.parametrize(("function", "plant", "message"), PLANTED, ids=lambda value: getattr(value, "__name__", None))
 def test_a_planted_fault_is_found(
-    monkeypatch: pytest.MonkeyPatch, function: Callable[[DeviceUnderTest], Seen], plant: Plant, message: str
+    monkeypatch: pytest.MonkeyPatch, function: Callable[[DeviceUnderTest], Passed], plant: Plant, message: str
 ) -> None:
     function(HERE)
     plant(monkeypatch)

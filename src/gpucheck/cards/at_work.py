@@ -31,7 +31,7 @@ PROTECTS = {
     "sw_thermal_slowdown": ("heat", "the driver lowers the clock because of heat"),
     "hw_slowdown": ("heat or power", "the hardware lowers the clock because of heat or for want of power"),
 }
-# The hardware's own, which cuts the clock to half or less.
+# The hardware's own, to protect the card or its power supply: it cuts the clock to half or less.
 HARDWARE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 # What has no place on a card at rest. `hw_slowdown` alone flashes as clocks change.
 AT_REST_HOT = ("hw_thermal_slowdown", "hw_power_brake_slowdown")

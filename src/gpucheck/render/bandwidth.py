@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from gpucheck import units
 from gpucheck.render import measured
 from gpucheck.render.blocks import Block, Column, Line, conclusion
-from gpucheck.render.measured import Field, field
+from gpucheck.render.measured import ColumnOf, filled
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 
-_FIELDS: tuple[Field[Measurement], ...] = (
-    field(Column("operation", "left"), lambda row: str(row.case["operation"])),
-    field(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
+_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
+    filled(Column("operation", "left"), lambda row: str(row.case["operation"])),
+    filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
     *measured.rates("GB/s", percentiles_keep=4),
-    field(Column("time", keep=5), measured.time_text),
-    field(Column("moves, per call", keep=2), lambda row: units.capacity(row.work["bytes"])),
-    field(Column("samples", keep=1), measured.samples_text),
-    field(Column("notes", "left", keep=7), lambda row: measured.notes(row, "warm")),
+    filled(Column("time", keep=5), measured.time_text),
+    filled(Column("moves, per call", keep=2), lambda row: units.capacity(row.work["bytes"])),
+    filled(Column("samples", keep=1), measured.samples_text),
+    filled(Column("notes", "left", keep=7), lambda row: measured.notes(row, "warm")),
 )
 
 
@@ -28,7 +28,7 @@ def blocks(report: Report) -> list[Block]:
     for device, mine in measured.by_device(report.measurements):
         whose = "host memory" if device.id == "cpu" else "device memory"
         laid_out += [Line(f"{measured.name_of(device)} · {whose}, bytes read and written"), Line()]
-        laid_out += [measured.table_of(mine, _FIELDS), Line(), Line(_method(mine)), Line()]
+        laid_out += [measured.table_of(mine, _COLUMNS), Line(), Line(_method(mine)), Line()]
     return laid_out + conclusion(report.findings)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.compare.comparison import FEWEST_RUNS
 from gpucheck.compare.matching import case_text
+from gpucheck.measure.summary import FEWEST_RUNS
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, conclusion, table
 from gpucheck.report.report import Report
 from gpucheck.report.results.compare import Change, ComparedRow, Comparison

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpucheck.render import measured
 from gpucheck.render.blocks import Block, Column, Line, conclusion, finding_line
-from gpucheck.render.measured import Field, field
+from gpucheck.render.measured import ColumnOf, filled
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 
@@ -44,16 +44,16 @@ class _Raced:
         return cpu.time_s.median / other.time_s.median
 
 
-_FIELDS: tuple[Field[_Raced], ...] = (
-    field(Column("operation", "left"), lambda row: row.operation),
-    field(Column("size"), lambda row: row.size_text),
-    field(Column("CPU"), lambda row: measured.time_text(row.sides.get(_CPU))),
-    field(Column("device"), lambda row: measured.time_text(row.sides.get(_DEVICE))),
-    field(Column("ratio", keep=7), lambda row: measured.ratio_text(row.speedup(_DEVICE))),
-    field(Column("with copies"), lambda row: measured.time_text(row.sides.get(_COPIES))),
-    field(Column("ratio so", keep=7), lambda row: measured.ratio_text(row.speedup(_COPIES))),
-    field(Column("rounds", keep=1), lambda row: str(row.rounds)),
-    field(
+_COLUMNS: tuple[ColumnOf[_Raced], ...] = (
+    filled(Column("operation", "left"), lambda row: row.operation),
+    filled(Column("size"), lambda row: row.size_text),
+    filled(Column("CPU"), lambda row: measured.time_text(row.sides.get(_CPU))),
+    filled(Column("device"), lambda row: measured.time_text(row.sides.get(_DEVICE))),
+    filled(Column("ratio", keep=7), lambda row: measured.ratio_text(row.speedup(_DEVICE))),
+    filled(Column("with copies"), lambda row: measured.time_text(row.sides.get(_COPIES))),
+    filled(Column("ratio so", keep=7), lambda row: measured.ratio_text(row.speedup(_COPIES))),
+    filled(Column("rounds", keep=1), lambda row: str(row.rounds)),
+    filled(
         Column("notes", "left", keep=5),
         lambda row: ", ".join(dict.fromkeys(flag for side in row.sides.values() for flag in side.flags)),
     ),
@@ -68,7 +68,7 @@ def blocks(report: Report) -> list[Block]:
         answers = [finding for finding in report.findings if finding.evidence.get("device") == device.id]
         shown += answers
         laid_out += [Line(_head(device, mine)), Line(), *map(finding_line, answers), Line()]
-        laid_out += [measured.table_of(_raced(mine), _FIELDS), Line(), Line(_method(mine)), Line()]
+        laid_out += [measured.table_of(_raced(mine), _COLUMNS), Line(), Line(_method(mine)), Line()]
     return laid_out + conclusion([finding for finding in report.findings if finding not in shown])
 
 

@@ -10,7 +10,7 @@ from gpucheck import units
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, conclusion
 from gpucheck.render.curve import Series, curve
-from gpucheck.render.measured import Field, field, numbers
+from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.report import Report
 from gpucheck.report.results.matmul import LoadReading, SearchedShape, SearchResult, SustainedResult
@@ -55,19 +55,19 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
     # Operations on whole numbers are no FLOP.
     kinds = dict.fromkeys(row.rate.unit for row in measurements if row.rate) or {"FLOP/s": None}
     median, *percentiles = measured.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
-    share: Field[Measurement] = field(Column("of peak", keep=8), lambda row: _share_of_peak(row, peaks))
-    fields: tuple[Field[Measurement], ...] = (
-        field(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
-        field(Column("M×N×K", "left"), lambda row: f"{row.case['m']}×{row.case['n']}×{row.case['k']}"),
+    share: ColumnOf[Measurement] = filled(Column("of peak", keep=8), lambda row: _share_of_peak(row, peaks))
+    columns: tuple[ColumnOf[Measurement], ...] = (
+        filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
+        filled(Column("M×N×K", "left"), lambda row: f"{row.case['m']}×{row.case['n']}×{row.case['k']}"),
         median,
         *((share,) if peaks else ()),
         *percentiles,
-        field(Column("time", keep=5), measured.time_text),
-        field(Column("computed in", "left", keep=6), _computed_in),
-        field(Column("samples", keep=1), measured.samples_text),
-        field(Column("notes", "left", keep=7), lambda row: measured.notes(row, "cold")),
+        filled(Column("time", keep=5), measured.time_text),
+        filled(Column("computed in", "left", keep=6), _computed_in),
+        filled(Column("samples", keep=1), measured.samples_text),
+        filled(Column("notes", "left", keep=7), lambda row: measured.notes(row, "cold")),
     )
-    return measured.table_of(measurements, fields)
+    return measured.table_of(measurements, columns)
 
 
 def _observed(row: Measurement) -> str:
@@ -109,17 +109,17 @@ def _search(entries: Sequence[SearchResult]) -> list[Block]:
     rows = [(entry.dtype, shape) for entry in found for shape in entry.finalists or (entry.best,) if shape is not None]
     scale, prefix = measured.flop_scale(max(shape.flop_per_s for _, shape in rows))
     unit = ", ".join(dict.fromkeys(f"{prefix}{entry.unit}" for entry in found))
-    fields: tuple[Field[tuple[str, SearchedShape]], ...] = (
-        field(Column("dtype", "left"), lambda row: row[0]),
-        field(Column("M×N×K", "left"), lambda row: f"{row[1].m}×{row[1].n}×{row[1].k}"),
+    columns: tuple[ColumnOf[tuple[str, SearchedShape]], ...] = (
+        filled(Column("dtype", "left"), lambda row: row[0]),
+        filled(Column("M×N×K", "left"), lambda row: f"{row[1].m}×{row[1].n}×{row[1].k}"),
         numbers(Column(unit), lambda row: row[1].flop_per_s, scale),
         numbers(Column("from", keep=4), lambda row: row[1].ci_low, scale),
         numbers(Column("to", keep=4), lambda row: row[1].ci_high, scale),
-        field(Column("rounds", keep=1), lambda row: str(row[1].rounds)),
+        filled(Column("rounds", keep=1), lambda row: str(row[1].rounds)),
     )
     final = all(entry.finalists for entry in found)
     head = "search: the last in the race, measured in turns" if final else "search: the best so far"
-    return [Line(head), Line(), measured.table_of(rows, fields), Line(), *map(_tried, found), Line()]
+    return [Line(head), Line(), measured.table_of(rows, columns), Line(), *map(_tried, found), Line()]
 
 
 def _tried(entry: SearchResult) -> Line:

@@ -16,36 +16,36 @@ MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Field(Generic[Row]):
+class ColumnOf(Generic[Row]):
     """A column of a table, and the cells that it has for these rows."""
 
     column: Column
     cells: Callable[[Sequence[Row]], Sequence[str | Cell]]
 
 
-def field(column: Column, text: Callable[[Row], str | Cell]) -> Field[Row]:
+def filled(column: Column, text: Callable[[Row], str | Cell]) -> ColumnOf[Row]:
     """A column whose cells come each from its own row."""
-    return Field(column, lambda rows: [text(row) for row in rows])
+    return ColumnOf(column, lambda rows: [text(row) for row in rows])
 
 
-def once(column: Column, text: Callable[[Row], str]) -> Field[Row]:
+def once(column: Column, text: Callable[[Row], str]) -> ColumnOf[Row]:
     """A column that names a group of rows: where the row above has the same, the cell is empty."""
 
     def cells(rows: Sequence[Row]) -> list[str]:
         texts = [text(row) for row in rows]
         return ["" if before == own else own for before, own in zip(["", *texts], texts, strict=False)]
 
-    return Field(column, cells)
+    return ColumnOf(column, cells)
 
 
-def numbers(column: Column, value: Callable[[Row], float | None], scale: float = 1.0) -> Field[Row]:
+def numbers(column: Column, value: Callable[[Row], float | None], scale: float = 1.0) -> ColumnOf[Row]:
     """A column of numbers with the same precision down the column."""
-    return Field(column, lambda rows: column_of_numbers([value(row) for row in rows], scale))
+    return ColumnOf(column, lambda rows: column_of_numbers([value(row) for row in rows], scale))
 
 
-def table_of(rows: Sequence[Row], fields: Iterable[Field[Row]]) -> Table:
+def table_of(rows: Sequence[Row], columns: Iterable[ColumnOf[Row]]) -> Table:
     """A table with a line for each row."""
-    return by_column([(each.column, each.cells(rows)) for each in fields])
+    return by_column([(each.column, each.cells(rows)) for each in columns])
 
 
 # -- what every measurement has ----------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def median_rate(measurement: Measurement) -> float | None:
     return measurement.rate.median if measurement.rate else None
 
 
-def rates(unit: str, scale: float = 1e9, *, percentiles_keep: int) -> tuple[Field[Measurement], ...]:
+def rates(unit: str, scale: float = 1e9, *, percentiles_keep: int) -> tuple[ColumnOf[Measurement], ...]:
     """The columns of the median rate and of its slow and fast ends, which stay as `percentiles_keep` says."""
     return (
         numbers(Column(unit), median_rate, scale),

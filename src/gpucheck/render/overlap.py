@@ -8,7 +8,7 @@ from gpucheck import units
 from gpucheck.directions import SHORT_WAYS
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, conclusion
-from gpucheck.render.measured import Field, field
+from gpucheck.render.measured import ColumnOf, filled
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.overlap import OverlapResult
@@ -20,17 +20,17 @@ def _interval(answer: OverlapResult) -> str:
     return f"{units.percent(answer.ci_low).removesuffix(' %')} to {units.percent(answer.ci_high)}"
 
 
-_FIELDS: tuple[Field[OverlapResult], ...] = (
-    field(Column("host memory", "left"), lambda answer: answer.host_memory),
-    field(Column("streams"), lambda answer: str(answer.streams)),
-    field(Column("direction", "left"), lambda answer: SHORT_WAYS[answer.direction]),
-    field(Column("hidden"), lambda answer: units.percent(answer.overlap)),
-    field(Column("95 % interval", keep=6), _interval),
-    field(Column("copy", keep=5), lambda answer: units.duration(answer.copy_s)),
-    field(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
-    field(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
-    field(Column("rounds", keep=1), lambda answer: str(answer.rounds)),
-    field(Column("notes", "left", keep=7), lambda answer: ", ".join(answer.flags)),
+_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
+    filled(Column("host memory", "left"), lambda answer: answer.host_memory),
+    filled(Column("streams"), lambda answer: str(answer.streams)),
+    filled(Column("direction", "left"), lambda answer: SHORT_WAYS[answer.direction]),
+    filled(Column("hidden"), lambda answer: units.percent(answer.overlap)),
+    filled(Column("95 % interval", keep=6), _interval),
+    filled(Column("copy", keep=5), lambda answer: units.duration(answer.copy_s)),
+    filled(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
+    filled(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
+    filled(Column("rounds", keep=1), lambda answer: str(answer.rounds)),
+    filled(Column("notes", "left", keep=7), lambda answer: ", ".join(answer.flags)),
 )
 
 
@@ -41,7 +41,7 @@ def blocks(report: Report) -> list[Block]:
     for device, mine in measured.by_device(report.measurements):
         found = [answer for answer in answers if answer.device == device.id]
         laid_out += [Line(f"{measured.name_of(device)} · {_answer(found)}"), Line()]
-        laid_out += [measured.table_of(found, _FIELDS), Line(), Line(_method(mine)), Line()]
+        laid_out += [measured.table_of(found, _COLUMNS), Line(), Line(_method(mine)), Line()]
     return laid_out + conclusion(report.findings)
 
 

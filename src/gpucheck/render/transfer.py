@@ -12,7 +12,7 @@ from gpucheck.directions import SHORT_WAYS
 from gpucheck.render import measured, transfer_parts
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, by_column, column_of_numbers, conclusion
 from gpucheck.render.curve import Series, curve
-from gpucheck.render.measured import Field, field, numbers
+from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.transfer import LinkUnderLoad, TransferResult
@@ -197,18 +197,18 @@ def idioms(measurements: Sequence[Measurement], answer: TransferResult) -> list[
     # Such a line goes nowhere: it copies where the tensor is.
     ways = {**SHORT_WAYS, "host_to_host": "on the host"}
     ratios = {tuple(entry.case.items()): entry.times_raw for entry in answer.idioms}
-    fields: tuple[Field[Measurement], ...] = (
+    columns: tuple[ColumnOf[Measurement], ...] = (
         measured.once(Column("", "left", keep=6), lambda row: ways[row.case["direction"]]),
-        field(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
-        field(Column("time"), measured.time_text),
+        filled(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
+        filled(Column("time"), measured.time_text),
         numbers(Column("GB/s", keep=7), measured.median_rate, 1e9),
-        field(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(tuple(row.case.items())))),
-        field(Column("first time", keep=3), _first_call),
-        field(Column("notes", "left", keep=2), lambda row: measured.notes(row, "warm")),
+        filled(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(tuple(row.case.items())))),
+        filled(Column("first time", keep=3), _first_call),
+        filled(Column("notes", "left", keep=2), lambda row: measured.notes(row, "warm")),
     )
     size = units.capacity(measurements[0].case["size_bytes"])
     head = f"lines that people write, {size}, what they allocate included; raw: between preallocated buffers"
-    return [Line(head), Line(), measured.table_of(measurements, fields), Line()]
+    return [Line(head), Line(), measured.table_of(measurements, columns), Line()]
 
 
 def _first_call(row: Measurement) -> str:

@@ -13,7 +13,7 @@ from gpucheck.bench.transfer import bound_judge, peer_judge, together_judge
 from gpucheck.directions import SHORT_WAYS
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, by_column, column_of_numbers, table
-from gpucheck.render.measured import Field, field, numbers
+from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.measurement import Measurement
 
 BOTH_WAYS, ON_DEVICE = "transfer.both_ways", "transfer.on_device"
@@ -45,33 +45,33 @@ def _sum(row: Measurement) -> float | None:
     return None if row.rate is None or other is None else row.rate.median + other
 
 
-def _of_both_ways(column: Column, value: Callable[[Measurement], float | None]) -> Field[Measurement]:
+def _of_both_ways(column: Column, value: Callable[[Measurement], float | None]) -> ColumnOf[Measurement]:
     """A column of rates that copies within a device do not have."""
 
     def cells(rows: Sequence[Measurement]) -> list[str]:
         texts = column_of_numbers([value(row) for row in rows], 1e9)
         return [text if _is_both_ways(row) else "" for row, text in zip(rows, texts, strict=True)]
 
-    return Field(column, cells)
+    return ColumnOf(column, cells)
 
 
-_AT_ONCE: tuple[Field[Measurement], ...] = (
+_AT_ONCE: tuple[ColumnOf[Measurement], ...] = (
     measured.once(Column("device", "left", keep=6), lambda row: row.device.id),
-    field(
+    filled(
         Column("copies", "left"),
         lambda row: (
             f"{SHORT_WAYS[row.case['direction']]}, both ways at once" if _is_both_ways(row) else "within the device"
         ),
     ),
-    field(Column("size", keep=5), lambda row: units.capacity(row.case["size_bytes"])),
+    filled(Column("size", keep=5), lambda row: units.capacity(row.case["size_bytes"])),
     *measured.rates("GB/s", percentiles_keep=2),
     _of_both_ways(Column("the other", keep=7), _beside),
     _of_both_ways(Column("sum", keep=8), _sum),
-    field(
+    filled(
         Column("discarded", keep=1),
         lambda row: str(row.method.details["discarded_windows"]) if _is_both_ways(row) else "",
     ),
-    field(Column("notes", "left", keep=3), lambda row: measured.notes(row, "warm")),
+    filled(Column("notes", "left", keep=3), lambda row: measured.notes(row, "warm")),
 )
 
 
@@ -183,11 +183,11 @@ def _times_longer(pair: Pair) -> float | None:
     return None if near.time_s is None or far.time_s is None else far.time_s.median / near.time_s.median
 
 
-_FROM_BOTH: tuple[Field[Pair], ...] = (
-    field(Column("copy", "left"), _copy_name),
+_FROM_BOTH: tuple[ColumnOf[Pair], ...] = (
+    filled(Column("copy", "left"), _copy_name),
     numbers(Column("own node\nGB/s"), lambda pair: measured.median_rate(pair[0]), 1e9),
     numbers(Column("wrong node\nGB/s"), lambda pair: measured.median_rate(pair[1]), 1e9),
-    field(Column("\ntime", keep=7), lambda pair: measured.ratio_text(_times_longer(pair), 3)),
+    filled(Column("\ntime", keep=7), lambda pair: measured.ratio_text(_times_longer(pair), 3)),
 )
 
 

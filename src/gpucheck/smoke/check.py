@@ -32,7 +32,7 @@ class DeviceUnderTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Passed:
     """A check that passed: what it saw. `doubt` makes it a warning, and `fix` then says what to do."""
 
     message: str = ""

@@ -29,7 +29,7 @@ from gpucheck.smoke import table
 from gpucheck.smoke.check import (
     DeviceUnderTest,
     Need,
-    Seen,
+    Passed,
     Unavailable,
     Wrong,
     first_line,
@@ -44,7 +44,7 @@ class Check:
 
     id: str
     title: str
-    function: Callable[[DeviceUnderTest], Seen]
+    function: Callable[[DeviceUnderTest], Passed]
     needs: tuple[Need, ...] = ()
 
 

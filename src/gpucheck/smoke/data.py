@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from gpucheck.smoke.check import DeviceUnderTest, Seen, Wrong, expect
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect
 from gpucheck.units import MIB, capacity
 
 COPY_ELEMENTS = 4 * MIB // 4
@@ -31,20 +31,20 @@ def can_pin(dut: DeviceUnderTest) -> str | None:
     return None if dut.accel.can_pin else f"{dut.accel.kind} has no pinned memory in torch"
 
 
-def pinned(dut: DeviceUnderTest) -> Seen:
+def pinned(dut: DeviceUnderTest) -> Passed:
     """Copies from and to pinned memory, asked for without blocking, are right after a synchronise."""
     host = torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)
     home = torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)
     expect(host.is_pinned() and home.is_pinned(), "pin_memory=True gave memory that is not pinned")
     expect(torch.zeros(8).pin_memory().is_pinned(), "pin_memory() gave memory that is not pinned")
     _copies(dut, host, home)
-    return Seen(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
+    return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
 
-def non_blocking(dut: DeviceUnderTest) -> Seen:
+def non_blocking(dut: DeviceUnderTest) -> Passed:
     """Copies from and to ordinary memory, asked for without blocking, are right after a synchronise."""
     _copies(dut, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
-    return Seen(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
+    return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
 
 def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> None:
@@ -81,7 +81,7 @@ def has_streams(dut: DeviceUnderTest) -> str | None:
 HOLD_S = 0.02
 
 
-def streams(dut: DeviceUnderTest) -> Seen:
+def streams(dut: DeviceUnderTest) -> Passed:
     """Work on one stream that waits for another sees what the other wrote, by `wait_stream` and by an event."""
     module, device = dut.accel.module, dut.device
     writer, reader = module.Stream(device), module.Stream(device)
@@ -110,10 +110,10 @@ def streams(dut: DeviceUnderTest) -> Seen:
     expect(module.current_stream(device) == home, "the stream context did not end")
     writer.synchronize()
     expect(writer.query(), "a synchronised stream still has work")
-    return Seen("the waiting stream read what the other wrote", {"writer_was_held": held})
+    return Passed("the waiting stream read what the other wrote", {"writer_was_held": held})
 
 
-def device_context(dut: DeviceUnderTest) -> Seen:
+def device_context(dut: DeviceUnderTest) -> Passed:
     """Factory functions obey `torch.device` as a context, and `torch.cuda.device` sets and restores the current one."""
     with torch.device(dut.other):
         inside = torch.empty(1).device
@@ -123,7 +123,7 @@ def device_context(dut: DeviceUnderTest) -> Seen:
     expect(torch.empty(1).device.type == "cpu", "torch.device did not end with its block")
     module = dut.accel.module
     if dut.accel.is_cpu or not hasattr(module, "device"):
-        return Seen(f"torch.device as a context; {dut.accel.kind} has no current device to set")
+        return Passed(f"torch.device as a context; {dut.accel.kind} has no current device to set")
     before, own = module.current_device(), dut.device.index
     # One other is enough to be sent away to; on more of them contexts would only take memory and time.
     others = [index for index in range(module.device_count()) if index != own][:1]
@@ -135,7 +135,7 @@ def device_context(dut: DeviceUnderTest) -> Seen:
                 expect(made.index == index, f"under device({index}) a tensor was made on {made}")
         expect(module.current_device() == before, f"after device({index}) the current device is another")
     visited = ", ".join(str(index) for index in (*others, own))
-    return Seen(f"torch.device, and {module.__name__}.device({visited})")
+    return Passed(f"torch.device, and {module.__name__}.device({visited})")
 
 
 # -- DataLoader -------------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def shared_memory(folder: Path = SHM) -> tuple[int, int] | None:
     return usage.total, usage.free
 
 
-def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Seen:
+def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
     """A DataLoader with two workers and pinned memory delivers every item once, in order, and whole."""
     shm = shared_memory(folder)
     if shm is not None and shm[1] < SHM_NEEDED:
@@ -197,8 +197,8 @@ def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Seen:
     }
     memory = "pinned" if pin else f"not pinned ({dut.accel.kind} has no pinned memory in torch)"
     if shm is not None and shm[0] <= SHM_SMALL:
-        return Seen(f"works, but {folder} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
-    return Seen(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
+        return Passed(f"works, but {folder} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
+    return Passed(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
 
 
 @contextlib.contextmanager

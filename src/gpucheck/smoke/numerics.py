@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpucheck.smoke.check import DeviceUnderTest, Seen, Wrong, expect, first_line
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, first_line
 from gpucheck.work import precision, reference
 
 # M, K, N: one that fills tensor-core tiles, one that fits none.
@@ -91,7 +91,7 @@ def judge(product: Product, dtype: torch.dtype, seen_as: str | None = None) -> f
 
 def _in_every_dtype(
     dut: DeviceUnderTest, products: Callable[[torch.device, torch.dtype], Iterator[Product]], hint: str
-) -> Seen:
+) -> Passed:
     shares: dict[str, float] = {}
     not_taken = {}
     with precision.precision("ieee"):
@@ -111,7 +111,7 @@ def _in_every_dtype(
     message = "within the bound of " + ", ".join(shares)
     if not_taken:
         message += f"; not on this device: {', '.join(not_taken)}"
-    return Seen(message, {"error_over_bound": shares, "not_taken": not_taken})
+    return Passed(message, {"error_over_bound": shares, "not_taken": not_taken})
 
 
 # cuBLAS and cuDNN read the first, torch the second: both bypass what the program sets.
@@ -123,7 +123,7 @@ def _override_hint() -> str | None:
     return f"unset {' and '.join(set_here)}: it overrides torch's settings" if set_here else None
 
 
-def matmul(dut: DeviceUnderTest) -> Seen:
+def matmul(dut: DeviceUnderTest) -> Passed:
     """Matrix products agree with float64, float32 in IEEE precision; float32 is really float32."""
     with precision.precision("ieee"):
         left, right, out = (torch.zeros(256, 256, device=dut.device) for _ in range(3))
@@ -133,10 +133,10 @@ def matmul(dut: DeviceUnderTest) -> Seen:
         raise Wrong(f"float32 products were asked for in IEEE precision and are {real}", fix, precision_observed=real)
     hint = "run it again; where it stays, suspect the card: see `gpucheck devices`"
     seen = _in_every_dtype(dut, matrix_products, hint)
-    return Seen(seen.message, seen.evidence | {"precision_observed": real})
+    return Passed(seen.message, seen.evidence | {"precision_observed": real})
 
 
-def convolution(dut: DeviceUnderTest) -> Seen:
+def convolution(dut: DeviceUnderTest) -> Passed:
     """Convolutions agree with float64, float32 in IEEE precision (cuDNN's own default is TF32)."""
     return _in_every_dtype(dut, convolutions, "try torch.backends.cudnn.enabled = False to see whether it is cuDNN")
 
@@ -151,7 +151,7 @@ def has_tf32(dut: DeviceUnderTest) -> str | None:
     return None
 
 
-def tf32(dut: DeviceUnderTest) -> Seen:
+def tf32(dut: DeviceUnderTest) -> Passed:
     """With TF32 allowed, products and convolutions stay within the bound of TF32."""
     with precision.precision("tf32"):
         left, right, out = (torch.zeros(256, 256, device=dut.device) for _ in range(3))
@@ -162,14 +162,14 @@ def tf32(dut: DeviceUnderTest) -> Seen:
     evidence = {"error_over_bound": share, "precision_observed": real}
     if real == "float32":
         fix = _override_hint()
-        return Seen("TF32 was allowed, and the products are still float32", evidence, doubt=True, fix=fix)
-    return Seen("within the bound of TF32", evidence)
+        return Passed("TF32 was allowed, and the products are still float32", evidence, doubt=True, fix=fix)
+    return Passed("within the bound of TF32", evidence)
 
 
 # -- autocast and training --------------------------------------------------------------------------------------------
 
 
-def autocast(dut: DeviceUnderTest) -> Seen:
+def autocast(dut: DeviceUnderTest) -> Passed:
     """Under autocast products are in low precision, weights and gradients float32, and it ends with its block."""
     kind = dut.accel.kind
     low = torch.float16 if kind in ("cuda", "mps") else torch.bfloat16
@@ -194,7 +194,7 @@ def autocast(dut: DeviceUnderTest) -> Seen:
     weight = layer.weight.detach().cpu().T.to(low)
     share = judge(Product("under autocast", inputs.to(low), weight, outputs.detach().cpu()), low)
     scaled = _scaler(dut) if kind in ("cuda", "cpu") else None
-    return Seen(f"{str(low).removeprefix('torch.')} products", {"error_over_bound": share, "grad_scaler": scaled})
+    return Passed(f"{str(low).removeprefix('torch.')} products", {"error_over_bound": share, "grad_scaler": scaled})
 
 
 def _scaler(dut: DeviceUnderTest) -> str:
@@ -265,7 +265,7 @@ def one_step(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Step
     return StepTaken(float(first.detach()), float(second), gradients, weights)
 
 
-def training_step(dut: DeviceUnderTest) -> Seen:
+def training_step(dut: DeviceUnderTest) -> Passed:
     """A training step agrees with the CPU's in float64, and lowers the loss."""
     model = _model()
     wanted = one_step(model, torch.device("cpu"), torch.float64)
@@ -285,7 +285,7 @@ def training_step(dut: DeviceUnderTest) -> Seen:
     off = abs(got.before - wanted.before)
     expect(off <= STEP_BOUND * abs(wanted.before), f"the loss is {got.before:.9g}, on the CPU {wanted.before:.9g}")
     expect(got.after < got.before, f"the step took the loss from {got.before:.6g} to {got.after:.6g}")
-    return Seen(
+    return Passed(
         f"loss {got.before:.4f} → {got.after:.4f}, as on the CPU in float64",
         {"loss_before": got.before, "loss_after": got.after, "error_over_bound": shares},
     )

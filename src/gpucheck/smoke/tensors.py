@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from gpucheck.smoke.check import DeviceUnderTest, Seen, Wrong, expect, first_line
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, first_line
 
 # Enough for every vector width of a copy kernel and its odd tail; a copy of it costs microseconds.
 PAYLOAD_BYTES = 64 * 1024
@@ -25,7 +25,7 @@ NAN_PATTERNS = {
 }
 
 
-def usable(dut: DeviceUnderTest) -> Seen:
+def usable(dut: DeviceUnderTest) -> Passed:
     """The device computes something, and tells what it is."""
     accel = dut.accel
     reason = accel.why_broken()
@@ -33,7 +33,7 @@ def usable(dut: DeviceUnderTest) -> Seen:
         raise Wrong(f"{accel.id} computes nothing: {reason}")
     capability = accel.compute_capability
     evidence = {"name": accel.name, "uuid": accel.uuid, "compute_capability": list(capability) if capability else None}
-    return Seen(f"{accel.name} ({accel.id}), torch {torch.__version__}", evidence)
+    return Passed(f"{accel.name} ({accel.id}), torch {torch.__version__}", evidence)
 
 
 def all_dtypes() -> list[torch.dtype]:
@@ -83,7 +83,7 @@ def _there_and_back(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.to(device, copy=True).to("cpu", copy=True)
 
 
-def round_trip(dut: DeviceUnderTest) -> Seen:
+def round_trip(dut: DeviceUnderTest) -> Passed:
     """Every dtype goes to the device, is copied there, and comes back bit for bit."""
     moved, not_taken = [], {}
     for dtype in all_dtypes():
@@ -100,12 +100,12 @@ def round_trip(dut: DeviceUnderTest) -> Seen:
             raise Wrong(f"{_name(dtype)} came back with {differing} of {PAYLOAD_BYTES} bytes changed")
         moved.append(_name(dtype))
     untaken = f", {len(not_taken)} that the device does not take" if not_taken else ""
-    return Seen(
+    return Passed(
         f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", {"dtypes": moved, "not_taken": not_taken}
     )
 
 
-def layouts(dut: DeviceUnderTest) -> Seen:
+def layouts(dut: DeviceUnderTest) -> Passed:
     """Odd shapes and strides survive the trip: their values, shapes and dtypes, and dense strides."""
     base = payload(torch.float32)[: 4 * 6 * 8].reshape(4, 6, 8)
     image = base.reshape(2, 4, 4, 6).to(memory_format=torch.channels_last)
@@ -126,10 +126,10 @@ def layouts(dut: DeviceUnderTest) -> Seen:
     for name in ("a transpose", "channels last"):
         sent = cases[name].to(dut.device, copy=True)
         expect(sent.stride() == cases[name].stride(), f"{name} lost its strides", strides=list(sent.stride()))
-    return Seen(f"{len(cases)} layouts: {', '.join(cases)}", {"layouts": list(cases)})
+    return Passed(f"{len(cases)} layouts: {', '.join(cases)}", {"layouts": list(cases)})
 
 
-def to_returns_new(dut: DeviceUnderTest) -> Seen:
+def to_returns_new(dut: DeviceUnderTest) -> Passed:
     """`.to()` returns a new tensor and leaves the old where it was; the tensor itself where nothing changes."""
     home, away = (dut.device, dut.other) if dut.accel.is_cpu else (dut.other, dut.device)
     tensor = torch.arange(12.0, device=home)
@@ -146,10 +146,10 @@ def to_returns_new(dut: DeviceUnderTest) -> Seen:
     expect(tensor.to(home, tensor.dtype) is tensor, ".to() with the dtype that it has returned another tensor")
     copied = tensor.to(home, copy=True)
     expect(copied.data_ptr() != tensor.data_ptr(), ".to(copy=True) returned the same memory")
-    return Seen(f"{home} → {away}: `x.to(device)` alone moves nothing, `x = x.to(device)` does")
+    return Passed(f"{home} → {away}: `x.to(device)` alone moves nothing, `x = x.to(device)` does")
 
 
-def device_mismatch(dut: DeviceUnderTest) -> Seen:
+def device_mismatch(dut: DeviceUnderTest) -> Passed:
     """Operands on two devices raise RuntimeError, and say so."""
     here = torch.ones(4, 4, device=dut.device)
     there = torch.ones(4, 4, device=dut.other)
@@ -171,10 +171,10 @@ def device_mismatch(dut: DeviceUnderTest) -> Seen:
     for name, text in texts.items():
         names_it = any(word in text.lower() for word in ("device", "cpu"))
         expect(names_it, f"{name} of tensors on two devices raised something else: {text}")
-    return Seen(f"{', '.join(calls)} across {dut.device} and {dut.other} raise RuntimeError", {"errors": texts})
+    return Passed(f"{', '.join(calls)} across {dut.device} and {dut.other} raise RuntimeError", {"errors": texts})
 
 
-def numpy_needs_cpu(dut: DeviceUnderTest) -> Seen:
+def numpy_needs_cpu(dut: DeviceUnderTest) -> Passed:
     """`numpy()` works on the CPU, on the tensor's own memory, and is refused elsewhere."""
     elsewhere = torch.ones(3, device="meta" if dut.accel.is_cpu else dut.device)
     try:
@@ -188,7 +188,7 @@ def numpy_needs_cpu(dut: DeviceUnderTest) -> Seen:
     array[0] = 7.0
     expect(float(tensor[0]) == 7.0, "numpy() of a tensor on the CPU returned a copy")
     expect(torch.equal(torch.from_numpy(array).to(dut.device).cpu(), tensor), "from_numpy().to() changed values")
-    return Seen("refused elsewhere, shared memory on the CPU", {"refusal": refused})
+    return Passed("refused elsewhere, shared memory on the CPU", {"refusal": refused})
 
 
 class _Tied(nn.Module):  # type: ignore[misc] # torch counts as untyped
@@ -208,7 +208,7 @@ class _Tied(nn.Module):  # type: ignore[misc] # torch counts as untyped
         return outputs
 
 
-def module_to(dut: DeviceUnderTest) -> Seen:
+def module_to(dut: DeviceUnderTest) -> Passed:
     """`model.to()` moves parameters and buffers in place, those not saved too, and tied weights stay tied."""
     model = _Tied()
     target = dut.other if dut.accel.is_cpu else dut.device
@@ -227,10 +227,10 @@ def module_to(dut: DeviceUnderTest) -> Seen:
     dtype = model.first.weight.dtype
     model(torch.ones(4, 8, dtype=dtype, device=dut.device)).sum().backward()
     expect(model.first.weight.grad is not None, "the moved module got no gradient")
-    return Seen(f"{len(tensors)} parameters and buffers moved to {target}, tied weights stayed tied")
+    return Passed(f"{len(tensors)} parameters and buffers moved to {target}, tied weights stayed tied")
 
 
-def gradients(dut: DeviceUnderTest) -> Seen:
+def gradients(dut: DeviceUnderTest) -> Passed:
     """Gradients flow back through `.to()`, to where the leaf is and in the leaf's dtype."""
     leaf = torch.linspace(-1, 1, 16, requires_grad=True)
     moved = leaf.to(dut.device, dtype=torch.float16, copy=True)
@@ -244,4 +244,4 @@ def gradients(dut: DeviceUnderTest) -> Seen:
     expect(torch.equal(grad, 2 * leaf.detach().half().float()), "the gradient has wrong values", gradient=grad.tolist())
     with torch.no_grad():
         expect(not leaf.to(dut.device, copy=True).requires_grad, "no_grad() did not hold for .to()")
-    return Seen(f"cpu → {dut.device} as float16 and back")
+    return Passed(f"cpu → {dut.device} as float16 and back")
