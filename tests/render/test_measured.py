@@ -33,7 +33,7 @@ def test_no_rows_are_a_table_of_heads() -> None:
 
 
 def test_columns_of_unequal_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="shorter|longer"):
+    with pytest.raises(ValueError, match=r"shorter|longer"):
         by_column([(NAME, ["a", "b"]), (RATE, ["1"])])
 
 
