@@ -20,7 +20,6 @@ FLOORS = {
     "exits": 0,
     "units": 0,
     "stats": 0,
-    "tdist": 0,
     "config": 0,
     "thresholds": 0,
     "links": 0,
@@ -74,6 +73,19 @@ TORCH_AT_ONCE = (
     "batch_size/trial*.py",
     "program/*",
     "smoke/*",
+)
+
+# What judges what was measured or read: it never imports torch, not even inside a function, so that a judgement can be
+# made where there is none. (A check of the smoke test is work: it judges the torch that it calls.)
+JUDGES = (
+    "cards/*",
+    "compare/*",
+    "devices/driver.py",
+    "doctor/condition*.py",
+    "doctor/ladder.py",
+    "memory/steps.py",
+    "report/*",
+    "smoke/table.py",
 )
 
 # Starting a process without subprocess is starting a process.
@@ -265,6 +277,16 @@ def test_what_the_command_reaches(command: str, start: str, uses: str, torch_at_
     assert any(within(name, uses) for name in everything)
     assert sorted(n for n in everything if within(n, "gpucheck.render") or within(n, "gpucheck.cli")) == []
     assert any(within(name, "torch") for name in reached(start, tree, at_once=True)) is torch_at_once
+
+
+def test_judges_import_no_torch() -> None:
+    """Neither they themselves, at any level, nor what comes with them."""
+    tree = files()
+    judges = [path for path in tree if any(fnmatch(path, place) for place in JUDGES)]
+    assert all(any(fnmatch(path, place) for path in judges) for place in JUDGES)
+    own = [path for path in judges if any(within(one.name, "torch") for one in imports_of(path, tree[path]))]
+    brought = [path for path in judges if any(within(name, "torch") for name in reached(module_of(path), tree, True))]
+    assert (own, brought) == ([], [])
 
 
 # --- the check itself -------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def test_interval_of_blocks_of_one() -> None:
     samples = [1.0, math.e, 1.0, math.e, 1.0, math.e]
     found = stats.interval(samples)
     assert found is not None
-    half = 2.571 * math.sqrt(6 * 0.25 / 5) / math.sqrt(6)
+    half = 2.570582 * math.sqrt(6 * 0.25 / 5) / math.sqrt(6)
     assert (found.block, found.level, found.autocorrelated) == (1, 0.95, False)
     assert found.low == pytest.approx(math.exp(0.5 - half))
     assert found.high == pytest.approx(math.exp(0.5 + half))
@@ -120,3 +120,56 @@ def test_coverage(memory: float, least: float) -> None:
         assert found is not None
         hits += found.low <= 1.0 <= found.high
     assert hits / 300 >= least
+
+
+# -- Student's t, against printed tables and closed forms --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "df", "t"),
+    [
+        # Two-sided critical values as tables print them.
+        (0.95, 1, 12.706),
+        (0.95, 2, 4.303),
+        (0.95, 5, 2.571),
+        (0.95, 7, 2.365),
+        (0.95, 10, 2.228),
+        (0.95, 15, 2.131),
+        (0.99, 5, 4.032),
+        (0.99, 12, 3.055),
+        (0.99, 30, 2.750),
+        (0.998, 12, 3.930),
+        (0.999, 7, 5.408),
+        (0.999, 120, 3.373),
+    ],
+)
+def test_quantiles_are_those_of_the_tables(level: float, df: float, t: float) -> None:
+    assert round(stats.student_quantile(level, df), 3) == t
+
+
+@pytest.mark.parametrize("t", [0.1, 1.0, 3.0, 20.0, 1000.0])
+def test_tails_have_their_closed_forms(t: float) -> None:
+    # One degree of freedom is Cauchy's distribution; two have an algebraic form.
+    assert stats.student_tail(t, 1) == pytest.approx(1 - 2 * math.atan(t) / math.pi, rel=1e-9)
+    assert stats.student_tail(-t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), rel=1e-6)
+
+
+def test_many_degrees_of_freedom_are_the_normal_distribution() -> None:
+    assert stats.student_tail(1.959964, 1e6) == pytest.approx(0.05, abs=1e-5)
+
+
+def test_degrees_of_freedom_need_not_be_whole() -> None:
+    assert stats.student_quantile(0.95, 5) > stats.student_quantile(0.95, 5.5) > stats.student_quantile(0.95, 6)
+    assert stats.student_tail(stats.student_quantile(0.9975, 7.3), 7.3) == pytest.approx(0.0025, rel=1e-9)
+
+
+def test_the_ends() -> None:
+    assert (stats.student_tail(0, 3), stats.student_tail(math.inf, 3)) == (1.0, 0.0)
+    assert (stats.incomplete_beta(0, 2, 3), stats.incomplete_beta(1, 2, 3)) == (0.0, 1.0)
+    for wrong in (
+        lambda: stats.student_tail(1, 0),
+        lambda: stats.student_quantile(1.0, 3),
+        lambda: stats.incomplete_beta(2, 1, 1),
+    ):
+        with pytest.raises(ValueError):
+            wrong()

@@ -25,3 +25,9 @@ WAYS: dict[str, str] = {
     "device_to_host": "to the host",
     "host_to_host": "from host to host",
 }
+# In a table, and beside one.
+SHORT_WAYS: dict[str, str] = {
+    "host_to_device": "to device",
+    "device_to_host": "to host",
+    "host_to_host": "host to host",
+}

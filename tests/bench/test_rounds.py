@@ -116,7 +116,7 @@ class Sampling(Watch):
 
     def __init__(self) -> None:
         self.reason, self.taken = "", 0
-        self._child = None
+        self._talk = None
 
     def take(self) -> list[dict[str, Any]]:
         self.taken += 1

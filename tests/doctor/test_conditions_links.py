@@ -12,15 +12,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from healthy import CARDS, HEALTHY, card, with_cards, with_driver, with_stack, with_torch, with_unknown, without_gpu
 
-from gpucheck.doctor import conditions_environment, conditions_links
+from gpucheck.doctor import conditions_cards
 from gpucheck.doctor.condition import Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import Fabric, NvLink, RetiredPages
 
-CONDITIONS: dict[str, Condition] = {
-    one.id: one for file in (conditions_links, conditions_environment) for one in file.CONDITIONS
-}
+CONDITIONS: dict[str, Condition] = {one.id: one for one in conditions_cards.CONDITIONS}
 QUIET = {"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0}
 UP, DOWN = NvLink(0, True, QUIET), NvLink(1, False)
 
@@ -35,7 +33,7 @@ def told(condition: str, evidence: Evidence) -> tuple[str, str] | None:
     return None if seen is None else (seen.verdict or CONDITIONS[condition].verdict, seen.message)
 
 
-@pytest.mark.parametrize("condition", [one.id for one in conditions_links.CONDITIONS])
+@pytest.mark.parametrize("condition", [name for name in CONDITIONS if name.startswith("links.")])
 def test_it_is_not_seen_on_a_healthy_machine_nor_where_nothing_is_known(condition: str) -> None:
     well = [card(index, nvlinks=(UP, replace(UP, link=1)), fabric=Fabric("completed")) for index in (0, 1)]
     alone = with_cards(card(0, nvlinks=(DOWN, replace(DOWN, link=1))))

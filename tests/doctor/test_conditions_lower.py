@@ -30,15 +30,12 @@ from healthy import (
 
 from gpucheck.doctor import (
     catalogue,
-    conditions_card,
     conditions_cuinit,
+    conditions_kernel,
     conditions_library,
-    conditions_module,
     conditions_nodes,
     conditions_nvml,
-    conditions_refusals,
     ladder,
-    rungs,
 )
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Seen
 from gpucheck.doctor.evidence import Evidence
@@ -47,13 +44,11 @@ from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import Mig, Process, TorchBuild
 
 FILES = (
-    conditions_card,
-    conditions_module,
+    conditions_kernel,
     conditions_nodes,
     conditions_library,
     conditions_nvml,
     conditions_cuinit,
-    conditions_refusals,
 )
 CONDITIONS: dict[str, Condition] = {one.id: one for file in FILES for one in file.CONDITIONS}
 
@@ -442,10 +437,10 @@ def test_a_card_that_fell_off_beside_others_that_work_is_a_warning() -> None:
 
 def test_the_host_of_a_container_may_have_more_cards() -> None:
     inside = with_host(with_stack(with_cards(CARDS[0]), log=(FALLEN,)), container="docker")
-    assert conditions_card.missing(inside) == []
-    assert conditions_card.missing(with_cards(CARDS[0])) == ["0000:21:00.0"]
+    assert conditions_kernel.missing(inside) == []
+    assert conditions_kernel.missing(with_cards(CARDS[0])) == ["0000:21:00.0"]
     kept = with_stack(with_cards(CARDS[0]), devices=(*bus("nvidia"), PciDevice("0000:21:00.0", driver="vfio-pci")))
-    assert conditions_card.missing(kept) == []
+    assert conditions_kernel.missing(kept) == []
 
 
 @pytest.mark.parametrize(
@@ -497,7 +492,7 @@ def test_no_evidence_ends_in_a_traceback_and_success_seen_is_not_denied(seed: in
         assert len(ladder.findings(diagnosis)) == (diagnosis.first is not None) + len(diagnosis.consequences) + len(
             diagnosis.aside
         )
-        assert [one.rung for one in rungs.standings(evidence, diagnosis)] == list(RUNGS)
+        assert [one.rung for one in ladder.standings(evidence, diagnosis)] == list(RUNGS)
         if evidence.torch_works and diagnosis.broken is not None:
             assert RUNGS.index(diagnosis.broken) >= RUNGS.index("architecture")
 

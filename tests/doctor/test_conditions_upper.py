@@ -31,13 +31,12 @@ from healthy import (
 
 from gpucheck.doctor import (
     conditions_architecture,
+    conditions_cards,
     conditions_environment,
     conditions_log,
     conditions_masks,
     conditions_packages,
-    conditions_runtime,
     conditions_torch,
-    conditions_work,
 )
 from gpucheck.doctor.condition import Condition, Seen
 from gpucheck.doctor.evidence import Evidence
@@ -60,13 +59,15 @@ FILES = (
     conditions_masks,
     conditions_torch,
     conditions_packages,
-    conditions_runtime,
     conditions_architecture,
     conditions_environment,
-    conditions_work,
+    conditions_cards,
     conditions_log,
 )
-CONDITIONS: dict[str, Condition] = {one.id: one for file in FILES for one in file.CONDITIONS}
+# Those of the links have a file of their own.
+CONDITIONS: dict[str, Condition] = {
+    one.id: one for file in FILES for one in file.CONDITIONS if not one.id.startswith("links.")
+}
 
 HIDDEN = tuple(replace(one, id=None, cuda_index=None) for one in CARDS)
 FAILED = (KernelRun("cuda:0", "RuntimeError: CUDA error: unspecified launch failure"), KernelRun("cuda:1"))

@@ -179,30 +179,6 @@ def test_the_allocators_setting_goes_by_both_of_its_names() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("architecture", "told"),
-    [
-        ("gfx1032", "HSA_OVERRIDE_GFX_VERSION=10.3.0"),
-        ("gfx1035", "HSA_OVERRIDE_GFX_VERSION=10.3.0"),
-        ("gfx1103", "HSA_OVERRIDE_GFX_VERSION=11.0.0"),
-        ("gfx1101:xnack-", "HSA_OVERRIDE_GFX_VERSION=11.0.0"),
-        ("gfx1201", None),
-        ("gfx1151", None),
-        ("gfx1010", None),
-        ("gfx90a", None),
-        ("sm_90", None),
-    ],
-)
-def test_rocms_override_is_of_the_cards_own_generation(architecture: str, told: str | None) -> None:
-    assert advice.rocm_override(architecture) == told
-
-
-def test_both_generations_are_named_where_the_card_is_not() -> None:
-    assert advice.rocm_overrides() == (
-        "HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA2, HSA_OVERRIDE_GFX_VERSION=11.0.0 on RDNA3"
-    )
-
-
 def test_a_jetson_takes_nvidias_wheel_up_to_jetpack_6() -> None:
     missing = with_torch(
         DOWN, version=None, path=None, stage="import", error="ModuleNotFoundError: No module named 'torch'"

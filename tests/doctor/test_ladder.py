@@ -24,7 +24,7 @@ from healthy import (
     without_gpu,
 )
 
-from gpucheck.doctor import catalogue, ladder, rungs
+from gpucheck.doctor import catalogue, ladder
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Rung, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.torch_probe import KernelRun
@@ -125,13 +125,13 @@ def test_the_catalogue_is_well_formed() -> None:
 def test_a_healthy_machine_has_no_finding_at_all() -> None:
     diagnosis = ladder.diagnose(HEALTHY, catalogue.CONDITIONS)
     assert ladder.findings(diagnosis) == []
-    assert {one.state for one in rungs.standings(HEALTHY, diagnosis)} == {"held"}
+    assert {one.state for one in ladder.standings(HEALTHY, diagnosis)} == {"held"}
 
 
 def test_nothing_known_is_nothing_found() -> None:
     diagnosis = ladder.diagnose(Evidence(), catalogue.CONDITIONS)
     assert ladder.findings(diagnosis) == []
-    assert not {one.state for one in rungs.standings(Evidence(), diagnosis)} & {"held", "broken"}
+    assert not {one.state for one in ladder.standings(Evidence(), diagnosis)} & {"held", "broken"}
 
 
 @pytest.mark.parametrize(
@@ -183,11 +183,11 @@ def test_of_two_faults_the_lower_is_named(evidence: Evidence, first: str, follow
 
 
 def states(evidence: Evidence) -> dict[str, str]:
-    return {one.rung: one.state for one in rungs.standings(evidence, ladder.diagnose(evidence, catalogue.CONDITIONS))}
+    return {one.rung: one.state for one in ladder.standings(evidence, ladder.diagnose(evidence, catalogue.CONDITIONS))}
 
 
 def reasons(evidence: Evidence) -> dict[str, str]:
-    standing = rungs.standings(evidence, ladder.diagnose(evidence, catalogue.CONDITIONS))
+    standing = ladder.standings(evidence, ladder.diagnose(evidence, catalogue.CONDITIONS))
     return {one.rung: one.shown_by for one in standing}
 
 

@@ -32,15 +32,14 @@ from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
 from gpucheck.smoke import memory as smoke_memory
 from gpucheck.smoke import numerics as smoke_numerics
-from gpucheck.smoke import require as smoke_required
 from gpucheck.smoke import tensors as smoke_tensors
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, dedicated_memory, unchanged
 from gpucheck.smoke.command import Check
 from gpucheck.smoke.options import SmokeOptions
-from gpucheck.smoke.setting import Seen, Setting, Unavailable, Wrong, dedicated_memory, unchanged
 from gpucheck.units import GIB, MIB
 
 CPU = devices.open_device("cpu")
-HERE = Setting(CPU)
+HERE = DeviceUnderTest(CPU)
 FACTS = Facts(host=Host(), torch=TorchBuild("2.13.0", built_for="cpu"), devices=(Device("cpu", "cpu"),))
 
 
@@ -89,7 +88,7 @@ def test_ids_are_unique_dotted_and_apart_from_the_requirements() -> None:
 
 
 def chosen(only: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> list[str]:
-    return [check.id for check in smoke.select(only, skip, smoke.CHECKS)]
+    return SmokeOptions(only=only, skip=skip).ids
 
 
 def test_only_and_skip_take_prefixes() -> None:
@@ -117,7 +116,7 @@ def test_a_prefix_that_matches_nothing_names_the_nearest(
     only: tuple[str, ...], skip: tuple[str, ...], text: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        smoke.select(only, skip, smoke.CHECKS)
+        SmokeOptions(only=only, skip=skip).check()
     assert str(raised.value).startswith(text)
 
 
@@ -211,33 +210,33 @@ def test_facts_that_promise_more_than_torch_keeps_are_the_failed_check(machine: 
 # -- the runner -------------------------------------------------------------------------------------------------------
 
 
-def check(function: Callable[[Setting], Seen], name: str = "planted.check", **row: Any) -> Check:
+def check(function: Callable[[DeviceUnderTest], Passed], name: str = "planted.check", **row: Any) -> Check:
     return Check(name, "a planted check", function, **row)
 
 
-def raising(error: BaseException) -> Callable[[Setting], Seen]:
-    def function(setting: Setting) -> Seen:
+def raising(error: BaseException) -> Callable[[DeviceUnderTest], Passed]:
+    def function(dut: DeviceUnderTest) -> Passed:
         raise error
 
     return function
 
 
 def test_what_a_check_answers_is_its_finding() -> None:
-    passed = smoke.run_one(check(lambda setting: Seen("well", {"n": 1})), HERE)
+    passed = smoke.run_one(check(lambda dut: Passed("well", {"n": 1})), HERE)
     assert (passed.verdict, passed.message, passed.evidence["n"]) == ("pass", "well", 1)
-    doubted = smoke.run_one(check(lambda setting: Seen("hm", doubt=True, fix="do")), HERE)
+    doubted = smoke.run_one(check(lambda dut: Passed("hm", doubt=True, fix="do")), HERE)
     assert (doubted.verdict, doubted.fix) == ("warn", "do")
     wrong = smoke.run_one(check(raising(Wrong("off", "mend", by=3))), HERE)
     assert (wrong.verdict, wrong.message, wrong.fix, wrong.evidence["by"]) == ("fail", "off", "mend", 3)
     assert smoke.run_one(check(raising(Unavailable("not here"))), HERE).verdict == "skip"
-    needy = check(raising(Wrong("never run")), needs=(lambda setting: None, lambda setting: "no such thing"))
+    needy = check(raising(Wrong("never run")), needs=(lambda dut: None, lambda dut: "no such thing"))
     assert smoke.run_one(needy, HERE) == Finding("planted.check", "skip", "a planted check", "no such thing")
 
 
 @pytest.mark.parametrize("error", [ValueError("odd\nmore"), torch.OutOfMemoryError("odd"), AssertionError("odd")])
 def test_whatever_else_it_raises_is_a_failure_and_the_rest_runs(error: Exception) -> None:
     recorder = Recorder()
-    smoke.run([check(raising(error)), check(lambda setting: Seen(), "planted.next")], HERE, recorder)
+    smoke.run([check(raising(error)), check(lambda dut: Passed(), "planted.next")], HERE, recorder)
     found = findings(recorder)
     assert found["planted.check"].message == f"{type(error).__name__}: odd"
     assert found["planted.check"].evidence["text"] == str(error)
@@ -268,8 +267,8 @@ class DeadAccel:
 
 def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
     recorder = Recorder()
-    planted = [check(lambda setting: Seen(), f"planted.n{number}") for number in range(3)]
-    assert smoke.run(planted, Setting(DeadAccel()), recorder)  # type: ignore[arg-type]
+    planted = [check(lambda dut: Passed(), f"planted.n{number}") for number in range(3)]
+    assert smoke.run(planted, DeviceUnderTest(DeadAccel()), recorder)  # type: ignore[arg-type]
     found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
     text = "CUDA error: an illegal memory access was encountered"
     reason = f"the device answers nothing since planted.n0 failed: {text}"
@@ -277,7 +276,7 @@ def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
 
 
 def test_what_the_device_died_of_is_a_fact() -> None:
-    fault = smoke.run([check(lambda setting: Seen(), "planted.n0")], Setting(DeadAccel()), Recorder())  # type: ignore[arg-type]
+    fault = smoke.run([check(lambda dut: Passed(), "planted.n0")], DeviceUnderTest(DeadAccel()), Recorder())  # type: ignore[arg-type]
     assert fault is not None
     assert (fault.kind, fault.device, fault.cause, fault.poisons) == ("device", "cuda:0", "cuda.illegal_access", True)
     assert (fault.where, fault.step) == ("smoke", "a planted check")
@@ -287,7 +286,7 @@ def test_what_has_not_begun_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) 
     clock = itertools.count(100.0)
     monkeypatch.setattr(smoke, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     recorder = Recorder()
-    planted = [check(lambda setting: Seen(), f"planted.n{number}") for number in range(3)]
+    planted = [check(lambda dut: Passed(), f"planted.n{number}") for number in range(3)]
     # Each look at the clock is a second later; the first check runs whatever the time is.
     assert smoke.run(planted, HERE, recorder, deadline=100.0) is None
     found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
@@ -296,10 +295,10 @@ def test_what_has_not_begun_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_warnings_stay_in_the_evidence() -> None:
-    def warns(setting: Setting) -> Seen:
+    def warns(dut: DeviceUnderTest) -> Passed:
         for _ in range(2):
             warnings.warn("experimental\nsecond line", UserWarning, stacklevel=1)
-        return Seen()
+        return Passed()
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -458,7 +457,7 @@ def copy_too_little(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch.Tensor, "copy_", copy)
 
 
-PLANTED: tuple[tuple[Callable[[Setting], Seen], Plant, str], ...] = (
+PLANTED: tuple[tuple[Callable[[DeviceUnderTest], Passed], Plant, str], ...] = (
     (smoke_tensors.round_trip, quieten, "float32 came back with "),
     (smoke_tensors.layouts, drop_strides, "a transpose lost its strides"),
     (smoke_tensors.to_returns_new, always_copy, ".to(cpu) of a tensor that is there returned another one"),
@@ -482,7 +481,7 @@ PLANTED: tuple[tuple[Callable[[Setting], Seen], Plant, str], ...] = (
 
 @pytest.mark.parametrize(("function", "plant", "message"), PLANTED, ids=lambda value: getattr(value, "__name__", None))
 def test_a_planted_fault_is_found(
-    monkeypatch: pytest.MonkeyPatch, function: Callable[[Setting], Seen], plant: Plant, message: str
+    monkeypatch: pytest.MonkeyPatch, function: Callable[[DeviceUnderTest], Passed], plant: Plant, message: str
 ) -> None:
     function(HERE)
     plant(monkeypatch)
@@ -569,8 +568,8 @@ class Card:
 
 
 @pytest.fixture
-def on_card(monkeypatch: pytest.MonkeyPatch) -> Callable[[Card], Setting]:
-    def build(card: Card) -> Setting:
+def on_card(monkeypatch: pytest.MonkeyPatch) -> Callable[[Card], DeviceUnderTest]:
+    def build(card: Card) -> DeviceUnderTest:
         real = torch.empty
 
         def empty(size: Any, *rest: Any, **options: Any) -> Any:
@@ -579,19 +578,19 @@ def on_card(monkeypatch: pytest.MonkeyPatch) -> Callable[[Card], Setting]:
             return real(size, *rest, **options)
 
         monkeypatch.setattr(torch, "empty", empty)
-        return Setting(card)  # type: ignore[arg-type]
+        return DeviceUnderTest(card)  # type: ignore[arg-type]
 
     return build
 
 
-def test_exactly_four_chunks_fit_and_the_fraction_is_put_back(on_card: Callable[[Card], Setting]) -> None:
+def test_exactly_four_chunks_fit_and_the_fraction_is_put_back(on_card: Callable[[Card], DeviceUnderTest]) -> None:
     card = Card()
     seen = smoke_memory.to_the_end(on_card(card))
     assert seen.message == "4 × 16 MiB fitted, the next raised out-of-memory"
     assert card.fractions == [65 * MIB / (80 * GIB), 1.0]
 
 
-def test_a_fraction_that_is_not_kept_is_found_and_put_back(on_card: Callable[[Card], Setting]) -> None:
+def test_a_fraction_that_is_not_kept_is_found_and_put_back(on_card: Callable[[Card], DeviceUnderTest]) -> None:
     card = Card(room=1e6)
     with pytest.raises(Wrong, match="256 MiB were allocated where the memory fraction leaves 64 MiB"):
         smoke_memory.to_the_end(on_card(card))
@@ -599,21 +598,21 @@ def test_a_fraction_that_is_not_kept_is_found_and_put_back(on_card: Callable[[Ca
 
 
 @pytest.mark.parametrize(("backend", "passes"), [("native", False), ("cudaMallocAsync", True)])
-def test_another_allocator_may_round(on_card: Callable[[Card], Setting], backend: str, passes: bool) -> None:
-    setting = on_card(Card(Allocator(backend, None), room=0.5))  # room for two
+def test_another_allocator_may_round(on_card: Callable[[Card], DeviceUnderTest], backend: str, passes: bool) -> None:
+    dut = on_card(Card(Allocator(backend, None), room=0.5))  # room for two
     if passes:
-        assert smoke_memory.to_the_end(setting).message.startswith("2 × 16 MiB fitted")
+        assert smoke_memory.to_the_end(dut).message.startswith("2 × 16 MiB fitted")
     else:
         with pytest.raises(Wrong, match="2 × 16 MiB fitted into 64 MiB, not 4"):
-            smoke_memory.to_the_end(setting)
+            smoke_memory.to_the_end(dut)
 
 
-def test_memory_that_stays_after_running_out_is_found(on_card: Callable[[Card], Setting]) -> None:
+def test_memory_that_stays_after_running_out_is_found(on_card: Callable[[Card], DeviceUnderTest]) -> None:
     card = Card()
-    setting = on_card(card)
+    dut = on_card(card)
     card.kept = 2 * MIB
     with pytest.raises(Wrong, match="2 MiB more than before count as memory_allocated"):
-        smoke_memory.to_the_end(setting)
+        smoke_memory.to_the_end(dut)
 
 
 def test_out_of_memory_must_be_of_the_class_that_a_handler_catches() -> None:
@@ -635,17 +634,17 @@ def test_where_running_out_is_dangerous_it_is_not_tried(
     host: Host, changes: dict[str, Any], reason: str | None
 ) -> None:
     accel = dataclasses.replace(Accel(torch.device("cuda", 0), torch.cuda, "X"), **changes)
-    found = dedicated_memory(Setting(accel, host))
+    found = dedicated_memory(DeviceUnderTest(accel, host))
     assert found is None if reason is None else (found or "").startswith(reason)
 
 
-def test_the_accounting_of_a_card(on_card: Callable[[Card], Setting]) -> None:
+def test_the_accounting_of_a_card(on_card: Callable[[Card], DeviceUnderTest]) -> None:
     seen = smoke_memory.accounting(on_card(Card()))
     assert seen.message == "back at its level: 0 B stay, the workspaces of libraries"
     assert seen.evidence["during"]["memory_allocated_bytes"] == 28 * MIB
 
 
-def test_a_card_that_keeps_what_was_freed_is_found(on_card: Callable[[Card], Setting]) -> None:
+def test_a_card_that_keeps_what_was_freed_is_found(on_card: Callable[[Card], DeviceUnderTest]) -> None:
     card = Card()
     card.kept = 512
     with pytest.raises(Wrong, match="512 B stayed allocated after everything was freed"):
@@ -801,10 +800,10 @@ class Busy(Card):
 
 
 def test_streams_are_used_and_left() -> None:
-    setting = Setting(Busy(Streams()))  # type: ignore[arg-type]
-    assert smoke_data.has_streams(setting) is None
-    assert smoke_data.streams(setting).evidence == {"writer_was_held": True}
-    stuck = Setting(Busy(Streams(restores=False)))  # type: ignore[arg-type]
+    dut = DeviceUnderTest(Busy(Streams()))  # type: ignore[arg-type]
+    assert smoke_data.has_streams(dut) is None
+    assert smoke_data.streams(dut).evidence == {"writer_was_held": True}
+    stuck = DeviceUnderTest(Busy(Streams(restores=False)))  # type: ignore[arg-type]
     with pytest.raises(Wrong, match="the stream context did not end"):
         smoke_data.streams(stuck)
 
@@ -817,5 +816,5 @@ def test_a_driver_that_hangs_is_not_asked_again_in_this_process(monkeypatch: pyt
 
     monkeypatch.setattr(devices, "default_accelerator", waits)
     hung = Driver(cuinit_error="libcuda did not answer within 5 s", libcuda_path="/lib/libcuda.so.1")
-    (found,) = smoke_required.judge("cuda", None, dataclasses.replace(FACTS, driver=hung))
+    (found,) = smoke._required("cuda", None, dataclasses.replace(FACTS, driver=hung))
     assert (found.id, found.verdict) == ("device.required", "fail")

@@ -1,19 +1,15 @@
 """What NVML proves about a device at rest: lost, in need of a reset, failed row remaps, retired pages, uncorrected
 errors; and what of that it could not be asked.
 
-Each check is a row: its id, what it is called and a function that returns None where the device does not tell.
+Each function is a check of the table in `checks.py`; it returns None where the device does not tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
+from gpucheck.cards.card import Said, pointer
 from gpucheck.machine.inventory import NOT_ASKED
 from gpucheck.machine.nvml.row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.report.facts import Device, Facts
-from gpucheck.report.finding import Verdict
 
 # A card can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on, and beyond
 # 15 after uncorrected errors where another one came within the week.
@@ -43,17 +39,6 @@ HEALTH = (
 WITHHELD = ("memory_total_bytes", "memory_used_bytes", "processes")
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A check's verdict on one device."""
-
-    verdict: Verdict
-    title: str
-    message: str = ""
-    fix: str | None = None
-    evidence: dict[str, Any] | None = None
-
-
 # What the driver asks for, and how it is done; nvmlDeviceGpuRecoveryAction_t of nvml.h.
 ACTIONS = {
     "gpu_reset": ("reset needed", "stop what runs on it, then `sudo nvidia-smi --gpu-reset -i {uuid}`"),
@@ -69,7 +54,8 @@ ACTIONS = {
 }
 
 
-def _answers(device: Device, facts: Facts) -> Said | None:
+def answers(device: Device, facts: Facts) -> Said | None:
+    """Whether the card answers its driver."""
     if device.state == "lost":
         elsewhere = _addresses_not_listed(facts) if device.pci_address is None else []
         where = f"; by elimination it is at {elsewhere[0]}" if len(elsewhere) == 1 else ""
@@ -114,7 +100,8 @@ def _who(device: Device) -> str:
     return f" ({known})" if known else ""
 
 
-def _recovery(device: Device, facts: Facts) -> Said | None:
+def recovery_action(device: Device, facts: Facts) -> Said | None:
+    """What the driver itself says that the card needs."""
     action = device.recovery_action
     if action is None:
         return None
@@ -125,7 +112,8 @@ def _recovery(device: Device, facts: Facts) -> Said | None:
     return Said("fail", title, f"the driver asks for the recovery action {action}", fix, evidence)
 
 
-def _remaps(device: Device, facts: Facts) -> Said | None:
+def remapped_rows(device: Device, facts: Facts) -> Said | None:
+    """Faulty rows of memory that were, or could not be, replaced."""
     rows = device.remapped_rows
     if rows is None:
         return None
@@ -158,7 +146,7 @@ def _remaps(device: Device, facts: Facts) -> Said | None:
     return Said("pass", "no row remap failed", evidence=evidence)
 
 
-def _banks(device: Device, facts: Facts) -> Said | None:
+def remap_banks(device: Device, facts: Facts) -> Said | None:
     """A bank of memory without a spare row: the next faulty row of it cannot be replaced."""
     banks = device.remap_banks
     # Some cards that cannot replace rows answer zeros.
@@ -180,7 +168,7 @@ def _banks(device: Device, facts: Facts) -> Said | None:
     return Said("pass", "spare rows left in every bank", evidence=evidence)
 
 
-def _sram(device: Device, facts: Facts) -> Said | None:
+def sram_ecc(device: Device, facts: Facts) -> Said | None:
     """Errors of the on-chip memory, which cannot be replaced: NVML itself says when they are too many."""
     sram = device.sram_ecc
     if sram is None:
@@ -209,7 +197,8 @@ def _sram(device: Device, facts: Facts) -> Said | None:
     return Said("pass", "no uncorrected SRAM error", evidence=evidence)
 
 
-def _retired(device: Device, facts: Facts) -> Said | None:
+def retired_pages(device: Device, facts: Facts) -> Said | None:
+    """Faulty pages that cards up to Turing took out of use."""
     pages = device.retired_pages
     if pages is None or (pages.corrected is None and pages.uncorrected is None):
         return None
@@ -242,20 +231,19 @@ def _retired(device: Device, facts: Facts) -> Said | None:
     return Said("pass", f"{total} memory pages retired" if total else "no memory page retired", evidence=evidence)
 
 
-def _unread(device: Device, facts: Facts) -> Said | None:
+def unread(device: Device, facts: Facts) -> Said | None:
     """What could not be read although this device has it. Unknown is not healthy."""
     if device.state in ("lost", "reset required") or (device.state or "").startswith("not answering"):
         return None  # told already
-    place = next(place for place, one in enumerate(facts.devices) if one is device)
-    begins = f"/devices/{place}/"
+    own = pointer(device, facts)
+    unknown = {key.removeprefix(own): reason for key, reason in facts.unknown.items() if key.startswith(own)}
     missing = {
-        pointer.removeprefix(begins): reason
-        for pointer, reason in facts.unknown.items()
-        if pointer.startswith(begins)
-        and _is_health(pointer.removeprefix(begins))
+        name: reason
+        for name, reason in unknown.items()
+        if _is_health(name)
         and applies(reason)
         and reason != NOT_ASKED
-        and not (reason == REASONS[NO_PERMISSION] and pointer.removeprefix(begins) in WITHHELD)
+        and not (reason == REASONS[NO_PERMISSION] and name in WITHHELD)
     }
     if not missing:
         return None
@@ -275,7 +263,8 @@ def _is_health(name: str) -> bool:
     return name == "processes" or (name.partition("/")[0] in HEALTH)
 
 
-def _uncorrected(device: Device, facts: Facts) -> Said | None:
+def ecc(device: Device, facts: Facts) -> Said | None:
+    """Uncorrected memory errors since the driver was loaded."""
     count = device.ecc.volatile_uncorrected if device.ecc is not None else None
     if count is None:
         return None
@@ -289,18 +278,6 @@ def _uncorrected(device: Device, facts: Facts) -> Said | None:
             evidence,
         )
     return Said("pass", "no uncorrected memory error", evidence=evidence)
-
-
-CHECKS: tuple[tuple[str, Callable[[Device, Facts], Said | None]], ...] = (
-    ("devices.answers", _answers),
-    ("devices.recovery_action", _recovery),
-    ("devices.remapped_rows", _remaps),
-    ("devices.remap_banks", _banks),
-    ("devices.sram_ecc", _sram),
-    ("devices.retired_pages", _retired),
-    ("devices.ecc", _uncorrected),
-    ("devices.unread", _unread),
-)
 
 
 def _addresses_not_listed(facts: Facts) -> list[str]:

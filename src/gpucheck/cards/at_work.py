@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from gpucheck import links, units
-from gpucheck.cards.at_rest import Said
+from gpucheck.cards.card import Said, low_clocks, pointer
 from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
@@ -31,7 +31,7 @@ PROTECTS = {
     "sw_thermal_slowdown": ("heat", "the driver lowers the clock because of heat"),
     "hw_slowdown": ("heat or power", "the hardware lowers the clock because of heat or for want of power"),
 }
-# The hardware's own, which cuts the clock to half or less.
+# The hardware's own, to protect the card or its power supply: it cuts the clock to half or less.
 HARDWARE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 # What has no place on a card at rest. `hw_slowdown` alone flashes as clocks change.
 AT_REST_HOT = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -154,7 +154,7 @@ def _cool(device: Device, named: list[str]) -> str:
     now = device.temperature_celsius
     if now is None:
         return ""
-    limits = [one for one in (device.slowdown_celsius, device.gpu_max_celsius) if one is not None]
+    limits = [limit for limit in (device.slowdown_celsius, device.gpu_max_celsius) if limit is not None]
     if PROTECTS[named[0]][0] != "heat" or not limits or now >= min(limits) - 5.0:
         return f"{now:.0f} °C"
     return (
@@ -302,11 +302,7 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
         ("clock", device.sm_clock_hz, device.max_sm_clock_hz),
         ("memory clock", device.memory_clock_hz, device.max_memory_clock_hz),
     )
-    low = [
-        f"{name} {now / 1e6:.0f} of {most / 1e6:.0f} MHz"
-        for name, now, most in pairs
-        if now is not None and most is not None and now < LOW_CLOCK * most
-    ]
+    low = low_clocks(pairs, LOW_CLOCK)
     if not low:
         return None
     why = "NVML gives no reason" if device.clock_reasons is not None else "NVML does not tell why"
@@ -427,20 +423,18 @@ def not_judged(device: Device, facts: Facts) -> Said | None:
 
 
 def _untold(device: Device, facts: Facts) -> Said | None:
-    place = next(place for place, one in enumerate(facts.devices) if one is device)
+    own = pointer(device, facts)
     missing = {}
     limits = ("gpu_max_celsius", "slowdown_celsius", "shutdown_celsius", "temperature_margin_celsius")
     if all(getattr(device, name) is None for name in limits):
-        missing["temperature limits"] = facts.unknown.get(f"/devices/{place}/slowdown_celsius", UNTOLD)
+        missing["temperature limits"] = facts.unknown.get(f"{own}slowdown_celsius", UNTOLD)
     for name, word in NEEDED.items():
         group = name.partition("/")[0]
         value: Any = device
         for step in name.split("/"):
             value = getattr(value, step, None)
         if value is None:
-            pointer = f"/devices/{place}/{name}"
-            reason = facts.unknown.get(pointer) or facts.unknown.get(f"/devices/{place}/{group}") or UNTOLD
-            missing[word] = reason
+            missing[word] = facts.unknown.get(f"{own}{name}") or facts.unknown.get(f"{own}{group}") or UNTOLD
     if not missing:
         return None
     said = "; ".join(f"{word} ({reason})" for word, reason in missing.items())

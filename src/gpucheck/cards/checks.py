@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpucheck.cards import at_rest, at_work, links, settings
-from gpucheck.cards.at_rest import Said
+from gpucheck.cards import at_rest, at_work, nvlinks, settings
+from gpucheck.cards.card import Said, name_of
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
 
-CHECKS: tuple[tuple[str, Callable[[Device, Facts], Said | None]], ...] = (
-    *at_rest.CHECKS,
+# The judge of one check: None where the device does not tell, or where there is nothing to say.
+Look = Callable[[Device, Facts], Said | None]
+CHECKS: tuple[tuple[str, Look], ...] = (
+    ("devices.answers", at_rest.answers),
+    ("devices.recovery_action", at_rest.recovery_action),
+    ("devices.remapped_rows", at_rest.remapped_rows),
+    ("devices.remap_banks", at_rest.remap_banks),
+    ("devices.sram_ecc", at_rest.sram_ecc),
+    ("devices.retired_pages", at_rest.retired_pages),
+    ("devices.ecc", at_rest.ecc),
+    ("devices.unread", at_rest.unread),
     ("devices.throttled", at_work.throttled),
     ("devices.slowed_down", at_work.slowed_down),
     ("devices.violations", at_work.violations),
@@ -22,9 +31,9 @@ CHECKS: tuple[tuple[str, Callable[[Device, Facts], Said | None]], ...] = (
     ("devices.link_width", at_work.link_width),
     ("devices.link_generation", at_work.link_generation),
     ("devices.pcie_replays", at_work.pcie_replays),
-    ("links.inactive", links.inactive),
-    ("links.fabric", links.fabric),
-    ("links.errors", links.errors),
+    ("links.inactive", nvlinks.inactive),
+    ("links.fabric", nvlinks.fabric),
+    ("links.errors", nvlinks.errors),
     ("devices.mig_empty", settings.mig_empty),
     ("devices.ecc_mode", settings.ecc_mode),
     ("devices.power_limit", settings.power_limit),
@@ -39,17 +48,17 @@ def findings(device: Device, facts: Facts) -> list[Finding]:
     # A card that NVML no longer lists has lost its index with the rest.
     if device.nvml_index is None and device.state != "lost":
         return []
-    return [found for check, look in CHECKS if (found := one(check, look, device, facts)) is not None]
+    return [found for check, look in CHECKS if (found := finding_of(check, look, device, facts)) is not None]
 
 
-def one(check: str, look: Callable[[Device, Facts], Said | None], device: Device, facts: Facts) -> Finding | None:
+def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding | None:
     """One check's finding about one device; None where it has nothing to say."""
     said = look(device, facts)
     if said is None:
         return None
     evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **(said.evidence or {})}
     fix = said.fix.format(uuid=device.uuid or device.nvml_index) if said.fix else None
-    message = f"{links.name_of(device)}: {said.message}" if said.message else ""
+    message = f"{name_of(device)}: {said.message}" if said.message else ""
     return Finding(check, said.verdict, said.title, message, evidence, fix)
 
 
@@ -89,10 +98,10 @@ def name_in(finding: Finding) -> str:
 
 def _group(members: list[Finding]) -> Group:
     first = members[0]
-    names = in_short([name for one in members if (name := name_in(one))])
-    pairs = [(name_in(one), one.message) for one in members]
+    names = in_short([name for finding in members if (name := name_in(finding))])
+    pairs = [(name_in(finding), finding.message) for finding in members]
     said = told_once([(name, message.removeprefix(f"{name}: ") if name else message) for name, message in pairs])
-    fixes = tuple(dict.fromkeys(one.fix for one in members if one.fix))
+    fixes = tuple(dict.fromkeys(finding.fix for finding in members if finding.fix))
     return Group(first.verdict, first.title, names, said, fixes)
 
 

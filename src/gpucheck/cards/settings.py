@@ -5,7 +5,7 @@ A card in MIG mode without an instance is more: nothing can use it.
 
 from __future__ import annotations
 
-from gpucheck.cards.at_rest import Said
+from gpucheck.cards.card import Said, low_clocks, pointer
 from gpucheck.report.facts import Device, Facts
 
 # Limits and clocks that differ by less are the same, rounded.
@@ -53,11 +53,7 @@ def application_clocks(device: Device, facts: Facts) -> Said | None:
         ("clock", device.application_sm_clock_hz, device.default_application_sm_clock_hz),
         ("memory clock", device.application_memory_clock_hz, device.default_application_memory_clock_hz),
     )
-    low = [
-        f"{name} {now / 1e6:.0f} of {own / 1e6:.0f} MHz"
-        for name, now, own in pairs
-        if now is not None and own is not None and now < SAME * own
-    ]
+    low = low_clocks(pairs, SAME)
     if not low:
         return None
     evidence = {
@@ -80,10 +76,9 @@ def compute_mode(device: Device, facts: Facts) -> Said | None:
 def mig_empty(device: Device, facts: Facts) -> Said | None:
     """A card in MIG mode without an instance."""
     mig = device.mig
-    place = next(place for place, one in enumerate(facts.devices) if one is device)
-    if mig is None or not mig.enabled or mig.instances or f"/devices/{place}/mig/instances" in facts.unknown:
+    if mig is None or not mig.enabled or mig.instances or f"{pointer(device, facts)}mig/instances" in facts.unknown:
         return None
-    others = any(one is not device and one.cuda_index is not None for one in facts.devices)
+    others = any(other is not device and other.cuda_index is not None for other in facts.devices)
     beside = ", and the others go on without it" if others else ""
     message = f"it is in MIG mode and has no instance: no program can use it{beside}"
     fix = (

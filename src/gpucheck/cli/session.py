@@ -266,11 +266,11 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
 
     It refreshes in place on a terminal and prints one reading after another elsewhere, until a signal ends it.
     """
-    from gpucheck.render import devices, screen
+    from gpucheck.render import devices, terminal
     from gpucheck.render.blocks import Line
 
     _tell_settings(common, _live_view(common))
-    with screen.Screen(sys.stdout) as shown, _terminable():
+    with terminal.Screen(sys.stdout) as shown, _terminable():
         collector, clock = Collector(), _Clock.started_now()
 
         def emit(event: Event) -> None:

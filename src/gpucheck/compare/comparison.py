@@ -12,20 +12,19 @@ from gpucheck import stats
 from gpucheck.compare.matching import OTHER_WORK, case_text, differences, facts_differ, matched, work_text
 from gpucheck.compare.trimmed import ALPHA, Difference, difference, holm_levels
 from gpucheck.measure import runs
+from gpucheck.measure.summary import FEWEST_RUNS
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.compare import Change, ComparedRow, Comparison
 
 # What is within ±5 % for certain is the same: clocks and neighbours move numbers by as much from day to day.
 SAME_WITHIN = 0.05
-# With two runs a side the interval is so wide (t of two degrees of freedom) that it could only mislead.
-FEWEST_RUNS = 3
 # Where processes differ by 2.5 %, seven a side find a slowdown of 10 % as good as always, and three less than half the
 # time (benchmarks/compare_power.py --simulate 2.5%).
 USUAL_RUNS = 7
 
 # What makes a whole process slow and is not the code's doing: a slowdown seen beside it does not fail a gate.
-DISTURBING = ("cpu-busy", "throttled")
+SLOWING = ("cpu-busy", "throttled")
 
 
 def change(low: float, high: float) -> Change:
@@ -106,9 +105,9 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
     )
 
 
-def disturbed(one: Measurement) -> tuple[str, ...]:
+def disturbed(row: Measurement) -> tuple[str, ...]:
     """Which disturbances most of a row's runs were flagged for."""
-    return runs.flagged(one, DISTURBING)
+    return runs.flagged(row, SLOWING)
 
 
 def does_other_work(row: ComparedRow) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gpucheck import thresholds, units
-from gpucheck.compare.comparison import FEWEST_RUNS, USUAL_RUNS, does_other_work, row_label
+from gpucheck.compare.comparison import USUAL_RUNS, does_other_work, row_label
+from gpucheck.measure.summary import FEWEST_RUNS
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.compare import Change, ComparedRow, Comparison
 

@@ -20,9 +20,9 @@ OTHER_WORK = "work per call"
 Pair = tuple[Measurement, Measurement]
 
 
-def label(one: Measurement) -> str:
+def label(row: Measurement) -> str:
     """A row in words: its name, its case and its device."""
-    return f"{one.name} {case_text(one.case)} on {one.device.id}"
+    return f"{row.name} {case_text(row.case)} on {row.device.id}"
 
 
 def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
@@ -32,40 +32,40 @@ def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
     )
 
 
-def _case(one: Measurement) -> tuple[str, str, str]:
-    return one.name, one.device.id.partition(":")[0], json.dumps(to_json(one.case), sort_keys=True)
+def _case(row: Measurement) -> tuple[str, str, str]:
+    return row.name, row.device.id.partition(":")[0], json.dumps(to_json(row.case), sort_keys=True)
 
 
-def _method(one: Measurement) -> tuple[str | None, ...]:
-    return tuple(getattr(one.method, name) for name in METHOD_FIELDS)
+def _method(row: Measurement) -> tuple[str | None, ...]:
+    return tuple(getattr(row.method, name) for name in METHOD_FIELDS)
 
 
 # From the strictest on: what one leaves unmatched the next may match. All agree in name, kind of device and case.
 _KEYS: tuple[Callable[[Measurement], object], ...] = (
-    lambda one: (_case(one), _method(one), one.device.id),
-    lambda one: (_case(one), _method(one)),
-    lambda one: (_case(one), one.device.id),
+    lambda row: (_case(row), _method(row), row.device.id),
+    lambda row: (_case(row), _method(row)),
+    lambda row: (_case(row), row.device.id),
     _case,
 )
 
 
 def matched(old: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[list[Pair], list[str], list[str]]:
     """The pairs in the new report's order, and the rows of either side that have no partner or no time."""
-    left = [one for one in old if runs.medians(one)]
+    left = [row for row in old if runs.medians(row)]
     partner: dict[int, Measurement] = {}
     for key in _KEYS:
-        for place, one in enumerate(new):
-            if place in partner or not runs.medians(one):
+        for place, row in enumerate(new):
+            if place in partner or not runs.medians(row):
                 continue
-            found = next((other for other in left if key(other) == key(one)), None)
+            found = next((other for other in left if key(other) == key(row)), None)
             if found is not None:
                 left = [other for other in left if other is not found]
                 partner[place] = found
-    taken = {id(one) for one in partner.values()}
+    taken = {id(row) for row in partner.values()}
     return (
-        [(partner[place], one) for place, one in enumerate(new) if place in partner],
-        [label(one) for one in old if id(one) not in taken],
-        [label(one) for place, one in enumerate(new) if place not in partner],
+        [(partner[place], row) for place, row in enumerate(new) if place in partner],
+        [label(row) for row in old if id(row) not in taken],
+        [label(row) for place, row in enumerate(new) if place not in partner],
     )
 
 
@@ -82,9 +82,9 @@ def _word(value: object) -> str:
     return "unknown" if value is None else str(value)
 
 
-def work_text(one: Measurement) -> str:
+def work_text(row: Measurement) -> str:
     """What a call does, in words."""
-    return " and ".join(f"{amount:g} {kind}" for kind, amount in one.work.items())
+    return " and ".join(f"{amount:g} {kind}" for kind, amount in row.work.items())
 
 
 def facts_differ(old: Report, new: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -105,7 +105,7 @@ def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
 def _machine(facts: Facts, measurements: Iterable[Measurement]) -> dict[str, object]:
     """What the devices measured are, and the host's processor: copies and launches run on it."""
     seen: dict[str, object] = {}
-    for device in dict.fromkeys(one.device for one in measurements):
+    for device in dict.fromkeys(row.device for row in measurements):
         seen[f"{device.id} is"] = device.name
         seen[f"{device.id} UUID"] = device.uuid
     for cpu in (device for device in facts.devices if device.kind == "cpu"):

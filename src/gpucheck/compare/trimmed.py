@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpucheck import tdist
+from gpucheck import stats
 
 # The chance that a document in which nothing changed calls a change anywhere.
 ALPHA = 0.01
@@ -29,7 +29,7 @@ class Difference:
 
     def interval(self, level: float) -> tuple[float, float]:
         """The interval of the ratio."""
-        half = tdist.quantile(level, self.df) * self.error if self.error else 0.0
+        half = stats.student_quantile(level, self.df) * self.error if self.error else 0.0
         return math.exp(self.difference - half), math.exp(self.difference + half)
 
 
@@ -44,7 +44,7 @@ def difference(old: Sequence[float], new: Sequence[float]) -> Difference:
         # Nothing varies: any difference is certain.
         return Difference(gap, 0.0, math.inf, 0.0 if gap else 1.0)
     df = (a.variance + b.variance) ** 2 / (a.variance**2 / (a.left - 1) + b.variance**2 / (b.left - 1))
-    return Difference(gap, error, df, tdist.tail(gap / error, df))
+    return Difference(gap, error, df, stats.student_tail(gap / error, df))
 
 
 @dataclass(frozen=True, slots=True)

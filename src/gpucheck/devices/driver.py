@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from gpucheck.cards.presence import KEPT_OUT, WSL_NODE, cards, unlisted
+from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, is_nvidia_here, unlisted
 from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding
 
@@ -13,18 +13,11 @@ NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 def driver_findings(facts: Facts) -> list[Finding]:
     """What the doors say of the whole machine: nothing where all of them answered."""
-    if not _is_nvidia_present(facts):
+    if not is_nvidia_here(facts):
         accelerators = [device for device in facts.devices if device.kind != "cpu"]
         return [] if accelerators else [_nothing(facts)]
     found = [_nvml(facts), _libcuda(facts), _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
     return [finding for finding in found if finding is not None]
-
-
-def _is_nvidia_present(facts: Facts) -> bool:
-    host = facts.host or Host()
-    # Every WSL with a GPU of any maker has /dev/dxg.
-    nodes = [node for node in host.nvidia_device_nodes if node != WSL_NODE]
-    return bool(host.nvidia_pci_addresses or nodes or cards(facts))
 
 
 def _nothing(facts: Facts) -> Finding:
@@ -90,7 +83,7 @@ def _causes(*, cuinit: int | None = None, nvml: int | None = None) -> tuple[str 
     if not found:
         return None, None
     fix = found[0].fix if len(found) == 1 else "`gpucheck doctor` tells which"
-    return ", or ".join(one.title for one in found), fix
+    return ", or ".join(condition.title for condition in found), fix
 
 
 def _no_library(host: Host, capability: str) -> tuple[str, str]:

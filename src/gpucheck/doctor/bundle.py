@@ -109,7 +109,7 @@ def _field_names(kind: Any, seen: set[Any]) -> set[str]:
     if not is_dataclass(kind):
         return {name for part in typing.get_args(kind) for name in _field_names(part, seen)}
     hints = typing.get_type_hints(kind)
-    return {name for one in fields(kind) for name in (one.name, *_field_names(hints[one.name], seen))}
+    return {name for member in fields(kind) for name in (member.name, *_field_names(hints[member.name], seen))}
 
 
 def _concerning(evidence: Evidence) -> Evidence:

@@ -4,48 +4,40 @@ from __future__ import annotations
 
 from gpucheck.doctor import (
     conditions_architecture,
-    conditions_card,
+    conditions_cards,
     conditions_cuinit,
     conditions_environment,
+    conditions_kernel,
     conditions_library,
-    conditions_links,
     conditions_load,
     conditions_log,
     conditions_masks,
-    conditions_module,
     conditions_nodes,
     conditions_nvml,
     conditions_packages,
-    conditions_refusals,
-    conditions_runtime,
     conditions_torch,
-    conditions_work,
 )
 from gpucheck.doctor.condition import Condition
 
 CONDITIONS: tuple[Condition, ...] = (
-    *conditions_module.CONDITIONS,
-    *conditions_card.CONDITIONS,
+    *conditions_kernel.CONDITIONS,
     *conditions_nodes.CONDITIONS,
     *conditions_library.CONDITIONS,
     *conditions_nvml.CONDITIONS,
     *conditions_cuinit.CONDITIONS,
-    *conditions_refusals.CONDITIONS,
     *conditions_masks.CONDITIONS,
     *conditions_torch.CONDITIONS,
     *conditions_packages.CONDITIONS,
-    *conditions_runtime.CONDITIONS,
     *conditions_architecture.CONDITIONS,
     *conditions_environment.CONDITIONS,
-    *conditions_work.CONDITIONS,
-    *conditions_links.CONDITIONS,
+    *conditions_cards.CONDITIONS,
     *conditions_load.CONDITIONS,
     *conditions_log.CONDITIONS,
 )
 
-BY_ID = {one.id: one for one in CONDITIONS}
+BY_ID = {condition.id: condition for condition in CONDITIONS}
 
 
 def causes(*, cuinit: int | None = None, nvml: int | None = None) -> list[Condition]:
     """The conditions that an answer of cuInit's or of nvmlInit's may come of; none where it has no usual cause."""
-    return [one for one in CONDITIONS if cuinit in one.cuinit or nvml in one.nvml]
+    return [condition for condition in CONDITIONS if cuinit in condition.cuinit or nvml in condition.nvml]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpucheck import naming
-from gpucheck.doctor import ladder, load_run, rungs, wheels
+from gpucheck.doctor import ladder, load_run, wheels
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.condition import Condition
 from gpucheck.doctor.evidence import Evidence
@@ -35,7 +35,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
     evidence = read(options, emit)
     # A second time, now that torch is no longer at work in a child of ours: what others do now, and what grew.
     evidence = replace(evidence, facts=inventory.again(evidence.facts))
-    if any(one.id.startswith("load.") for one in conditions) and load_run.is_possible(evidence):
+    if any(condition.id.startswith("load.") for condition in conditions) and load_run.is_possible(evidence):
         emit(Progress("loading the GPUs for a second"))
         evidence = replace(evidence, load=load_run.run(evidence, options.python))
     emit(Started(evidence.facts))
@@ -46,8 +46,8 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
             DoctorResult(
                 first=diagnosis.first.condition.id if diagnosis.first else None,
                 broken=diagnosis.broken,
-                rungs=rungs.standings(evidence, diagnosis),
-                consequences=tuple(one.condition.id for one in diagnosis.consequences),
+                rungs=ladder.standings(evidence, diagnosis),
+                consequences=tuple(sighting.condition.id for sighting in diagnosis.consequences),
                 asked=len(conditions),
                 torch_works=evidence.torch_works,
                 load=None if evidence.load is None else evidence.load.told(),
@@ -66,7 +66,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
 def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
     """The conditions to ask. Raises UsageError for a prefix that fits none, and where nothing is left."""
     nothing = "nothing would be looked for"
-    return naming.select(CONDITIONS, lambda one: one.id, only, skip, noun="condition", nothing=nothing)
+    return naming.select(CONDITIONS, lambda condition: condition.id, only, skip, noun="condition", nothing=nothing)
 
 
 def usable(probe: TorchProbe | None) -> Usable:
@@ -136,7 +136,7 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
     """
     probe = evidence.torch
     if evidence.torch_works and probe is not None:
-        ran = ", ".join(one.device for one in probe.kernels if one.error is None)
+        ran = ", ".join(run.device for run in probe.kernels if run.error is None)
         return Finding(
             "doctor.healthy", "pass", "torch uses the GPU", f"a kernel and a product came out right on {ran}"
         )

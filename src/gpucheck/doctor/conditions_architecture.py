@@ -26,7 +26,7 @@ def _capabilities(evidence: Evidence) -> dict[str, str]:
 
 def _ran(probe: TorchProbe) -> set[str]:
     """The devices on which a kernel ran: seen, and so above the arithmetic."""
-    return {one.device for one in probe.kernels if one.error is None}
+    return {run.device for run in probe.kernels if run.error is None}
 
 
 def _without_code(evidence: Evidence) -> dict[str, int]:
@@ -58,7 +58,7 @@ def _judged(evidence: Evidence, *, is_old: bool) -> Seen | None:
     if not mine:
         return None
     said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in mine.items())
-    refused = any(one.device in mine and _NO_IMAGE.search(one.error or "") for one in probe.kernels)
+    refused = any(run.device in mine and _NO_IMAGE.search(run.error or "") for run in probe.kernels)
     return Seen(
         f"{said}; torch {probe.version} has code for {', '.join(probe.architectures or ())}",
         {"capabilities": _capabilities(evidence), "architectures": list(probe.architectures or ())},
@@ -107,9 +107,9 @@ def _failing(evidence: Evidence) -> list[KernelRun]:
     shown = sum(card.cuda_index is not None for card in evidence.cards)
     without = _without_code(evidence)
     return [
-        one
-        for one in evidence.torch.kernels
-        if one.error is not None and one.device not in without and (not shown or _index(one.device) < shown)
+        run
+        for run in evidence.torch.kernels
+        if run.error is not None and run.device not in without and (not shown or _index(run.device) < shown)
     ]
 
 
@@ -120,16 +120,16 @@ def _index(device: str) -> int:
 def _told(failed: list[KernelRun]) -> Seen | None:
     if not failed:
         return None
-    said = "; ".join(f"{one.device}: {one.error}" for one in failed)
-    return Seen(said, {"errors": {one.device: one.error for one in failed}})
+    said = "; ".join(f"{run.device}: {run.error}" for run in failed)
+    return Seen(said, {"errors": {run.device: run.error for run in failed}})
 
 
 def _out_of_memory(evidence: Evidence) -> Seen | None:
-    return _told([one for one in _failing(evidence) if _OUT_OF_MEMORY.search(one.error or "")])
+    return _told([run for run in _failing(evidence) if _OUT_OF_MEMORY.search(run.error or "")])
 
 
 def _kernel_failed(evidence: Evidence) -> Seen | None:
-    return _told([one for one in _failing(evidence) if not _OUT_OF_MEMORY.search(one.error or "")])
+    return _told([run for run in _failing(evidence) if not _OUT_OF_MEMORY.search(run.error or "")])
 
 
 def _ended(evidence: Evidence) -> TorchProbe | None:

@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import Literal
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Seen
-from gpucheck.doctor.conditions_module import why_absent
+from gpucheck.doctor.condition import Condition, Seen, answered, answers
+from gpucheck.doctor.conditions_kernel import why_absent
 from gpucheck.doctor.conditions_nodes import (
     cuda_not_loaded,
     has_nvml,
     lacks_nodes,
     without_compute,
 )
-from gpucheck.doctor.cuinit import answered, answers
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.driver_files import Library, is_compat, is_stub, version_of
 
@@ -54,8 +53,10 @@ def why_unloaded(evidence: Evidence) -> Unloaded | None:
 def _on_disk(evidence: Evidence) -> Library | None:
     """A usable libcuda that is there and was not loaded."""
     stack = evidence.stack
-    found = [stack.found(LIBCUDA), *(one for one in stack.stray_libraries if one.name == LIBCUDA)]
-    return next((one for one in found if one is not None and not one.is_stub and not one.is_compat), None)
+    found = [stack.found(LIBCUDA), *(library for library in stack.stray_libraries if library.name == LIBCUDA)]
+    return next(
+        (library for library in found if library is not None and not library.is_stub and not library.is_compat), None
+    )
 
 
 def _unloaded(why: Unloaded) -> Callable[[Evidence], Seen | None]:
@@ -67,14 +68,18 @@ def _unloaded(why: Unloaded) -> Callable[[Evidence], Seen | None]:
 
 def _broken(evidence: Evidence) -> Seen:
     error = evidence.driver.cuinit_error or ""
-    found = [one.path for one in (*evidence.stack.path_libraries, *evidence.stack.libraries) if one.name == LIBCUDA]
+    found = [
+        library.path
+        for library in (*evidence.stack.path_libraries, *evidence.stack.libraries)
+        if library.name == LIBCUDA
+    ]
     told = {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found}
     mend = "remove it if it is empty or foreign, else reinstall the driver's libraries; then sudo ldconfig"
     return Seen(error, told, f"ls -l {found[0]}; {mend}" if found else None)
 
 
 def _unlinked(evidence: Evidence) -> Seen:
-    files = [one.path for one in evidence.stack.unlinked]
+    files = [library.path for library in evidence.stack.unlinked]
     return Seen(f"{files[0]} is there, and no {LIBCUDA} beside it", {"files": files})
 
 
@@ -138,12 +143,12 @@ def _compat(evidence: Evidence) -> Seen | None:
 
 def from_variable(evidence: Evidence, path: str | None, name: str = LIBCUDA) -> Library | None:
     """The library that is in use at `path`, where the loader found it by LD_LIBRARY_PATH alone."""
-    if any(path in (one.path, one.real_path) for one in evidence.stack.libraries):
+    if any(path in (library.path, library.real_path) for library in evidence.stack.libraries):
         return None
-    found = (one for one in evidence.stack.path_libraries if one.name == name)
-    for one in found:
-        if path in (one.path, one.real_path):
-            return one
+    found = (library for library in evidence.stack.path_libraries if library.name == name)
+    for library in found:
+        if path in (library.path, library.real_path):
+            return library
     folder, _, file = (path or "").rpartition("/")
     written = evidence.stack.path_folders.get(folder)
     return Library(name, f"{written.rstrip('/')}/{file}", path or "", version_of(path)) if written else None
@@ -189,14 +194,14 @@ def _other_version(evidence: Evidence) -> Seen | None:
 
 def _in_place_of(evidence: Evidence, given: Library) -> str:
     """The libcuda that the loader would take without the variable."""
-    own = next((one for one in evidence.stack.libraries if one.name == given.name), None)
+    own = next((library for library in evidence.stack.libraries if library.name == given.name), None)
     return "" if own is None else f" in place of {own.path}"
 
 
 def _without(evidence: Evidence, given: Library) -> str:
     """Without the variable's the loader needs another; where there is none, the driver's has to come."""
     taken = fixes.out_of_library_path([_folder(given)])
-    if any(one.name == given.name for one in evidence.stack.libraries):
+    if any(library.name == given.name for library in evidence.stack.libraries):
         return taken
     if evidence.in_container:
         return f"{taken}, or put the libraries of the host's driver there"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpucheck import units
-from gpucheck.cards.at_work import work
+from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, work
+from gpucheck.cards.card import name_of
 from gpucheck.cards.checks import told_once
-from gpucheck.cards.links import name_of
 from gpucheck.doctor.condition import Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.doctor.load import CardLoad, Load
@@ -27,14 +27,10 @@ from gpucheck.measure.telemetry import (
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
 
-# nvml.h: the hardware itself lowers the clock, to protect the card or its power supply.
-HARDWARE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 # One reading may fall into the change of a clock, where the first of these flashes (DCGM's documentation says so).
 LEAST_READINGS = 2
 # In this share of a second's readings it is no flash but how the card runs.
 SUSTAINED = 0.5
-# A choice: a T4's base clock is 0.37 of its highest, which its power limit explains; this is for what nothing explains.
-LOW_CLOCK = 0.5
 # So close to its slowdown a second after rest, a card will reach it.
 CLOSE_CELSIUS = 5.0
 Judge = Callable[[Evidence], Seen | None]
@@ -198,7 +194,7 @@ def _hot(evidence: Evidence) -> Seen | None:
     for card, telemetry in _seen(evidence):
         device, warmest = _device(evidence, card.device), telemetry["temperature_celsius"]
         limits = (device.gpu_max_celsius, device.slowdown_celsius) if device is not None else ()
-        limit = min((one for one in limits if one is not None), default=None)
+        limit = min((known for known in limits if known is not None), default=None)
         if limit is None or warmest is None or warmest < limit - CLOSE_CELSIUS:
             continue
         over = over or warmest >= limit

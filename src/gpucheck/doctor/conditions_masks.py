@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpucheck.cards.presence import unlisted
+from gpucheck.cards.card import unlisted
 from gpucheck.doctor import mask
 from gpucheck.doctor.condition import Condition, Seen
-from gpucheck.doctor.conditions_card import FALLEN
+from gpucheck.doctor.conditions_kernel import FALLEN
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.report.facts import Device
 

@@ -6,10 +6,10 @@ import errno
 import os
 import re
 
-from gpucheck.cards.presence import KEPT_OUT, WSL_NODE
+from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes, wheels
 from gpucheck.doctor.condition import Condition, Seen
-from gpucheck.doctor.conditions_module import why_absent
+from gpucheck.doctor.conditions_kernel import why_absent
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.driver_files import version_of
 from gpucheck.machine.stack import Node

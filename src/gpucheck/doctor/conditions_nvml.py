@@ -10,8 +10,7 @@ from collections.abc import Callable
 from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.doctor import conditions_library, fixes
 from gpucheck.doctor.condition import Certainty, Condition, Seen
-from gpucheck.doctor.conditions_card import FALLEN
-from gpucheck.doctor.conditions_module import why_absent
+from gpucheck.doctor.conditions_kernel import FALLEN, why_absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.report.facts import Device
@@ -164,7 +163,7 @@ def _module_not_loaded(evidence: Evidence) -> Seen | None:
 def _busy(evidence: Evidence) -> Seen | None:
     """CUDA starts and a kernel is refused, with another process on a card that lets in one."""
     probe = evidence.torch
-    errors = [one.error for one in probe.kernels if one.error] if probe is not None else []
+    errors = [run.error for run in probe.kernels if run.error] if probe is not None else []
     if not any("busy or unavailable" in error for error in errors):
         return None
     cards = [card for card in evidence.cards if (card.compute_mode or "default") != "default"]

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from gpucheck import units
+from gpucheck.cards import card
 from gpucheck.doctor.load import Load
 from gpucheck.machine.stack import Stack
 from gpucheck.machine.torch_probe import TorchProbe
@@ -45,18 +46,17 @@ class Evidence:
     @property
     def cards(self) -> tuple[Device, ...]:
         """NVIDIA devices that NVML or libcuda lists."""
-        return tuple(d for d in self.facts.devices if d.nvml_index is not None or d.cuda_index is not None)
+        return tuple(card.cards(self.facts))
 
     @property
     def is_nvidia_here(self) -> bool:
         """Whether an NVIDIA device is in this machine, as PCI, its nodes, WSL's driver or the libraries show it."""
-        nodes = [node for node in self.host.nvidia_device_nodes if node != "/dev/dxg"]
-        return bool(self.host.nvidia_pci_addresses or nodes or self.cards or self.stack.jetson or self.stack.wsl_driver)
+        return card.is_nvidia_here(self.facts) or bool(self.stack.jetson or self.stack.wsl_driver)
 
     @property
     def cuda_works(self) -> bool:
         """Whether CUDA started and shows a device: whatever lies below it holds, as far as that device goes."""
-        return self.driver.cuinit_code == 0 and any(card.cuda_index is not None for card in self.cards)
+        return self.driver.cuinit_code == 0 and any(device.cuda_index is not None for device in self.cards)
 
     @property
     def nvml_works(self) -> bool:

@@ -1,14 +1,18 @@
-"""The ladder: which rung breaks first, what fails only because of it, and what stands on its own. Pure."""
+"""The ladder: which rung breaks first, what fails only because of it, what stands on its own, and how each rung stands.
+
+Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpucheck.doctor import fixes
+from gpucheck.doctor import fixes, wheels
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Rung, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.results.doctor import RungStanding
 
 # Only these break a rung; the rest is worth saying and lets one climb on.
 BREAKING: frozenset[Verdict] = frozenset(("fail",))
@@ -61,10 +65,10 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
     the same is left out, since success was seen. On the rungs that are judged by device another one may still fail.
     """
     seen = [Sighting(c, _fitted(c, found, evidence)) for c in conditions if (found := c.judge(evidence)) is not None]
-    breaking = sorted((one for one in seen if one.breaks), key=_order)
+    breaking = sorted((sighting for sighting in seen if sighting.breaks), key=_order)
     if evidence.torch_works:
-        breaking = [one for one in breaking if one.condition.rung in BY_DEVICE]
-    aside = tuple(one for one in seen if not one.breaks)
+        breaking = [sighting for sighting in breaking if sighting.condition.rung in BY_DEVICE]
+    aside = tuple(sighting for sighting in seen if not sighting.breaks)
     if not breaking:
         return Diagnosis(None, (), aside)
     first, *others = breaking
@@ -76,30 +80,246 @@ def _fitted(condition: Condition, seen: Seen, evidence: Evidence) -> Seen:
     return replace(seen, fix=fixes.here(condition.fix if seen.fix is None else seen.fix, evidence.host))
 
 
-def _order(one: Sighting) -> tuple[int, int]:
-    assert one.condition.rung is not None
-    return RUNGS.index(one.condition.rung), CERTAINTIES.index(one.certainty)
+def _order(sighting: Sighting) -> tuple[int, int]:
+    assert sighting.condition.rung is not None
+    return RUNGS.index(sighting.condition.rung), CERTAINTIES.index(sighting.certainty)
 
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """The diagnosis as findings: the first broken rung, its consequences as remarks, then what stands on its own."""
     found = [] if diagnosis.first is None else [_finding(diagnosis.first, diagnosis.first.verdict)]
     found += [
-        _finding(one, "info", because=diagnosis.first.condition.id if diagnosis.first else None)
-        for one in diagnosis.consequences
+        _finding(sighting, "info", because=diagnosis.first.condition.id if diagnosis.first else None)
+        for sighting in diagnosis.consequences
     ]
-    return found + [_finding(one, one.verdict) for one in diagnosis.aside]
+    return found + [_finding(sighting, sighting.verdict) for sighting in diagnosis.aside]
 
 
-def _finding(one: Sighting, verdict: Verdict, *, because: str | None = None) -> Finding:
-    condition, seen = one.condition, one.seen
+def _finding(sighting: Sighting, verdict: Verdict, *, because: str | None = None) -> Finding:
+    condition, seen = sighting.condition, sighting.seen
     evidence = {
         **seen.evidence,
         "rung": condition.rung,
-        "certainty": one.certainty,
+        "certainty": sighting.certainty,
         "settle": condition.settle or None,
         **({"because_of": because} if because else {}),
     }
     # What mends the first mends this too: a fix of its own would send its reader astray.
     fix = None if because else seen.fix or None
     return Finding(condition.id, verdict, seen.title or condition.title, seen.message, evidence, fix)
+
+
+# -- how each rung stands, apart from any condition: what was seen to hold, and what nobody knows ----------------------
+
+
+def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, ...]:
+    """Every rung from the ground up."""
+    found: list[RungStanding] = []
+    above = False
+    for rung in RUNGS:
+        if rung == diagnosis.broken:
+            assert diagnosis.first is not None
+            found.append(RungStanding(rung, "broken", _title(diagnosis.first)))
+            above = True
+        elif above:
+            found.append(_above(rung, evidence, diagnosis))
+        else:
+            found.append(_standing(rung, evidence))
+    return tuple(found)
+
+
+def _title(sighting: Sighting) -> str:
+    return sighting.seen.title or sighting.condition.title
+
+
+def _above(rung: Rung, evidence: Evidence, diagnosis: Diagnosis) -> RungStanding:
+    """A rung above the broken one: it may hold all the same, as NVML does without libcuda."""
+    failed = next((sighting for sighting in diagnosis.consequences if sighting.condition.rung == rung), None)
+    if failed is not None:
+        return RungStanding(rung, "unreached", _title(failed))
+    shown_by = _SHOWN[rung](evidence)
+    if shown_by is not None:
+        return RungStanding(rung, "held", shown_by)
+    return RungStanding(rung, "unreached", _ANSWERED[rung](evidence) or f"not looked at: {diagnosis.broken} is broken")
+
+
+def _standing(rung: Rung, evidence: Evidence) -> RungStanding:
+    shown_by = _SHOWN[rung](evidence)
+    if shown_by is not None:
+        return RungStanding(rung, "held", shown_by)
+    looked = rung != "hardware" or evidence.stack.devices is not None
+    if not evidence.is_nvidia_here and rung != "torch" and looked:
+        return RungStanding(rung, "absent", "no NVIDIA GPU is here")
+    if rung in _BELOW_WINDOWS and (evidence.host.wsl or evidence.host.system == "Windows"):
+        return RungStanding(rung, "absent", "Windows has the driver")
+    return RungStanding(rung, "unknown", _ANSWERED[rung](evidence) or _NOT_LOOKED_AT[rung])
+
+
+# Windows' driver stands where these do on Linux.
+_BELOW_WINDOWS: tuple[Rung, ...] = ("hardware", "kernel", "nodes")
+
+
+def _hardware(evidence: Evidence) -> str | None:
+    gpus = evidence.stack.gpus
+    if gpus:
+        return f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus"
+    if evidence.cards:
+        return ", ".join(dict.fromkeys(card.name or "a GPU" for card in evidence.cards))
+    return None
+
+
+def _kernel(evidence: Evidence) -> str | None:
+    driver = evidence.driver
+    if driver.kernel_module_version is None:
+        return None
+    kind = "open" if driver.kernel_module_open else "proprietary"
+    return f"nvidia {driver.kernel_module_version}, {kind}"
+
+
+def _nodes(evidence: Evidence) -> str | None:
+    opened = [node.path for node in evidence.stack.nodes if node.error == 0]
+    return ", ".join(opened) if opened else None
+
+
+def _libraries(evidence: Evidence) -> str | None:
+    return evidence.driver.libcuda_path
+
+
+def _nvml(evidence: Evidence) -> str | None:
+    driver = evidence.driver
+    if driver.nvml_code != 0 or driver.nvml_error:
+        return None
+    listed = sum(card.nvml_index is not None for card in evidence.cards)
+    return f"lists {listed}, driver {driver.version or 'unknown'}"
+
+
+def _cuinit(evidence: Evidence) -> str | None:
+    driver = evidence.driver
+    if driver.cuinit_code == 100 and evidence.value("CUDA_VISIBLE_DEVICES") is not None:
+        return "cuInit answers 100, as it does under a mask that hides every GPU"
+    return f"cuInit answers 0, CUDA {driver.cuda_version or 'unknown'}" if driver.cuinit_code == 0 else None
+
+
+def _devices(evidence: Evidence) -> str | None:
+    shown = [card for card in evidence.cards if card.cuda_index is not None]
+    empty = [card for card in evidence.cards if card.mig is not None and card.mig.enabled and not card.mig.instances]
+    without = f"; {len(empty)} in MIG mode without an instance" if empty else ""
+    return f"CUDA shows {len(shown)}{without}" if shown else None
+
+
+def _torch(evidence: Evidence) -> str | None:
+    probe = evidence.torch
+    if probe is None or probe.available is None:
+        return None
+    if not probe.available:
+        # Without a GPU here there is none to use: what can hold is that it starts.
+        return None if evidence.is_nvidia_here or probe.stage != "end" else f"torch {probe.version} can be imported"
+    return f"torch {probe.version}, {probe.count or 0} device{'s' * (probe.count != 1)}"
+
+
+def _architecture(evidence: Evidence) -> str | None:
+    probe = evidence.torch
+    if probe is None or not probe.capabilities:
+        return None
+    numbers = {wheels.number(value) for value in probe.capabilities.values()}
+    has_code = all(
+        value is not None and any(wheels.runs_on(name, value) for name in probe.architectures or ())
+        for value in numbers
+    )
+    if not has_code and not evidence.torch_works:
+        return None
+    return ", ".join(f"sm_{value.replace('.', '')}" for value in dict.fromkeys(probe.capabilities.values()))
+
+
+def _run(evidence: Evidence) -> str | None:
+    probe = evidence.torch
+    if probe is None or not probe.kernels or any(run.error for run in probe.kernels):
+        return None
+    return f"a kernel and a product are right on {', '.join(run.device for run in probe.kernels)}"
+
+
+_SHOWN: dict[Rung, Callable[[Evidence], str | None]] = {
+    "hardware": _hardware,
+    "kernel": _kernel,
+    "nodes": _nodes,
+    "libraries": _libraries,
+    "nvml": _nvml,
+    "cuinit": _cuinit,
+    "devices": _devices,
+    "torch": _torch,
+    "architecture": _architecture,
+    "run": _run,
+}
+
+
+# -- what a rung answered that was not seen to hold; None where it was not asked ---------------------------------------
+
+
+def _nothing(_: Evidence) -> str | None:
+    return None
+
+
+def _refused_nodes(evidence: Evidence) -> str | None:
+    refused = [node.path for node in evidence.stack.nodes if node.error]
+    return f"could not be opened: {', '.join(refused)}" if refused else None
+
+
+def _nvml_error(evidence: Evidence) -> str | None:
+    return f"NVML: {evidence.driver.nvml_error}" if evidence.driver.nvml_error else None
+
+
+def _libcuda_error(evidence: Evidence) -> str | None:
+    driver = evidence.driver
+    if driver.cuinit_code:
+        return f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
+    return driver.cuinit_error
+
+
+def _no_devices(evidence: Evidence) -> str | None:
+    return evidence.driver.cuinit_error or "CUDA shows none" if evidence.driver.cuinit_code == 0 else None
+
+
+def _torch_said(evidence: Evidence) -> str | None:
+    probe = evidence.torch
+    if probe is None:
+        return None
+    if probe.not_awaited is not None:
+        return f"not looked at: {probe.not_awaited}"
+    if probe.available is False:
+        return f"torch {probe.version} can be imported and finds no GPU"
+    return probe.error
+
+
+def _no_kernel(evidence: Evidence) -> str | None:
+    """Why no kernel was run, where torch was asked."""
+    probe = evidence.torch
+    failed = [f"{run.device}: {run.error}" for run in probe.kernels if run.error] if probe is not None else []
+    if failed:
+        return "; ".join(failed)
+    return "not looked at: torch has no GPU to run on" if probe is not None and probe.available is False else None
+
+
+_ANSWERED: dict[Rung, Callable[[Evidence], str | None]] = {
+    "hardware": _nothing,
+    "kernel": _nothing,
+    "nodes": _refused_nodes,
+    "libraries": _libcuda_error,
+    "nvml": _nvml_error,
+    "cuinit": _libcuda_error,
+    "devices": _no_devices,
+    "torch": _torch_said,
+    "architecture": _no_kernel,
+    "run": _no_kernel,
+}
+_NOT_LOOKED_AT: dict[Rung, str] = {
+    "hardware": "the PCI bus cannot be read here",
+    "kernel": "the kernel does not show the module's version here",
+    "nodes": "no device node is here that could be opened",
+    "libraries": "the loaded libcuda's path is not known",
+    "nvml": "NVML was not asked",
+    "cuinit": "libcuda was not asked",
+    "devices": "libcuda was not asked for its devices",
+    "torch": "torch did not say whether it finds a GPU",
+    "architecture": "torch did not name the architecture of a GPU",
+    "run": "no kernel was run",
+}

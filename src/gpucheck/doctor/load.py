@@ -44,12 +44,12 @@ class Load:
         """As it stands in the document."""
         cards = tuple(
             CardUnderLoad(
-                device=one.device,
-                telemetry=None if one.telemetry is None else dict(one.telemetry),
-                reason=one.reason or None,
-                held_by=dict(one.held_by),
+                device=card.device,
+                telemetry=None if card.telemetry is None else dict(card.telemetry),
+                reason=card.reason or None,
+                held_by=dict(card.held_by),
             )
-            for one in self.cards
+            for card in self.cards
         )
         return LoadResult(self.outcome, self.reason or None, self.load_s, cards, dict(self.left_out))
 
@@ -64,7 +64,7 @@ def why_not(card: Device) -> str:
         return card.state
     computing = [process for process in card.processes or () if "compute" in process.kind]
     if computing:
-        names = ", ".join(f"{one.name or 'not visible here'} ({one.pid})" for one in computing)
+        names = ", ".join(f"{process.name or 'not visible here'} ({process.pid})" for process in computing)
         return f"in use by others: {names}"
     held = held_bytes(card)
     return f"in use by others, who hold {units.capacity(held)} of its memory" if held is not None else ""
@@ -101,6 +101,6 @@ def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> Card
         return CardLoad(device, reason=unseen)
     telemetry, reason = summarise(samples, run)
     start, length = run.started_monotonic_s[0], run.samples_s[0]
-    inside = [one for one in samples if start <= one["at_s"] <= start + length]
-    names = Counter(name for one in inside for name in (one.get("clock_reasons") or {}).get("names", ()))
+    inside = [sample for sample in samples if start <= sample["at_s"] <= start + length]
+    names = Counter(name for sample in inside for name in (sample.get("clock_reasons") or {}).get("names", ()))
     return CardLoad(device, telemetry, reason, dict(names))

@@ -155,10 +155,10 @@ class Redactor:
     def _learn_secrets(self, name: str, text: str) -> None:
         found = [match[match.lastgroup or 0] for match in _secrets_in(text)]
         # Of `name:password@` in an address the password may stand alone elsewhere.
-        found += [one.partition(":")[2] for one in found if ":" in one and f"//{one}@" in text]
+        found += [word.partition(":")[2] for word in found if ":" in word and f"//{word}@" in text]
         if redact_shapes.is_secret_name(name):
             found.append(text)
-        self._secrets |= dict.fromkeys(one for one in found if self._is_learnt(one) and one not in self._values)
+        self._secrets |= dict.fromkeys(word for word in found if self._is_learnt(word) and word not in self._values)
 
     def _is_learnt(self, secret: str) -> bool:
         """Whether a secret is to be looked for wherever it stands: it is no word, number or path of everybody's."""

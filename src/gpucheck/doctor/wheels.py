@@ -10,7 +10,7 @@ from dataclasses import dataclass
 INDEX = "https://download.pytorch.org/whl"
 # GPUs of a board of their own, which code for the others of their generation does not run on, and code for them only.
 # DEVICE_REQUIREMENT of torch 2.13's torch/cuda/__init__.py.
-APART = frozenset((53, 62, 72, 87, 101))
+OWN_BOARDS = frozenset((53, 62, 72, 87, 101))
 JETSON = "install the torch wheel that NVIDIA gives for your JetPack (see `Installing PyTorch for Jetson Platform`)"
 # The least driver of each CUDA on Linux: table 3 of the CUDA toolkit's release notes, minor version compatibility.
 LEAST_DRIVER = {11: "450", 12: "525", 13: "580"}
@@ -54,7 +54,7 @@ BUILDS = (
     Build((11, 8), _OLD),
     Build((11, 7), _OLD[:-1]),
 )
-_BY_TAG = {one.tag: one for one in BUILDS}
+_BY_TAG = {build.tag: build for build in BUILDS}
 # Which builds each release has: PyTorch's RELEASE.md and "previous versions"; for 2.13 and 2.14 torch's own table
 # (torch/cuda/__init__.py). The newest first.
 RELEASES: dict[Release, tuple[str, ...]] = {
@@ -96,7 +96,7 @@ def runs_on(architecture: str, capability: int) -> bool:
         return code == capability
     if match[1] == "compute":
         return code <= capability
-    if code in APART or capability in APART:
+    if code in OWN_BOARDS or capability in OWN_BOARDS:
         return code == capability
     return code // 10 == capability // 10 and code <= capability
 

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from gpucheck import stats, tdist
+from gpucheck import stats
 from gpucheck.report.measurement import Rate, Run, TimeStats
 
 # p05 and p95 of fewer samples are their extremes.
@@ -54,7 +54,7 @@ def _between_runs(runs: Sequence[Run], of_all: float) -> tuple[float, float] | N
     if len(logs) < FEWEST_RUNS:
         return None
     middle = statistics.fmean(logs)
-    half = tdist.quantile(stats.LEVEL, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = stats.student_quantile(stats.LEVEL, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     return min(math.exp(middle - half), of_all), max(math.exp(middle + half), of_all)
 
 

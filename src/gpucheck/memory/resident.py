@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 
-from gpucheck.memory.steps import verdict
+from gpucheck.memory.steps import checked, verdict
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.report.results.memory import FigureCheck, MemoryStep, Relation, ResidentSet, StepName
 from gpucheck.units import MIB, capacity
@@ -81,12 +81,7 @@ def compare(step: StepName, start: int, figures: MemoryFigures, *, returns: bool
         "free": (("resident_bytes", "≤", start + TOLERANCE),) if returns else (),
         "empty_cache": (),
     }
-    rows = []
-    for figure, relation, bound in wanted[step]:
-        seen = getattr(figures, figure)
-        ok = None if seen is None else (seen >= bound if relation == "≥" else seen <= bound)
-        rows.append(FigureCheck(figure, relation, bound, seen, ok))
-    return tuple(rows)
+    return tuple(checked(figure, relation, bound, getattr(figures, figure)) for figure, relation, bound in wanted[step])
 
 
 def judge(seen: Mapping[StepName, MemoryFigures], *, keeps: str | None) -> tuple[MemoryStep, ...]:

@@ -5,6 +5,7 @@ The exact figures hold for torch's own caching allocator with default settings, 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -73,7 +74,6 @@ class Step:
 
 
 _SIZES = ", ".join("1000 B" if size == 1000 else capacity(size) for size in TENSOR_SIZES)
-_BLOCKS = sum(block_size(size) for size in TENSOR_SIZES)
 STEPS: tuple[Step, ...] = (
     Step("start", "empty the cache and reset the peaks", "peaks start from what is held now"),
     Step(
@@ -136,10 +136,14 @@ def compare(step: StepName, start: Level, observed: MemoryFigures, *, exact: boo
     rows = []
     for figure in FIGURES:
         relation: Relation = "=" if exact or figure in _EXACT_ANYWHERE.get(step, ()) else "≥"
-        want, seen = int(getattr(wanted, figure)), getattr(observed, figure)
-        ok = None if seen is None else (seen == want if relation == "=" else seen >= want)
-        rows.append(FigureCheck(figure, relation, want, seen, ok))
+        rows.append(checked(figure, relation, int(getattr(wanted, figure)), getattr(observed, figure)))
     return tuple(rows)
+
+
+def checked(figure: str, relation: Relation, bound: int, observed: int | None) -> FigureCheck:
+    """One figure beside what it must be; undecided where it is not known."""
+    holds = {"=": operator.eq, "≥": operator.ge, "≤": operator.le}[relation]
+    return FigureCheck(figure, relation, bound, observed, None if observed is None else holds(observed, bound))
 
 
 def verdict(comparisons: Sequence[FigureCheck]) -> Verdict:

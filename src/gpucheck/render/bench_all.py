@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import units
+from gpucheck.render import measured
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -13,8 +14,8 @@ from gpucheck.render.blocks import (
     Column,
     Line,
     advice_line,
+    by_column,
     finding_line,
-    table,
     verdict_cell,
 )
 from gpucheck.report.finding import WORST_FIRST, Finding
@@ -38,7 +39,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
     "OP/s": lambda value: units.flop_rate(value, "OP/s"),
     "s": units.duration,
     "1": units.percent,
-    "times": lambda value: f"{units.significant(value)}×",
+    "times": lambda value: measured.ratio_text(value, 3),
     "bytes": units.capacity,
 }
 
@@ -46,7 +47,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 def blocks(report: Report) -> list[Block]:
     """One table of the figures that stand for each benchmark, then what was found, what asks for something first."""
     answer = report.results.get("bench_all") or BenchAll((), ())
-    names = {one.device.id: one.device.name for one in report.measurements}
+    names = {row.device.id: row.device.name for row in report.measurements}
     laid_out: list[Block] = []
     for device, name in names.items():
         laid_out.append(Line(f"{name} ({device})" if name else device))
@@ -62,17 +63,17 @@ def blocks(report: Report) -> list[Block]:
 
 def _table(answer: BenchAll, *, several: bool) -> Block:
     rows: list[list[str | Cell]] = []
-    for one in answer.benchmarks:
-        lines = [line for line in answer.headlines if line.benchmark == one.benchmark]
-        verdict = verdict_cell(one.verdict)
+    for benchmark in answer.benchmarks:
+        lines = [line for line in answer.headlines if line.benchmark == benchmark.benchmark]
+        verdict = verdict_cell(benchmark.verdict)
         if not lines:
-            rows.append([one.benchmark, UNKNOWN, one.why, UNKNOWN, UNKNOWN, UNKNOWN, "", verdict, ""])
+            rows.append([benchmark.benchmark, UNKNOWN, benchmark.why, UNKNOWN, UNKNOWN, UNKNOWN, "", verdict, ""])
         for place, line in enumerate(lines):
             # The verdict is the benchmark's, not the row's.
             first = place == 0
             rows.append(
                 [
-                    one.benchmark if first else "",
+                    benchmark.benchmark if first else "",
                     line.device,
                     line.case,
                     *(_figure(value, line.unit) for value in (line.value, line.low, line.high)),
@@ -81,16 +82,16 @@ def _table(answer: BenchAll, *, several: bool) -> Block:
                     ", ".join(line.flags),
                 ]
             )
-    columns = [place for place, column in enumerate(_COLUMNS) if several or column.head != "device"]
-    return table([_COLUMNS[place] for place in columns], [[row[place] for place in columns] for row in rows])
+    columns = zip(_COLUMNS, zip(*rows, strict=True), strict=True)
+    return by_column((column, cells) for column, cells in columns if several or column.head != "device")
 
 
 def _flagged(headlines: Sequence[Headline]) -> list[Block]:
     """Which figures are in doubt, in one line: the notes are the first to go where the screen is narrow."""
     cases: dict[str, list[str]] = {}
-    for one in headlines:
-        for flag in one.flags:
-            cases.setdefault(flag, []).append(f"{one.benchmark} {one.case}")
+    for headline in headlines:
+        for flag in headline.flags:
+            cases.setdefault(flag, []).append(f"{headline.benchmark} {headline.case}")
     told = [f"{flag} ({found[0] if len(found) == 1 else f'{len(found)} figures'})" for flag, found in cases.items()]
     return [Line(f"flagged: {'; '.join(told)}"), Line()] if told else []
 

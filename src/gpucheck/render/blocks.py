@@ -87,6 +87,12 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Ta
     return Table(tuple(columns), made)
 
 
+def by_column(columns: Iterable[tuple[Column, Sequence[str | Cell]]]) -> Table:
+    """The same, given column by column. Raises ValueError where one has more cells than another."""
+    heads, cells = zip(*columns, strict=True)
+    return table(heads, list(zip(*cells, strict=True)))
+
+
 def verdict_cell(verdict: Verdict, text: str | None = None) -> Cell:
     """A verdict's sign and word (or `text` in the word's place), in its colour."""
     sign, _, style = SIGNS[verdict]
@@ -103,6 +109,20 @@ def finding_line(finding: Finding) -> Line:
 def advice_line(text: str) -> Line:
     """What to do next."""
     return Line(f"→ {text}")
+
+
+def with_advice(findings: Iterable[Finding]) -> list[Block]:
+    """Each finding with what to do about it below."""
+    return [
+        line
+        for finding in findings
+        for line in (finding_line(finding), *([advice_line(finding.fix)] if finding.fix else []))
+    ]
+
+
+def conclusion(findings: Sequence[Finding]) -> list[Block]:
+    """What was found, a line each, and below all of them what to do next."""
+    return [*map(finding_line, findings), *(advice_line(finding.fix) for finding in findings if finding.fix)]
 
 
 def ascii_text(text: str) -> str:

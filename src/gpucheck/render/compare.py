@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.compare.comparison import FEWEST_RUNS
 from gpucheck.compare.matching import case_text
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, advice_line, finding_line, table
+from gpucheck.measure.summary import FEWEST_RUNS
+from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, conclusion, table
 from gpucheck.report.report import Report
 from gpucheck.report.results.compare import Change, ComparedRow, Comparison
 
@@ -26,11 +26,7 @@ _STYLES: dict[Change, str] = {"slower": "yellow", "faster": "green", "same": "",
 
 def blocks(report: Report) -> list[Block]:
     """The rows of both, then what was found."""
-    return [
-        *comparison(report),
-        *(finding_line(finding) for finding in report.findings),
-        *(advice_line(finding.fix) for finding in report.findings if finding.fix),
-    ]
+    return comparison(report) + conclusion(report.findings)
 
 
 def comparison(report: Report) -> list[Block]:

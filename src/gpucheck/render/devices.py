@@ -18,6 +18,7 @@ from gpucheck.render.blocks import (
     Line,
     Table,
     advice_line,
+    by_column,
     finding_line,
     table,
     verdict_cell,
@@ -101,17 +102,17 @@ def _body(report: Report) -> list[Block]:
         laid_out += [_processes(facts), Line()]
     laid_out += [Line(state) for state in _masks(facts)]
     laid_out += versions_line(facts)
-    remarks = _groups([one for one in report.findings if one.id != "devices.none"], _REMARKS)
+    remarks = _groups([finding for finding in report.findings if finding.id != "devices.none"], _REMARKS)
     return laid_out + [line for group in remarks for line in _said(group)]
 
 
 def _groups(found: tuple[Finding, ...] | list[Finding], verdicts: tuple[Verdict, ...]) -> list[Group]:
     """The findings with these verdicts in their order, each said once for all its cards."""
     ordered = sorted(
-        (one for one in found if one.verdict in verdicts),
-        key=lambda one: (verdicts.index(one.verdict), one.id != _FIRST),
+        (finding for finding in found if finding.verdict in verdicts),
+        key=lambda finding: (verdicts.index(finding.verdict), finding.id != _FIRST),
     )
-    return grouped([_with_time(one) for one in ordered])
+    return grouped([_with_time(finding) for finding in ordered])
 
 
 def _with_time(finding: Finding) -> Finding:
@@ -153,7 +154,7 @@ def _said(group: Group) -> list[Block]:
 
 def _answer(report: Report) -> list[Block]:
     """The first line where nothing is wrong; what there is instead of a GPU where there is none."""
-    none = next((one for one in report.findings if one.id == "devices.none"), None)
+    none = next((finding for finding in report.findings if finding.id == "devices.none"), None)
     if none is not None:
         return [finding_line(none)]
     cards = [device for device in report.facts.devices if device.nvml_index is not None]
@@ -168,14 +169,15 @@ def _answer(report: Report) -> list[Block]:
 
 def _masks(facts: Facts) -> list[str]:
     """What hides cards, once for all of them."""
-    return list(dict.fromkeys(one.state for one in facts.devices if one.state and one.state.startswith(_HIDDEN)))
+    return list(
+        dict.fromkeys(device.state for device in facts.devices if device.state and device.state.startswith(_HIDDEN))
+    )
 
 
 def _filled(facts: Facts, findings: tuple[Finding, ...]) -> Table:
     """The table without the columns that no device here fills."""
-    whole = table(_COLUMNS, [_row(device, findings) for device in facts.devices])
-    kept = [index for index in range(len(_COLUMNS)) if any(row[index].text for row in whole.rows)]
-    shown = table([_COLUMNS[index] for index in kept], [[row[index] for index in kept] for row in whole.rows])
+    columns = zip(_COLUMNS, zip(*(_row(device, findings) for device in facts.devices), strict=True), strict=True)
+    shown = by_column((column, cells) for column, cells in columns if any(cell not in ("", Cell("")) for cell in cells))
     if not any(device.nvml_index is not None for device in facts.devices):
         return shown
     return replace(shown, narrow=table(_NARROW, [_narrow_row(device, findings) for device in facts.devices]))

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.render.blocks import Block, Cell, Column, Line, advice_line, finding_line, table, verdict_cell
+from gpucheck.render.blocks import (
+    Block,
+    Cell,
+    Column,
+    Line,
+    advice_line,
+    finding_line,
+    table,
+    verdict_cell,
+    with_advice,
+)
 from gpucheck.render.devices import versions_line
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
@@ -29,19 +39,19 @@ _STATES: dict[str, tuple[Verdict, str]] = {
 def blocks(report: Report) -> list[Block]:
     """The diagnosis first, then the ladder that led to it, what follows from it, and what stands on its own."""
     told = report.results.get("doctor")
-    first = next((one for one in report.findings if told is not None and one.id == told.first), None)
-    whole = [one for one in report.findings if one.id.startswith("doctor.")]
-    because = [one for one in report.findings if "because_of" in one.evidence]
-    aside = [one for one in report.findings if one is not first and one not in (*because, *whole)]
+    first = next((finding for finding in report.findings if told is not None and finding.id == told.first), None)
+    whole = [finding for finding in report.findings if finding.id.startswith("doctor.")]
+    because = [finding for finding in report.findings if "because_of" in finding.evidence]
+    aside = [finding for finding in report.findings if finding is not first and finding not in (*because, *whole)]
     laid_out: list[Block] = [] if first is None else [*_diagnosis(first), Line()]
-    for one in whole:
-        laid_out += [finding_line(one), *([advice_line(one.fix)] if one.fix else []), Line()]
+    for finding in whole:
+        laid_out += [*with_advice([finding]), Line()]
     laid_out += _ladder(told.rungs if told is not None else ())
     if because:
-        laid_out.append(Line("only because of it: " + ", ".join(f"{one.title} ({one.id})" for one in because)))
-    for one in sorted(aside, key=lambda one: WORST_FIRST.index(one.verdict)):
-        laid_out.append(finding_line(one))
-        laid_out += [advice_line(one.fix)] if one.fix else []
+        laid_out.append(
+            Line("only because of it: " + ", ".join(f"{finding.title} ({finding.id})" for finding in because))
+        )
+    laid_out += with_advice(sorted(aside, key=lambda finding: WORST_FIRST.index(finding.verdict)))
     laid_out += _load(told.load if told is not None else None)
     return laid_out + versions_line(report.facts)
 

@@ -8,8 +8,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 from gpucheck import exits
-from gpucheck.compare import judge
-from gpucheck.compare.comparison import row_label
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
@@ -49,7 +47,12 @@ def _rows_compared(report: Report) -> list[Finding]:
     compared = report.results.get("compare")
     if compared is None:
         return []
-    gate = next((one for one in report.findings if one.id == "compare.slower" and "limit" in one.evidence), None)
+    from gpucheck.compare import judge
+    from gpucheck.compare.comparison import row_label
+
+    gate = next(
+        (finding for finding in report.findings if finding.id == "compare.slower" and "limit" in finding.evidence), None
+    )
     most = None if gate is None else float(gate.evidence["limit"]) - 1
     found = []
     for row in compared.rows:

@@ -1,25 +1,22 @@
-"""`gpucheck bench matmul` as blocks."""
+"""`gpucheck bench matmul` as blocks: the table of products, the search, and the long runs."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.render import matmul_search, matmul_sustain
-from gpucheck.render.blocks import (
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Line,
-    advice_line,
-    column_of_numbers,
-    finding_line,
-    table,
-)
-from gpucheck.report.measurement import Measurement
+from gpucheck.render import measured
+from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, conclusion
+from gpucheck.render.curve import Series, curve
+from gpucheck.render.measured import ColumnOf, filled, numbers
+from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.report import Report
+from gpucheck.report.results.matmul import LoadReading, SearchedShape, SearchResult, SustainedResult
+
+# More points than a drawing has columns fall onto each other.
+POINTS = 60
 
 
 def blocks(report: Report) -> list[Block]:
@@ -30,18 +27,19 @@ def blocks(report: Report) -> list[Block]:
     devices = {measurement.device.id: measurement.device for measurement in report.measurements}
     for device_id in dict.fromkeys([*devices, *(entry.device for entry in searched)]):
         name = devices[device_id].name if device_id in devices else None
-        mine = [one for one in report.measurements if one.device.id == device_id]
-        usual = [one for one in mine if one.name == "matmul"]
+        mine = [row for row in report.measurements if row.device.id == device_id]
+        usual = [row for row in mine if row.name == "matmul"]
         laid_out += [Line(f"{name or device_id} ({device_id}) · dense products, preallocated output"), Line()]
         if usual:
-            laid_out += [_table(usual, _peaks(report)), Line(), Line(_method(usual)), Line()]
-        laid_out += matmul_search.blocks([entry for entry in searched if entry.device == device_id])
-        for one in mine:
-            if one.name == "matmul.sustained":
-                laid_out += matmul_sustain.blocks(one, long_runs)
-    laid_out += [finding_line(finding) for finding in report.findings]
-    laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
-    return laid_out
+            laid_out += [_products(usual, _peaks(report)), Line(), Line(_method(usual)), Line()]
+        laid_out += _search([entry for entry in searched if entry.device == device_id])
+        for row in mine:
+            if row.name == "matmul.sustained":
+                laid_out += _sustained(row, long_runs)
+    return laid_out + conclusion(report.findings)
+
+
+# -- the products ------------------------------------------------------------------------------------------------------
 
 
 def _peaks(report: Report) -> Mapping[str, Any]:
@@ -51,68 +49,158 @@ def _peaks(report: Report) -> Mapping[str, Any]:
     return found[0] if found and all(peaks == found[0] for peaks in told) else {}
 
 
-def _table(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
-    scale, unit = _unit(measurements)
-    medians = column_of_numbers([one.rate.median if one.rate else None for one in measurements], scale)
-    slow = column_of_numbers([one.rate.p05 if one.rate else None for one in measurements], scale)
-    fast = column_of_numbers([one.rate.p95 if one.rate else None for one in measurements], scale)
-    rows: list[list[str | Cell]] = []
-    for one, median, p05, p95 in zip(measurements, medians, slow, fast, strict=True):
-        case, observed = one.case, one.method.precision_observed or UNKNOWN
-        wrong = observed != one.method.precision_requested
-        peak = peaks.get(case["dtype"])
-        row: list[str | Cell] = [
-            str(case["dtype"]),
-            f"{case['m']}×{case['n']}×{case['k']}",
-            median,
-            UNKNOWN if not peak or wrong or one.rate is None else units.percent(one.rate.median / peak["flop_per_s"]),
-            p05,
-            p95,
-            UNKNOWN if one.time_s is None else units.duration(one.time_s.median),
-            Cell(observed, "red" if wrong else ""),
-            UNKNOWN if one.time_s is None else str(one.time_s.n),
-            ", ".join((*(("cold",) if one.method.cache == "cold" else ()), *one.flags)),
-        ]
-        rows.append(row if peaks else row[:_OF_PEAK] + row[_OF_PEAK + 1 :])
-    columns = _columns(unit)
-    return table(columns if peaks else columns[:_OF_PEAK] + columns[_OF_PEAK + 1 :], rows)
-
-
-# The place of the column that is there only where a peak is known.
-_OF_PEAK = 3
-
-
-def _columns(unit: str) -> tuple[Column, ...]:
-    return (
-        Column("dtype", "left"),
-        Column("M×N×K", "left"),
-        Column(unit),
-        Column("of peak", keep=8),
-        Column("p05", keep=3),
-        Column("p95", keep=3),
-        Column("time", keep=5),
-        Column("computed in", "left", keep=6),
-        Column("samples", keep=1),
-        Column("notes", "left", keep=7),
+def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
+    """A row for each product; its share of the peak where one is known."""
+    scale, prefix = measured.flop_scale(max((row.rate.median for row in measurements if row.rate), default=0.0))
+    # Operations on whole numbers are no FLOP.
+    kinds = dict.fromkeys(row.rate.unit for row in measurements if row.rate) or {"FLOP/s": None}
+    median, *percentiles = measured.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
+    share: ColumnOf[Measurement] = filled(Column("of peak", keep=8), lambda row: _share_of_peak(row, peaks))
+    columns: tuple[ColumnOf[Measurement], ...] = (
+        filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
+        filled(Column("M×N×K", "left"), lambda row: f"{row.case['m']}×{row.case['n']}×{row.case['k']}"),
+        median,
+        *((share,) if peaks else ()),
+        *percentiles,
+        filled(Column("time", keep=5), measured.time_text),
+        filled(Column("computed in", "left", keep=6), _computed_in),
+        filled(Column("samples", keep=1), measured.samples_text),
+        filled(Column("notes", "left", keep=7), lambda row: measured.notes(row, "cold")),
     )
+    return measured.table_of(measurements, columns)
 
 
-def _unit(measurements: Sequence[Measurement]) -> tuple[float, str]:
-    """One scale for a column: a CPU reaches a hundredth of what a GPU does. Operations on whole numbers are no FLOP."""
-    fastest = max((one.rate.median for one in measurements if one.rate), default=0.0)
-    kinds = dict.fromkeys(one.rate.unit for one in measurements if one.rate) or {"FLOP/s": None}
-    scale, prefix = (1e12, "T") if fastest >= 1e12 else (1e9, "G")
-    return scale, ", ".join(f"{prefix}{kind}" for kind in kinds)
+def _observed(row: Measurement) -> str:
+    return row.method.precision_observed or UNKNOWN
+
+
+def _has_other_precision(row: Measurement) -> bool:
+    return _observed(row) != row.method.precision_requested
+
+
+def _share_of_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
+    peak = peaks.get(row.case["dtype"])
+    if not peak or _has_other_precision(row) or row.rate is None:
+        return UNKNOWN
+    return units.percent(row.rate.median / peak["flop_per_s"])
+
+
+def _computed_in(row: Measurement) -> Cell:
+    return Cell(_observed(row), "red" if _has_other_precision(row) else "")
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
     """How the numbers came about, in one line."""
-    clocks = " and ".join(dict.fromkeys(one.method.clock for one in measurements))
-    runs = max(len(one.runs) for one in measurements)
-    covers = "this process, not this machine" if runs == 1 else f"{runs} processes on this machine"
-    seconds = sum(sum(run.samples_s) for one in measurements for run in one.runs)
-    caches = " and ".join(dict.fromkeys(one.method.cache for one in measurements))
+    caches = " and ".join(dict.fromkeys(row.method.cache for row in measurements))
     return (
-        f"timed by {clocks} for {units.duration(seconds)}, warmed up by time and not in a burst, caches {caches}, "
-        f"on random data; the spread covers {covers}"
+        f"{measured.timed_by(measurements)}, warmed up by time and not in a burst, caches {caches}, on random data; "
+        f"the spread covers {measured.covered(measurements)}"
     )
+
+
+# -- the search --------------------------------------------------------------------------------------------------------
+
+
+def _search(entries: Sequence[SearchResult]) -> list[Block]:
+    """The finalists of each dtype with the intervals of their medians, and what was tried."""
+    found = [entry for entry in entries if entry.best is not None]
+    if not found:
+        return []
+    rows = [(entry.dtype, shape) for entry in found for shape in entry.finalists or (entry.best,) if shape is not None]
+    scale, prefix = measured.flop_scale(max(shape.flop_per_s for _, shape in rows))
+    unit = ", ".join(dict.fromkeys(f"{prefix}{entry.unit}" for entry in found))
+    columns: tuple[ColumnOf[tuple[str, SearchedShape]], ...] = (
+        filled(Column("dtype", "left"), lambda row: row[0]),
+        filled(Column("M×N×K", "left"), lambda row: f"{row[1].m}×{row[1].n}×{row[1].k}"),
+        numbers(Column(unit), lambda row: row[1].flop_per_s, scale),
+        numbers(Column("from", keep=4), lambda row: row[1].ci_low, scale),
+        numbers(Column("to", keep=4), lambda row: row[1].ci_high, scale),
+        filled(Column("rounds", keep=1), lambda row: str(row[1].rounds)),
+    )
+    final = all(entry.finalists for entry in found)
+    head = "search: the last in the race, measured in turns" if final else "search: the best so far"
+    return [Line(head), Line(), measured.table_of(rows, columns), Line(), *map(_tried, found), Line()]
+
+
+def _tried(entry: SearchResult) -> Line:
+    of = "" if entry.shapes_in_range is None else f" of {entry.shapes_in_range}"
+    where = ", ".join(f"{side.upper()} {text}" for side, text in entry.range.items())
+    cut = "" if entry.complete else "; cut off, this is the best so far"
+    took = units.duration(entry.time_s)
+    return Line(f"{entry.dtype}: {entry.shapes_tried}{of} shapes tried in {took} ({where}){cut}")
+
+
+# -- a long run --------------------------------------------------------------------------------------------------------
+
+
+def _sustained(row: Measurement, runs: Sequence[SustainedResult]) -> list[Block]:
+    """Burst and sustained rate, the rate over time, and what the device said of itself."""
+    details, case = row.method.details, row.case
+    burst, sustained = details["burst"], details["sustained"]
+    settled = {True: "settled", False: "not settled yet", None: "too few windows to tell whether it settled"}
+    head = f"{case['dtype']} {case['m']}×{case['n']}×{case['k']} without a pause"
+    text = (
+        f"burst {_rate(burst, row)} in the first {units.duration(burst['seconds'])} after "
+        f"{units.duration(details['idle_before_s'])} idle; sustained {_rate(sustained, row)} in the last "
+        f"{units.duration(sustained['seconds'])}, {settled[details['settled']]}"
+    )
+    laid_out: list[Block] = [Line(head), Line(text)]
+    if row.flags:
+        laid_out.append(Line(f"notes: {', '.join(row.flags)}"))
+    readings = next((run.readings for run in runs if _is_of(run, row)), ())
+    if changes := _changes(readings):
+        laid_out.append(Line(changes))
+    drawn = _rate_over_time(row)
+    return [*laid_out, *([Line(), drawn] if drawn else []), Line()]
+
+
+def _is_of(run: SustainedResult, row: Measurement) -> bool:
+    case = row.case
+    product = (case["dtype"], case["m"], case["n"], case["k"])
+    return run.device == row.device.id and (run.dtype, run.m, run.n, run.k) == product
+
+
+def _unit(row: Measurement) -> str:
+    return "OP/s" if row.rate is not None and row.rate.unit == "OP/s" else "FLOP/s"
+
+
+def _rate(part: Mapping[str, Any], row: Measurement) -> str:
+    return units.flop_rate(part["flop_per_s"], _unit(row))
+
+
+def _rate_over_time(row: Measurement) -> Block | None:
+    """The rate over time, in as many points as can be seen: the median of each stretch."""
+    work = next(iter(row.work.values()), 0.0)
+    points = [point for run in row.runs[:1] for point in _points(run, work)]
+    scale, prefix = measured.flop_scale(max((rate for _, rate in points), default=0.0))
+    series = Series("", tuple((at_s, rate / scale) for at_s, rate in points))
+    return curve((series,), x_name="s", y_name=f"{prefix}{_unit(row)}", x_text=_seconds, log_x=False)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 or value == round(value) else f"{value:.1f}"
+
+
+def _points(run: Run, work: float) -> list[tuple[float, float]]:
+    rates = [work * run.calls_per_sample / length for length in run.samples_s]
+    began_s = run.started_monotonic_s[0]
+    count = min(POINTS, len(rates))
+    found = []
+    for place in range(count):
+        first, last = place * len(rates) // count, (place + 1) * len(rates) // count
+        found.append((run.started_monotonic_s[first] - began_s, statistics.median(rates[first:last])))
+    return found
+
+
+def _changes(readings: Sequence[LoadReading]) -> str:
+    """Clock, power and heat from the beginning to the end, as far as they are known."""
+    parts = []
+    for name, key, scale, unit in (
+        ("clock", "sm_clock_hz", 1e6, "MHz"),
+        ("power", "power_w", 1.0, "W"),
+        ("", "temperature_celsius", 1.0, "°C"),
+    ):
+        known = [value / scale for reading in readings if (value := getattr(reading, key)) is not None]
+        if known:
+            parts.append(f"{name} {known[0]:.0f} → {known[-1]:.0f} {unit}".strip())
+    return ", ".join(parts)

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, advice_line, finding_line, table
+from gpucheck.directions import SHORT_WAYS
+from gpucheck.render import measured
+from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, conclusion
+from gpucheck.render.measured import ColumnOf, filled
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.overlap import OverlapResult
 
-_WAYS = {"host_to_device": "to device", "device_to_host": "to host"}
-_COLUMNS = (
-    Column("host memory", "left"),
-    Column("streams"),
-    Column("direction", "left"),
-    Column("hidden"),
-    Column("95 % interval", keep=6),
-    Column("copy", keep=5),
-    Column("compute", keep=4),
-    Column("both", keep=5),
-    Column("rounds", keep=1),
-    Column("notes", "left", keep=7),
+
+def _interval(answer: OverlapResult) -> str:
+    if answer.ci_low is None or answer.ci_high is None:
+        return UNKNOWN
+    return f"{units.percent(answer.ci_low).removesuffix(' %')} to {units.percent(answer.ci_high)}"
+
+
+_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
+    filled(Column("host memory", "left"), lambda answer: answer.host_memory),
+    filled(Column("streams"), lambda answer: str(answer.streams)),
+    filled(Column("direction", "left"), lambda answer: SHORT_WAYS[answer.direction]),
+    filled(Column("hidden"), lambda answer: units.percent(answer.overlap)),
+    filled(Column("95 % interval", keep=6), _interval),
+    filled(Column("copy", keep=5), lambda answer: units.duration(answer.copy_s)),
+    filled(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
+    filled(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
+    filled(Column("rounds", keep=1), lambda answer: str(answer.rounds)),
+    filled(Column("notes", "left", keep=7), lambda answer: ", ".join(answer.flags)),
 )
 
 
@@ -29,55 +38,29 @@ def blocks(report: Report) -> list[Block]:
     """For each device what hides in one line, then a row for each case; then what was found."""
     laid_out: list[Block] = []
     answers = report.results.get("bench_overlap", ())
-    for device in dict.fromkeys(measurement.device for measurement in report.measurements):
-        mine = [measurement for measurement in report.measurements if measurement.device == device]
+    for device, mine in measured.by_device(report.measurements):
         found = [answer for answer in answers if answer.device == device.id]
-        laid_out += [Line(f"{device.name or device.id} ({device.id}) · {_answer(found)}"), Line()]
-        laid_out += [_table(found), Line(), Line(_method(mine)), Line()]
-    laid_out += [finding_line(finding) for finding in report.findings]
-    laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
-    return laid_out
+        laid_out += [Line(f"{measured.name_of(device)} · {_answer(found)}"), Line()]
+        laid_out += [measured.table_of(found, _COLUMNS), Line(), Line(_method(mine)), Line()]
+    return laid_out + conclusion(report.findings)
 
 
 def _answer(found: Sequence[OverlapResult]) -> str:
     """What hides at best: of pinned copies on a second stream."""
-    best = [one for one in found if (one.host_memory, one.streams) == ("pinned", 2)]
+    best = [answer for answer in found if (answer.host_memory, answer.streams) == ("pinned", 2)]
     if not best:
         return "copies beside compute"
-    told = ", ".join(f"{units.percent(one.overlap)} {_WAYS[one.direction]}" for one in best)
-    return f"of a pinned copy on a second stream hides {told}"
-
-
-def _table(found: Sequence[OverlapResult]) -> Block:
-    rows = [
-        [
-            one.host_memory,
-            str(one.streams),
-            _WAYS[one.direction],
-            units.percent(one.overlap),
-            UNKNOWN
-            if one.ci_low is None or one.ci_high is None
-            else f"{units.percent(one.ci_low).removesuffix(' %')} to {units.percent(one.ci_high)}",
-            units.duration(one.copy_s),
-            units.duration(one.compute_s),
-            units.duration(one.both_s),
-            str(one.rounds),
-            ", ".join(one.flags),
-        ]
-        for one in found
-    ]
-    return table(_COLUMNS, rows)
+    hidden = ", ".join(f"{units.percent(answer.overlap)} {SHORT_WAYS[answer.direction]}" for answer in best)
+    return f"of a pinned copy on a second stream hides {hidden}"
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
     """How the numbers came about, in one line."""
-    sizes = " and ".join(dict.fromkeys(units.capacity(one.case["size_bytes"]) for one in measurements))
-    computes = [one for one in measurements if one.case["what"] == "compute"]
-    dtypes = " and ".join(dict.fromkeys(str(one.method.precision_requested) for one in computes))
-    runs = max(len(one.runs) for one in measurements)
-    covers = "this process, not this machine" if runs == 1 else f"{runs} processes on this machine"
+    sizes = " and ".join(dict.fromkeys(units.capacity(row.case["size_bytes"]) for row in measurements))
+    computes = [row for row in measurements if row.case["what"] == "compute"]
+    dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))
     return (
         f"non-blocking copies of {sizes}, enqueued before as much compute ({dtypes} products) as takes as long; copy, "
         "compute and both in turn by the host's clock, each waited for; hidden = (copy + compute - both) / the shorter "
-        f"of the two; the interval covers {covers}"
+        f"of the two; the interval covers {measured.covered(measurements)}"
     )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import IO
+from types import TracebackType
+from typing import IO, TYPE_CHECKING
 
 import rich.box
 import rich.table
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from gpucheck.render.blocks import Block, Drawing, Line, Table, ascii_text
+
+if TYPE_CHECKING:  # loaded where something moves
+    from rich.live import Live
 
 # Wide enough for any table: what is no terminal gets every column, and nothing is wrapped.
 NATURAL_WIDTH = 100_000
@@ -154,3 +158,48 @@ def _records(out: Console, table: Table) -> Iterator[Text]:
             name = f"{group} {second}".strip() if two_lines else first
             if cell.text:
                 yield Text(_text(out, f"{name}: {cell.text}" if name else cell.text), style=cell.style)
+
+
+# -- a screen that refreshes in place ----------------------------------------------------------------------------------
+
+
+class Screen:
+    """Shows blocks in place on a terminal, and one after another, a blank line between, elsewhere."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._console = console(stream)
+        self._live: Live | None = None
+        if stream.isatty() and not self._console.is_dumb_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, auto_refresh=False, transient=False)
+
+    def show(self, blocks: Sequence[Block]) -> None:
+        """Show these blocks in the place of the last ones."""
+        if self._live is None:
+            show(self._console, blocks)
+            self._console.print()
+            self._console.file.flush()
+        else:
+            self._live.update(_Page(blocks), refresh=True)
+
+    def __enter__(self) -> Screen:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+class _Page:
+    """Blocks as something that rich can lay out anew at each change of the window."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._blocks = blocks
+
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
+        yield from renderables(out, self._blocks)

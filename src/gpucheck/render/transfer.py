@@ -1,118 +1,119 @@
-"""`gpucheck bench transfer` as blocks."""
+"""`gpucheck bench transfer` as blocks: for each device its copies by size, and the lines of code that copy.
+
+What else is measured (both ways at once, other devices, other nodes) has its tables in `transfer_parts.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.render import (
-    transfer_at_once,
-    transfer_fit,
-    transfer_lines,
-    transfer_peer,
-    transfer_together,
-)
-from gpucheck.render.blocks import (
-    UNKNOWN,
-    Block,
-    Column,
-    Line,
-    advice_line,
-    column_of_numbers,
-    finding_line,
-    table,
-)
+from gpucheck.directions import SHORT_WAYS
+from gpucheck.render import measured, transfer_parts
+from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, by_column, column_of_numbers, conclusion
+from gpucheck.render.curve import Series, curve
+from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.transfer import LinkUnderLoad, TransferResult
 
-_WAYS = transfer_fit.WAYS
-# Rows that a flag names one by one; the JSON has all.
-MOST_NAMED = 4
-# What stands in a device's own section.
-_BY_DEVICE = ("transfer", transfer_lines.NAME)
-# The other parts, below the devices: each picks its own from all measurements.
-BELOW: tuple[Callable[[Sequence[Measurement]], list[Block]], ...] = (
-    transfer_at_once.blocks,
-    transfer_together.blocks,
-    transfer_peer.blocks,
-)
+COPY, IDIOM = "transfer", "transfer.idiom"
+# Kinds of host memory and of clocks, in the order of the columns.
 _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link"))
+# The fitted line is told of the first of these that there is.
+_FITTED = (("pinned", "link"), ("pinned", "as_called"), ("pageable", "as_called"))
+# Fewer sizes make no curve: the table shows as much.
+LEAST_SIZES = 6
+# Filled signs for pinned memory, hollow ones for pageable.
+_SERIES = (
+    ("host_to_device", "pinned"),
+    ("host_to_device", "pageable"),
+    ("device_to_host", "pinned"),
+    ("device_to_host", "pageable"),
+    ("host_to_host", "pageable"),
+)
 
 
 def blocks(report: Report) -> list[Block]:
     """For each device a table of rates by size and direction, then what its other parts measured; then the findings."""
     laid_out: list[Block] = []
     answers = {entry.device: entry for entry in report.results.get("bench_transfer", ())}
-    by_device = [one for one in report.measurements if one.name in _BY_DEVICE]
-    for device in dict.fromkeys(measurement.device for measurement in by_device):
-        mine = [measurement for measurement in by_device if measurement.device == device]
+    for device, mine in measured.by_device([row for row in report.measurements if row.name in (COPY, IDIOM)]):
         answer = answers.get(device.id, TransferResult(device.id))
-        laid_out += [Line(_head(device.name or device.id, device.id, answer.link)), Line()]
-        laid_out += _copies([one for one in mine if one.name == "transfer"], answer)
-        laid_out += transfer_lines.blocks(mine, answer)
-    for part in BELOW:
+        laid_out += [Line(f"{measured.name_of(device)}{_link(device.id, answer.link)}"), Line()]
+        laid_out += copies([row for row in mine if row.name == COPY], answer)
+        laid_out += idioms([row for row in mine if row.name == IDIOM], answer)
+    for part in transfer_parts.PARTS:
         laid_out += part(report.measurements)
-    laid_out += [finding_line(finding) for finding in report.findings]
-    laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
-    return laid_out
+    return laid_out + conclusion(report.findings)
 
 
-def _copies(measurements: Sequence[Measurement], answer: TransferResult) -> list[Block]:
+def _link(device_id: str, link: LinkUnderLoad | None) -> str:
+    if link is None or device_id == "cpu":
+        return ""
+    if link.limit_bytes_per_s is None:
+        return f" · link unknown: {link.unknown_because or 'it was not read under load'}"
+    # Documents from before the kind was told are of PCIe.
+    kind = f"PCIe {link.generation} x{link.width}" if link.kind in ("PCIe", None) else link.kind
+    return f" · {kind} under load · limit {units.byte_rate(link.limit_bytes_per_s)} per direction"
+
+
+# -- copies by size ----------------------------------------------------------------------------------------------------
+
+
+def copies(measurements: Sequence[Measurement], answer: TransferResult) -> list[Block]:
     """The table of copies by size, the line through them and how they were taken; the curve where there is one."""
     if not measurements:
         return []
-    told = [_table(measurements, answer), Line(), *transfer_fit.sentences(answer)]
-    told += [Line(_method(measurements)), *_flags(measurements), Line()]
-    return [*told, *transfer_fit.drawing(measurements)]
+    return [
+        _by_size(measurements, answer),
+        Line(),
+        *fitted(answer),
+        Line(_method(measurements)),
+        *measured.flag_lines(((flag, _name(row)) for row in measurements for flag in row.flags), len(measurements)),
+        Line(),
+        *drawing(measurements),
+    ]
 
 
-def _head(name: str, device_id: str, link: LinkUnderLoad | None) -> str:
-    if link is None or device_id == "cpu":
-        return f"{name} ({device_id})"
-    if link.limit_bytes_per_s is None:
-        return f"{name} ({device_id}) · link unknown: {link.unknown_because or 'it was not read under load'}"
-    limit = units.byte_rate(link.limit_bytes_per_s)
-    # Documents from before the kind was told are of PCIe.
-    told = f"PCIe {link.generation} x{link.width}" if link.kind in ("PCIe", None) else link.kind
-    return f"{name} ({device_id}) · {told} under load · limit {limit} per direction"
+def _name(row: Measurement) -> str:
+    case = row.case
+    name = f"{units.capacity(case['size_bytes'])} {case['host_memory']} {SHORT_WAYS[case['direction']]}"
+    return f"{name} (link)" if case["timed"] == "link" else name
 
 
-def _table(measurements: Sequence[Measurement], answer: TransferResult) -> Block:
+def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Block:
     """Sizes down; for each direction pageable and pinned as called, the gain, and the link by the device's clock."""
-    sizes = sorted({one.case["size_bytes"] for one in measurements})
+    sizes = sorted({row.case["size_bytes"] for row in measurements})
     rows = {
-        (one.case["direction"], one.case["host_memory"], one.case["timed"], one.case["size_bytes"]): one
-        for one in measurements
+        (row.case["direction"], row.case["host_memory"], row.case["timed"], row.case["size_bytes"]): row
+        for row in measurements
     }
     gains = {(gain.direction, gain.size_bytes): gain.gain for gain in answer.gains}
-    columns, cells = [Column("size", "left")], [[units.capacity(size) for size in sizes] + ["latency"]]
-    for way in dict.fromkeys(one.case["direction"] for one in measurements):
-        head = f"{_WAYS[way]}, GB/s"
+    columns = [(Column("size", "left"), [*map(units.capacity, sizes), "latency"])]
+    for way in dict.fromkeys(row.case["direction"] for row in measurements):
+        head = f"{SHORT_WAYS[way]}, GB/s"
         for memory, timed in _KINDS:
             found = [rows.get((way, memory, timed, size)) for size in sizes]
             if not any(found):
                 continue
-            columns.append(Column(f"{head}\n{'link' if timed == 'link' else memory}", keep=6 if timed == "link" else 9))
+            link = timed == "link"
+            column = Column(f"{head}\n{'link' if link else memory}", keep=6 if link else 9)
+            columns.append((column, [*_rates(found), "" if link else _latency(answer, way, memory)]))
             head = ""
-            cells.append([*_rates(found), _latency(answer, way, memory) if timed == "as_called" else ""])
             if (memory, timed) == ("pinned", "as_called") and any((way, size) in gains for size in sizes):
-                columns.append(Column("\ngain", keep=7))
-                cells.append([_gain(gains.get((way, size))) for size in sizes] + [""])
-    return table(columns, [list(row) for row in zip(*cells, strict=True)])
+                told = [measured.ratio_text(gains.get((way, size))) for size in sizes]
+                columns.append((Column("\ngain", keep=7), [*told, ""]))
+    return by_column(columns)
 
 
 def _rates(found: Sequence[Measurement | None]) -> list[str]:
     """GB/s; where the call is what takes the time, that time."""
-    texts = column_of_numbers([one.rate.median if one and one.rate else None for one in found], 1e9)
+    texts = column_of_numbers([measured.median_rate(row) if row else None for row in found], 1e9)
     return [
-        units.duration(one.time_s.median) if one and one.rate is None and one.time_s else text
-        for one, text in zip(found, texts, strict=True)
+        measured.time_text(row) if row and row.rate is None and row.time_s else text
+        for row, text in zip(found, texts, strict=True)
     ]
-
-
-def _gain(gain: float | None) -> str:
-    return UNKNOWN if gain is None else f"{units.significant(gain, 2)}×"
 
 
 def _latency(answer: TransferResult, way: str, memory: str) -> str:
@@ -123,39 +124,93 @@ def _latency(answer: TransferResult, way: str, memory: str) -> str:
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
-    samples = [one.time_s.n for one in measurements if one.time_s]
+    samples = [row.time_s.n for row in measurements if row.time_s]
     spread = f"{min(samples)} to {max(samples)} samples each" if samples else "no samples"
-    cold = sum(one.method.cache == "cold" for one in measurements)
-    cache = "caches cold" if cold == len(measurements) else f"caches cold in {cold} of {len(measurements)} rows"
+    memories = " and ".join(dict.fromkeys(str(row.case["host_memory"]) for row in measurements))
+    link = ", link by the device's own clock" if any(row.case["timed"] == "link" for row in measurements) else ""
     return (
-        f"preallocated buffers, {cache}, {spread}; {_memories(measurements)} as called (with the wait for the end)"
-        + (", link by the device's own clock" if any(one.case["timed"] == "link" for one in measurements) else "")
-        + "; latency: the smallest copy"
-        + _node(measurements)
+        f"preallocated buffers, {measured.caches(measurements)}, {spread}; {memories} as called (with the wait for the "
+        f"end){link}; latency: the smallest copy{_node(measurements)}"
     )
 
 
 def _node(measurements: Sequence[Measurement]) -> str:
     """Where the buffers lay, for processes that were bound to it: others run anywhere, which is nothing to tell."""
-    places = {one.method.numa for one in measurements}
+    places = {row.method.numa for row in measurements}
     place = places.pop() if len(places) == 1 else None
     return f"; from {place}" if place is not None and "(" in place else ""
 
 
-def _memories(measurements: Sequence[Measurement]) -> str:
-    return " and ".join(dict.fromkeys(str(one.case["host_memory"]) for one in measurements))
+def fitted(answer: TransferResult) -> list[Line]:
+    """One line for all directions: the start, the rate and the size at which they cost the same."""
+    told = []
+    fits = {(fit.direction, fit.host_memory, fit.timed): fit for fit in answer.fits}
+    for way in dict.fromkeys(way for way, _, _ in fits):
+        memory, timed = next(kind for kind in _FITTED if (way, *kind) in fits)
+        fit = fits[way, memory, timed]
+        name = f"{SHORT_WAYS[way]} {memory}{' (link)' if timed == 'link' else ''}"
+        if fit.latency_s is None or fit.bytes_per_s is None or fit.half_rate_bytes is None:
+            # Two sizes that were asked for are no reason to excuse anything.
+            told += [] if fit.sizes < LEAST_SIZES else [f"{name} has none: {fit.unknown_because}"]
+            continue
+        text = (
+            f"{name} {units.duration(fit.latency_s)} + size / {units.byte_rate(fit.bytes_per_s)}, "
+            f"half that rate at {units.capacity(round(fit.half_rate_bytes))}"
+        )
+        if fit.worst_residual is not None and fit.worst_residual > 0.1:
+            text += f", up to {units.percent(fit.worst_residual)} off"
+        told.append(text)
+    return [Line(f"fitted time: {'; '.join(told)}")] if told else []
 
 
-def _flags(measurements: Sequence[Measurement]) -> list[Line]:
-    """What the rows say of their own worth, a line for each flag."""
-    by_flag: dict[str, list[str]] = {}
-    for one in measurements:
-        case = one.case
-        for flag in one.flags:
-            name = f"{units.capacity(case['size_bytes'])} {case['host_memory']} {_WAYS[case['direction']]}"
-            by_flag.setdefault(flag, []).append(f"{name} (link)" if case["timed"] == "link" else name)
-    total = len(measurements)
-    return [
-        Line(f"{flag}: {', '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} of {total} rows'}", "dim")
-        for flag, names in by_flag.items()
-    ]
+def drawing(measurements: Sequence[Measurement]) -> list[Block]:
+    """The rates as called over the size; nothing for a few sizes. A copy without a rate is no point."""
+    mine = [row for row in measurements if row.case["timed"] == "as_called"]
+    if len({row.case["size_bytes"] for row in mine}) < LEAST_SIZES:
+        return []
+    series = []
+    for way, memory in _SERIES:
+        points = [
+            (float(row.case["size_bytes"]), row.rate.median / 1e9)
+            for row in mine
+            if (row.case["direction"], row.case["host_memory"]) == (way, memory) and row.rate is not None
+        ]
+        if points:
+            series.append(Series(f"{SHORT_WAYS[way]} {memory}", tuple(points)))
+    drawn = curve(
+        series,
+        x_name="size",
+        y_name="GB/s",
+        x_text=lambda size: units.capacity(round(size)),
+        height=14,
+    )
+    return [] if drawn is None else [drawn, Line()]
+
+
+# -- the lines of code that people write -------------------------------------------------------------------------------
+
+
+def idioms(measurements: Sequence[Measurement], answer: TransferResult) -> list[Block]:
+    """Each line with its time and how many times the raw copy's that is; nothing where there is none."""
+    if not measurements:
+        return []
+    # Such a line goes nowhere: it copies where the tensor is.
+    ways = {**SHORT_WAYS, "host_to_host": "on the host"}
+    ratios = {tuple(entry.case.items()): entry.times_raw for entry in answer.idioms}
+    columns: tuple[ColumnOf[Measurement], ...] = (
+        measured.once(Column("", "left", keep=6), lambda row: ways[row.case["direction"]]),
+        filled(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
+        filled(Column("time"), measured.time_text),
+        numbers(Column("GB/s", keep=7), measured.median_rate, 1e9),
+        filled(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(tuple(row.case.items())))),
+        filled(Column("first time", keep=3), _first_call),
+        filled(Column("notes", "left", keep=2), lambda row: measured.notes(row, "warm")),
+    )
+    size = units.capacity(measurements[0].case["size_bytes"])
+    head = f"lines that people write, {size}, what they allocate included; raw: between preallocated buffers"
+    return [Line(head), Line(), measured.table_of(measurements, columns), Line()]
+
+
+def _first_call(row: Measurement) -> str:
+    first_s = row.method.details.get("first_call_s")
+    return UNKNOWN if first_s is None else units.duration(first_s)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from gpucheck.smoke.setting import Seen, Setting, Wrong, expect
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect
 from gpucheck.units import MIB, capacity
 
 COPY_ELEMENTS = 4 * MIB // 4
@@ -26,42 +26,42 @@ def pattern(sample: int) -> torch.Tensor:
     return torch.arange(COPY_ELEMENTS, dtype=torch.int32) ^ sample
 
 
-def can_pin(setting: Setting) -> str | None:
+def can_pin(dut: DeviceUnderTest) -> str | None:
     """Needs a device that copies from pinned memory."""
-    return None if setting.accel.can_pin else f"{setting.accel.kind} has no pinned memory in torch"
+    return None if dut.accel.can_pin else f"{dut.accel.kind} has no pinned memory in torch"
 
 
-def pinned(setting: Setting) -> Seen:
+def pinned(dut: DeviceUnderTest) -> Passed:
     """Copies from and to pinned memory, asked for without blocking, are right after a synchronise."""
     host = torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)
     home = torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)
     expect(host.is_pinned() and home.is_pinned(), "pin_memory=True gave memory that is not pinned")
     expect(torch.zeros(8).pin_memory().is_pinned(), "pin_memory() gave memory that is not pinned")
-    _copies(setting, host, home)
-    return Seen(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
+    _copies(dut, host, home)
+    return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
 
-def non_blocking(setting: Setting) -> Seen:
+def non_blocking(dut: DeviceUnderTest) -> Passed:
     """Copies from and to ordinary memory, asked for without blocking, are right after a synchronise."""
-    _copies(setting, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
-    return Seen(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
+    _copies(dut, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
+    return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
 
-def _copies(setting: Setting, host: torch.Tensor, home: torch.Tensor) -> None:
-    there = torch.empty(COPY_ELEMENTS, dtype=torch.int32, device=setting.device)
+def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> None:
+    there = torch.empty(COPY_ELEMENTS, dtype=torch.int32, device=dut.device)
     for sample in range(SAMPLES):
         wanted = pattern(sample)
         host.copy_(wanted)
         there.fill_(-1)  # poisoned: what is not copied shows
         home.fill_(-1)
-        setting.accel.synchronize()
+        dut.accel.synchronize()
         there.copy_(host, non_blocking=True)
-        setting.accel.synchronize()
+        dut.accel.synchronize()
         # Compared on the device, so that the way back cannot mend or spoil the way there.
-        wrong = int((there != wanted.to(setting.device)).sum())
+        wrong = int((there != wanted.to(dut.device)).sum())
         expect(wrong == 0, f"{wrong} of {COPY_ELEMENTS} elements are wrong on the device", sample=sample)
         home.copy_(there, non_blocking=True)
-        setting.accel.synchronize()
+        dut.accel.synchronize()
         wrong = int((home != wanted).sum())
         expect(wrong == 0, f"{wrong} of {COPY_ELEMENTS} elements are wrong back on the host", sample=sample)
 
@@ -69,11 +69,11 @@ def _copies(setting: Setting, host: torch.Tensor, home: torch.Tensor) -> None:
 # -- streams and contexts ---------------------------------------------------------------------------------------------
 
 
-def has_streams(setting: Setting) -> str | None:
+def has_streams(dut: DeviceUnderTest) -> str | None:
     """Needs a device whose work is queued in streams that torch can name."""
-    module = setting.accel.module
-    if setting.accel.is_cpu or not hasattr(module, "Stream") or not hasattr(module, "stream"):
-        return f"torch has no streams on {setting.accel.kind}"
+    module = dut.accel.module
+    if dut.accel.is_cpu or not hasattr(module, "Stream") or not hasattr(module, "stream"):
+        return f"torch has no streams on {dut.accel.kind}"
     return None
 
 
@@ -81,9 +81,9 @@ def has_streams(setting: Setting) -> str | None:
 HOLD_S = 0.02
 
 
-def streams(setting: Setting) -> Seen:
+def streams(dut: DeviceUnderTest) -> Passed:
     """Work on one stream that waits for another sees what the other wrote, by `wait_stream` and by an event."""
-    module, device = setting.accel.module, setting.device
+    module, device = dut.accel.module, dut.device
     writer, reader = module.Stream(device), module.Stream(device)
     expect(writer != reader, "two new streams are one and the same")
     home = module.current_stream(device)
@@ -94,7 +94,7 @@ def streams(setting: Setting) -> Seen:
         writer.wait_stream(home)
         with module.stream(writer):
             expect(module.current_stream(device) == writer, "the stream context did not take")
-            held = setting.accel.hold(HOLD_S)
+            held = dut.accel.hold(HOLD_S)
             written.copy_(source)
             event = module.Event()
             event.record(writer)
@@ -110,32 +110,32 @@ def streams(setting: Setting) -> Seen:
     expect(module.current_stream(device) == home, "the stream context did not end")
     writer.synchronize()
     expect(writer.query(), "a synchronised stream still has work")
-    return Seen("the waiting stream read what the other wrote", {"writer_was_held": held})
+    return Passed("the waiting stream read what the other wrote", {"writer_was_held": held})
 
 
-def device_context(setting: Setting) -> Seen:
+def device_context(dut: DeviceUnderTest) -> Passed:
     """Factory functions obey `torch.device` as a context, and `torch.cuda.device` sets and restores the current one."""
-    with torch.device(setting.other):
+    with torch.device(dut.other):
         inside = torch.empty(1).device
-    expect(inside.type == setting.other.type, f"under torch.device({setting.other}) a tensor was made on {inside}")
-    with torch.device(setting.device):
-        expect(torch.empty(1).device == setting.device, f"under torch.device({setting.device}) it was made elsewhere")
+    expect(inside.type == dut.other.type, f"under torch.device({dut.other}) a tensor was made on {inside}")
+    with torch.device(dut.device):
+        expect(torch.empty(1).device == dut.device, f"under torch.device({dut.device}) it was made elsewhere")
     expect(torch.empty(1).device.type == "cpu", "torch.device did not end with its block")
-    module = setting.accel.module
-    if setting.accel.is_cpu or not hasattr(module, "device"):
-        return Seen(f"torch.device as a context; {setting.accel.kind} has no current device to set")
-    before, own = module.current_device(), setting.device.index
+    module = dut.accel.module
+    if dut.accel.is_cpu or not hasattr(module, "device"):
+        return Passed(f"torch.device as a context; {dut.accel.kind} has no current device to set")
+    before, own = module.current_device(), dut.device.index
     # One other is enough to be sent away to; on more of them contexts would only take memory and time.
     others = [index for index in range(module.device_count()) if index != own][:1]
     for index in (*others, own):
         with module.device(index):
             expect(module.current_device() == index, f"under device({index}) the current device is another")
             if index == own:
-                made = torch.empty(1, device=setting.accel.kind).device
+                made = torch.empty(1, device=dut.accel.kind).device
                 expect(made.index == index, f"under device({index}) a tensor was made on {made}")
         expect(module.current_device() == before, f"after device({index}) the current device is another")
     visited = ", ".join(str(index) for index in (*others, own))
-    return Seen(f"torch.device, and {module.__name__}.device({visited})")
+    return Passed(f"torch.device, and {module.__name__}.device({visited})")
 
 
 # -- DataLoader -------------------------------------------------------------------------------------------------------
@@ -176,29 +176,29 @@ def shared_memory(folder: Path = SHM) -> tuple[int, int] | None:
     return usage.total, usage.free
 
 
-def data_loader(setting: Setting, folder: Path = SHM) -> Seen:
+def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
     """A DataLoader with two workers and pinned memory delivers every item once, in order, and whole."""
     shm = shared_memory(folder)
     if shm is not None and shm[1] < SHM_NEEDED:
         left = capacity(shm[1])
         raise Wrong(f"{folder} has {left} free, too little for DataLoader workers", SHM_FIX, free_bytes=shm[1])
-    pin = setting.accel.can_pin
-    seen = list(_batches(setting, pin))
-    items = [index for one in seen for index in one["index"]]
+    pin = dut.accel.can_pin
+    seen = list(_batches(dut, pin))
+    items = [index for batch in seen for index in batch["index"]]
     expect(items == list(range(ITEMS)), "items are missing, doubled or out of order", items=items)
-    workers = sorted({worker for one in seen for worker in one["worker"]})
+    workers = sorted({worker for batch in seen for worker in batch["worker"]})
     expect(workers == list(range(WORKERS)), f"workers {workers} made the items, not {list(range(WORKERS))}")
-    expect(os.getpid() not in {pid for one in seen for pid in one["pid"]}, "the items were made in this process")
+    expect(os.getpid() not in {pid for batch in seen for pid in batch["pid"]}, "the items were made in this process")
     evidence = {
         "workers": WORKERS,
         "start_method": torch.multiprocessing.get_start_method(),
         "pin_memory": pin,
         "shared_memory_bytes": shm[0] if shm else None,
     }
-    memory = "pinned" if pin else f"not pinned ({setting.accel.kind} has no pinned memory in torch)"
+    memory = "pinned" if pin else f"not pinned ({dut.accel.kind} has no pinned memory in torch)"
     if shm is not None and shm[0] <= SHM_SMALL:
-        return Seen(f"works, but {folder} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
-    return Seen(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
+        return Passed(f"works, but {folder} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
+    return Passed(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
 
 
 @contextlib.contextmanager
@@ -224,7 +224,7 @@ def signals_held_back() -> Iterator[None]:
             signal.raise_signal(late)
 
 
-def _batches(setting: Setting, pin: bool) -> Iterator[dict[str, list[int]]]:
+def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[dict[str, list[int]]]:
     """Every batch, its values compared on the device."""
     loader = DataLoader(Numbered(), BATCH, num_workers=WORKERS, pin_memory=pin, timeout=LOADER_TIMEOUT_S)
     with signals_held_back():
@@ -232,8 +232,8 @@ def _batches(setting: Setting, pin: bool) -> Iterator[dict[str, list[int]]]:
     for batch in batches:
         values = batch["values"]
         expect(not pin or values.is_pinned(), "pin_memory=True gave a batch that is not pinned")
-        moved = values.to(setting.device, non_blocking=True)
+        moved = values.to(dut.device, non_blocking=True)
         wanted = batch["index"].to(torch.float32).reshape(-1, 1, 1).expand(-1, *ITEM_SHAPE)
-        wrong = int((moved != wanted.to(setting.device)).sum())
+        wrong = int((moved != wanted.to(dut.device)).sum())
         expect(wrong == 0, f"{wrong} values of a batch are wrong on the device", items=batch["index"].tolist())
         yield {name: batch[name].tolist() for name in ("index", "worker", "pid")}

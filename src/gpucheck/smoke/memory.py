@@ -15,7 +15,7 @@ from gpucheck.memory import resident as memory_resident
 from gpucheck.memory import steps as memory_steps
 from gpucheck.report.codec import to_json
 from gpucheck.report.measurement import MemoryFigures
-from gpucheck.smoke.setting import Seen, Setting, Unavailable, Wrong, expect, first_line
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect, first_line
 from gpucheck.units import MIB, PIB, capacity
 
 # What the accounting check allocates: above 1 MiB, so that every allocator gives it a block of its own size.
@@ -25,9 +25,9 @@ BLOCKS = (4 * MIB, 24 * MIB)
 ROOM, CHUNK, SLACK = 64 * MIB, 16 * MIB, 1 * MIB
 
 
-def accounting(setting: Setting) -> Seen:
+def accounting(dut: DeviceUnderTest) -> Passed:
     """What is allocated is counted, the counts agree with each other, and all returns to its level afterwards."""
-    return _resident(setting) if setting.accel.is_cpu else _counted(setting)
+    return _resident(dut) if dut.accel.is_cpu else _counted(dut)
 
 
 def _work(device: torch.device) -> None:
@@ -38,8 +38,8 @@ def _work(device: torch.device) -> None:
     functional.conv2d(image, torch.ones(4, 4, 3, 3, device=device)).sum().item()
 
 
-def _counted(setting: Setting) -> Seen:
-    accel = setting.accel
+def _counted(dut: DeviceUnderTest) -> Passed:
+    accel = dut.accel
     if settled(accel).memory_allocated_bytes is None:
         raise Unavailable(f"torch keeps no memory figures on {accel.kind}")
     if uncached(accel):
@@ -57,7 +57,7 @@ def _counted(setting: Setting) -> Seen:
     expect(stayed == 0, f"{stayed} B stayed allocated after everything was freed", **levels)
     grown = (end.memory_reserved_bytes or 0) - start.memory_reserved_bytes
     expect(grown <= 0, f"{capacity(grown)} stayed reserved after empty_cache()", **levels)
-    return Seen(
+    return Passed(
         f"back at its level: {capacity(start.memory_allocated_bytes)} stay, the workspaces of libraries",
         {"workspaces_bytes": start.memory_allocated_bytes, "during": asdict(during), **levels},
     )
@@ -100,26 +100,26 @@ def uncached(accel: Accel) -> bool:
     return "PYTORCH_NO_CUDA_MEMORY_CACHING" in (accel.allocator().settings or "")
 
 
-def _resident(setting: Setting) -> Seen:
+def _resident(dut: DeviceUnderTest) -> Passed:
     """On the CPU: the resident set, with the tolerances of memory_resident.py."""
-    host = setting.host
+    host = dut.host
     known = [left for left in (host.container_available_bytes, host.memory_available_bytes) if left is not None]
     cannot, keeps = memory_resident.why_not(min(known, default=memory_resident.NEEDED))
     if cannot or keeps:
         raise Unavailable(cannot or keeps or "")
-    seen = memory_resident.walk(setting.accel.memory, setting.accel.reset_peak, memory_resident.written_tensor)
+    seen = memory_resident.walk(dut.accel.memory, dut.accel.reset_peak, memory_resident.written_tensor)
     rows = memory_resident.judge(seen, keeps=None)
     for row in rows:
         expect(row.verdict != "fail", f"the resident set after '{row.does}' is not what it must be", **to_json(row))
-    return Seen("judged by the resident set: torch keeps no figures on the CPU", {"steps": to_json(rows)})
+    return Passed("judged by the resident set: torch keeps no figures on the CPU", {"steps": to_json(rows)})
 
 
 # -- running out ------------------------------------------------------------------------------------------------------
 
 
-def one_pebibyte(setting: Setting) -> Seen:
+def one_pebibyte(dut: DeviceUnderTest) -> Passed:
     """One allocation of 1 PiB raises out-of-memory, and the device works on, at its level."""
-    accel = setting.accel
+    accel = dut.accel
     before = settled(accel)
     try:
         torch.empty(PIB, dtype=torch.uint8, device=accel.device)
@@ -128,12 +128,12 @@ def one_pebibyte(setting: Setting) -> Seen:
     else:
         raise Wrong("an allocation of 1 PiB raised nothing")
     _works_at_level(accel, before)
-    return Seen("raised out-of-memory, and the device works on", {"error": text})
+    return Passed("raised out-of-memory, and the device works on", {"error": text})
 
 
-def has_fraction(setting: Setting) -> str | None:
+def has_fraction(dut: DeviceUnderTest) -> str | None:
     """Needs an allocator that can be limited, and one whose reservations are its own."""
-    accel = setting.accel
+    accel = dut.accel
     if accel.set_memory_fraction is None or accel.memory_info() is None:
         return f"torch cannot limit its memory on {accel.kind}"
     if uncached(accel):
@@ -157,15 +157,15 @@ def memory_fraction(accel: Accel, fraction: float) -> Iterator[None]:
         limit(before)
 
 
-def to_the_end(setting: Setting) -> Seen:
+def to_the_end(dut: DeviceUnderTest) -> Passed:
     """Under a memory fraction that leaves 64 MiB, allocating to the end raises out-of-memory; the device works on."""
-    accel = setting.accel
+    accel = dut.accel
     before = settled(accel)
     _, driver_total = accel.memory_info() or (0, 0)
     total = accel.memory_total_bytes or driver_total
     reserved = before.memory_reserved_bytes or 0
     with memory_fraction(accel, (reserved + ROOM + SLACK) / total):
-        fitted, text = _fill(setting)
+        fitted, text = _fill(dut)
         exact = accel.allocator().is_default
         whole = ROOM // CHUNK
         # What is reserved behind workspaces may hold some more.
@@ -174,12 +174,12 @@ def to_the_end(setting: Setting) -> Seen:
         right = whole <= fitted <= whole + spare if exact else 1 <= fitted <= 2 * whole
         expect(right, f"{fitted} × {capacity(CHUNK)} fitted into {capacity(ROOM)}, not {whole}", fitted=fitted)
     _works_at_level(accel, before)
-    return Seen(f"{fitted} × {capacity(CHUNK)} fitted, the next raised out-of-memory", {"error": text})
+    return Passed(f"{fitted} × {capacity(CHUNK)} fitted, the next raised out-of-memory", {"error": text})
 
 
-def _fill(setting: Setting) -> tuple[int, str]:
+def _fill(dut: DeviceUnderTest) -> tuple[int, str]:
     """Allocate chunks until there is no room: how many fitted, and what was raised."""
-    accel = setting.accel
+    accel = dut.accel
     held: list[torch.Tensor] = []
     # Far more than can fit: an allocator that ignores the limit must not be let loose on the whole card.
     for _ in range(4 * ROOM // CHUNK):

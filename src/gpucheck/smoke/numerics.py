@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpucheck.smoke.setting import Seen, Setting, Wrong, expect, first_line
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, first_line
 from gpucheck.work import precision, reference
 
 # M, K, N: one that fills tensor-core tiles, one that fits none.
@@ -90,15 +90,15 @@ def judge(product: Product, dtype: torch.dtype, seen_as: str | None = None) -> f
 
 
 def _in_every_dtype(
-    setting: Setting, products: Callable[[torch.device, torch.dtype], Iterator[Product]], hint: str
-) -> Seen:
+    dut: DeviceUnderTest, products: Callable[[torch.device, torch.dtype], Iterator[Product]], hint: str
+) -> Passed:
     shares: dict[str, float] = {}
     not_taken = {}
     with precision.precision("ieee"):
         for dtype in DTYPES:
             name = str(dtype).removeprefix("torch.")
             try:
-                made = list(products(setting.device, dtype))
+                made = list(products(dut.device, dtype))
             except (RuntimeError, TypeError) as error:
                 if dtype == torch.float32 or not is_unsupported(error):
                     raise
@@ -107,11 +107,11 @@ def _in_every_dtype(
             try:
                 shares[name] = max(judge(product, dtype) for product in made)
             except Wrong as wrong:
-                raise Wrong(str(wrong), hint if setting.accel.kind == "cuda" else None, **wrong.evidence) from None
+                raise Wrong(str(wrong), hint if dut.accel.kind == "cuda" else None, **wrong.evidence) from None
     message = "within the bound of " + ", ".join(shares)
     if not_taken:
         message += f"; not on this device: {', '.join(not_taken)}"
-    return Seen(message, {"error_over_bound": shares, "not_taken": not_taken})
+    return Passed(message, {"error_over_bound": shares, "not_taken": not_taken})
 
 
 # cuBLAS and cuDNN read the first, torch the second: both bypass what the program sets.
@@ -123,67 +123,67 @@ def _override_hint() -> str | None:
     return f"unset {' and '.join(set_here)}: it overrides torch's settings" if set_here else None
 
 
-def matmul(setting: Setting) -> Seen:
+def matmul(dut: DeviceUnderTest) -> Passed:
     """Matrix products agree with float64, float32 in IEEE precision; float32 is really float32."""
     with precision.precision("ieee"):
-        left, right, out = (torch.zeros(256, 256, device=setting.device) for _ in range(3))
+        left, right, out = (torch.zeros(256, 256, device=dut.device) for _ in range(3))
         real = precision.observed(left, right, out)
     if real != "float32":
         fix = _override_hint()
         raise Wrong(f"float32 products were asked for in IEEE precision and are {real}", fix, precision_observed=real)
     hint = "run it again; where it stays, suspect the card: see `gpucheck devices`"
-    seen = _in_every_dtype(setting, matrix_products, hint)
-    return Seen(seen.message, seen.evidence | {"precision_observed": real})
+    seen = _in_every_dtype(dut, matrix_products, hint)
+    return Passed(seen.message, seen.evidence | {"precision_observed": real})
 
 
-def convolution(setting: Setting) -> Seen:
+def convolution(dut: DeviceUnderTest) -> Passed:
     """Convolutions agree with float64, float32 in IEEE precision (cuDNN's own default is TF32)."""
-    return _in_every_dtype(setting, convolutions, "try torch.backends.cudnn.enabled = False to see whether it is cuDNN")
+    return _in_every_dtype(dut, convolutions, "try torch.backends.cudnn.enabled = False to see whether it is cuDNN")
 
 
-def has_tf32(setting: Setting) -> str | None:
+def has_tf32(dut: DeviceUnderTest) -> str | None:
     """TF32 is a format of NVIDIA's tensor cores from compute capability 8.0 on."""
-    capability = setting.accel.compute_capability
-    if setting.accel.kind != "cuda" or torch.version.cuda is None:
+    capability = dut.accel.compute_capability
+    if dut.accel.kind != "cuda" or torch.version.cuda is None:
         return "TF32 is a format of NVIDIA's tensor cores"
     if capability is None or capability < TF32_CAPABILITY:
         return f"TF32 needs compute capability 8.0, this is {'.'.join(map(str, capability or ('unknown',)))}"
     return None
 
 
-def tf32(setting: Setting) -> Seen:
+def tf32(dut: DeviceUnderTest) -> Passed:
     """With TF32 allowed, products and convolutions stay within the bound of TF32."""
     with precision.precision("tf32"):
-        left, right, out = (torch.zeros(256, 256, device=setting.device) for _ in range(3))
+        left, right, out = (torch.zeros(256, 256, device=dut.device) for _ in range(3))
         real = precision.observed(left, right, out)
         expect(real in ("tf32", "float32"), f"TF32 products were asked for and are {real}", precision_observed=real)
-        made = [*matrix_products(setting.device, torch.float32), *convolutions(setting.device, torch.float32)]
+        made = [*matrix_products(dut.device, torch.float32), *convolutions(dut.device, torch.float32)]
     share = max(judge(product, torch.float32, "tf32") for product in made)
     evidence = {"error_over_bound": share, "precision_observed": real}
     if real == "float32":
         fix = _override_hint()
-        return Seen("TF32 was allowed, and the products are still float32", evidence, doubt=True, fix=fix)
-    return Seen("within the bound of TF32", evidence)
+        return Passed("TF32 was allowed, and the products are still float32", evidence, doubt=True, fix=fix)
+    return Passed("within the bound of TF32", evidence)
 
 
 # -- autocast and training --------------------------------------------------------------------------------------------
 
 
-def autocast(setting: Setting) -> Seen:
+def autocast(dut: DeviceUnderTest) -> Passed:
     """Under autocast products are in low precision, weights and gradients float32, and it ends with its block."""
-    kind = setting.accel.kind
+    kind = dut.accel.kind
     low = torch.float16 if kind in ("cuda", "mps") else torch.bfloat16
     layer = nn.Linear(64, 48, bias=False)
     layer.weight.data = random((48, 64), 1).float()
-    layer.to(setting.device)
+    layer.to(dut.device)
     inputs = random((32, 64), 2).float()
     with precision.precision("ieee"):
         with torch.autocast(kind, dtype=low):
-            outputs = layer(inputs.to(setting.device))
+            outputs = layer(inputs.to(dut.device))
             with torch.autocast(kind, enabled=False):
-                apart = layer(inputs.to(setting.device))
+                apart = layer(inputs.to(dut.device))
             loss = functional.mse_loss(outputs, torch.zeros_like(outputs))
-        after = layer(inputs.to(setting.device))
+        after = layer(inputs.to(dut.device))
         loss.backward()
     expect(outputs.dtype == low, f"a product under autocast is {outputs.dtype}, not {low}")
     expect(apart.dtype == torch.float32, f"autocast(enabled=False) gave {apart.dtype}")
@@ -193,15 +193,15 @@ def autocast(setting: Setting) -> Seen:
     expect(grad is not None and grad.dtype == torch.float32, f"the gradient is {None if grad is None else grad.dtype}")
     weight = layer.weight.detach().cpu().T.to(low)
     share = judge(Product("under autocast", inputs.to(low), weight, outputs.detach().cpu()), low)
-    scaled = _scaler(setting) if kind in ("cuda", "cpu") else None
-    return Seen(f"{str(low).removeprefix('torch.')} products", {"error_over_bound": share, "grad_scaler": scaled})
+    scaled = _scaler(dut) if kind in ("cuda", "cpu") else None
+    return Passed(f"{str(low).removeprefix('torch.')} products", {"error_over_bound": share, "grad_scaler": scaled})
 
 
-def _scaler(setting: Setting) -> str:
+def _scaler(dut: DeviceUnderTest) -> str:
     """A GradScaler steps on finite gradients, and skips the step and lowers its scale on others."""
-    weight = nn.Parameter(torch.ones(4, device=setting.device))
+    weight = nn.Parameter(torch.ones(4, device=dut.device))
     optimizer = torch.optim.SGD([weight], lr=0.5)
-    scaler = torch.amp.GradScaler(setting.accel.kind, init_scale=1024.0)
+    scaler = torch.amp.GradScaler(dut.accel.kind, init_scale=1024.0)
     # GradScaler halves its scale after gradients that are not finite (backoff_factor, 0.5 by default).
     for factor, wanted_weight, wanted_scale in ((1.0, 0.5, 1024.0), (math.inf, 0.5, 512.0)):
         optimizer.zero_grad()
@@ -265,12 +265,12 @@ def one_step(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Step
     return StepTaken(float(first.detach()), float(second), gradients, weights)
 
 
-def training_step(setting: Setting) -> Seen:
+def training_step(dut: DeviceUnderTest) -> Passed:
     """A training step agrees with the CPU's in float64, and lowers the loss."""
     model = _model()
     wanted = one_step(model, torch.device("cpu"), torch.float64)
     with precision.precision("ieee"):
-        got = one_step(model, setting.device, torch.float32)
+        got = one_step(model, dut.device, torch.float32)
     expect(set(got.gradients) == set(wanted.gradients), "some weights got no gradient", gradients=sorted(got.gradients))
     shares = {}
     for name, gradient in wanted.gradients.items():
@@ -285,7 +285,7 @@ def training_step(setting: Setting) -> Seen:
     off = abs(got.before - wanted.before)
     expect(off <= STEP_BOUND * abs(wanted.before), f"the loss is {got.before:.9g}, on the CPU {wanted.before:.9g}")
     expect(got.after < got.before, f"the step took the loss from {got.before:.6g} to {got.after:.6g}")
-    return Seen(
+    return Passed(
         f"loss {got.before:.4f} → {got.after:.4f}, as on the CPU in float64",
         {"loss_before": got.before, "loss_after": got.after, "error_over_bound": shares},
     )

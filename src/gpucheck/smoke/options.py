@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpucheck import units
 from gpucheck.options import option, require
+from gpucheck.smoke import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +24,12 @@ class SmokeOptions:
         parse=units.parse_duration,
     )
     device: str = "auto"
+
+    @property
+    def ids(self) -> list[str]:
+        """The checks to run. Raises UsageError for a prefix that fits none, and where nothing is left."""
+        return table.select(self.only, self.skip)
+
+    def check(self) -> None:
+        """Raises UsageError for a prefix that fits nothing."""
+        self.ids  # noqa: B018

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from gpucheck.smoke.setting import Seen, Setting, Wrong, expect, first_line
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, first_line
 
 # Enough for every vector width of a copy kernel and its odd tail; a copy of it costs microseconds.
 PAYLOAD_BYTES = 64 * 1024
@@ -23,6 +23,17 @@ NAN_PATTERNS = {
     torch.float32: (torch.int32, (0x7FA55555, -0x00355555)),
     torch.float64: (torch.int64, (0x7FF5555555555555, -0x0005555555555555)),
 }
+
+
+def usable(dut: DeviceUnderTest) -> Passed:
+    """The device computes something, and tells what it is."""
+    accel = dut.accel
+    reason = accel.why_broken()
+    if reason:
+        raise Wrong(f"{accel.id} computes nothing: {reason}")
+    capability = accel.compute_capability
+    evidence = {"name": accel.name, "uuid": accel.uuid, "compute_capability": list(capability) if capability else None}
+    return Passed(f"{accel.name} ({accel.id}), torch {torch.__version__}", evidence)
 
 
 def all_dtypes() -> list[torch.dtype]:
@@ -72,13 +83,13 @@ def _there_and_back(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.to(device, copy=True).to("cpu", copy=True)
 
 
-def round_trip(setting: Setting) -> Seen:
+def round_trip(dut: DeviceUnderTest) -> Passed:
     """Every dtype goes to the device, is copied there, and comes back bit for bit."""
     moved, not_taken = [], {}
     for dtype in all_dtypes():
         original = payload(dtype)
         try:
-            back = original.to(setting.device, copy=True).clone().to("cpu", copy=True)
+            back = original.to(dut.device, copy=True).clone().to("cpu", copy=True)
         except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError; MPS raises TypeError
             if dtype in COMMON:
                 raise
@@ -89,12 +100,12 @@ def round_trip(setting: Setting) -> Seen:
             raise Wrong(f"{_name(dtype)} came back with {differing} of {PAYLOAD_BYTES} bytes changed")
         moved.append(_name(dtype))
     untaken = f", {len(not_taken)} that the device does not take" if not_taken else ""
-    return Seen(
+    return Passed(
         f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", {"dtypes": moved, "not_taken": not_taken}
     )
 
 
-def layouts(setting: Setting) -> Seen:
+def layouts(dut: DeviceUnderTest) -> Passed:
     """Odd shapes and strides survive the trip: their values, shapes and dtypes, and dense strides."""
     base = payload(torch.float32)[: 4 * 6 * 8].reshape(4, 6, 8)
     image = base.reshape(2, 4, 4, 6).to(memory_format=torch.channels_last)
@@ -108,19 +119,19 @@ def layouts(setting: Setting) -> Seen:
         "no dimension": base[1, 2, 3],
     }
     for name, tensor in cases.items():
-        back = _there_and_back(tensor, setting.device)
+        back = _there_and_back(tensor, dut.device)
         expect(
             same_bits(tensor, back), f"{name} came back changed", shape=list(tensor.shape), came_back=list(back.shape)
         )
     for name in ("a transpose", "channels last"):
-        sent = cases[name].to(setting.device, copy=True)
+        sent = cases[name].to(dut.device, copy=True)
         expect(sent.stride() == cases[name].stride(), f"{name} lost its strides", strides=list(sent.stride()))
-    return Seen(f"{len(cases)} layouts: {', '.join(cases)}", {"layouts": list(cases)})
+    return Passed(f"{len(cases)} layouts: {', '.join(cases)}", {"layouts": list(cases)})
 
 
-def to_returns_new(setting: Setting) -> Seen:
+def to_returns_new(dut: DeviceUnderTest) -> Passed:
     """`.to()` returns a new tensor and leaves the old where it was; the tensor itself where nothing changes."""
-    home, away = (setting.device, setting.other) if setting.accel.is_cpu else (setting.other, setting.device)
+    home, away = (dut.device, dut.other) if dut.accel.is_cpu else (dut.other, dut.device)
     tensor = torch.arange(12.0, device=home)
     before = tensor.clone()
     moved = tensor.to(away)
@@ -128,25 +139,25 @@ def to_returns_new(setting: Setting) -> Seen:
     expect(tensor.device == home, f".to({away}) moved the tensor itself to {tensor.device}")
     if away.type != "meta":
         moved.fill_(-1)
-        setting.accel.synchronize()
+        dut.accel.synchronize()
         expect(moved.to(away) is moved, f".to({away}) of a tensor that is there returned another one")
     expect(torch.equal(tensor, before), "changing what .to() returned changed the tensor it came from")
     expect(tensor.to(home) is tensor, f".to({home}) of a tensor that is there returned another one")
     expect(tensor.to(home, tensor.dtype) is tensor, ".to() with the dtype that it has returned another tensor")
     copied = tensor.to(home, copy=True)
     expect(copied.data_ptr() != tensor.data_ptr(), ".to(copy=True) returned the same memory")
-    return Seen(f"{home} → {away}: `x.to(device)` alone moves nothing, `x = x.to(device)` does")
+    return Passed(f"{home} → {away}: `x.to(device)` alone moves nothing, `x = x.to(device)` does")
 
 
-def device_mismatch(setting: Setting) -> Seen:
+def device_mismatch(dut: DeviceUnderTest) -> Passed:
     """Operands on two devices raise RuntimeError, and say so."""
-    here = torch.ones(4, 4, device=setting.device)
-    there = torch.ones(4, 4, device=setting.other)
+    here = torch.ones(4, 4, device=dut.device)
+    there = torch.ones(4, 4, device=dut.other)
     calls: dict[str, Callable[[], torch.Tensor]] = {
         "add": lambda: here + there,
         "cat": lambda: torch.cat([here, there]),
     }
-    if setting.other.type != "meta":  # `meta` has shapes alone, and some operations of the CPU let it pass
+    if dut.other.type != "meta":  # `meta` has shapes alone, and some operations of the CPU let it pass
         calls["matmul"] = lambda: here @ there
         calls["linear"] = lambda: nn.functional.linear(there, here)
     texts = {}
@@ -156,28 +167,28 @@ def device_mismatch(setting: Setting) -> Seen:
         except RuntimeError as error:
             texts[name] = first_line(error)
             continue
-        raise Wrong(f"{name} of tensors on {setting.device} and {setting.other} raised nothing")
+        raise Wrong(f"{name} of tensors on {dut.device} and {dut.other} raised nothing")
     for name, text in texts.items():
         names_it = any(word in text.lower() for word in ("device", "cpu"))
         expect(names_it, f"{name} of tensors on two devices raised something else: {text}")
-    return Seen(f"{', '.join(calls)} across {setting.device} and {setting.other} raise RuntimeError", {"errors": texts})
+    return Passed(f"{', '.join(calls)} across {dut.device} and {dut.other} raise RuntimeError", {"errors": texts})
 
 
-def numpy_needs_cpu(setting: Setting) -> Seen:
+def numpy_needs_cpu(dut: DeviceUnderTest) -> Passed:
     """`numpy()` works on the CPU, on the tensor's own memory, and is refused elsewhere."""
-    elsewhere = torch.ones(3, device="meta" if setting.accel.is_cpu else setting.device)
+    elsewhere = torch.ones(3, device="meta" if dut.accel.is_cpu else dut.device)
     try:
         elsewhere.numpy()
     except TypeError as error:
         refused = first_line(error)
     else:
         raise Wrong(f"numpy() of a tensor on {elsewhere.device} was not refused")
-    tensor = torch.arange(3.0, device=setting.device).cpu()
+    tensor = torch.arange(3.0, device=dut.device).cpu()
     array = tensor.numpy()
     array[0] = 7.0
     expect(float(tensor[0]) == 7.0, "numpy() of a tensor on the CPU returned a copy")
-    expect(torch.equal(torch.from_numpy(array).to(setting.device).cpu(), tensor), "from_numpy().to() changed values")
-    return Seen("refused elsewhere, shared memory on the CPU", {"refusal": refused})
+    expect(torch.equal(torch.from_numpy(array).to(dut.device).cpu(), tensor), "from_numpy().to() changed values")
+    return Passed("refused elsewhere, shared memory on the CPU", {"refusal": refused})
 
 
 class _Tied(nn.Module):  # type: ignore[misc] # torch counts as untyped
@@ -197,32 +208,32 @@ class _Tied(nn.Module):  # type: ignore[misc] # torch counts as untyped
         return outputs
 
 
-def module_to(setting: Setting) -> Seen:
+def module_to(dut: DeviceUnderTest) -> Passed:
     """`model.to()` moves parameters and buffers in place, those not saved too, and tied weights stay tied."""
     model = _Tied()
-    target = setting.other if setting.accel.is_cpu else setting.device
+    target = dut.other if dut.accel.is_cpu else dut.device
     returned = model.to(target)
     expect(returned is model, "model.to() returned another module")
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     behind = {name: str(tensor.device) for name, tensor in tensors.items() if tensor.device != target}
     expect(not behind, f"model.to({target}) left {', '.join(behind)} behind", left_behind=behind)
     expect("scale" in tensors and "scale" not in model.state_dict(), "the buffer that is not saved went lost")
-    if setting.accel.is_cpu:
+    if dut.accel.is_cpu:
         # On the way to `meta` torch makes every parameter anew; a change of dtype on the CPU keeps them.
         model = _Tied().to(torch.float64)
         wrong = {n: str(t.dtype) for n, t in model.named_parameters() if t.dtype != torch.float64}
         expect(not wrong, f"model.to(float64) left {', '.join(wrong)} behind", left_behind=wrong)
     expect(model.second.weight is model.first.weight, "tied weights came apart")
     dtype = model.first.weight.dtype
-    model(torch.ones(4, 8, dtype=dtype, device=setting.device)).sum().backward()
+    model(torch.ones(4, 8, dtype=dtype, device=dut.device)).sum().backward()
     expect(model.first.weight.grad is not None, "the moved module got no gradient")
-    return Seen(f"{len(tensors)} parameters and buffers moved to {target}, tied weights stayed tied")
+    return Passed(f"{len(tensors)} parameters and buffers moved to {target}, tied weights stayed tied")
 
 
-def gradients(setting: Setting) -> Seen:
+def gradients(dut: DeviceUnderTest) -> Passed:
     """Gradients flow back through `.to()`, to where the leaf is and in the leaf's dtype."""
     leaf = torch.linspace(-1, 1, 16, requires_grad=True)
-    moved = leaf.to(setting.device, dtype=torch.float16, copy=True)
+    moved = leaf.to(dut.device, dtype=torch.float16, copy=True)
     expect(moved.requires_grad and not moved.is_leaf, ".to() cut the graph")
     (moved.float() ** 2).sum().to("cpu").backward()
     grad = leaf.grad
@@ -232,5 +243,5 @@ def gradients(setting: Setting) -> Seen:
     # 2x of the half-precision value: rounding it again loses nothing, so this is exact.
     expect(torch.equal(grad, 2 * leaf.detach().half().float()), "the gradient has wrong values", gradient=grad.tolist())
     with torch.no_grad():
-        expect(not leaf.to(setting.device, copy=True).requires_grad, "no_grad() did not hold for .to()")
-    return Seen(f"cpu → {setting.device} as float16 and back")
+        expect(not leaf.to(dut.device, copy=True).requires_grad, "no_grad() did not hold for .to()")
+    return Passed(f"cpu → {dut.device} as float16 and back")

@@ -14,7 +14,7 @@ from gpucheck.report.facts import Host
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class DeviceUnderTest:
     """Where the checks run: the device under test and the machine around it."""
 
     accel: Accel
@@ -32,7 +32,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Passed:
     """A check that passed: what it saw. `doubt` makes it a warning, and `fix` then says what to do."""
 
     message: str = ""
@@ -62,12 +62,12 @@ def expect(holds: bool, message: str, /, **evidence: Any) -> None:
 
 # -- what a check needs: each is None, or the reason for a skip -------------------------------------------------------
 
-Need = Callable[[Setting], str | None]
+Need = Callable[[DeviceUnderTest], str | None]
 
 
-def dedicated_memory(setting: Setting) -> str | None:
+def dedicated_memory(dut: DeviceUnderTest) -> str | None:
     """Needs a device whose memory can run out without harm: where the system shares it, everything would suffer."""
-    accel, host = setting.accel, setting.host
+    accel, host = dut.accel, dut.host
     if accel.is_cpu:
         return None
     if host.wsl:
@@ -79,7 +79,7 @@ def dedicated_memory(setting: Setting) -> str | None:
     return None
 
 
-def numpy(setting: Setting) -> str | None:
+def numpy(dut: DeviceUnderTest) -> str | None:
     """Needs NumPy, and a torch that can use the one installed."""
     try:
         torch.zeros(1).numpy()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.render.blocks import Line, Table
-from gpucheck.render.transfer_together import blocks
+from gpucheck.render.transfer_parts import together
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run
 
 MIB = 2**20
@@ -37,7 +37,7 @@ def test_each_device_beside_its_rate_alone() -> None:
         replace(row("cuda:0", "device_to_host", 27.0), flags=("noisy", "few-samples")),
         row("cuda:1", "device_to_host", None),
     ]
-    title, _, table, _, method, noisy, few, _ = blocks(rows)
+    title, _, table, _, method, noisy, few, _ = together(rows)
     assert (noisy, few) == (
         Line("noisy: cuda:0 to device, cuda:0 to host", "dim"),
         Line("few-samples: cuda:0 to host", "dim"),
@@ -65,4 +65,4 @@ def test_each_device_beside_its_rate_alone() -> None:
 
 
 def test_nothing_where_none_copied_at_once() -> None:
-    assert blocks([row("cuda:0", "host_to_device", 56.0, timed="link")]) == []
+    assert together([row("cuda:0", "host_to_device", 56.0, timed="link")]) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from gpucheck.cards.at_rest import Said
+from gpucheck.cards.card import Said
 from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Verdict
 
@@ -18,14 +18,9 @@ ON_A_BOARD = re.compile(r"SXM|HBM3|\b(H20|H800|H200|B100|B200|B300|GB200|GB300)\
 BRIDGED = re.compile(r"\b(PCIe|NVL)\b", re.IGNORECASE)
 
 
-def name_of(card: Device) -> str:
-    """What torch calls the card, else NVML's number of it."""
-    return card.id or (f"NVML {card.nvml_index}" if card.nvml_index is not None else card.uuid or "a GPU")
-
-
-def cards(facts: Facts) -> list[Device]:
+def with_links(facts: Facts) -> list[Device]:
     """The cards of which links were told, without those in MIG mode, whose links nobody can use."""
-    return [one for one in facts.devices if one.nvlinks and not (one.mig is not None and one.mig.enabled)]
+    return [card for card in facts.devices if card.nvlinks and not (card.mig is not None and card.mig.enabled)]
 
 
 def active(card: Device) -> int:
@@ -52,8 +47,8 @@ def inactive(device: Device, facts: Facts) -> Said | None:
     if device.mig is not None and device.mig.enabled:
         message = f"{len(lost)} of {len(device.nvlinks or ())} are inactive: in MIG mode no program can use them"
         return Said("info", "NVLinks inactive in MIG mode", message, None, {"inactive": lost})
-    alike = [one for one in cards(facts) if one is not device and one.name == device.name]
-    most = max((active(one) for one in alike), default=0)
+    alike = [card for card in with_links(facts) if card is not device and card.name == device.name]
+    most = max((active(card) for card in alike), default=0)
     up = active(device)
     evidence = {"active": up, "inactive": lost, "active_of_the_same_name": max(most, up)}
     if up == 0:
@@ -78,11 +73,11 @@ def _all_down(device: Device, alike: list[Device], most: int, evidence: dict[str
     title = f"all {count} NVLinks down"
     if most:
         # A bridge joins cards in pairs: an odd number of them that have links is no matter of bridges.
-        with_links = sum(active(one) > 0 for one in alike)
-        proven = is_on_a_board(device) or with_links % 2 == 1
+        linked = sum(active(card) > 0 for card in alike)
+        proven = is_on_a_board(device) or linked % 2 == 1
         verdict: Verdict = "fail" if proven else "warn"
-        others = f"{with_links} card{'s' * (with_links != 1)} of the same name"
-        has = "have" if with_links != 1 else "has"
+        others = f"{linked} card{'s' * (linked != 1)} of the same name"
+        has = "have" if linked != 1 else "has"
         message = (
             f"none of {count} is active, where {others} {has} up to {most}: copies between GPUs go around it or fail"
         )
@@ -103,8 +98,8 @@ def fabric(device: Device, facts: Facts) -> Said | None:
     wrong = wrong_with(device.fabric)
     if not wrong:
         return None
-    told = [one.fabric for one in facts.devices if one.fabric is not None]
-    starts = any(one.cuda_index is not None for one in facts.devices)
+    told = [card.fabric for card in facts.devices if card.fabric is not None]
+    starts = any(card.cuda_index is not None for card in facts.devices)
     mild = not starts or (len(told) == 1 and device.fabric.state != "completed")
     evidence = {"state": device.fabric.state, "error": device.fabric.error, "problems": list(device.fabric.problems)}
     fix = "sudo systemctl restart nvidia-fabricmanager; it must be of exactly the driver's version"

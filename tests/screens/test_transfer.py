@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.transfer import idioms_judge, judge
-from gpucheck.render import terminal, text, transfer, transfer_fit, transfer_lines
+from gpucheck.bench.seen import Seen
+from gpucheck.bench.transfer import judge
+from gpucheck.render import terminal, text, transfer
 from gpucheck.render.blocks import Drawing, Line
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
@@ -76,7 +77,7 @@ IDIOMS = [
 
 
 def report(measurements: Sequence[Measurement], **link: Any) -> Report:
-    answer = idioms_judge.answer(judge.answer(NOTHING, measurements, Facts()), measurements, Facts())
+    answer = judge.answer(Seen("cuda:0", measurements))
     assert answer.link is not None
     results: Results = {"bench_transfer": (replace(answer, link=replace(answer.link, **link)),)}
     parts = ("gpucheck.report/1", "0.1.0", "bench transfer", (), "", 1.0, Facts(), tuple(measurements), (), results, ())
@@ -95,7 +96,7 @@ def shown(made: Report, monkeypatch: pytest.MonkeyPatch, columns: int | None = N
 
 def test_one_sentence_tells_start_and_rate_of_each_direction() -> None:
     measurements = copies(ways=("host_to_device", "device_to_host"))
-    (line,) = transfer_fit.sentences(judge.answer(NOTHING, measurements, Facts()))
+    (line,) = transfer.fitted(judge.answer(Seen("cuda:0", measurements)))
     assert line.text == (
         "fitted time: to device pinned (link) 2.00 µs + size / 55.0 GB/s, half that rate at 107 KiB; "
         "to host pinned (link) 2.00 µs + size / 55.0 GB/s, half that rate at 107 KiB"
@@ -105,28 +106,28 @@ def test_one_sentence_tells_start_and_rate_of_each_direction() -> None:
 def test_a_line_that_does_not_hold_says_why_and_two_sizes_need_no_excuse() -> None:
     unknown, why = (None,) * 5, "the time does not grow with the size"
     fit = CopyFit("host_to_host", "pageable", "as_called", 19, *unknown, why)
-    (line,) = transfer_fit.sentences(replace(NOTHING, fits=(fit,)))
+    (line,) = transfer.fitted(replace(NOTHING, fits=(fit,)))
     assert line.text == "fitted time: host to host pageable has none: the time does not grow with the size"
-    assert transfer_fit.sentences(replace(NOTHING, fits=(replace(fit, sizes=2),))) == []
-    assert transfer_fit.sentences(NOTHING) == []  # a document from before there were fits
+    assert transfer.fitted(replace(NOTHING, fits=(replace(fit, sizes=2),))) == []
+    assert transfer.fitted(NOTHING) == []  # a document from before there were fits
 
 
 def test_what_lies_off_the_line_is_told() -> None:
     measurements = [one for one in copies() if one.case["timed"] == "link"]
     off = row("transfer", measurements[2].case, 1.5 * (2e-6 + 16 * MIB / 55e9))
-    (line,) = transfer_fit.sentences(judge.answer(NOTHING, [*measurements[:2], off, *measurements[3:]], Facts()))
+    (line,) = transfer.fitted(judge.answer(Seen("cuda:0", [*measurements[:2], off, *measurements[3:]])))
     assert line.text.endswith("half that rate at 107 KiB, up to 33 % off")
 
 
 def test_six_sizes_make_a_curve_and_five_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    (drawn, _) = transfer_fit.drawing(copies())
+    (drawn, _) = transfer.drawing(copies())
     assert isinstance(drawn, Drawing)
     assert drawn.lines[0] == "GB/s   ● to device pinned   ○ to device pageable"
     # Of six sizes the smallest has no rate.
     assert sum(line.count("○") for line in drawn.lines[1:]) == 5
     assert drawn.lines[-2].split("  ")[2] == "1 MiB"
     assert max(map(len, drawn.lines)) <= 76
-    assert transfer_fit.drawing(copies(SIZES[:5])) == []
+    assert transfer.drawing(copies(SIZES[:5])) == []
 
 
 def test_lines_of_code_beside_the_raw_copy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,4 +184,4 @@ def test_a_flag_of_many_rows_counts_them(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_part_alone_has_no_table_of_copies() -> None:
     laid_out = transfer.blocks(report(IDIOMS))
     assert not any(isinstance(block, Line) and "preallocated buffers, caches" in block.text for block in laid_out)
-    assert transfer_lines.blocks(copies(), NOTHING) == []
+    assert transfer.idioms([], NOTHING) == []

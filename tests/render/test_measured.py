@@ -1,0 +1,45 @@
+"""Tables made of columns and rows, and the lines around them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.render import measured
+from gpucheck.render.blocks import Cell, Column, Line, Table, by_column
+
+ROWS = [("a", 1.0), ("a", 20.0), ("b", None), ("a", 4.0)]
+NAME, RATE = Column("name", "left"), Column("rate")
+
+
+def texts(table: Table) -> list[tuple[str, ...]]:
+    return [tuple(cell.text for cell in row) for row in table.rows]
+
+
+def test_a_column_fills_itself_from_the_rows() -> None:
+    columns: tuple[measured.ColumnOf[tuple[str, float | None]], ...] = (
+        measured.once(NAME, lambda row: row[0]),
+        measured.numbers(RATE, lambda row: row[1]),
+        measured.filled(Column("mark"), lambda row: Cell("!", "red") if row[1] is None else ""),
+    )
+    made = measured.table_of(ROWS, columns)
+    assert [column.head for column in made.columns] == ["name", "rate", "mark"]
+    # A group is named once, and one precision serves the column.
+    assert texts(made) == [("a", "1.00", ""), ("", "20.00", ""), ("b", "–", "!"), ("a", "4.00", "")]
+    assert made.rows[2][2].style == "red"
+
+
+def test_no_rows_are_a_table_of_heads() -> None:
+    assert texts(measured.table_of([], [measured.filled(NAME, str)])) == []
+
+
+def test_columns_of_unequal_length_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        by_column([(NAME, ["a", "b"]), (RATE, ["1"])])
+
+
+def test_a_flag_names_a_few_rows_and_counts_many() -> None:
+    few = [("noisy", "a"), ("drift", "b"), ("noisy", "c")]
+    assert measured.flag_lines(few, 9) == [Line("noisy: a, c", "dim"), Line("drift: b", "dim")]
+    many = [("noisy", str(place)) for place in range(measured.MOST_NAMED + 1)]
+    assert measured.flag_lines(many, 9) == [Line("noisy: 5 of 9 rows", "dim")]
+    assert measured.flag_lines(many) == [Line("noisy: 0, 1, 2, 3, 4", "dim")]
