@@ -13,12 +13,13 @@ import pytest
 
 from gpucheck.batch_size.budget import guard_bytes
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.exchange import Setup
-from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.batch_size.outcome import Setup
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.machine import host, inventory
 from gpucheck.machine.child import python_argv
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.units import MIB
@@ -45,7 +46,7 @@ def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "talkative.py").write_text(TARGET)
     monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts(host=host.read(), devices=(host.cpu(),)))
     recorder = Recorder()
-    options = Options(
+    options = FindBatchSizeOptions(
         target=f"{tmp_path / 'talkative.py'}:make",
         inputs=("x:512:float32",),
         memory_limit="96MiB",
@@ -53,7 +54,7 @@ def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         time_budget_s=600.0,  # on a loaded machine the default is too short to close the search
     )
     command(options, recorder)
-    (found,) = [event.value for event in recorder.events if isinstance(event, Answered)]
+    (found,) = [to_json(event.value) for event in recorder.events if isinstance(event, Answered)]
     # Weights, gradients and AdamW's state are 16 MiB; each sample then keeps 4 × 2 KiB and more in flight.
     assert 2_000 < found["max_batch_size"] < 20_000
     assert found["confirmed"]

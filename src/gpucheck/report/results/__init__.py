@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.compare import Comparison
     from gpucheck.report.results.crossover import CrossoverResult
     from gpucheck.report.results.doctor import DoctorResult
+    from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
     from gpucheck.report.results.matmul import SearchResult, SustainedResult
     from gpucheck.report.results.memory import MemoryStep
     from gpucheck.report.results.overlap import OverlapResult
@@ -33,14 +34,24 @@ class Results(TypedDict, total=False):
     compare: Comparison
     doctor: DoctorResult
     explain: dict[str, Any]
-    find_batch_size: dict[str, Any]
-    find_batch_size_devices: dict[str, Any]
-    find_batch_size_estimate: dict[str, Any]
+    find_batch_size: FoundBatchSize
+    find_batch_size_devices: FoundBatchSizes
+    find_batch_size_estimate: EstimatedBatchSize
 
 
 def late_types() -> dict[str, Any]:
     """The types that `Results` names, by their names; loads their modules."""
-    from gpucheck.report.results import bench_all, compare, crossover, doctor, matmul, memory, overlap, transfer
+    from gpucheck.report.results import (
+        bench_all,
+        compare,
+        crossover,
+        doctor,
+        find_batch_size,
+        matmul,
+        memory,
+        overlap,
+        transfer,
+    )
 
-    modules = (bench_all, compare, crossover, doctor, matmul, memory, overlap, transfer)
+    modules = (bench_all, compare, crossover, doctor, find_batch_size, matmul, memory, overlap, transfer)
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
