@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpucheck.batch_size import command as command_module
 from gpucheck.batch_size import predictor, runner
 from gpucheck.batch_size.command import command
+from gpucheck.batch_size.hunt import Hunt
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.machine import host, inventory
 from gpucheck.machine.host import HostMemory
@@ -63,3 +65,17 @@ def find(cpu_machine: None) -> Find:
         return said
 
     return run
+
+
+@pytest.fixture
+def hunts(monkeypatch: pytest.MonkeyPatch) -> list[Hunt]:
+    """The searches that the command makes, as it makes them."""
+    made: list[Hunt] = []
+
+    class Kept(Hunt):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr(command_module, "Hunt", Kept)
+    return made

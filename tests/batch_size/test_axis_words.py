@@ -94,10 +94,9 @@ def test_every_sentence_is_about_lengths(
 def test_why_none_is_recommended_is_about_lengths_too(scenario: Scenario) -> None:
     scenario(**GROWS)
     said, inputs = Collector(), ("ids:seq:int64:0..9",)
-    command(
-        FindBatchSizeOptions(target="mlp", inputs=inputs, axis="seq:64..4096", memory_limit="1GiB", headroom=0.95), said
-    )
-    reason = said.results["find_batch_size"]["recommended"]["reason"]
+    along = FindBatchSizeOptions(target="mlp", inputs=inputs, axis="seq:64..4096", memory_limit="1GiB", headroom=0.95)
+    command(along, said)
+    reason = said.results["find_batch_size"].recommended.reason
     assert reason == "even the least length of seq leaves less than the headroom"
 
 

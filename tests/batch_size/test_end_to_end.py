@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.batch_size import answer
 from gpucheck.batch_size.budget import guard_bytes
 from gpucheck.batch_size.command import command
+from gpucheck.batch_size.history import replay
+from gpucheck.batch_size.hunt import Hunt
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Setup
 from gpucheck.batch_size.runner import Runner
@@ -42,7 +45,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and peaks of 
 
 
 @linux
-def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hunts: list[Hunt]) -> None:
     (tmp_path / "talkative.py").write_text(TARGET)
     monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts(host=host.read(), devices=(host.cpu(),)))
     recorder = Recorder()
@@ -55,6 +58,10 @@ def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     command(options, recorder)
     (found,) = [to_json(event.value) for event in recorder.events if isinstance(event, Answered)]
+    # The list of what happened is all that the answer is made of.
+    happened = hunts[0].history
+    again = replay(happened.plan, happened.setup, happened.budget_before, happened.entries)
+    assert to_json(answer.found(again)) == found
     # Weights, gradients and AdamW's state are 16 MiB; each sample then keeps 4 × 2 KiB and more in flight.
     assert 2_000 < found["max_batch_size"] < 20_000
     assert found["confirmed"]
