@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.answer import findings, found, measurement
+from gpucheck.batch_size.answer import findings, measurement, result_of
 from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.history import (
     Ended,
@@ -59,7 +59,7 @@ def closed(*more: Entry, confirmed: bool = True, **options: Any) -> History:
 
 
 def test_the_result_holds_the_answer_and_how_it_came_about() -> None:
-    answer = found(closed())
+    answer = result_of(closed())
     assert (answer.max_batch_size, answer.confirmed, answer.first_failing) == (8, True, 9)
     assert answer.limited_by == "over-budget"
     assert answer.first_failing_reason == "its peak is 1 MiB above the budget"
@@ -73,7 +73,7 @@ def test_the_result_holds_the_answer_and_how_it_came_about() -> None:
 def test_the_default_malloc_is_told_and_not_judged() -> None:
     above = replace(PASSED, purpose="default malloc", outcome="over-budget", reason="r", peak_bytes=1124 * MIB)
     ended = closed(Ended("over-budget"), Followed(above))
-    assert found(ended).default_malloc_peak_bytes == 1124 * MIB
+    assert result_of(ended).default_malloc_peak_bytes == 1124 * MIB
     finding = findings(ended)[-1]
     assert (finding.id, finding.verdict) == ("batch_size.default_malloc", "info")
     assert finding.title == "under the system's default malloc its peak is 1.1 GiB"
@@ -153,12 +153,12 @@ def test_memory_in_pieces_has_a_remedy_only_where_the_gap_is_large() -> None:
         "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=expandable_segments:True"
     )
     small = ended(memory={**MEMORY, "max_memory_allocated_bytes": GIB - 1})
-    gap = found(small).fragmentation
+    gap = result_of(small).fragmentation
     assert besides(small) == [] and gap is not None and gap.gap_bytes == 1
 
 
 def test_without_a_size_to_recommend_the_largest_is_what_is_accumulated() -> None:
-    answer = found(ended(effective_batch=64))
+    answer = result_of(ended(effective_batch=64))
     assert answer.recommended is not None and answer.recommended.batch_size is None
     assert answer.accumulation is not None
     assert (answer.accumulation.micro_batch, answer.accumulation.steps) == (8, 8)
@@ -168,7 +168,7 @@ def test_a_partial_batch_that_was_timed_is_a_speed_and_an_evaluation_is_none() -
     one = Result(1, "partial batch", False, "fits", steps_s=(0.2, 0.1))
     short = Result(7, "partial batch", False, "fits", steps_s=(0.5,))
     forward = Result(8, "evaluation", False, "fits", steps_s=(0.1, 0.1))
-    answer = found(ended(one, short, forward))
+    answer = result_of(ended(one, short, forward))
     assert [(speed.batch_size, speed.samples_per_s) for speed in answer.speeds] == [(1, 10.0), (8, 20.0)]
     assert [check.kind for check in answer.checks] == ["partial batch", "partial batch", "evaluation"]
     assert answer.trial_count == 1  # the steps of an epoch are no trials
@@ -189,7 +189,7 @@ CHOSEN = Result(104, "recommended", False, "fits", steps_s=(1.0, 0.5))
 def test_the_result_tells_the_headroom_that_the_measured_peak_leaves() -> None:
     searched = (OPENED, Tried(replace(CHOSEN, purpose="confirm", peak_bytes=BUDGET.bytes)), Ended("over-budget"))
     chosen = replace(CHOSEN, peak_bytes=round(0.88 * BUDGET.bytes))
-    recommended = found(history(*searched, Recommended(chosen, speed="same"))).recommended
+    recommended = result_of(history(*searched, Recommended(chosen, speed="same"))).recommended
     assert to_json(recommended) == {
         "batch_size": 104,
         "headroom": pytest.approx(0.12),
@@ -200,7 +200,7 @@ def test_the_result_tells_the_headroom_that_the_measured_peak_leaves() -> None:
         "reason": None,
     }
     for told, reason in (((Recommended(reason="why"),), "why"), ((), "it was not run")):
-        none = found(history(*searched, *told)).recommended
+        none = result_of(history(*searched, *told)).recommended
         assert none is not None and (none.batch_size, none.reason) == (None, reason)
-    unconfirmed = found(history(OPENED, Tried(CHOSEN))).recommended
+    unconfirmed = result_of(history(OPENED, Tried(CHOSEN))).recommended
     assert unconfirmed is not None and unconfirmed.reason == "no size was confirmed"

@@ -61,7 +61,7 @@ def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     # The list of what happened is all that the answer is made of.
     happened = hunts[0].history
     again = replay(happened.plan, happened.setup, happened.budget_before, happened.entries)
-    assert to_json(answer.found(again)) == found
+    assert to_json(answer.result_of(again)) == found
     # Weights, gradients and AdamW's state are 16 MiB; each sample then keeps 4 × 2 KiB and more in flight.
     assert 2_000 < found["max_batch_size"] < 20_000
     assert found["confirmed"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.answer import findings, found
+from gpucheck.batch_size.answer import findings, result_of
 from gpucheck.batch_size.history import Ended, Entry, Followed, History, NoProcess, Tried, replay
 from gpucheck.batch_size.hunt import Hunt
 from gpucheck.report.codec import from_json, to_json
@@ -65,7 +65,7 @@ def test_the_list_replayed_is_the_answer_and_cut_short_it_claims_no_more_than_wa
     (hunt,) = hunts
     history, entries = hunt.history, hunt.history.entries
     whole = again(history, entries)
-    assert found(whole) == said.results["find_batch_size"]
+    assert result_of(whole) == said.results["find_batch_size"]
     assert findings(whole) == said.findings
     for length in range(len(entries)):
         is_honest(again(history, entries[:length]), entries[:length])
@@ -73,7 +73,7 @@ def test_the_list_replayed_is_the_answer_and_cut_short_it_claims_no_more_than_wa
 
 def is_honest(history: History, entries: list[Entry]) -> None:
     """Whether a list that ends here has an answer, and one that its trials bear out."""
-    answer, said = found(history), findings(history)
+    answer, said = result_of(history), findings(history)
     assert from_json(FoundBatchSize, json.loads(json.dumps(to_json(answer)))) == answer
     tried = [entry.result for entry in entries if isinstance(entry, Tried)]
     passed = {result.size for result in tried if result.outcome == "fits"}

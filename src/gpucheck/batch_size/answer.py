@@ -50,7 +50,7 @@ def trial_entry(result: Result) -> TrialEntry:
     return TrialEntry(**told | {"reason": result.reason or None})
 
 
-def found(history: History) -> FoundBatchSize:
+def result_of(history: History) -> FoundBatchSize:
     """The answer by what happened so far."""
     search, results, default_malloc = history.search, history.results, history.default_malloc
     best, failing, final, closed = search.best, search.first_failing, history.final, history.is_closed

@@ -121,7 +121,7 @@ Entry = Opened | Foreseen | Tried | Extended | NoProcess | Ended | Followed | Re
 class History:
     """The entries of a search so far, and what they come to.
 
-    `budget_before` is the budget as far as it is known before a device has told its own.
+    `budget_before` is the budget as far as it is known before a device has told its own, `search` what to try next.
     `results` are the trials of the search, `single` is how a batch of 1 fails where 2 is the smallest, `stopped` the
     trial whose end says nothing about its size. Of what followed, `checks` are steps of what else an epoch holds.
     """

@@ -276,7 +276,7 @@ class Hunt:
         return f"{self.runner.setup.device} {self.runner.setup.device_name or ''}".rstrip()
 
     def _answer(self) -> None:
-        self.emit(Answered("find_batch_size", answer.found(self.history)))
+        self.emit(Answered("find_batch_size", answer.result_of(self.history)))
 
     def _judge(self, most: int | None = None) -> None:
         """Tell the findings that were not told yet; with `most`, of the first so many alone."""
