@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.batch_size import trial_tidy
+from gpucheck.batch_size import trial
 from gpucheck.batch_size.command import command
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.machine import host, inventory
@@ -102,9 +102,9 @@ print(os.environ.get(CACHE), "torch._dynamo" in sys.modules)
 def test_the_first_optimizer_makes_no_folder(given: bool, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
-    environment = {**os.environ, "TMPDIR": str(tmp_path)} | ({trial_tidy.CACHE: str(mine)} if given else {})
+    environment = {**os.environ, "TMPDIR": str(tmp_path)} | ({trial.CACHE: str(mine)} if given else {})
     if not given:
-        environment.pop(trial_tidy.CACHE, None)
+        environment.pop(trial.CACHE, None)
     ended = subprocess.run(
         [sys.executable, "-c", IMPORTS],
         env=environment,
