@@ -44,8 +44,8 @@ from batch_cases import CAP
 
 from gpucheck import api, units
 from gpucheck.batch_size.budget import guard_bytes
-from gpucheck.batch_size.forecast import STEPS
-from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.in_time import STEPS
+from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import BOUNDING, End, classify
 from gpucheck.batch_size.runner import TUNED_MALLOC
 from gpucheck.messages import Raised
@@ -196,14 +196,13 @@ class Trials:
 
 def opened(workload: str, budget_bytes: int) -> Trials:
     """The trials of a built-in workload on the CPU, prepared as a child of the search prepares them."""
-    from gpucheck.batch_size.trial import Session
+    from gpucheck.batch_size.trial import Session, load_for
     from gpucheck.batch_size.trial_gauge import open_cpu_gauge
-    from gpucheck.batch_size.trial_load import load_for
     from gpucheck.machine.accel import open_device
 
     accel = open_device("cpu")
     gauge = open_cpu_gauge(accel, guard_bytes(budget_bytes) if sys.platform == "linux" else None)
-    usual = Options(target=workload)
+    usual = FindBatchSizeOptions(target=workload)
     setup = {
         "target": workload,
         "inputs": usual.inputs,

@@ -25,12 +25,12 @@ from typing import Any
 
 import gpucheck
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.options import Options
-from gpucheck.batch_size.recommend import HEADROOM
-from gpucheck.batch_size.search_options import SearchOptions
+from gpucheck.batch_size.options import HEADROOM, FindBatchSizeOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Event
 from gpucheck.report.report import Collector, Report
+from gpucheck.report.results.find_batch_size import FoundBatchSize
 
 __all__ = ["BatchSize", "CannotLook", "GpucheckError", "TargetError", "UsageError", "find_batch_size"]
 
@@ -47,7 +47,7 @@ class BatchSize:
     @property
     def answer(self) -> dict[str, Any]:
         """`results.find_batch_size` of the report, whole; empty where the search ended before its first trial."""
-        found: dict[str, Any] = self.report.results.get("find_batch_size", {})
+        found: dict[str, Any] = to_json(self._found) if self._found is not None else {}
         return found
 
     @property
@@ -56,7 +56,7 @@ class BatchSize:
 
         None where no size passed, and where the search ended before it knew: `at_least` has what passed then.
         """
-        return self.answer.get("max_batch_size")
+        return self._found.max_batch_size if self._found else None
 
     @property
     def at_least(self) -> int | None:
@@ -65,17 +65,17 @@ class BatchSize:
         It may be far below what fits (see `predicted`): no size to train with unasked. None where `max_batch_size` is
         known, and where none passed.
         """
-        return self.answer.get("at_least")
+        return self._found.at_least if self._found else None
 
     @property
     def predicted(self) -> int | None:
         """The largest size that is predicted to fit; it was not run. None where nothing was predicted."""
-        return self.answer.get("predicted_batch_size")
+        return self._found.predicted_batch_size if self._found else None
 
     @property
     def confirmed(self) -> bool:
         """Whether that size passed again in a process of its own."""
-        return bool(self.answer.get("confirmed"))
+        return self._found is not None and self._found.confirmed
 
     @property
     def recommended(self) -> int | None:
@@ -83,22 +83,28 @@ class BatchSize:
 
         Beside `at_least` it is at least half of what is predicted, and else None.
         """
-        return (self.answer.get("recommended") or {}).get("batch_size")
+        recommended = self._found.recommended if self._found else None
+        return recommended.batch_size if recommended else None
 
     @property
     def limited_by(self) -> str | None:
         """What holds the answer where it is: `memory`, `max-batch-size`, `time`, …; None where nothing is known."""
-        return self.answer.get("limiting_factor")
+        return self._found.limiting_factor if self._found else None
 
     @property
     def samples_per_s(self) -> float | None:
         """Samples per second with the largest size that passed, the median of its steps after the first."""
-        return self.answer.get("samples_per_s")
+        return self._found.samples_per_s if self._found else None
 
     @property
     def accumulation_steps(self) -> int | None:
         """Micro-batches for `effective_batch`, where it was asked for."""
-        return (self.answer.get("accumulation") or {}).get("steps")
+        accumulation = self._found.accumulation if self._found else None
+        return accumulation.steps if accumulation else None
+
+    @property
+    def _found(self) -> FoundBatchSize | None:
+        return self.report.results.get("find_batch_size")
 
 
 def find_batch_size(
@@ -148,7 +154,7 @@ def find_batch_size(
         | {"memory_limit": memory_limit, "headroom": headroom, "effective_batch": effective_batch}
         | {"time_budget_s": time_budget_s, "trial_timeout_s": trial_timeout_s}
     )
-    options = Options(
+    options = FindBatchSizeOptions(
         target=target if target is None or isinstance(target, str) else _named(target),
         mode=mode,
         optimizer=optimizer,
@@ -160,7 +166,11 @@ def find_batch_size(
         axis=axis,
         batch_size=batch_size,
         max_batch_size=max_batch_size,
-        search=SearchOptions(tolerance, exact, avoid_oom, multiple_of, start),
+        tolerance=tolerance,
+        exact=exact,
+        avoid_oom=avoid_oom,
+        multiple_of=multiple_of,
+        start=start,
         memory_limit=f"{memory_limit}B" if isinstance(memory_limit, int) else memory_limit,
         headroom=headroom,
         effective_batch=effective_batch,

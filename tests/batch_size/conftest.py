@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size import predict_run, runner
+from gpucheck.batch_size import command as command_module
+from gpucheck.batch_size import predictor, runner
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.hunt import Hunt
+from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.machine import host, inventory
 from gpucheck.machine.host import HostMemory
 from gpucheck.report.facts import Device, Facts, Host
@@ -38,7 +40,7 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
         log = tmp_path / "log"
         log.write_text("")
         predicted = json.dumps(parts.pop("predicted", [{"ok": False, "why": "not in this test"}]))
-        monkeypatch.setattr(predict_run, "python_argv", lambda module: [sys.executable, "-S", "-c", SAYS, predicted])
+        monkeypatch.setattr(predictor, "python_argv", lambda module: [sys.executable, "-S", "-c", SAYS, predicted])
         told = json.dumps({"log": str(log), **parts})
         monkeypatch.setattr(runner, "python_argv", lambda module: [sys.executable, "-S", str(FAKE), told])
         return log
@@ -59,7 +61,21 @@ def find(cpu_machine: None) -> Find:
 
     def run(**options: Any) -> Collector:
         said = Collector()
-        command(Options(**{"target": "mlp", "device": "cpu", **options}), said)
+        command(FindBatchSizeOptions(**{"target": "mlp", "device": "cpu", **options}), said)
         return said
 
     return run
+
+
+@pytest.fixture
+def hunts(monkeypatch: pytest.MonkeyPatch) -> list[Hunt]:
+    """The searches that the command makes, as it makes them."""
+    made: list[Hunt] = []
+
+    class Kept(Hunt):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr(command_module, "Hunt", Kept)
+    return made

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.batch_size.accumulate import Accumulation, accumulate
+from gpucheck.batch_size.use import accumulate
+from gpucheck.report.results.find_batch_size import Accumulation
 
 
 @pytest.mark.parametrize(

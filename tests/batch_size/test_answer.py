@@ -1,99 +1,206 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from gpucheck.batch_size.answer import Context, End, entry, final_result, findings, measurement
+import pytest
+
+from gpucheck.batch_size.answer import findings, measurement, result_of
 from gpucheck.batch_size.budget import Budget
-from gpucheck.batch_size.exchange import Result
-from gpucheck.batch_size.search import Search
-from gpucheck.report.codec import to_json
+from gpucheck.batch_size.history import (
+    Ended,
+    Entry,
+    Followed,
+    History,
+    NoProcess,
+    Opened,
+    Recommended,
+    Tried,
+    replay,
+)
+from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.batch_size.outcome import Result, Setup
+from gpucheck.batch_size.plan import plan
+from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef
+from gpucheck.report.results.find_batch_size import FoundBatchSize
 from gpucheck.units import GIB, MIB
 
-CONTEXT = Context(
-    target="mlp",
-    mode="train",
-    optimizer="torch.optim.AdamW",
-    dtype=None,
-    device=DeviceRef("cpu", None, "a CPU"),
-    budget=Budget(GIB, 0, "--memory-limit 1GiB", 8 * GIB, 16 * GIB),
-    method={"peak": "VmHWM"},
+BUDGET = Budget(GIB, 0, "--memory-limit 1GiB", 8 * GIB, 16 * GIB)
+OPENED = Opened(
+    BUDGET,
+    DeviceRef("cpu", None, "a CPU"),
+    smallest=1,
     parameter_bytes=10 * MIB,
-    tolerance=0.02,
+    optimizer="torch.optim.AdamW",
+    peak="VmHWM",
 )
+
+
+def setup(device: str = "cpu", mode: str = "train") -> Setup:
+    return Setup("mlp", (), mode, "adamw", None, device, None, GIB, None, None, None, False, None)
+
+
+def history(*entries: Entry, device: str = "cpu", mode: str = "train", **options: Any) -> History:
+    """A search of mlp within a budget of 1 GiB in which these entries happened."""
+    asked = FindBatchSizeOptions(target="mlp", mode=mode, **options)
+    return replay(plan(asked), setup(device, mode), BUDGET, entries)
+
+
 PASSED = Result(8, "search", True, "fits", peak_bytes=900 * MIB, steps_s=(0.5, 0.25), started_monotonic_s=(1.0, 1.5))
 FAILED = Result(9, "search", False, "over-budget", "its peak is 1 MiB above the budget", peak_bytes=1025 * MIB)
 CONFIRMED = replace(PASSED, purpose="confirm", peak_bytes=910 * MIB, state_bytes=40 * MIB, loss="the model's own")
 
 
-def closed(*, confirmed: bool = True) -> tuple[Search, list[Result]]:
-    search, results = Search(budget_bytes=GIB), [PASSED, FAILED, *([CONFIRMED] if confirmed else [])]
-    for result in results:
-        search.record(result.size, result.outcome, result.peak_bytes, purpose=result.purpose)  # type: ignore[arg-type]
-    return search, results
+def closed(*more: Entry, confirmed: bool = True, **options: Any) -> History:
+    results = [PASSED, FAILED, *([CONFIRMED] if confirmed else [])]
+    return history(OPENED, *map(Tried, results), *(more or (Ended("over-budget"),)), **options)
 
 
-def test_the_entry_holds_the_answer_and_how_it_came_about() -> None:
-    search, results = closed()
-    found = entry(search, results, CONTEXT, search.limited_by, None)
-    assert {name: found[name] for name in ("max_batch_size", "confirmed", "first_failing", "limited_by")} == {
-        "max_batch_size": 8,
-        "confirmed": True,
-        "first_failing": 9,
-        "limited_by": "over-budget",
-    }
-    assert found["first_failing_reason"] == "its peak is 1 MiB above the budget"
-    assert found["peak_bytes"] == 910 * MIB  # the higher of the two runs
-    assert found["loss"] == "the model's own"
-    assert found["samples_per_s"] == 32.0
-    assert found["trial_count"] == len(found["trials"]) == 3
-    assert to_json(found) == found
+def test_the_result_holds_the_answer_and_how_it_came_about() -> None:
+    answer = result_of(closed())
+    assert (answer.max_batch_size, answer.confirmed, answer.first_failing) == (8, True, 9)
+    assert answer.limited_by == "over-budget"
+    assert answer.first_failing_reason == "its peak is 1 MiB above the budget"
+    assert answer.peak_bytes == 910 * MIB  # the higher of the two runs
+    assert answer.loss == "the model's own"
+    assert answer.samples_per_s == 32.0
+    assert answer.trial_count == len(answer.trials) == 3
+    assert from_json(FoundBatchSize, to_json(answer)) == answer
 
 
 def test_the_default_malloc_is_told_and_not_judged() -> None:
-    search, results = closed()
     above = replace(PASSED, purpose="default malloc", outcome="over-budget", reason="r", peak_bytes=1124 * MIB)
-    assert entry(search, results, CONTEXT, "over-budget", above)["default_malloc_peak_bytes"] == 1124 * MIB
-    finding = findings(search, CONTEXT, End("over-budget"), above)[-1]
+    ended = closed(Ended("over-budget"), Followed(above))
+    assert result_of(ended).default_malloc_peak_bytes == 1124 * MIB
+    finding = findings(ended)[-1]
     assert (finding.id, finding.verdict) == ("batch_size.default_malloc", "info")
     assert finding.title == "under the system's default malloc its peak is 1.1 GiB"
     assert finding.message == "100 MiB above the budget: freed memory is kept for later"
-    within = findings(search, CONTEXT, End("over-budget"), replace(above, peak_bytes=MIB))[-1]
+    within = findings(closed(Ended("over-budget"), Followed(replace(above, peak_bytes=MIB))))[-1]
     assert within.message == "within the budget as well"
 
 
 def test_the_first_finding_is_the_answer() -> None:
-    search, _ = closed()
-    (finding,) = findings(search, CONTEXT, End(search.limited_by), None)
+    (finding,) = findings(closed())
     assert (finding.id, finding.verdict, finding.title) == ("batch_size.fits", "pass", "a batch of 8 fits")
     assert finding.message == "a batch of 9 does not (over budget)"
 
 
 def test_an_answer_that_was_not_confirmed_is_a_warning() -> None:
-    search, results = closed(confirmed=False)
-    last = findings(search, CONTEXT, End("refused", refused="no room"), None)[-1]
+    ended = closed(NoProcess("no room"), confirmed=False)
+    last = findings(ended)[-1]
     assert (last.id, last.verdict, last.title) == ("batch_size.confirmed", "warn", "a batch of 8 passed once")
-    assert final_result(search, results) == PASSED
+    assert ended.final == PASSED
+
+
+def only(*entries: Entry) -> Finding:
+    (finding,) = findings(history(OPENED, *entries))
+    return finding
 
 
 def test_memory_that_ran_out_at_the_smallest_names_the_model_and_the_budget() -> None:
-    search = Search(budget_bytes=GIB)
-    search.record(1, "out-of-memory")
-    (finding,) = findings(search, CONTEXT, End(search.limited_by), None)
+    finding = only(Tried(Result(1, "search", True, "out-of-memory")), Ended("out-of-memory"))
     assert finding.message == (
         "the model alone takes 10 MiB, and memory ran out, and the budget is 1 GiB (--memory-limit 1GiB)"
     )
 
 
 def test_the_smallest_that_never_ends() -> None:
-    search = Search(budget_bytes=GIB)
-    search.record(1, "timeout")
-    (finding,) = findings(search, CONTEXT, End(search.limited_by), None)
+    finding = only(Tried(Result(1, "search", True, "timeout")), Ended("timeout"))
     assert (finding.verdict, finding.message) == ("fail", "its trial ran into --trial-timeout")
 
 
+def test_a_search_that_was_cut_off_says_so() -> None:
+    assert only().title == "no batch was decided"
+    finding = only(Tried(PASSED))
+    assert (finding.verdict, finding.title) == ("inconclusive", "at least a batch of 8 fits")
+    assert finding.message.startswith("the search did not end; it passed once")
+
+
 def test_its_speed_leaves_the_first_step_out() -> None:
-    made = measurement(CONFIRMED, CONTEXT, "2026-01-31T12:00:00Z")
+    made = measurement(closed(), "2026-01-31T12:00:00Z")
     assert made is not None and made.rate is not None and made.time_s is not None
     assert (made.runs[0].samples_s, made.time_s.median, made.rate.median) == ((0.25,), 0.25, 32.0)
-    assert measurement(replace(CONFIRMED, steps_s=(0.5,)), CONTEXT, "") is None
+    assert made.device == DeviceRef("cpu", None, "a CPU")
+    once = history(OPENED, Tried(replace(CONFIRMED, steps_s=(0.5,))))
+    earlier = history(OPENED, Tried(replace(CONFIRMED, resumed=True)))
+    assert measurement(once, "") is measurement(earlier, "") is measurement(history(OPENED), "") is None
+
+
+# What it means for use
+
+CARD = replace(OPENED, device=DeviceRef("cuda:0", "GPU-1", "a GPU"))
+MEMORY = {"max_memory_reserved_bytes": GIB, "max_memory_allocated_bytes": GIB // 2}
+
+
+def ended(*checks: Result, memory: dict[str, Any] | None = None, **options: Any) -> History:
+    last = Result(8, "confirm", True, "fits", peak_bytes=GIB, memory=memory or {}, steps_s=(0.9, 0.4, 0.4))
+    return history(CARD, Tried(last), Ended("over-budget"), *map(Followed, checks), device="cuda:0", **options)
+
+
+def besides(search: History) -> list[Finding]:
+    """The findings but for the answer's own."""
+    return [finding for finding in findings(search) if finding.id != "batch_size.fits"]
+
+
+def test_memory_in_pieces_has_a_remedy_only_where_the_gap_is_large() -> None:
+    (finding,) = besides(ended(memory=MEMORY))
+    assert (finding.id, finding.verdict) == ("batch_size.fragmentation", "info")
+    assert finding.title == "512 MiB of what the allocator holds is in no tensor"
+    assert finding.fix == (
+        "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=expandable_segments:True"
+    )
+    small = ended(memory={**MEMORY, "max_memory_allocated_bytes": GIB - 1})
+    gap = result_of(small).fragmentation
+    assert besides(small) == [] and gap is not None and gap.gap_bytes == 1
+
+
+def test_without_a_size_to_recommend_the_largest_is_what_is_accumulated() -> None:
+    answer = result_of(ended(effective_batch=64))
+    assert answer.recommended is not None and answer.recommended.batch_size is None
+    assert answer.accumulation is not None
+    assert (answer.accumulation.micro_batch, answer.accumulation.steps) == (8, 8)
+
+
+def test_a_partial_batch_that_was_timed_is_a_speed_and_an_evaluation_is_none() -> None:
+    one = Result(1, "partial batch", False, "fits", steps_s=(0.2, 0.1))
+    short = Result(7, "partial batch", False, "fits", steps_s=(0.5,))
+    forward = Result(8, "evaluation", False, "fits", steps_s=(0.1, 0.1))
+    answer = result_of(ended(one, short, forward))
+    assert [(speed.batch_size, speed.samples_per_s) for speed in answer.speeds] == [(1, 10.0), (8, 20.0)]
+    assert [check.kind for check in answer.checks] == ["partial batch", "partial batch", "evaluation"]
+    assert answer.trial_count == 1  # the steps of an epoch are no trials
+
+
+def test_a_failing_evaluation_is_told_in_its_own_words() -> None:
+    failed = Result(8, "evaluation", False, "out-of-memory", "OutOfMemoryError: CUDA out of memory.")
+    (finding,) = besides(ended(failed))
+    assert (finding.id, finding.verdict) == ("batch_size.evaluation", "warn")
+    assert finding.title == "an evaluation step with a batch of 8 fails"
+    assert finding.message == "OutOfMemoryError: CUDA out of memory."
+    assert finding.fix == "evaluate with a smaller batch"
+
+
+CHOSEN = Result(104, "recommended", False, "fits", steps_s=(1.0, 0.5))
+
+
+def test_the_result_tells_the_headroom_that_the_measured_peak_leaves() -> None:
+    searched = (OPENED, Tried(replace(CHOSEN, purpose="confirm", peak_bytes=BUDGET.bytes)), Ended("over-budget"))
+    chosen = replace(CHOSEN, peak_bytes=round(0.88 * BUDGET.bytes))
+    recommended = result_of(history(*searched, Recommended(chosen, speed="same"))).recommended
+    assert to_json(recommended) == {
+        "batch_size": 104,
+        "headroom": pytest.approx(0.12),
+        "headroom_wanted": 0.1,
+        "peak_bytes": chosen.peak_bytes,
+        "samples_per_s": 208.0,
+        "speed": "same",
+        "reason": None,
+    }
+    for told, reason in (((Recommended(reason="why"),), "why"), ((), "it was not run")):
+        none = result_of(history(*searched, *told)).recommended
+        assert none is not None and (none.batch_size, none.reason) == (None, reason)
+    unconfirmed = result_of(history(OPENED, Tried(CHOSEN))).recommended
+    assert unconfirmed is not None and unconfirmed.reason == "no size was confirmed"

@@ -212,7 +212,7 @@ def test_its_options_are_the_commands() -> None:
     """What the command line takes, Python does: nothing is forgotten when an option is added."""
     import inspect
 
-    from gpucheck.cli.find_batch_size import FindBatchSizeOptions
+    from gpucheck.batch_size.options import FindBatchSizeOptions
     from gpucheck.options import declared
 
     here = set(inspect.signature(api.find_batch_size).parameters) - {"device", "on_event"}

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.options import Options
-from gpucheck.batch_size.search_options import SearchOptions
+from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.errors import UsageError
 from gpucheck.render import terminal, text
 from gpucheck.render.live import LiveView
@@ -53,7 +52,7 @@ def read(monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
         view(event)
 
     options = {"axis": "seq:64..4096", "batch_size": 8, "memory_limit": "1GiB", "device": "cpu", **options}
-    command(Options(target="mlp", inputs=("ids:seq:int64:0..9",), **options), emit)
+    command(FindBatchSizeOptions(target="mlp", inputs=("ids:seq:int64:0..9",), **options), emit)
     view.close()
     made = said.report(version="0", command="find-batch-size", argv=(), started="", elapsed_s=1.0)
     terminal.show(terminal.console(stream), text.blocks(made))
@@ -75,7 +74,7 @@ def read(monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
         ({"static": MIB, "per_sample": 1}, {}, "limited by the greatest length to try"),
         (
             {"static": MIB, "per_sample": 1},
-            {"search": SearchOptions(multiple_of=1000)},
+            {"multiple_of": 1000},
             "no larger multiple of 1000 is within 4096, the greatest length to try",
         ),
         ({**GROWS, "step_s": 0.4}, {"time_budget_s": 1.9}, "at least seq "),
@@ -95,8 +94,9 @@ def test_every_sentence_is_about_lengths(
 def test_why_none_is_recommended_is_about_lengths_too(scenario: Scenario) -> None:
     scenario(**GROWS)
     said, inputs = Collector(), ("ids:seq:int64:0..9",)
-    command(Options(target="mlp", inputs=inputs, axis="seq:64..4096", memory_limit="1GiB", headroom=0.95), said)
-    reason = said.results["find_batch_size"]["recommended"]["reason"]
+    along = FindBatchSizeOptions(target="mlp", inputs=inputs, axis="seq:64..4096", memory_limit="1GiB", headroom=0.95)
+    command(along, said)
+    reason = said.results["find_batch_size"].recommended.reason
     assert reason == "even the least length of seq leaves less than the headroom"
 
 
@@ -111,12 +111,14 @@ def test_an_evaluation_that_fails(scenario: Scenario, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("search", "said"),
     [
-        (SearchOptions(start=10), "--start 10 is out of range; it lies between 1 and 9, the greatest length of seq"),
-        (SearchOptions(multiple_of=10), "--multiple-of 10 is more than 9, the greatest length of seq"),
-        (SearchOptions(multiple_of=0), "--multiple-of 0 is no length; give 1 or more"),
+        ({"start": 10}, "--start 10 is out of range; it lies between 1 and 9, the greatest length of seq"),
+        ({"multiple_of": 10}, "--multiple-of 10 is more than 9, the greatest length of seq"),
+        ({"multiple_of": 0}, "--multiple-of 0 is no length; give 1 or more"),
     ],
 )
-def test_slips_are_about_lengths_too(search: SearchOptions, said: str) -> None:
+def test_slips_are_about_lengths_too(search: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        command(Options(target="mlp", inputs=("ids:seq:int64:0..9",), axis="seq:1..9", search=search), Collector())
+        command(
+            FindBatchSizeOptions(target="mlp", inputs=("ids:seq:int64:0..9",), axis="seq:1..9", **search), Collector()
+        )
     assert str(caught.value).startswith(said)

@@ -7,24 +7,28 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.cliff import Pace, slowdown
-from gpucheck.batch_size.prepare import can_spill
+from gpucheck.batch_size.hunt import can_spill
+from gpucheck.batch_size.outcome import slowdown
 from gpucheck.machine import inventory
+from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, TorchBuild
 from gpucheck.report.report import Collector
 from gpucheck.units import GIB
 
+# A size and its steps.
+Pace = tuple[int, tuple[float, ...]]
+
 
 def pace(size: int, seconds: float, first: float = 1.0) -> Pace:
-    return Pace(size, (first, seconds, seconds))
+    return (size, (first, seconds, seconds))
 
 
 PASSED = [pace(1, 0.02), pace(32, 0.04), pace(300, 0.3)]
 
 
 def test_a_cliff_is_told_with_its_height() -> None:
-    assert slowdown(pace(600, 6.0), PASSED, 0.9) == pytest.approx(10)
-    assert slowdown(pace(600, 1.9), PASSED, 0.9) == pytest.approx(1.9 / 0.6)
+    assert slowdown(*pace(600, 6.0), PASSED, 0.9) == pytest.approx(10)
+    assert slowdown(*pace(600, 1.9), PASSED, 0.9) == pytest.approx(1.9 / 0.6)
 
 
 @pytest.mark.parametrize(
@@ -32,32 +36,32 @@ def test_a_cliff_is_told_with_its_height() -> None:
     [
         (pace(600, 1.7), 0.9, "less than three times"),
         (pace(600, 6.0), 0.4, "the device is far from full"),
-        (Pace(600, (1.0, 6.0)), 0.9, "one step may be disturbed"),
-        (Pace(600, (1.0, 60.0, 0.61)), 0.9, "one was quick"),
-        (Pace(600, ()), 0.9, "no steps"),
+        ((600, (1.0, 6.0)), 0.9, "one step may be disturbed"),
+        ((600, (1.0, 60.0, 0.61)), 0.9, "one was quick"),
+        ((600, ()), 0.9, "no steps"),
         (pace(300, 3.0), 0.9, "nothing smaller passed"),
     ],
 )
 def test_what_is_no_cliff(trial: Pace, filled: float, why: str) -> None:
-    passed = PASSED if trial.size == 600 else PASSED[2:]
-    assert slowdown(trial, passed, filled) is None, why
+    passed = PASSED if trial[0] == 600 else PASSED[2:]
+    assert slowdown(*trial, passed, filled) is None, why
 
 
 def test_the_first_trial_of_all_is_never_one() -> None:
-    assert slowdown(pace(600, 600.0), [], 1.0) is None
-    assert slowdown(pace(600, 600.0), [pace(900, 0.1)], 1.0) is None
+    assert slowdown(*pace(600, 600.0), [], 1.0) is None
+    assert slowdown(*pace(600, 600.0), [pace(900, 0.1)], 1.0) is None
 
 
 def test_milliseconds_are_scheduling() -> None:
-    assert slowdown(pace(600, 0.020), [pace(1, 0.001), pace(300, 0.001)], 0.9) is None
+    assert slowdown(*pace(600, 0.020), [pace(1, 0.001), pace(300, 0.001)], 0.9) is None
 
 
 def test_growth_that_was_seen_is_expected() -> None:
     squares = [pace(10, 0.01), pace(100, 1.0)]
-    assert slowdown(pace(1000, 100.0), squares, 0.9) is None
-    assert slowdown(pace(1000, 400.0), squares, 0.9) == pytest.approx(4)
+    assert slowdown(*pace(1000, 100.0), squares, 0.9) is None
+    assert slowdown(*pace(1000, 400.0), squares, 0.9) == pytest.approx(4)
     # After one size alone the square is not excluded.
-    assert slowdown(pace(1000, 100.0), squares[1:], 0.9) is None
+    assert slowdown(*pace(1000, 100.0), squares[1:], 0.9) is None
 
 
 def steps(rng: random.Random, seconds: float) -> tuple[float, ...]:
@@ -77,8 +81,8 @@ def searched(rng: random.Random, spill_from: int, height: float) -> list[tuple[i
     while size < 4000:
         clock = rng.choice((1.0, 1.0, 1.6))  # a laptop that throttles
         slow = height if size >= spill_from else 1.0
-        trial = Pace(size, steps(rng, clock * slow * (constant + each * size)))
-        said.append((size, slowdown(trial, passed, 0.9)))
+        trial = (size, steps(rng, clock * slow * (constant + each * size)))
+        said.append((size, slowdown(*trial, passed, 0.9)))
         passed.append(trial)
         if said[-1][1] is not None:
             break
@@ -140,7 +144,7 @@ def test_a_search_takes_a_cliff_for_a_failure(
     monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts(host=host, torch=built, devices=(CARD,)))
     ready = {**READY, "integrated": integrated}
     log = scenario(static=GIB, per_sample=GIB // 64, ready=ready, **{"from": 250, "beyond": SLOW})
-    found: dict[str, Any] = find(device="cuda", time_budget_s=3600.0).results["find_batch_size"]
+    found: dict[str, Any] = to_json(find(device="cuda", time_budget_s=3600.0).results["find_batch_size"])
     outcomes = {trial["batch_size"]: trial["outcome"] for trial in found["trials"]}
     if not spills:
         assert found["max_batch_size"] > 400 and set(outcomes.values()) <= {"fits", "over-budget"}

@@ -4,15 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.batch_size.confidence import (
-    Confidence,
-    Fragmentation,
-    confidence,
-    fragmentation,
-    limiting_factor,
-    residual,
-)
-from gpucheck.batch_size.exchange import Result
+from gpucheck.batch_size.outcome import Result
+from gpucheck.batch_size.use import confidence, fragmentation, limiting_factor, residual
+from gpucheck.report.results.find_batch_size import Confidence, Fragmentation
 
 ONE = Result(1, "search", True, "fits", peak_bytes=200)
 HALF = replace(ONE, size=5, peak_bytes=600)

@@ -11,14 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.batch_size import answer
 from gpucheck.batch_size.budget import guard_bytes
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.exchange import Setup
-from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.history import replay
+from gpucheck.batch_size.hunt import Hunt
+from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.batch_size.outcome import Setup
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.machine import host, inventory
 from gpucheck.machine.child import python_argv
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.units import MIB
@@ -41,11 +45,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and peaks of 
 
 
 @linux
-def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hunts: list[Hunt]) -> None:
     (tmp_path / "talkative.py").write_text(TARGET)
     monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts(host=host.read(), devices=(host.cpu(),)))
     recorder = Recorder()
-    options = Options(
+    options = FindBatchSizeOptions(
         target=f"{tmp_path / 'talkative.py'}:make",
         inputs=("x:512:float32",),
         memory_limit="96MiB",
@@ -53,7 +57,11 @@ def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         time_budget_s=600.0,  # on a loaded machine the default is too short to close the search
     )
     command(options, recorder)
-    (found,) = [event.value for event in recorder.events if isinstance(event, Answered)]
+    (found,) = [to_json(event.value) for event in recorder.events if isinstance(event, Answered)]
+    # The list of what happened is all that the answer is made of.
+    happened = hunts[0].history
+    again = replay(happened.plan, happened.setup, happened.budget_before, happened.entries)
+    assert to_json(answer.result_of(again)) == found
     # Weights, gradients and AdamW's state are 16 MiB; each sample then keeps 4 × 2 KiB and more in flight.
     assert 2_000 < found["max_batch_size"] < 20_000
     assert found["confirmed"]

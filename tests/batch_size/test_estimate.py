@@ -13,10 +13,11 @@ import pytest
 from gpucheck.batch_size import estimate
 from gpucheck.batch_size.budget import parse_limit
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.exchange import Setup
-from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.batch_size.outcome import Setup
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -42,7 +43,7 @@ def estimated(memory: int, device: str = "cuda", **recipe: Any) -> tuple[dict[st
     (answered,) = [event for event in recorder.events if isinstance(event, Answered)]
     (judged,) = [event for event in recorder.events if isinstance(event, Judged)]
     assert answered.name == "find_batch_size_estimate"
-    found: dict[str, Any] = answered.value
+    found: dict[str, Any] = to_json(answered.value)
     return found, judged.finding
 
 
@@ -77,8 +78,8 @@ def test_on_a_cpu_the_error_is_what_searches_found_of_their_estimates(scenario: 
     found, finding = estimated(2 * GIB, "cpu")
     known = estimate.EXPERIENCE["cpu"]
     assert (found["error"], found["error_reason"]) == (asdict(known), None)
-    assert finding.message.endswith(f"nothing was run; {known.in_words}")
-    assert f"{known.low * 100:.0f} to {known.high * 100:.0f} %" in known.in_words
+    assert finding.message.endswith(f"nothing was run; {estimate.error_in_words(known)}")
+    assert f"{known.low * 100:.0f} to {known.high * 100:.0f} %" in estimate.error_in_words(known)
 
 
 def test_the_experience_is_that_of_the_searches_kept() -> None:
@@ -130,6 +131,6 @@ def test_the_command_asks_no_device(scenario: Scenario, monkeypatch: pytest.Monk
     log = scenario(predicted=told(1, 64, 765, 775))
     monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts())
     recorder = Recorder()
-    command(Options(target="mlp", memory_limit="80GiB", estimate=True), recorder)
+    command(FindBatchSizeOptions(target="mlp", memory_limit="80GiB", estimate=True), recorder)
     assert [event.name for event in recorder.events if isinstance(event, Answered)] == ["find_batch_size_estimate"]
     assert log.read_text() == ""  # no trial

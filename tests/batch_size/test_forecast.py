@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size import after, in_time, predict, predict_guide
+from gpucheck.batch_size import after, in_time, predict, predictor
 from gpucheck.batch_size.budget import Budget
-from gpucheck.batch_size.exchange import Result, Setup
-from gpucheck.batch_size.forecast import Forecast, Need
 from gpucheck.batch_size.hunt import Hunt
-from gpucheck.batch_size.options import Options, plan
+from gpucheck.batch_size.in_time import Forecast, Need
+from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.batch_size.outcome import Result, Setup
+from gpucheck.batch_size.plan import plan
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt, Record, Search
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.units import GIB, MIB
@@ -128,17 +130,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(after, "time", clock)
     monkeypatch.setattr(after, "Runner", Clocked)
     # Sizes are found by trials alone.
-    monkeypatch.setattr(predict_guide.Guide, "begin", lambda *_: None)
+    monkeypatch.setattr(predictor.Guide, "begin", lambda *_: None)
     return clock
 
 
 def searched(seconds: float, *, device: str = "cpu", **options: Any) -> dict[str, Any]:
-    made = plan(Options(target="mlp", memory_limit="64GiB", **options))
+    made = plan(FindBatchSizeOptions(target="mlp", memory_limit="64GiB", **options))
     setup = Setup("mlp", (), made.options.mode, "adamw", None, device, None, 64 * GIB, None, None, None, False, None)
     recorder = Recorder()
     with Clocked(setup) as runner:
         Hunt(made, recorder, Facts(), runner, Budget(64 * GIB, 0, "as told", 64 * GIB, 64 * GIB), seconds).run()
-    found: dict[str, Any] = next(e.value for e in reversed(recorder.events) if isinstance(e, Answered))
+    found: dict[str, Any] = to_json(next(e.value for e in reversed(recorder.events) if isinstance(e, Answered)))
     return found
 
 
@@ -225,7 +227,7 @@ def test_a_size_that_half_of_the_prediction_reaches_is_recommended_though_time_r
     assert any(sizes)
 
 
-def foreseen(self: predict_guide.Guide, *_: Any) -> None:
+def foreseen(self: predictor.Guide, *_: Any) -> None:
     """As `Guide.begin`, with the prediction there already: 65 436 fill 64 GiB."""
     sizes = (1, 16359, 32718, 49077, 65436, 65437)
     self.prediction = predict.prediction([predict.Point(n, (100 + n) * MIB) for n in sizes], 64 * GIB, "cpu", 1.0)
@@ -243,7 +245,7 @@ def foreseen(self: predict_guide.Guide, *_: Any) -> None:
 def test_time_for_the_size_that_fills_the_memory_goes_to_it_first(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, seconds: float, limited_by: str, recommended: bool
 ) -> None:
-    monkeypatch.setattr(predict_guide.Guide, "begin", foreseen)
+    monkeypatch.setattr(predictor.Guide, "begin", foreseen)
     found = searched(seconds)
     assert (found["limited_by"], found["confirmed"]) == (limited_by, True)
     assert (found["recommended"]["batch_size"] is not None) == recommended

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.batch_size.exchange import Result
-from gpucheck.batch_size.knee import Knee, Speed, compared, knee, noise, speeds
+from gpucheck.batch_size.outcome import Result
+from gpucheck.batch_size.use import compared, knee, noise, speeds
+from gpucheck.report.results.find_batch_size import Knee, SizeSpeed
 
 
 def trial(size: int, *steps: float, outcome: str = "fits") -> Result:
@@ -12,15 +13,15 @@ def trial(size: int, *steps: float, outcome: str = "fits") -> Result:
 
 def test_a_speed_is_the_median_of_the_steps_after_each_trials_first() -> None:
     found = speeds([trial(8, 9.0, 2.0), trial(4, 9.0, 1.0), trial(8, 9.0, 1.0, 4.0), trial(16, 1.0, outcome="timeout")])
-    assert found == (Speed(4, 4.0, None, 1), Speed(8, 4.0, 1.5, 3))
+    assert found == (SizeSpeed(4, 4.0, None, 1), SizeSpeed(8, 4.0, 1.5, 3))
 
 
 def test_a_trial_of_one_step_tells_no_speed() -> None:
     assert speeds([trial(4, 1.0)]) == ()
 
 
-def speed(size: int, rate: float, spread: float | None = 0.01) -> Speed:
-    return Speed(size, rate, spread, 2)
+def speed(size: int, rate: float, spread: float | None = 0.01) -> SizeSpeed:
+    return SizeSpeed(size, rate, spread, 2)
 
 
 def test_the_noise_is_the_typical_spread() -> None:
@@ -43,7 +44,7 @@ def test_the_knee_is_the_smallest_within_five_percent_of_the_fastest() -> None:
         ((speed(1, 94.0, 0.02), speed(2, 100.0, 0.02)), "a smaller size is slower by no more than the noise"),
     ],
 )
-def test_within_the_noise_it_is_not_told(found: tuple[Speed, ...], reason: str) -> None:
+def test_within_the_noise_it_is_not_told(found: tuple[SizeSpeed, ...], reason: str) -> None:
     assert knee(found).batch_size is None
     assert knee(found).reason == reason
 

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.exchange import Result, Setup
-from gpucheck.batch_size.outcome import Outcome
+from gpucheck.batch_size.outcome import Result, Setup
 from gpucheck.batch_size.predict import (
-    Calibration,
+    Bisection,
     Distrusted,
+    Point,
     Prediction,
+    at,
     calibrate,
     checked,
     largest_within,
     prediction,
 )
-from gpucheck.batch_size.predict_guide import Guide
-from gpucheck.batch_size.predict_run import Predictor
-from gpucheck.batch_size.predict_sizes import Bisection, Point, at
+from gpucheck.batch_size.predictor import Guide, Predictor
 from gpucheck.batch_size.search import DEVICE_PEAK_NOISE, PEAK_NOISE, Attempt, Search
+from gpucheck.report.results.find_batch_size import Calibration, Outcome
 from gpucheck.units import GIB, MIB
 
 Scenario = Callable[..., Path]
@@ -205,7 +205,7 @@ def steered(
     guide.prediction = prediction(bisection.points, GIB, "cpu", 0.0)
     guide.settle(GIB)
     noise = DEVICE_PEAK_NOISE if kept is None else PEAK_NOISE
-    search = Search(cap=cap, budget_bytes=GIB, reserve=1, start=guide.first_size, noise=noise)
+    search = Search(cap=cap, budget_bytes=GIB, reserve=1, start=guide.foresight.first_size, noise=noise)
     results: list[Result] = []
     while (attempt := search.next()) is not None:
         attempt = guide.steer(attempt, search, results)
@@ -229,7 +229,7 @@ def test_few_trials_and_no_failure_where_the_prediction_is_off_by_a_factor(facto
     assert 0.98 * true - 1 <= search.best.size <= true
     assert search.first_failing is None
     assert len(sizes) <= 4  # the calibration, the jump, one more where sizes are few, the confirmation
-    assert guide.method == "fake tensors"
+    assert guide.foresight.method == "fake tensors"
     assert guide.calibration is not None and guide.calibration.factor == pytest.approx(factor)
     assert guide.max_batch_size is not None and abs(guide.max_batch_size - true) <= 1 + 0.04 * true
 
@@ -240,14 +240,14 @@ def test_a_curve_is_foreseen_and_what_lies_outside_the_prediction_is_not() -> No
 
     _, guide, sizes = steered(curve, lambda size: 1.1 * curve(size))
     assert guide.prediction is not None
-    foreseen = guide.foreseen([*sizes, 10**6])
+    foreseen = guide.foresight.peaks([*sizes, 10**6])
     assert foreseen.keys() == set(sizes)
     assert all(foreseen[size] == pytest.approx(1.1 * curve(size), rel=0.02) for size in sizes)
-    told = guide.entry()["points"]
-    assert [one["batch_size"] for one in told] == [point.size for point in guide.prediction.points]
-    assert all(one["peak_bytes"] == pytest.approx(1.1 * curve(one["batch_size"]), rel=0.02) for one in told)
+    told = guide.foresight.result().points
+    assert [one.batch_size for one in told] == [point.size for point in guide.prediction.points]
+    assert all(one.peak_bytes == pytest.approx(1.1 * curve(one.batch_size), rel=0.02) for one in told)
     guide.reason = "the first trial took 2.10 times what was predicted"
-    assert guide.foreseen(sizes) == {} and guide.entry()["points"] == []
+    assert guide.foresight.peaks(sizes) == {} and guide.foresight.result().points == ()
 
 
 @pytest.mark.parametrize("per_sample", [0.053, 2.6, 34.13])
@@ -289,9 +289,9 @@ def test_what_the_prediction_leaves_out_as_a_constant() -> None:
 def test_a_prediction_that_is_wrong_is_let_go() -> None:
     search, guide, _ = steered(lambda size: (20 + size) * MIB, lambda size: (20 + 2 * size) * MIB)
     assert search.best is not None and 491 <= search.best.size <= 502
-    assert guide.method == "fitted trials: a batch of 251 took 1.93 times what was predicted"
+    assert guide.foresight.method == "fitted trials: a batch of 251 took 1.93 times what was predicted"
     assert guide.calibration is None
-    assert guide.entry()["reason"] == "a batch of 251 took 1.93 times what was predicted"
+    assert guide.foresight.result().reason == "a batch of 251 took 1.93 times what was predicted"
 
 
 def test_a_first_trial_that_fails_leaves_the_search_to_itself() -> None:
@@ -367,8 +367,8 @@ def test_a_child_that_cannot_predict_gives_a_reason(scenario: Scenario, lines: l
     guide = Guide()
     guide.begin(SETUP, GIB, None, 65536, 60.0)
     guide.finish(GIB)
-    assert (guide.prediction, guide.reason, guide.first_size) == (None, why, None)
-    assert guide.method == f"fitted trials: {why}"
+    assert (guide.prediction, guide.reason, guide.foresight.first_size) == (None, why, None)
+    assert guide.foresight.method == f"fitted trials: {why}"
 
 
 def test_nothing_is_started_where_there_is_nothing_to_gain() -> None:

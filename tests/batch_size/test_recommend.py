@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.batch_size.exchange import Result
-from gpucheck.batch_size.knee import Speed
-from gpucheck.batch_size.recommend import Recommended, against, choose, entry, meets, peaks
+from gpucheck.batch_size.outcome import Result
+from gpucheck.batch_size.use import against, choose, meets, peaks
+from gpucheck.report.results.find_batch_size import SizeSpeed
 
 FITS = Result(104, "recommended", False, "fits", peak_bytes=880, steps_s=(1.0, 0.5))
 
@@ -60,21 +60,8 @@ def test_what_meets_the_aim() -> None:
     assert not meets(replace(FITS, outcome="timeout"), 880.0)
 
 
-def test_the_entry_tells_the_headroom_that_the_measured_peak_leaves() -> None:
-    assert entry(Recommended(FITS, speed="same"), 1000, 0.1) == {
-        "batch_size": 104,
-        "headroom": pytest.approx(0.12),
-        "headroom_wanted": 0.1,
-        "peak_bytes": 880,
-        "samples_per_s": 208.0,
-        "speed": "same",
-        "reason": None,
-    }
-    assert entry(Recommended(reason="why"), 1000, 0.1)["batch_size"] is None
-
-
 def test_its_speed_against_the_largest() -> None:
-    found = (Speed(104, 99.0, 0.01, 2), Speed(116, 100.0, 0.01, 2))
+    found = (SizeSpeed(104, 99.0, 0.01, 2), SizeSpeed(116, 100.0, 0.01, 2))
     assert against(found, 104, 116) == "same"
     assert against(found, 104, 120) is None
     assert against((), 116, 116) == "same"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.search_options import SearchOptions
 from gpucheck.errors import TargetError, UsageError
+from gpucheck.report.codec import to_json
 from gpucheck.report.report import Collector
 from gpucheck.units import MIB
 
@@ -21,7 +21,7 @@ OUT_OF_MEMORY = {
 
 
 def answer(said: Collector) -> dict[str, Any]:
-    found: dict[str, Any] = said.results["find_batch_size"]
+    found: dict[str, Any] = to_json(said.results["find_batch_size"])
     return found
 
 
@@ -105,7 +105,7 @@ def test_sizes_that_may_not_be_tried_are_not_taken_over(scenario: Scenario, find
     assert answer(find(memory_limit="1GiB", resume=kept))["max_batch_size"] > 900
     found = answer(find(memory_limit="1GiB", resume=kept, max_batch_size=100))
     assert (found["max_batch_size"], found["limited_by"], found["confirmed"]) == (100, "max-batch-size", True)
-    found = answer(find(memory_limit="1GiB", resume=kept, search=SearchOptions(multiple_of=64)))
+    found = answer(find(memory_limit="1GiB", resume=kept, multiple_of=64))
     assert found["max_batch_size"] in (832, 896)
     assert all(trial["batch_size"] % 64 == 0 for trial in found["trials"] if trial["purpose"] in ("search", "confirm"))
 

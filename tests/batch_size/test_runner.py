@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gpucheck.batch_size.exchange import Refused, Result, Setup
+from gpucheck.batch_size.outcome import Refused, Result, Setup
 from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, TargetError

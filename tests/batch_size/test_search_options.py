@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from gpucheck.batch_size.search import Attempt, Search
-from gpucheck.batch_size.search_options import SearchOptions
+from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.batch_size.search import Attempt, Search, search_for
 
 BUDGET = 10**9
+
+
+def searching(cap: int = 65536, **options: Any) -> Search:
+    """The search that was asked for, on a device."""
+    return search_for(FindBatchSizeOptions(**options), cap, BUDGET, is_cpu=False)
 
 
 def run(search: Search, true_max: int, *, static: float = 0.1, peaks: bool = True) -> list[int]:
@@ -36,7 +43,7 @@ def answer(search: Search) -> int:
 @pytest.mark.parametrize("true_max", [1, 2, 3, 5, 17, 49, 50, 51, 100, 777, 5000, 37_000])
 @pytest.mark.parametrize("peaks", [True, False])
 def test_exact_is_the_maximum_and_the_next_size_failed(true_max: int, peaks: bool) -> None:
-    search = SearchOptions(exact=True).search(65536, BUDGET, is_cpu=False)
+    search = searching(exact=True)
     run(search, true_max, peaks=peaks)
     assert answer(search) == true_max
     assert search.first_failing is not None and search.first_failing.size == true_max + 1
@@ -46,13 +53,13 @@ def test_exact_is_the_maximum_and_the_next_size_failed(true_max: int, peaks: boo
 @pytest.mark.parametrize("tolerance", [0.01, 0.02, 0.1, 0.3])
 def test_the_answer_is_within_the_tolerance(tolerance: float) -> None:
     for true_max in (10, 100, 777, 5000, 37_000):
-        search = SearchOptions(tolerance=tolerance).search(65536, BUDGET, is_cpu=False)
+        search = searching(tolerance=tolerance)
         run(search, true_max)
         assert (1 - 1.2 * tolerance) * true_max - 1 <= answer(search) <= true_max
 
 
 def test_what_ends_a_search_without_a_failure_is_told() -> None:
-    search = SearchOptions().search(65536, BUDGET, is_cpu=False)
+    search = searching()
     run(search, 5000)
     assert search.first_failing is None
     assert search.limited_by == "over-budget"
@@ -60,7 +67,7 @@ def test_what_ends_a_search_without_a_failure_is_told() -> None:
 
 
 def test_at_the_cap_nothing_is_predicted() -> None:
-    search = SearchOptions().search(64, BUDGET, is_cpu=False)
+    search = searching(64)
     run(search, 5000)
     assert (answer(search), search.limited_by, search.predicted_above) == (64, "max-batch-size", None)
 
@@ -86,7 +93,7 @@ def test_a_workspace_between_two_small_sizes_does_not_end_the_search_below_the_n
 @pytest.mark.parametrize("peaks", [True, False])
 def test_only_multiples_are_tried(multiple: int, peaks: bool) -> None:
     for true_max in (70, 100, 777, 5000, 37_000):
-        search = SearchOptions(multiple_of=multiple).search(65536, BUDGET, is_cpu=False)
+        search = searching(multiple_of=multiple)
         sizes = run(search, true_max, peaks=peaks)
         assert sizes[0] == multiple
         assert all(size % multiple == 0 for size in sizes)
@@ -94,7 +101,7 @@ def test_only_multiples_are_tried(multiple: int, peaks: bool) -> None:
 
 
 def test_the_smallest_is_the_first_multiple_and_its_failure_the_end() -> None:
-    search = SearchOptions(multiple_of=8).search(65536, BUDGET, is_cpu=False)
+    search = searching(multiple_of=8)
     search.minimum = 2
     assert (search.lowest, run(search, 5)) == (8, [8])
     assert search.best is None
@@ -104,7 +111,7 @@ def test_the_smallest_is_the_first_multiple_and_its_failure_the_end() -> None:
 
 
 def test_a_good_start_is_the_first_size_and_saves_trials() -> None:
-    told, untold = (SearchOptions(start=start).search(65536, BUDGET, is_cpu=False) for start in (30_000, None))
+    told, untold = (searching(start=start) for start in (30_000, None))
     sizes = run(told, 37_000)
     assert sizes[0] == 30_000
     assert len(sizes) < len(run(untold, 37_000))
@@ -112,7 +119,7 @@ def test_a_good_start_is_the_first_size_and_saves_trials() -> None:
 
 
 def test_a_start_that_fails_is_a_bound() -> None:
-    search = SearchOptions(start=4096).search(65536, BUDGET, is_cpu=False)
+    search = searching(start=4096)
     sizes = run(search, 5)
     assert sizes[:3] == [4096, 1024, 64]
     assert answer(search) == 5  # by factors down to 1, and by halves up again

@@ -8,12 +8,14 @@ import pytest
 
 from gpucheck.batch_size import several
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.errors import CannotLook
 from gpucheck.machine import inventory
+from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Recorder, Trial
 from gpucheck.report.facts import Device, Facts, Host, TorchBuild
 from gpucheck.report.report import Collector
+from gpucheck.report.results.find_batch_size import FoundBatchSize
 from gpucheck.units import GIB
 
 Scenario = Callable[..., Path]
@@ -43,7 +45,7 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Collector]:
     def run(**options: Any) -> Collector:
         monkeypatch.setattr(inventory, "read", lambda *_, **__: FACTS)
         said = Collector()
-        command(Options(**{"target": "mlp", "device": "all", **options}), said)
+        command(FindBatchSizeOptions(**{"target": "mlp", "device": "all", **options}), said)
         return said
 
     return run
@@ -54,13 +56,13 @@ def test_each_device_has_its_answer_and_the_least_is_the_commands(
 ) -> None:
     scenario(static=GIB, per_sample=GIB // 64, devices=UNLIKE)
     said = find()
-    every = said.results["find_batch_size_devices"]
+    every = to_json(said.results["find_batch_size_devices"])
     first, second = every["devices"]
     assert (first["device"]["id"], second["device"]["id"]) == ("cuda:0", "cuda:1")
     assert first["max_batch_size"] in range(440, 449)
     assert second["max_batch_size"] in range(189, 193)
     assert (every["least"], every["max_batch_size"]) == ("cuda:1", second["max_batch_size"])
-    assert said.results["find_batch_size"] == second
+    assert to_json(said.results["find_batch_size"]) == second
     titles = [finding.title for finding in said.findings]
     assert f"cuda:0: a batch of {first['max_batch_size']} fits" in titles
     assert titles[-1] == f"a batch of {second['max_batch_size']} fits every device"
@@ -72,7 +74,7 @@ def test_each_device_has_its_answer_and_the_least_is_the_commands(
 def test_alike_devices_are_not_split(scenario: Scenario, find: Callable[..., Collector]) -> None:
     scenario(static=GIB, per_sample=GIB // 64, ready=ready(8 * GIB))
     said = find()
-    assert said.results["find_batch_size_devices"]["split"] is None
+    assert said.results["find_batch_size_devices"].split is None
     assert said.findings[-1].message == "all have the same answer"
 
 
@@ -81,7 +83,7 @@ def test_a_device_on_which_nothing_fits_leaves_no_common_batch(
 ) -> None:
     scenario(static=GIB, per_sample=GIB // 64, devices={**UNLIKE, "cuda:1": {"ready": ready(GIB // 2)}})
     said = find()
-    assert said.results["find_batch_size"]["max_batch_size"] is None
+    assert said.results["find_batch_size"].max_batch_size is None
     assert [finding.verdict for finding in said.findings if finding.id == "batch_size.all_devices"] == ["fail"]
     assert said.findings[-1].title == "cuda:1 takes no batch at all"
 
@@ -94,8 +96,8 @@ def test_a_device_that_cannot_be_used_does_not_cost_the_others_their_answer(
     monkeypatch.setattr(inventory, "read", lambda *_, **__: FACTS)
     said = Collector()
     with pytest.raises(CannotLook, match="cuda:0 cannot be used; RuntimeError: busy"):
-        command(Options(target="mlp", device="all"), said)
-    assert said.results["find_batch_size"]["device"]["id"] == "cuda:1"
+        command(FindBatchSizeOptions(target="mlp", device="all"), said)
+    assert said.results["find_batch_size"].device.id == "cuda:1"
     # What fits every device is not known.
     assert "batch_size.all_devices" not in {finding.id for finding in said.findings}
 
@@ -108,7 +110,7 @@ def test_a_device_that_fails_does_not_cost_the_others_their_answer(
     broken = {"stage": "build", "raised": raised, "traceback": ""}
     scenario(static=GIB, per_sample=GIB // 64, devices={**UNLIKE, "cuda:0": {"setup": broken}})
     said = find()
-    assert said.results["find_batch_size"]["device"]["id"] == "cuda:1"
+    assert said.results["find_batch_size"].device.id == "cuda:1"
     assert [fault.device for fault in said.faults] == ["cuda:0"]
     assert [one.id for one in said.findings if one.verdict == "fail"] == ["device.error"]
     assert "batch_size.all_devices" not in {finding.id for finding in said.findings}
@@ -119,8 +121,8 @@ def test_each_device_goes_on_from_its_own_trials(
 ) -> None:
     kept = str(tmp_path / "trials")
     scenario(static=GIB, per_sample=GIB // 64, devices=UNLIKE)
-    sizes = [one["max_batch_size"] for one in find(resume=kept).results["find_batch_size_devices"]["devices"]]
-    again = find(resume=kept).results["find_batch_size_devices"]["devices"]
+    sizes = [one.max_batch_size for one in find(resume=kept).results["find_batch_size_devices"].devices]
+    again = to_json(find(resume=kept).results["find_batch_size_devices"].devices)
     assert [one["max_batch_size"] for one in again] == sizes
     for one, size in zip(again, sizes, strict=True):
         assert all(trial["batch_size"] <= 1.05 * size for trial in one["trials"] if trial["resumed"])
@@ -136,8 +138,8 @@ def test_an_interrupted_search_leaves_the_answers_before_it() -> None:
     said = Collector()
     with pytest.raises(KeyboardInterrupt):
         several.each(("cuda:0", "cuda:1", "cuda:2"), search, said)
-    assert [one["device"]["id"] for one in said.results["find_batch_size_devices"]["devices"]] == ["cuda:0", "cuda:1"]
-    assert said.results["find_batch_size_devices"]["split"] is None
+    assert [one.device.id for one in said.results["find_batch_size_devices"].devices] == ["cuda:0", "cuda:1"]
+    assert said.results["find_batch_size_devices"].split is None
 
 
 def test_a_trial_says_on_which_device() -> None:
@@ -152,13 +154,13 @@ def test_a_trial_says_on_which_device() -> None:
 
 def test_an_answer_that_is_open_on_one_device_is_open_for_all() -> None:
     closed, short = answer("cuda:0", 400, 100.0), answer("cuda:1", None, 50.0, at_least=100)
-    assert several.least([closed, short])["device"]["id"] == "cuda:1"
+    assert several.least([closed, short]).device.id == "cuda:1"
     found = several.finding([closed, short])
     assert (found.verdict, found.title) == ("inconclusive", "at least a batch of 100 fits every device")
     assert found.message == "the search on cuda:1 did not end"
     assert found.evidence == {"cuda:0": 400, "cuda:1": 100}
     # As large as the other's, it may be larger: what holds for both is the closed one's no more than its own.
-    assert several.least([answer("a", 100, 1.0), answer("b", None, 1.0, at_least=100)])["device"]["id"] == "b"
+    assert several.least([answer("a", 100, 1.0), answer("b", None, 1.0, at_least=100)]).device.id == "b"
     # Another that is open and larger leaves the least as it is.
     wide = answer("cuda:0", None, 9.0, at_least=500)
     assert several.finding([wide, answer("cuda:1", 100, 1.0)]).verdict == "pass"
@@ -168,16 +170,19 @@ def test_an_answer_that_is_open_on_one_device_is_open_for_all() -> None:
 # The split
 
 
-def answer(device: str, size: int | None, rate: float | None, **parts: Any) -> dict[str, Any]:
-    return {
-        "device": {"id": device, "uuid": None, "name": None},
+def answer(device: str, size: int | None, rate: float | None, **parts: Any) -> FoundBatchSize:
+    told = {
+        "device": {"id": device},
         "max_batch_size": size,
         "samples_per_s": rate,
-        "recommended": None,
-        "axis": None,
-        "multiple_of": 1,
+        "trials": [],
+        "method": {},
+        **dict.fromkeys(("target", "mode", "budget_reason"), ""),
+        **dict.fromkeys(("budget_bytes", "margin_bytes"), 0),
+        **dict.fromkeys(("confirmed", "peak_bytes", "optimizer", "loss", "dtype")),
         **parts,
     }
+    return from_json(FoundBatchSize, told)
 
 
 def test_unlike_devices_end_their_step_together() -> None:
@@ -192,7 +197,7 @@ def test_unlike_devices_end_their_step_together() -> None:
 
 
 def test_the_size_to_use_is_what_is_divided_and_multiples_are_kept() -> None:
-    recommended = {"batch_size": 96, "samples_per_s": 50.0}
+    recommended = {"batch_size": 96, "samples_per_s": 50.0, "headroom": 0.1}
     one, other = answer("a", 400, 110.0, multiple_of=8), answer("b", 100, 50.0, recommended=recommended, multiple_of=8)
     found = several.split([one, other])
     assert found is not None
@@ -209,5 +214,5 @@ def test_the_size_to_use_is_what_is_divided_and_multiples_are_kept() -> None:
         [answer("a", 400, 1.0, axis={"name": "seq"}), answer("b", 100, 9.0, axis={"name": "seq"})],
     ],
 )
-def test_what_is_not_split(answers: list[dict[str, Any]]) -> None:
+def test_what_is_not_split(answers: list[FoundBatchSize]) -> None:
     assert several.split(answers) is None

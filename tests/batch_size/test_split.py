@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gpucheck.batch_size.exchange import Result
-from gpucheck.batch_size.split import Split, split
-from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
+from gpucheck.batch_size.outcome import Result
+from gpucheck.batch_size.trial import gradient_bytes, optimizer_bytes
+from gpucheck.batch_size.use import memory_split
+from gpucheck.report.results.find_batch_size import MemorySplit
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
 
@@ -18,13 +19,13 @@ LARGE = replace(SMALL, size=20, compute_peak_bytes=1430, purpose="confirm")
 
 def test_a_line_through_the_peaks_of_forward_and_backward() -> None:
     above = replace(LARGE, size=30, outcome="over-budget", compute_peak_bytes=9999)
-    assert split([SMALL, LARGE, above], 100) == Split(100, 100, 200, 50, 30)
+    assert memory_split([SMALL, LARGE, above], 100) == MemorySplit(100, 100, 200, 50, 30)
 
 
 def test_the_nearest_size_that_is_far_enough_apart_gives_the_slope() -> None:
     middle = replace(SMALL, size=10, compute_peak_bytes=430)  # (1430 - 430) / 10
     near = replace(SMALL, size=19, compute_peak_bytes=1)
-    found = split([SMALL, middle, near, LARGE], 100)
+    found = memory_split([SMALL, middle, near, LARGE], 100)
     assert (found.activation_bytes_per_sample, found.fixed_bytes) == (100, 0)
 
 
@@ -36,16 +37,16 @@ def test_the_nearest_size_that_is_far_enough_apart_gives_the_slope() -> None:
     ],
 )
 def test_what_a_line_cannot_tell_is_unknown(results: list[Result], reason: str) -> None:
-    assert split(results, 100) == Split(100, 100, 200, None, None, reason)
+    assert memory_split(results, 100) == MemorySplit(100, 100, 200, None, None, reason)
 
 
 def test_without_a_trial_only_the_weights_are_known() -> None:
-    assert split([], 100) == Split(100, None, None, reason="no trial passed")
+    assert memory_split([], 100) == MemorySplit(100, None, None, reason="no trial passed")
 
 
 def test_without_phases_the_whole_peak_is_fitted() -> None:
     results = [replace(r, compute_peak_bytes=None, peak_bytes=r.compute_peak_bytes) for r in (SMALL, LARGE)]
-    assert split(results, 100).activation_bytes_per_sample == 50
+    assert memory_split(results, 100).activation_bytes_per_sample == 50
 
 
 def test_what_a_workload_holds_is_counted_by_its_tensors() -> None:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.batch_size import trial_fake
-from gpucheck.batch_size.trial_fake import Fake, fake_device
-from gpucheck.batch_size.trial_storages import Storages
+from gpucheck.batch_size.trial_fake import Fake, Storages, fake_device
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
 

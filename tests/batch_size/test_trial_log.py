@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.exchange import Result
-from gpucheck.batch_size.options import Options, plan
+from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.batch_size.outcome import Result
+from gpucheck.batch_size.plan import plan
 from gpucheck.batch_size.trial_log import Entry, TrialLog, identity_of, judged_anew
 from gpucheck.errors import UsageError
 from gpucheck.report.facts import Facts, TorchBuild
@@ -37,7 +38,7 @@ EDITS: list[dict[str, Any]] = [
 
 
 def identity(**options: Any) -> dict[str, Any]:
-    return identity_of(plan(Options(**{"target": "mlp", **options})), FACTS)
+    return identity_of(plan(FindBatchSizeOptions(**{"target": "mlp", **options})), FACTS)
 
 
 def entry(outcome: Any, peak: int | None, budget: int = 100, **parts: Any) -> Entry:
@@ -222,14 +223,15 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 # In a process of its own: the limit is the whole process's, and what the tests print goes to a file as well.
 FULL = """
 import resource, signal, sys
-from gpucheck.batch_size.options import Options, plan
-from gpucheck.batch_size.exchange import Result
+from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.batch_size.plan import plan
+from gpucheck.batch_size.outcome import Result
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
 from gpucheck.report.facts import Facts, TorchBuild
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
-identity = identity_of(plan(Options(target="mlp")), Facts(torch=TorchBuild(version="2.13.0")))
+identity = identity_of(plan(FindBatchSizeOptions(target="mlp")), Facts(torch=TorchBuild(version="2.13.0")))
 with TrialLog(sys.argv[1], identity) as log:
     for _ in range(5):
         log.write("cpu", 100, Result(8, "search", fresh=True, outcome="fits", peak_bytes=7))

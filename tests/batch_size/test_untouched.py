@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.batch_size import trial_tidy
+from gpucheck.batch_size import trial
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.machine import host, inventory
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.report.facts import Facts
 
@@ -74,12 +75,12 @@ def test_weights_random_numbers_and_folders(tmp_path: Path, monkeypatch: pytest.
     kept, stored, path = state_of(model), weights.read_bytes(), list(sys.path)
 
     recorder = Recorder()
-    options = Options(
+    options = FindBatchSizeOptions(
         target=f"{file}:net", inputs=("input:8:float32",), memory_limit="256MiB", max_batch_size=4, device="cpu"
     )
     command(options, recorder)
 
-    (found,) = [event.value for event in recorder.events if isinstance(event, Answered)]
+    (found,) = [to_json(event.value) for event in recorder.events if isinstance(event, Answered)]
     assert (found["max_batch_size"], found["confirmed"]) == (4, True)
     assert state_of(model) == kept
     assert weights.read_bytes() == stored
@@ -90,7 +91,7 @@ def test_weights_random_numbers_and_folders(tmp_path: Path, monkeypatch: pytest.
 
 IMPORTS = """
 import os, sys, torch
-from gpucheck.batch_size.trial_tidy import CACHE, import_compiler
+from gpucheck.batch_size.trial import CACHE, import_compiler
 import_compiler()
 torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
 print(os.environ.get(CACHE), "torch._dynamo" in sys.modules)
@@ -101,9 +102,9 @@ print(os.environ.get(CACHE), "torch._dynamo" in sys.modules)
 def test_the_first_optimizer_makes_no_folder(given: bool, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
-    environment = {**os.environ, "TMPDIR": str(tmp_path)} | ({trial_tidy.CACHE: str(mine)} if given else {})
+    environment = {**os.environ, "TMPDIR": str(tmp_path)} | ({trial.CACHE: str(mine)} if given else {})
     if not given:
-        environment.pop(trial_tidy.CACHE, None)
+        environment.pop(trial.CACHE, None)
     ended = subprocess.run(
         [sys.executable, "-c", IMPORTS],
         env=environment,

@@ -358,13 +358,13 @@ def test_a_device_that_fails_outside_of_all_care_is_a_finding(capsys: pytest.Cap
 def test_a_users_mistake_after_something_was_found_keeps_it(capsys: pytest.CaptureFixture[str]) -> None:
     def work(emit: Emit) -> None:
         passes(emit)
-        emit(Answered("find_batch_size", {"trials": [1]}))
+        emit(Answered("explain", {"trials": [1]}))
         raise TargetError("it raised", "no idea")
 
     assert session.run(smoke(json=True), work) == 2
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert found["results"] == {"find_batch_size": {"trials": [1]}}
+    assert found["results"] == {"explain": {"trials": [1]}}
     assert found["findings"][-1]["id"] == "target"
     assert found["summary"] == {"verdict": "fail", "exit": 2, "complete": False}
     assert captured.err.splitlines()[-1] == "gpucheck: it raised; no idea"

@@ -9,7 +9,8 @@ import torch
 
 from gpucheck.batch_size import trial_fake
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.options import Options
+from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.units import MIB
 from gpucheck.work.spec import parse_target
@@ -49,8 +50,8 @@ def test_predicted_peaks_are_near_those_of_the_allocator(target: str, size: int)
 
 def test_a_search_is_steered_by_its_prediction() -> None:
     recorder = Recorder()
-    command(Options(target="mlp", device="cuda", memory_limit="4GiB"), recorder)
-    (found,) = [event.value for event in recorder.events if isinstance(event, Answered)]
+    command(FindBatchSizeOptions(target="mlp", device="cuda", memory_limit="4GiB"), recorder)
+    (found,) = [to_json(event.value) for event in recorder.events if isinstance(event, Answered)]
     assert found["method"]["prediction"] == "fake tensors"
     assert found["prediction"]["device"] == "cuda"
     assert [trial["purpose"] for trial in found["trials"]].count("search") <= 4

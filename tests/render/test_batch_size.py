@@ -3,34 +3,65 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from gpucheck.batch_size.accumulate import accumulate
-from gpucheck.batch_size.split import Split
+from gpucheck.batch_size.use import accumulate
 from gpucheck.render import batch_size
-from gpucheck.render.batch_size_curves import curves
-from gpucheck.render.batch_size_use import advice, answer, below
-from gpucheck.render.blocks import Drawing, Line
+from gpucheck.render.batch_size import accumulation_lines, curves, use_lines, use_parts
+from gpucheck.render.blocks import Block, Drawing, Line
+from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results.find_batch_size import FoundBatchSize, MemorySplit
 from gpucheck.units import GIB, MIB
+
+# What every document has; the rest came later.
+BASE: dict[str, Any] = {
+    "target": "mlp",
+    "mode": "train",
+    "optimizer": None,
+    "dtype": None,
+    "device": {"id": "cpu", "name": "a CPU", "uuid": None},
+    "budget_bytes": 2 * GIB,
+    "budget_reason": "r",
+    "margin_bytes": 0,
+    "max_batch_size": None,
+    "confirmed": True,
+    "method": {},
+    "peak_bytes": None,
+    "samples_per_s": None,
+    "loss": None,
+    "trials": [],
+}
+
+
+def document(**parts: Any) -> FoundBatchSize:
+    """The result as it is read from a document with these parts."""
+    return from_json(FoundBatchSize, {**BASE, **parts})
+
 
 RECOMMENDED = {"batch_size": 104, "headroom": 0.118, "speed": "same", "reason": None}
 KNEE = {"batch_size": 24, "samples_per_s": 230.0, "noise": 0.01, "reason": None}
 
 
-def found(**parts: Any) -> dict[str, Any]:
-    return {"recommended": RECOMMENDED, "knee": KNEE, **parts}
+def found(**parts: Any) -> FoundBatchSize:
+    return document(**{"recommended": RECOMMENDED, "knee": KNEE, **parts})
+
+
+def below(told: dict[str, Any]) -> list[str]:
+    return use_lines(document(**told))
 
 
 def test_the_first_line_says_what_to_use() -> None:
-    assert answer(found()) == [
+    assert use_parts(found()) == [
         "recommended: 104 (12 % headroom, same speed)",
         "best value: 24 (within 5 % of top speed)",
     ]
-    assert answer(found(recommended={**RECOMMENDED, "speed": "slower"}, knee=None)) == [
+    assert use_parts(found(recommended={**RECOMMENDED, "speed": "slower"}, knee=None)) == [
         "recommended: 104 (12 % headroom, slower than the largest)"
     ]
-    assert answer(found(recommended={**RECOMMENDED, "speed": None}, knee=None)) == ["recommended: 104 (12 % headroom)"]
-    assert below(found()) == []
+    assert use_parts(found(recommended={**RECOMMENDED, "speed": None}, knee=None)) == [
+        "recommended: 104 (12 % headroom)"
+    ]
+    assert use_lines(found()) == []
 
 
 def test_what_is_not_known_is_no_line_but_in_the_document() -> None:
@@ -38,35 +69,23 @@ def test_what_is_not_known_is_no_line_but_in_the_document() -> None:
         recommended={**RECOMMENDED, "batch_size": None, "reason": "there was no time to run it"},
         knee={**KNEE, "batch_size": None, "reason": "fewer than two sizes were timed"},
     )
-    assert answer(nothing) == []
-    assert below(nothing) == []
+    assert use_parts(nothing) == []
+    assert use_lines(nothing) == []
 
 
 def searched(**parts: Any) -> list[str]:
     """The lines of a report of one search, from the answer on."""
-    told = {
-        "target": "mlp",
-        "mode": "train",
-        "optimizer": None,
-        "dtype": None,
-        "device": {"id": "cpu", "name": "a CPU", "uuid": None},
-        "budget_bytes": 2 * GIB,
-        "budget_reason": "r",
-        "margin_bytes": 0,
-        "max_batch_size": None,
-        "at_least": 9773,
-        "predicted_batch_size": 39027,
-        "confirmed": True,
-        "limited_by": "time",
-        "limiting_factor": "time",
-        "first_failing": None,
-        "method": {},
-        "peak_bytes": GIB,
-        "samples_per_s": 4093.0,
-        "loss": None,
-        "trials": [],
-        **parts,
-    }
+    told = document(
+        **{
+            "at_least": 9773,
+            "predicted_batch_size": 39027,
+            "limited_by": "time",
+            "limiting_factor": "time",
+            "peak_bytes": GIB,
+            "samples_per_s": 4093.0,
+            **parts,
+        }
+    )
     report = Report("", "", "", (), "", 1.0, Facts(), (), (), {"find_batch_size": told}, (), Summary("pass", 0, True))
     lines = [block.text for block in batch_size.blocks(report) if isinstance(block, Line)]
     return lines[2:]
@@ -102,11 +121,11 @@ def test_one_allocation_that_failed_is_told_with_the_limit() -> None:
 
 
 def test_documents_from_before_say_nothing_of_it() -> None:
-    assert answer({}) == below({}) == []
+    assert use_parts(document()) == below({}) == []
 
 
 def split_line(**parts: Any) -> list[str]:
-    return below({"memory_split": asdict(Split(**parts))})
+    return below({"memory_split": asdict(MemorySplit(**parts))})
 
 
 def test_where_the_memory_goes() -> None:
@@ -121,7 +140,7 @@ def test_where_the_memory_goes() -> None:
 
 
 def test_along_an_axis_memory_is_told_by_length() -> None:
-    split = Split(parameter_bytes=None, gradient_bytes=None, optimizer_bytes=None)
+    split = MemorySplit(parameter_bytes=None, gradient_bytes=None, optimizer_bytes=None)
     told = {**asdict(split), "activation_bytes_per_sample": 3 * MIB, "fixed_bytes": MIB}
     assert below({"memory_split": told, "axis": {"name": "seq", "batch_size": 8}}) == [
         "each unit of seq costs 3 MiB of activations; the rest 1 MiB whatever the length"
@@ -130,17 +149,18 @@ def test_along_an_axis_memory_is_told_by_length() -> None:
 
 def test_how_to_reach_an_effective_batch() -> None:
     def said(effective: int, limit: int) -> list[str]:
-        return advice({"accumulation": asdict(accumulate(effective, limit))})
+        return accumulation_lines(accumulate(effective, limit))
 
     assert said(512, 104) == ["for an effective batch of 512: micro-batch 64 × 8 accumulation steps"]
     assert said(64, 104) == ["for an effective batch of 64: micro-batch 64, which needs no accumulation"]
     assert said(509, 104) == [
         "for an effective batch of 509: micro-batch 102 × 4 and 101 × 1 accumulation steps: 509 has no divisor near 104"
     ]
-    assert advice({"accumulation": None}) == advice({}) == []
+    assert accumulation_lines(None) == []
 
 
 def test_what_limits_it_and_how_sure_it_is() -> None:
+    gap = {"reserved_bytes": 100 * MIB, "allocated_bytes": 98 * MIB, "gap_bytes": 2 * MIB, "large": False}
     told = {
         "limiting_factor": "memory",
         "first_failing": 118,
@@ -151,7 +171,7 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
             {"kind": "partial batch", "batch_size": 115, "outcome": "fits"},
             {"kind": "partial batch", "batch_size": 1, "outcome": "fits"},
         ],
-        "fragmentation": {"reserved_bytes": 100 * MIB, "gap_bytes": 2 * MIB},
+        "fragmentation": gap,
     }
     assert below(told) == [
         "limited by memory; first that fails: 118 (out of memory)",
@@ -169,21 +189,29 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
     assert below(failed) == []
 
 
+def drawn(**parts: Any) -> list[Block]:
+    return curves(document(**parts))
+
+
+def speed(size: int, rate: float) -> dict[str, Any]:
+    return {"batch_size": size, "samples_per_s": rate, "spread": None, "steps": 1}
+
+
 def trial(size: int, peak: float, purpose: str = "search") -> dict[str, Any]:
     return {"batch_size": size, "peak_bytes": int(peak * GIB), "purpose": purpose, "outcome": "fits"}
 
 
 def test_along_an_axis_the_curves_are_over_lengths() -> None:
     trials = [trial(length, length) for length in (1, 2, 4)]
-    speeds = [{"batch_size": length, "samples_per_s": 10.0 * length} for length in (1, 2, 4)]
+    speeds = [speed(length, 10.0 * length) for length in (1, 2, 4)]
     axis = {"name": "seq", "batch_size": 8}
-    drawn = curves({"trials": trials, "speeds": speeds, "budget_bytes": 10 * GIB, "axis": axis})
-    text = "\n".join(str(block) for block in drawn)
+    blocks = drawn(trials=trials, speeds=speeds, budget_bytes=10 * GIB, axis=axis)
+    text = "\n".join(str(block) for block in blocks)
     assert "seq/s" in text and "batch size" not in text and "samples/s" not in text
 
 
 def test_memory_and_speed_as_curves() -> None:
-    speeds = [{"batch_size": size, "samples_per_s": rate} for size, rate in ((1, 20.0), (10, 90.0), (100, 100.0))]
+    speeds = [speed(size, rate) for size, rate in ((1, 20.0), (10, 90.0), (100, 100.0))]
     trials = [
         trial(1, 1),
         trial(10, 2),
@@ -192,7 +220,7 @@ def test_memory_and_speed_as_curves() -> None:
         trial(50, 20, "recommended"),
         {**trial(200, 1), "outcome": "timeout"},
     ]
-    memory, gap, rate, last = curves({"trials": trials, "speeds": speeds, "budget_bytes": 10 * GIB})
+    memory, gap, rate, last = drawn(trials=trials, speeds=speeds, budget_bytes=10 * GIB)
     assert gap == last == Line()
     assert isinstance(memory, Drawing) and isinstance(rate, Drawing)
     assert memory.lines[0] == "memory, GiB   ● peak   ○ budget   * several"
@@ -203,14 +231,14 @@ def test_memory_and_speed_as_curves() -> None:
 
 def test_a_prediction_makes_a_curve_of_two_trials() -> None:
     points = [{"batch_size": size, "peak_bytes": peak * GIB} for size, peak in ((1, 1), (30, 4), (100, 9), (4096, 400))]
-    found = {"trials": [trial(25, 3), trial(100, 9)], "speeds": [], "budget_bytes": 10 * GIB}
-    memory, _ = curves({**found, "prediction": {"points": points}})
+    told = {"trials": [trial(25, 3), trial(100, 9)], "budget_bytes": 10 * GIB}
+    by_tensors = {"max_batch_size": 100, "calibration": None, "device": "cpu", "reason": None}
+    memory, _ = drawn(**told, prediction={**by_tensors, "points": points})
     assert isinstance(memory, Drawing)
     assert memory.lines[0] == "memory, GiB   ● peak   ○ budget   ◆ predicted   * several"
     assert memory.lines[-2].split() == ["1", "25", "100"]
-    assert curves({**found, "prediction": {"points": []}}) == curves({**found, "prediction": None}) == []
+    assert drawn(**told, prediction=by_tensors) == drawn(**told, prediction=None) == []
 
 
 def test_two_sizes_are_no_curve() -> None:
-    speeds = [{"batch_size": 1, "samples_per_s": 1.0}]
-    assert curves({"trials": [trial(1, 1), trial(2, 2)], "speeds": speeds, "budget_bytes": GIB}) == []
+    assert drawn(trials=[trial(1, 1), trial(2, 2)], speeds=[speed(1, 1.0)], budget_bytes=GIB) == []

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from gpucheck.render import terminal, text
-from gpucheck.render.batch_size_predicted import line
+from gpucheck.render.batch_size import prediction_line
+from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
+from gpucheck.report.results.find_batch_size import FoundBatchSize
 from gpucheck.units import GIB, MIB
 
 CALIBRATION = {"size": 158, "factor": 1.018, "constant_bytes": 0}
@@ -45,6 +48,31 @@ ON_A_CPU = {"margin_bytes": 0, "context_bytes": 0, "workspace_bytes": 0, "device
 NOTHING = {"max_batch_size": None, "calibration": None}
 
 
+# What every document has; the rest came later.
+BASE: dict[str, Any] = {
+    "target": "mlp",
+    "mode": "train",
+    "optimizer": None,
+    "dtype": None,
+    "device": {"id": "cpu", "name": "a CPU", "uuid": None},
+    "budget_bytes": 2 * GIB,
+    "budget_reason": "r",
+    "margin_bytes": 0,
+    "max_batch_size": None,
+    "confirmed": True,
+    "method": {},
+    "peak_bytes": None,
+    "samples_per_s": None,
+    "loss": None,
+    "trials": [],
+}
+
+
+def document(**parts: Any) -> FoundBatchSize:
+    """The result as it is read from a document with these parts."""
+    return from_json(FoundBatchSize, {**BASE, **parts})
+
+
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
@@ -70,16 +98,16 @@ NOTHING = {"max_batch_size": None, "calibration": None}
     ],
 )
 def test_what_was_predicted_in_a_line(parts: dict[str, Any], said: str) -> None:
-    assert line({"prediction": {**PREDICTION, **parts}}) == said
+    assert prediction_line(document(prediction={**PREDICTION, **parts})) == said
 
 
 def test_documents_from_before_say_nothing_of_it() -> None:
-    assert line({}) == line({"prediction": None}) == ""
+    assert prediction_line(document()) == prediction_line(document(prediction=None)) == ""
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, columns: int | None, **parts: Any) -> list[str]:
     finding = Finding("batch_size.estimate", "info", "estimate: a batch of 765 fits 80 GiB", "error unknown")
-    results = {"find_batch_size_estimate": {**ESTIMATE, **parts}}
+    results = from_json(Results, {"find_batch_size_estimate": {**ESTIMATE, **parts}})
     summary = Summary("pass", 0, True)
     made = Report("", "", "find-batch-size", (), "", 1.0, Facts(), (), (finding,), results, (), summary)
     monkeypatch.delenv("COLUMNS", raising=False)

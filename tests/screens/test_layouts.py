@@ -187,7 +187,7 @@ def test_a_search_with_its_answer_first_below_the_trials(monkeypatch: pytest.Mon
         ],
     }
     findings = (Finding("batch_size.fits", "pass", "a batch of 116 fits"),)
-    made = report("find-batch-size", results={"find_batch_size": found}, findings=findings)
+    made = report("find-batch-size", results=from_json(Results, {"find_batch_size": found}), findings=findings)
     assert shown(made, monkeypatch).splitlines() == [
         "models.py:make_gpt, training on NVIDIA H200 (cuda:0) · torch.optim.AdamW · budget 138 GiB",
         "",

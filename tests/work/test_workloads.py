@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.batch_size.trial_evaluate import evaluate
+from gpucheck.batch_size.trial import evaluate
 from gpucheck.errors import TargetError, UsageError
 from gpucheck.work.spec import Recipe, parse_inputs, parse_target
 from gpucheck.work.target import Mode, Workload, load, step

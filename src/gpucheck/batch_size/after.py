@@ -6,56 +6,52 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gpucheck.batch_size import answer, knee, recommend
-from gpucheck.batch_size.exchange import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result
-from gpucheck.batch_size.recipe import in_words, kind_of_size
-from gpucheck.batch_size.recommend import Recommended
+from gpucheck.batch_size import answer, use
+from gpucheck.batch_size.history import Followed, History, Recommended
+from gpucheck.batch_size.outcome import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result
+from gpucheck.batch_size.plan import in_words, kind_of_size
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import GpucheckError
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Emit, Progress, Trial
 
 # A trial may take so many times what the trials before suggest.
 PATIENCE_FACTOR = 4.0
+_NO_TIME = Recommended(reason="it could not be run in the time left")
 
 
 class After:
     """What else happens in an epoch; the answer with the system's own malloc (CPU); and the size to use.
 
-    `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. `trials` are those
-    that ran here, without `default_malloc`; `checks` are one step each of a partial last batch and of an evaluation.
+    `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. What ran is in the
+    `history`, but for the size to use, which is returned.
     """
 
     def __init__(
         self,
         runner: Runner,
+        history: History,
         emit: Emit,
         seconds: Callable[[int, int], float],
         deadline: float,
-        *,
-        axis: str | None = None,
     ) -> None:
-        self.runner, self.emit, self.seconds, self.deadline = runner, emit, seconds, deadline
-        self.axis = axis
-        self.default_malloc: Result | None = None
-        self.recommended = Recommended(reason="no size was confirmed")
-        self.trials: list[Result] = []
-        self.checks: list[Result] = []
-        self._before = 0
+        self.runner, self.history, self.emit = runner, history, emit
+        self.seconds, self.deadline = seconds, deadline
+        self.axis = history.axis
         self._default: Runner | None = None
 
     def leave_out(self, largest: int, why: str) -> None:
         """Run nothing of it but a batch of 1 where the model may not train with that, and say why."""
-        self.recommended = Recommended(reason=why)
+        self.history.take(Recommended(reason=why))
         if self.runner.ready.get("smallest_batch", 1) > 1 and largest > 1 and self.axis is None:
             self._check_each([("partial batch", 1)])
 
-    def run(self, results: Sequence[Result], largest: int, aim: float, multiple_of: int = 1) -> None:
+    def run(self, largest: int, aim: float, multiple_of: int = 1) -> Recommended:
         """Run what follows the confirmation of `largest`; a size to use takes at most `aim` bytes.
 
         The size to use comes first where there is not time for all, then the largest with the default malloc.
         """
-        self._before = len(results)
         is_cpu = self.runner.setup.is_cpu
         once, thrice = self.seconds(largest, 1), self.seconds(largest, STEPS_CONFIRMED)
         # With the default malloc two processes load at the same time.
@@ -65,9 +61,8 @@ class After:
             if is_cpu and left >= thrice:
                 result = self._with_default_malloc(largest)
                 if result is not None and result.peak_bytes is not None:
-                    self.default_malloc = replace(result, purpose="default malloc")
-                    self._say(self.default_malloc)
-            self.recommended = self._recommend(results, largest, aim, multiple_of)
+                    self._take(replace(result, purpose="default malloc"))
+            return self._recommend(largest, aim, multiple_of)
         finally:
             if self._default is not None:
                 self._default.close()
@@ -82,8 +77,8 @@ class After:
         if self.axis is None:  # along an axis the batch is fixed
             sizes = dict.fromkeys((1,) if small_alone else (largest - 1, 1))
             wanted += [("partial batch", size) for size in sizes if 1 <= size < largest]
-        known = {(check.purpose, check.size) for check in self.checks}
-        self._check_each([one for one in wanted if one not in known])
+        known = {(check.purpose, check.size) for check in self.history.checks}
+        self._check_each([check for check in wanted if check not in known])
 
     def _check_each(self, wanted: Sequence[tuple[str, int]]) -> None:
         """One step of each purpose and size, as far as there is time."""
@@ -98,18 +93,19 @@ class After:
             except (Refused, GpucheckError):
                 return
             if not result.cut:
-                self.checks.append(replace(result, purpose=purpose))
+                self.history.take(Followed(replace(result, purpose=purpose)))
 
-    def _recommend(self, results: Sequence[Result], largest: int, aim: float, multiple_of: int) -> Recommended:
+    def _recommend(self, largest: int, aim: float, multiple_of: int) -> Recommended:
         """The size whose peak is within `aim`, run; on a CPU as the user's own process will, with its malloc."""
+        default_malloc = self.history.default_malloc
         # Above the budget with the default malloc, the largest was run all the same, and its steps timed.
-        like = [replace(self.default_malloc, outcome="fits")] if self.default_malloc is not None else list(results)
-        if self.runner.setup.is_cpu and self.default_malloc is None:
+        like: list[Result] = [replace(default_malloc, outcome="fits")] if default_malloc else [*self.history.results]
+        if self.runner.setup.is_cpu and default_malloc is None:
             like = []  # what was run with other settings of malloc may take less than it will
         known = {r.size: r for r in like if r.outcome == "fits"}
-        peaks = recommend.peaks(results, largest, self.default_malloc)
-        for _ in range(recommend.TRIES):
-            size = recommend.choose(peaks, aim, largest, multiple_of)
+        peaks = use.peaks(self.history.results, largest, default_malloc)
+        for _ in range(use.TRIES):
+            size = use.choose(peaks, aim, largest, multiple_of)
             if size is None:
                 least = "smallest batch" if self.axis is None else f"least {kind_of_size(self.axis)}"
                 return Recommended(reason=f"even the {least} leaves less than the headroom")
@@ -117,11 +113,11 @@ class After:
             if result is None:
                 # The largest may leave the headroom as it is; then the rounding alone had no time.
                 result, size = known.get(largest), largest
-                if result is None or not recommend.meets(result, aim):
-                    return Recommended(reason="it could not be run in the time left")
-            if recommend.meets(result, aim):
-                speeds = knee.speeds([*like, *self.trials])
-                return Recommended(result, speed=recommend.against(speeds, size, largest))
+                if result is None or not use.meets(result, aim):
+                    return _NO_TIME
+            if use.meets(result, aim):
+                speeds = use.speeds([*like, *self.history.recommended_trials])
+                return Recommended(result, speed=use.against(speeds, size, largest))
             if result.peak_bytes is None:
                 return Recommended(reason=f"{in_words(size, self.axis)} fails: {result.reason}")
             peaks[size] = result.peak_bytes
@@ -133,8 +129,7 @@ class After:
         if result is None or result.cut:
             return None
         result = replace(result, purpose="recommended")
-        self.trials.append(result)
-        self._say(result)
+        self._take(result)
         return result
 
     def _in_the_same_child(self, size: int) -> Result | None:
@@ -174,11 +169,9 @@ class After:
         needed = (self.runner.start_s if start_s is None else start_s) + self.seconds(size, steps)
         return None if time.monotonic() + needed > self.deadline else needed
 
-    def _done(self) -> int:
-        return self._before + (self.default_malloc is not None) + len(self.trials)
-
     def _progress(self, step: str) -> Progress:
-        return Progress(f"{self.axis or 'batch'} {step}", done=self._done())
+        return Progress(f"{self.axis or 'batch'} {step}", done=self.history.trial_count)
 
-    def _say(self, result: Result) -> None:
-        self.emit(Trial(self._done(), answer.trial_entry(result), self.axis))
+    def _take(self, result: Result) -> None:
+        self.history.take(Followed(result))
+        self.emit(Trial(self.history.trial_count, to_json(answer.trial_entry(result)), self.axis))

@@ -1,238 +1,292 @@
-"""What a search comes to: its result entry, its measurement and its findings. Pure."""
+"""What a search comes to: its result, its measurement and its findings, each a function of its history. Pure."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
-from gpucheck.batch_size.budget import Budget
-from gpucheck.batch_size.exchange import AT_ONCE, Result
-from gpucheck.batch_size.recipe import in_words, kind_of_size
-from gpucheck.batch_size.search import Record, Search
+from gpucheck import advice
+from gpucheck.batch_size import use
+from gpucheck.batch_size.history import OPEN, History
+from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, Result
+from gpucheck.batch_size.plan import in_words, kind_of_size
+from gpucheck.batch_size.search import Record
+from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.results.find_batch_size import (
+    Accumulation,
+    Confidence,
+    EpochCheck,
+    FoundBatchSize,
+    RecommendedSize,
+    SearchAxis,
+    SearchMethod,
+    StepRecipe,
+    TrialEntry,
+)
 from gpucheck.units import capacity
 
 # The step of a confirmation is timed a few times only, beside its purpose.
 FEW_SAMPLES = 6
-
-# Ends of a trial that say nothing about its size.
-UNDECIDED = ("inconclusive", "device-broken")
 _AGAIN = "run it again"
 _LIMITS = {
     "max-batch-size": "it is --max-batch-size",
     "safety": "larger sizes are predicted above 85 % of the memory, which is dangerous to fill here",
 }
-# What ends a search without an answer to how much more fits, in words.
-_OPEN = {
-    "time": "the time budget ended the search",
-    "trials": "the bound on trials ended the search",
-    "killed": "larger sizes were killed, and not for want of memory: by the program, or by something that watches it",
-    "interrupted": "the search was interrupted",
-    "inconclusive": "other processes disturbed the search",
-    "device-broken": "a larger size left the device unusable",
-    "refused": "no further process could be set up",
-}
+
+# --- The result -------------------------------------------------------------------------------------------------------
+
+# What a trial's entry calls otherwise than the trial itself; the rest goes by its name.
+_RENAMED = {"batch_size": "size", "fresh_process": "fresh", "allocation_retries": "retries"}
 
 
-def is_closed(limited_by: str | None) -> bool:
-    """Whether it is known that no larger size fits, or none is to be tried; else the best is one that fits at least."""
-    return limited_by is not None and limited_by not in _OPEN
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a search ended: what limits it, the largest size predicted, why no process could be set up (None: one could).
-
-    `more_time_s` is a time budget that would do.
-    """
-
-    limited_by: str | None
-    predicted: int | None = None
-    refused: str | None = None
-    more_time_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What the whole search is about: the words that its answer needs."""
-
-    target: str
-    mode: str
-    optimizer: str | None
-    dtype: str | None
-    device: DeviceRef
-    budget: Budget
-    method: dict[str, Any]
-    parameter_bytes: int | None
-    tolerance: float
-    axis: str | None = None
-    batch_size: int | None = None
-
-
-def trial_entry(result: Result) -> dict[str, Any]:
+def trial_entry(result: Result) -> TrialEntry:
     """A trial as the report shows it."""
-    return {
-        "batch_size": result.size,
-        "outcome": result.outcome,
-        "reason": result.reason or None,
-        "purpose": result.purpose,
-        "fresh_process": result.fresh,
-        "peak_bytes": result.peak_bytes,
-        "compute_peak_bytes": result.compute_peak_bytes,
-        "samples_per_s": result.samples_per_s,
-        "steps_s": list(result.steps_s),
-        "seconds": result.seconds,
-        "allocation_retries": result.retries,
-        "asked_bytes": result.asked_bytes,
-        "reached_bytes": result.reached_bytes,
-        "resumed": result.resumed,
-    }
+    told = {field.name: getattr(result, _RENAMED.get(field.name, field.name)) for field in fields(TrialEntry)}
+    return TrialEntry(**told | {"reason": result.reason or None})
 
 
-def final_result(search: Search, results: list[Result]) -> Result | None:
-    """The run of the best size that counts: its confirmation, else its last pass."""
-    best = search.best
-    if best is None:
-        return None
-    runs = [r for r in results if r.size == best.size and r.outcome == "fits"]
-    return max(runs, key=lambda r: r.purpose == "confirm", default=None)
-
-
-def entry(
-    search: Search,
-    results: list[Result],
-    context: Context,
-    limited_by: str | None,
-    default_malloc: Result | None,
-    predicted: int | None = None,
-) -> dict[str, Any]:
-    """`results.find_batch_size` of the report. `predicted` is the largest size that is predicted to fit."""
-    closed = is_closed(limited_by)
-    best, failing, final = search.best, search.first_failing, final_result(search, results)
+def result_of(history: History) -> FoundBatchSize:
+    """The answer by what happened so far."""
+    search, results, default_malloc = history.search, history.results, history.default_malloc
+    best, failing, final, closed = search.best, search.first_failing, history.final, history.is_closed
     failed = next((r for r in reversed(results) if failing and r.size == failing.size and r.outcome != "fits"), None)
-    confirmed = [r for r in results if r.size == (best.size if best else 0) and r.outcome == "fits"]
-    return {
-        "max_batch_size": best.size if best and closed else None,
-        "at_least": best.size if best and not closed else None,
-        "predicted_batch_size": predicted,
-        "confirmed": search.confirmed,
-        "first_failing": failing.size if failing else None,
-        "first_failing_outcome": failing.outcome if failing else None,
-        "first_failing_reason": failed.reason if failed else None,
-        "first_failing_at_once": bool(failed and failed.reason.startswith(AT_ONCE)),
-        "predicted_above": search.predicted_above,
-        "limited_by": limited_by,
-        "peak_bytes": max((r.peak_bytes for r in confirmed if r.peak_bytes is not None), default=None),
-        "default_malloc_peak_bytes": default_malloc.peak_bytes if default_malloc else None,
-        "budget_bytes": context.budget.bytes,
-        "margin_bytes": context.budget.margin_bytes,
-        "budget_reason": context.budget.reason,
-        "free_bytes": context.budget.free_bytes,
-        "total_bytes": context.budget.total_bytes,
-        "samples_per_s": final.samples_per_s if final else None,
-        "parameter_bytes": context.parameter_bytes,
-        "state_bytes": final.state_bytes if final else None,
-        "target": context.target,
-        "mode": context.mode,
-        "optimizer": context.optimizer,
-        "loss": final.loss if final else None,
-        "dtype": context.dtype,
-        # With an axis, every size here is a length along it.
-        "axis": {"name": context.axis, "batch_size": context.batch_size} if context.axis else None,
-        "device": {"id": context.device.id, "uuid": context.device.uuid, "name": context.device.name},
-        "tolerance": context.tolerance,
-        "multiple_of": search.multiple_of,
-        "start": search.start,
-        "method": context.method,
-        "trial_count": len(results) + (default_malloc is not None),
-        "trials": [trial_entry(r) for r in results] + ([trial_entry(default_malloc)] if default_malloc else []),
-    }
+    passed = [r.peak_bytes for r in results if best and r.size == best.size and r.outcome == "fits"]
+    # A partial batch is a whole step in the child that ran last: its second step, if it took one, is timed too.
+    partial = [check for check in history.checks if check.purpose == "partial batch"]
+    speeds = use.speeds([*results, *partial])
+    plan, setup, budget, opened = history.plan, history.setup, history.budget, history.opened
+    trials = [*results, *([default_malloc] if default_malloc else []), *history.recommended_trials]
+    return FoundBatchSize(
+        max_batch_size=best.size if best and closed else None,
+        at_least=best.size if best and not closed else None,
+        predicted_batch_size=history.predicted,
+        confirmed=search.confirmed,
+        first_failing=failing.size if failing else None,
+        first_failing_outcome=failing.outcome if failing else None,
+        first_failing_reason=failed.reason if failed else None,
+        first_failing_at_once=bool(failed and failed.reason.startswith(AT_ONCE)),
+        predicted_above=search.predicted_above,
+        limited_by=history.limited_by,
+        peak_bytes=max((peak for peak in passed if peak is not None), default=None),
+        default_malloc_peak_bytes=default_malloc.peak_bytes if default_malloc else None,
+        budget_bytes=budget.bytes,
+        margin_bytes=budget.margin_bytes,
+        budget_reason=budget.reason,
+        free_bytes=budget.free_bytes,
+        total_bytes=budget.total_bytes,
+        samples_per_s=final.samples_per_s if final else None,
+        parameter_bytes=history.parameter_bytes,
+        state_bytes=final.state_bytes if final else None,
+        target=setup.target,
+        mode=setup.mode,
+        optimizer=opened.optimizer if opened else None,
+        loss=final.loss if final else None,
+        dtype=setup.dtype,
+        axis=SearchAxis(history.axis, plan.recipe.batch_size) if history.axis else None,
+        device=_device(history),
+        tolerance=search.tolerance,
+        multiple_of=search.multiple_of,
+        start=search.start,
+        method=_method(history),
+        trial_count=history.trial_count,
+        trials=tuple(trial_entry(result) for result in trials),
+        limiting_factor=use.limiting_factor(history.limited_by),
+        confidence=_confidence(history, best.size) if best else None,
+        checks=tuple(EpochCheck(r.purpose, r.size, r.outcome, r.reason or None, r.peak_bytes) for r in history.checks),
+        recommended=_recommended(history),
+        speeds=speeds,
+        knee=use.knee(speeds),
+        memory_split=use.memory_split(results, history.parameter_bytes),
+        fragmentation=use.fragmentation(final.memory) if final else None,
+        accumulation=_accumulation(history),
+        prediction=history.foresight.result(),
+    )
 
 
-def measurement(final: Result, context: Context, started: str) -> Measurement | None:
-    """The answer's speed: the steps of its last run after the first, which warms up."""
-    steps, starts = final.steps_s[1:], final.started_monotonic_s[1:]
-    if not steps:
+def _device(history: History) -> DeviceRef:
+    if history.opened is not None:
+        return history.opened.device
+    return DeviceRef(history.setup.device, name=history.setup.device_name)
+
+
+def _method(history: History) -> SearchMethod:
+    setup, opened = history.setup, history.opened
+    return SearchMethod(
+        peak=opened.peak if opened else None,
+        baseline_bytes=opened.baseline_bytes if opened else None,
+        guard_bytes=setup.guard_bytes if setup.is_cpu else None,
+        context_counted=opened.context_counted if opened else None,
+        malloc="tuned" if setup.is_cpu else None,
+        seek_failure=history.search.seek_failure,
+        prediction=history.foresight.method,
+        avoid_oom=history.plan.options.avoid_oom,
+        inputs=setup.inputs,
+        recipe=from_json(StepRecipe, setup.recipe),
+    )
+
+
+def _confidence(history: History, size: int) -> Confidence:
+    return use.confidence(
+        history.results,
+        size,
+        history.search.confirmed,
+        history.budget.bytes,
+        history.default_malloc,
+        history.foresight.peaks(result.size for result in history.results),
+        closed=history.is_closed,
+    )
+
+
+def _recommended(history: History) -> RecommendedSize:
+    """`headroom_wanted` was asked for; the headroom is what the measured peak leaves."""
+    wanted, told = history.plan.options.headroom, history.recommended
+    result = told.result if told else None
+    if told is None or result is None:
+        reason = told.reason if told else "it was not run" if history.search.confirmed else "no size was confirmed"
+        return RecommendedSize(None, None, wanted, reason=reason)
+    peak = result.peak_bytes
+    headroom = None if peak is None else 1 - peak / history.budget.bytes
+    return RecommendedSize(result.size, headroom, wanted, peak, result.samples_per_s, told.speed, told.reason)
+
+
+def _accumulation(history: History) -> Accumulation | None:
+    """Where no size is recommended, the largest is what there is, but not one of which it is not known."""
+    wanted, told = history.plan.options.effective_batch, history.recommended
+    size = (told.result if told else None) or (history.final if history.is_closed else None)
+    return use.accumulate(wanted, size.size) if wanted and size else None
+
+
+def measurement(history: History, started: str) -> Measurement | None:
+    """The answer's speed: the steps of its last run after the first, which warms up. None where that ran earlier."""
+    final, axis, setup = history.final, history.axis, history.setup
+    if final is None or final.resumed or len(final.steps_s) < 2:
         return None
-    ordered = sorted(steps)
-    middle = len(ordered) // 2
-    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    steps, starts = final.steps_s[1:], final.started_monotonic_s[1:]
+    median = statistics.median(steps)
     return Measurement(
         name="find_batch_size.step",
-        device=context.device,
+        device=_device(history),
         case={
-            **({context.axis: final.size} if context.axis else {}),
-            "batch_size": context.batch_size if context.axis else final.size,
-            "target": context.target,
-            "mode": context.mode,
-            "optimizer": context.optimizer,
+            **({axis: final.size} if axis else {}),
+            "batch_size": history.plan.recipe.batch_size if axis else final.size,
+            "target": setup.target,
+            "mode": setup.mode,
+            "optimizer": history.opened.optimizer if history.opened else None,
         },
         runs=(Run(started, 1, steps, starts),),
         time_s=TimeStats(median=median, n=len(steps)),
-        work={context.axis or "samples": final.size},
+        work={axis or "samples": final.size},
         rate=Rate(median=final.size / median, unit="1/s"),
         memory=MemoryFigures(**final.memory),
-        method=Method("host", "host", "warm", precision_requested=context.dtype, details=context.method),
+        method=Method("host", "host", "warm", precision_requested=setup.dtype, details=to_json(_method(history))),
         flags=("few-samples",) if len(steps) < FEW_SAMPLES else (),
     )
 
 
-def findings(search: Search, context: Context, end: End, default_malloc: Result | None) -> list[Finding]:
-    """What the search says, the answer first."""
-    best, limited_by = search.best, end.limited_by
+# --- The findings -----------------------------------------------------------------------------------------------------
+
+
+def findings(history: History) -> list[Finding]:
+    """What the search says: what disturbed it, the answer, and what else must be said of that."""
+    said = []
+    if history.stopped is not None and history.stopped.outcome in OPEN:
+        said.append(_undecided(history.stopped, history.axis))
+    said += _answer(history)
+    said += [_failed(check, history.axis) for check in history.checks if check.outcome not in ("fits", "inconclusive")]
+    said += _unlike(history)
+    said += _fragmented(history)
+    if history.log_failed is not None:
+        path, why = history.log_failed.path, history.log_failed.why
+        said.append(
+            Finding(
+                "batch_size.log",
+                "warn",
+                f"the log of trials {path} is not whole",
+                f"{why}: what ran after that is not in it",
+                {"file": path},
+                fix="make room before going on with --resume",
+            )
+        )
+    return said
+
+
+def _undecided(result: Result, axis: str | None) -> Finding:
+    """A device that a trial broke, or other processes that disturbed the trials."""
+    evidence = {"batch_size": result.size}
+    if result.outcome == "device-broken":
+        title = f"{in_words(result.size, axis)} left the device unusable"
+        return Finding("batch_size.device", "fail", title, result.reason, evidence, fix="gpucheck smoke")
+    return Finding(
+        "batch_size.undisturbed",
+        "inconclusive",
+        "the trials were disturbed",
+        result.reason,
+        evidence,
+        fix="end the other processes, see `gpucheck memory`",
+    )
+
+
+def _answer(history: History) -> list[Finding]:
+    search, axis, budget = history.search, history.axis, history.budget
+    best, limited_by, refused = search.best, history.limited_by, history.refused
     if best is None:
-        return [_nothing_fits(search, context, limited_by, end.refused)]
-    if not is_closed(limited_by):
-        found = [_open(search, best, context, end)]
+        return [_nothing_fits(history)]
+    if history.is_closed:
+        evidence = {"batch_size": best.size, "budget_bytes": budget.bytes, "limited_by": limited_by}
+        title = f"{in_words(best.size, axis)} fits"
+        said = [Finding("batch_size.fits", "pass", title, _why(history, best), evidence)]
     else:
-        evidence = {"batch_size": best.size, "budget_bytes": context.budget.bytes, "limited_by": limited_by}
-        title = f"{in_words(best.size, context.axis)} fits"
-        found = [Finding("batch_size.fits", "pass", title, _why(search, best, context, limited_by), evidence)]
-    if not search.confirmed and (is_closed(limited_by) or end.refused is not None):
+        said = [_at_least(history, best)]
+    if not search.confirmed and (history.is_closed or refused is not None):
         why, fix = "its run in a process of its own decided nothing", _AGAIN
-        if end.refused is not None:
-            why = f"no process could be set up to run it again: {end.refused}"
-        title, evidence = f"{in_words(best.size, context.axis)} passed once", {"batch_size": best.size}
-        found.append(Finding("batch_size.confirmed", "warn", title, why, evidence, fix=fix))
-    if default_malloc is not None:
-        found.append(_malloc_finding(default_malloc, context))
-    return found
+        if refused is not None:
+            why = f"no process could be set up to run it again: {refused}"
+        title, size = f"{in_words(best.size, axis)} passed once", {"batch_size": best.size}
+        said.append(Finding("batch_size.confirmed", "warn", title, why, size, fix=fix))
+    if history.default_malloc is not None:
+        said.append(_default_malloc(history.default_malloc, budget.bytes))
+    return said
 
 
-def _why(search: Search, best: Record, context: Context, limited_by: str | None) -> str:
+def _why(history: History, best: Record) -> str:
     """What closed the search."""
+    search, axis, limited_by = history.search, history.axis, history.limited_by or ""
     failing = search.first_failing
-    failed = f"{in_words(failing.size, context.axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
+    failed = f"{in_words(failing.size, axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
     if search.predicted_above is not None:
-        failed = f"{in_words(search.predicted_above, context.axis)} is predicted above the budget"
+        failed = f"{in_words(search.predicted_above, axis)} is predicted above the budget"
     if limited_by == "max-batch-size" and best.size < search.cap:
-        top = f"{search.cap}, the greatest length to try" if context.axis else f"--max-batch-size {search.cap}"
+        top = f"{search.cap}, the greatest length to try" if axis else f"--max-batch-size {search.cap}"
         return f"no larger multiple of {search.multiple_of} is within {top}"
-    if limited_by == "max-batch-size" and context.axis:
+    if limited_by == "max-batch-size" and axis:
         return "it is the greatest length to try"
-    if limited_by == "safety" and context.method.get("avoid_oom"):
+    if limited_by == "safety" and history.plan.options.avoid_oom:
         return "larger sizes are predicted above 85 % of the budget, which --avoid-oom stays below"
-    return _LIMITS.get(limited_by or "", failed)
+    return _LIMITS.get(limited_by, failed)
 
 
-def _open(search: Search, best: Record, context: Context, end: End) -> Finding:
+def _at_least(history: History, best: Record) -> Finding:
     """A size that fits, where it is not known how much more does."""
-    said = [_OPEN.get(end.limited_by or "", "the search did not end")]
-    if not search.confirmed:
+    axis, predicted, confirmed = history.axis, history.predicted, history.search.confirmed
+    limited_by = history.limited_by
+    said = [OPEN.get(limited_by or "", "the search did not end")]
+    if not confirmed:
         said.append("it passed once, and there was no run in a process of its own")
-    if end.predicted is not None and end.predicted > best.size:
-        said.append(f"about {in_words(end.predicted, context.axis)} is predicted")
+    if predicted is not None and predicted > best.size:
+        said.append(f"about {in_words(predicted, axis)} is predicted")
     fixes = {
-        "time": f"--time-budget {_time(end.more_time_s)}",
+        "time": f"--time-budget {_time(history.more_time_s)}",
         "trials": f"go on with --start {best.size}",
         "killed": "run one step of that size yourself, and look at the program's own limits (ulimit, a job's watchdog)",
     }
-    evidence: dict[str, Any] = {"batch_size": best.size, "at_least": best.size, "predicted": end.predicted}
-    evidence |= {"budget_bytes": context.budget.bytes, "limited_by": end.limited_by, "confirmed": search.confirmed}
-    title = f"at least {in_words(best.size, context.axis)} fits"
-    fix = fixes.get(end.limited_by or "", _AGAIN)
+    evidence: dict[str, Any] = {"batch_size": best.size, "at_least": best.size, "predicted": predicted}
+    evidence |= {"budget_bytes": history.budget.bytes, "limited_by": limited_by, "confirmed": confirmed}
+    title, fix = f"at least {in_words(best.size, axis)} fits", fixes.get(limited_by or "", _AGAIN)
     return Finding("batch_size.fits", "inconclusive", title, "; ".join(said), evidence, fix=fix)
 
 
@@ -241,49 +295,96 @@ def _time(seconds: float) -> str:
     return f"{math.ceil(seconds / 60)}m" if seconds > 120 else f"{math.ceil(seconds)}s"
 
 
-def _malloc_finding(result: Result, context: Context) -> Finding:
-    peak, budget = result.peak_bytes or 0, context.budget.bytes
+def _default_malloc(result: Result, budget_bytes: int) -> Finding:
+    peak = result.peak_bytes or 0
     title = f"under the system's default malloc its peak is {capacity(peak)}"
     message = "within the budget as well"
-    if peak > budget:
-        message = f"{capacity(peak - budget)} above the budget: freed memory is kept for later"
-    evidence = {"peak_bytes": peak, "budget_bytes": budget}
+    if peak > budget_bytes:
+        message = f"{capacity(peak - budget_bytes)} above the budget: freed memory is kept for later"
+    evidence = {"peak_bytes": peak, "budget_bytes": budget_bytes}
     return Finding("batch_size.default_malloc", "info", title, message, evidence)
 
 
-def _nothing_fits(search: Search, context: Context, limited_by: str | None, refused: str | None) -> Finding:
-    budget = context.budget
-    evidence: dict[str, Any] = {"budget_bytes": budget.bytes, "parameter_bytes": context.parameter_bytes}
-    failing = search.first_failing
-    if refused is None and (failing is None or not is_closed(limited_by)):
-        kind, in_time = kind_of_size(context.axis), limited_by == "time"
-        return Finding(
-            "batch_size.fits",
-            "inconclusive",
-            f"no {kind} passed before the time ran out" if in_time else f"no {kind} was decided",
-            "" if in_time else _OPEN.get(limited_by or "", str(limited_by)),
-            evidence,
-            fix="give more time with --time-budget" if in_time else _AGAIN,
-        )
+def _nothing_fits(history: History) -> Finding:
+    search, budget, axis = history.search, history.budget, history.axis
+    weight, refused, failing = history.parameter_bytes, history.refused, search.first_failing
+    evidence: dict[str, Any] = {"budget_bytes": budget.bytes, "parameter_bytes": weight}
+    if refused is None and (failing is None or not history.is_closed):
+        return _undecided_size(history, evidence)
     smallest = failing.size if failing else search.minimum
     evidence |= {"batch_size": smallest}
     fix = "raise --memory-limit, or take a smaller model or input"
+    whole = f"the budget is {capacity(budget.bytes)} ({budget.reason})"
     if refused is not None:
-        weight = context.parameter_bytes
         alone = f"the model alone takes {capacity(weight)}" if weight is not None else f"building it failed ({refused})"
-        message = f"{alone}, and the budget is {capacity(budget.bytes)} ({budget.reason})"
         evidence |= {"reason": refused}
-        return Finding("batch_size.fits", "fail", "not even the model fits", message, evidence, fix)
+        return Finding("batch_size.fits", "fail", "not even the model fits", f"{alone}, and {whole}", evidence, fix)
     assert failing is not None
-    title = f"not even {in_words(smallest, context.axis)} fits"
+    title = f"not even {in_words(smallest, axis)} fits"
     if failing.peak_bytes is not None:
         evidence |= {"peak_bytes": failing.peak_bytes}
         needs = f"it takes {capacity(failing.peak_bytes)}"
-    elif context.parameter_bytes is not None:
-        needs = f"the model alone takes {capacity(context.parameter_bytes)}, and memory ran out"
+    elif weight is not None:
+        needs = f"the model alone takes {capacity(weight)}, and memory ran out"
     else:
         needs = "memory ran out"
     if failing.outcome == "timeout":
         return Finding("batch_size.fits", "fail", title, "its trial ran into --trial-timeout", evidence, fix)
-    message = f"{needs}, and the budget is {capacity(budget.bytes)} ({budget.reason})"
-    return Finding("batch_size.fits", "fail", title, message, evidence, fix)
+    return Finding("batch_size.fits", "fail", title, f"{needs}, and {whole}", evidence, fix)
+
+
+def _undecided_size(history: History, evidence: Mapping[str, Any]) -> Finding:
+    """No size passed, and none is known to fail for want of memory."""
+    kind, limited_by = kind_of_size(history.axis), history.limited_by
+    if limited_by == "time":
+        title, fix = f"no {kind} passed before the time ran out", "give more time with --time-budget"
+        return Finding("batch_size.fits", "inconclusive", title, "", dict(evidence), fix=fix)
+    why = OPEN.get(limited_by or "", "the search did not end")
+    return Finding("batch_size.fits", "inconclusive", f"no {kind} was decided", why, dict(evidence), fix=_AGAIN)
+
+
+def _failed(check: Result, axis: str | None) -> Finding:
+    """A step of the epoch that fails."""
+    evidence = {"batch_size": check.size, "outcome": check.outcome, "peak_bytes": check.peak_bytes}
+    if check.purpose == "evaluation":
+        title = f"an evaluation step with {in_words(check.size, axis)} fails"
+        smaller = f"evaluate with a smaller {kind_of_size(axis)}"
+        fix = smaller if check.outcome in BOUNDING else "see what model.eval() changes"
+        return Finding("batch_size.evaluation", "warn", title, check.reason, evidence, fix=fix)
+    title, fix = f"a partial last batch of {check.size} fails", "drop_last=True in the DataLoader leaves it out"
+    return Finding("batch_size.partial_batch", "warn", title, check.reason, evidence, fix=fix)
+
+
+def _unlike(history: History) -> list[Finding]:
+    final = history.final
+    if final is None or not final.unlike:
+        return []
+    least, most = final.batch_elements
+    return [
+        Finding(
+            "batch_size.unlike_batches",
+            "warn",
+            "batches of one size are not alike",
+            f"of those that ran the smallest held {least} numbers, the largest {most}: a larger one takes more",
+            {"batch_size": final.size, "least_elements": least, "most_elements": most},
+            fix="let make_batch return the largest batch that training meets",
+        )
+    ]
+
+
+def _fragmented(history: History) -> list[Finding]:
+    """Memory that lies in pieces, where a setting helps."""
+    final = history.final
+    gap = use.fragmentation(final.memory) if final else None
+    if gap is None or not gap.large or not _device(history).id.startswith("cuda"):
+        return []
+    return [
+        Finding(
+            "batch_size.fragmentation",
+            "info",
+            f"{capacity(gap.gap_bytes)} of what the allocator holds is in no tensor",
+            f"{gap.gap_bytes / gap.reserved_bytes * 100:.0f} % of what it reserved at the peak",
+            asdict(gap),
+            fix=f"run with {advice.allocator('expandable_segments:True')}",
+        )
+    ]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from gpucheck.batch_size.budget import MARGIN_BYTES, MARGIN_SHARE, MemoryLimit
-from gpucheck.batch_size.exchange import Setup
-from gpucheck.batch_size.predict import Distrusted, Prediction
-from gpucheck.batch_size.predict_run import Predictor
-from gpucheck.batch_size.predict_sizes import Point
+from gpucheck.batch_size.outcome import Setup
+from gpucheck.batch_size.predict import Distrusted, Point, Prediction
+from gpucheck.batch_size.predictor import Predictor
 from gpucheck.errors import CannotLook, UsageError
+from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding
+from gpucheck.report.results.find_batch_size import EstimatedBatchSize, Experience, StepRecipe
 from gpucheck.units import MIB, capacity
 
 # The kinds of device that an estimate can be about.
@@ -40,25 +41,15 @@ OUTSIDE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Experience:
-    """What searches found for real, as shares of what was estimated of the same: the least and the most of them."""
-
-    low: float
-    high: float
-    searches: int
-    source: str
-
-    @property
-    def in_words(self) -> str:
-        """The error in a few words."""
-        low, high = round(self.low * 100), round(self.high * 100)
-        return f"searches found {low} to {high} % of such an estimate ({self.searches} of them, {self.source})"
-
-
 # benchmarks/results/batch-estimate-cpu.jsonl, November 2026. The least are convolutions, whose library takes memory of
 # its own.
 EXPERIENCE = {"cpu": Experience(0.75, 1.0, 18, "built-in models on a CPU, torch 2.13")}
+
+
+def error_in_words(known: Experience) -> str:
+    """The error of such estimates in a few words."""
+    low, high = round(known.low * 100), round(known.high * 100)
+    return f"searches found {low} to {high} % of such an estimate ({known.searches} of them, {known.source})"
 
 
 def experience(kind: str, axis: str | None) -> tuple[Experience | None, str | None]:
@@ -101,34 +92,31 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     found = _predicted(setup, room, sizes, deadline)
     at_max = found.at_max
     known, why_not = experience(kind, setup.recipe.get("axis"))
-    emit(
-        Answered(
-            "find_batch_size_estimate",
-            {
-                "max_batch_size": found.max_batch_size,
-                "peak_bytes": at_max.peak_bytes if at_max else None,
-                "compute_peak_bytes": at_max.compute_peak_bytes if at_max else None,
-                "parameter_bytes": found.points[0].parameter_bytes,
-                "gradient_bytes": found.points[0].gradient_bytes,
-                "optimizer_bytes": found.points[0].optimizer_bytes,
-                "memory_bytes": memory_bytes,
-                "budget_bytes": room,
-                "margin_bytes": margin,
-                "context_bytes": outside.context_bytes,
-                "workspace_bytes": outside.workspace_bytes,
-                "source": outside.source,
-                "error": asdict(known) if known is not None else None,
-                "error_reason": why_not,
-                "target": setup.target,
-                "mode": setup.mode,
-                "dtype": setup.dtype,
-                "recipe": setup.recipe,
-                "device": kind,
-                "fake_device": found.device,
-                "seconds": found.seconds,
-            },
-        )
+    first = found.points[0]
+    answer = EstimatedBatchSize(
+        max_batch_size=found.max_batch_size,
+        peak_bytes=at_max.peak_bytes if at_max else None,
+        compute_peak_bytes=at_max.compute_peak_bytes if at_max else None,
+        parameter_bytes=first.parameter_bytes,
+        gradient_bytes=first.gradient_bytes,
+        optimizer_bytes=first.optimizer_bytes,
+        memory_bytes=memory_bytes,
+        budget_bytes=room,
+        margin_bytes=margin,
+        context_bytes=outside.context_bytes,
+        workspace_bytes=outside.workspace_bytes,
+        source=outside.source,
+        error=known,
+        error_reason=why_not,
+        target=setup.target,
+        mode=setup.mode,
+        dtype=setup.dtype,
+        recipe=from_json(StepRecipe, setup.recipe),
+        device=kind,
+        fake_device=found.device,
+        seconds=found.seconds,
     )
+    emit(Answered("find_batch_size_estimate", answer))
     emit(Judged(finding(found, memory_bytes, room, setup.recipe.get("axis"), known)))
 
 
@@ -163,6 +151,6 @@ def finding(found: Prediction, memory_bytes: int, room: int, axis: str | None, k
     at_max = found.at_max
     peak = at_max.peak_bytes if at_max and at_max.peak_bytes is not None else room
     title = f"estimate: {name} {largest} fits {capacity(memory_bytes)}"
-    error = "error unknown" if known is None else known.in_words
+    error = "error unknown" if known is None else error_in_words(known)
     message = f"its tensors take {capacity(peak)} at their peak{rest}; nothing was run; {error}"
     return Finding("batch_size.estimate", "info", title, message, evidence)

@@ -1,117 +1,92 @@
-"""What the user asked for, and the plan that comes of it: parsed once, before anything is started. Pure."""
+"""What `find-batch-size` can be asked for. Pure: read before torch is."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-from gpucheck import naming
-from gpucheck.batch_size import recommend
-from gpucheck.batch_size.budget import MemoryLimit, parse_limit
-from gpucheck.batch_size.recipe import check_optimizer, parse_recipe
-from gpucheck.batch_size.search_options import SearchOptions
-from gpucheck.errors import UsageError
-from gpucheck.work.spec import FLOATING, Axis, Recipe, parse_axis, parse_inputs, parse_target
+from gpucheck import units
+from gpucheck.options import option
 
 MODES = ("train", "infer")
-# No tensor's dimension is larger; what a model takes is far below.
-LARGEST_BATCH = 2**31 - 1
-DEFAULT_TARGET = "transformer"
+# A long run fragments its memory, meets longer samples and logs more than a trial does: a tenth is left for that.
+HEADROOM = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for, as text where it is one; None is the documented default."""
+class FindBatchSizeOptions:
+    """What the user asked for, as text where only the search knows what it means.
 
-    target: str | None = None
-    mode: str = "train"
-    optimizer: str = "adamw"
-    dtype: str | None = None
-    inputs: tuple[str, ...] = ()
-    max_batch_size: int = 65536
-    memory_limit: str | None = None
-    time_budget_s: float | None = None
-    trial_timeout_s: float | None = None
-    headroom: float = recommend.HEADROOM
-    effective_batch: int | None = None
-    amp: str | None = None
-    grad_checkpointing: bool = False
-    compiled: bool = False
-    axis: str | None = None
-    batch_size: int | None = None
-    search: SearchOptions = field(default_factory=SearchOptions)
-    estimate: bool = False
-    quick: bool = False
-    resume: str | None = None
-    device: str = "auto"
-    # Where else the target's module may be, for children that are not started as this process was.
-    import_path: tuple[str, ...] = ()
+    `tolerance` None is the default of 2 % of the answer. `import_path` are folders where the target's module may be
+    besides, for children that are not started as this process was.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The options with their texts parsed. Along an `axis` sizes are lengths, and its greatest is filled in."""
-
-    options: Options
-    target: str
-    limit: MemoryLimit | None
-    recipe: Recipe
-    axis: Axis | None
-
-    @property
-    def cap(self) -> int:
-        """The largest size to try: of the batch, or along the axis."""
-        return self.options.max_batch_size if self.axis is None or self.axis.high is None else self.axis.high
-
-    @property
-    def sizes(self) -> tuple[int | None, int]:
-        """The smallest size to try, None where only the target knows it, and the largest."""
-        return (self.axis.low if self.axis else None, self.cap)
-
-
-def plan(options: Options) -> Plan:
-    """Parse what needs no machine, so that a slip costs no time. Raises UsageError."""
-    naming.one_of("--mode", options.mode, MODES)
-    check_optimizer(options.optimizer)
-    if options.dtype is not None:
-        naming.one_of("--dtype", options.dtype, FLOATING)
-    _batch("--max-batch-size", options.max_batch_size)
-    if options.effective_batch is not None:
-        _batch("--effective-batch", options.effective_batch)
-    if not 0 <= options.headroom < 1:
-        raise UsageError(f"--headroom {options.headroom:.0%} leaves no budget", "", "give less than 100%")
-    for name, value in (("--time-budget", options.time_budget_s), ("--trial-timeout", options.trial_timeout_s)):
-        if value is not None and not value > 0:
-            raise UsageError(f"{name} {value:g} is not more than zero", "", "give seconds, like 60s")
-    if options.estimate and options.resume is not None:
-        raise UsageError("--estimate and --resume exclude each other", "an estimate runs no trials")
-    axis = _axis(options)
-    recipe = parse_recipe(
-        amp=options.amp,
-        grad_checkpointing=options.grad_checkpointing,
-        compiled=options.compiled,
-        mode=options.mode,
-        dtype=options.dtype,
-        axis=axis,
-        batch_size=options.batch_size,
-        inputs=parse_inputs(options.inputs),
+    target: str | None = option(
+        "package.module:factory, path/to/file.py:factory, mlp, convnet or transformer (the default).",
+        metavar="TARGET",
+        positional=True,
     )
-    if options.target is not None:
-        parse_target(options.target)
-    limit = None if options.memory_limit is None else parse_limit(options.memory_limit)
-    made = Plan(options, options.target or DEFAULT_TARGET, limit, recipe, axis)
-    options.search.check(made.cap, axis.name if axis else None)
-    return made
-
-
-def _axis(options: Options) -> Axis | None:
-    if options.axis is None:
-        return None
-    if options.effective_batch is not None:
-        raise UsageError("--effective-batch and --axis exclude each other", "the batch size is fixed along an axis")
-    axis = parse_axis(options.axis)
-    return replace(axis, high=axis.high or max(axis.low, options.max_batch_size))
-
-
-def _batch(option: str, value: int) -> None:
-    if not 1 <= value <= LARGEST_BATCH:
-        raise UsageError(f"{option} {value} is no batch size", f"it lies between 1 and {LARGEST_BATCH}")
+    mode: str = option("train or infer.", "train", metavar="MODE", shown="train", choices=MODES)
+    optimizer: str = option(
+        "sgd, adam, adamw or another of torch.optim; a target's own wins.", "adamw", metavar="NAME", shown="adamw"
+    )
+    dtype: str | None = option("float32, float16, bfloat16 or float64.", metavar="DTYPE")
+    amp: str | None = option("Mixed precision with autocast: bfloat16 or float16 (scaled).", metavar="DTYPE")
+    grad_checkpointing: bool = option("Switch on the model's own checkpointing of activations.", False)
+    compiled: bool = option("Run the model through torch.compile, anew for each size.", False, name="--compile")
+    inputs: tuple[str, ...] = option(
+        "NAME:SHAPE:DTYPE[:LOW..HIGH], the shape without the batch, like image:3x224x224:float32 or "
+        "ids:1024:int64:0..50256. Repeatable.",
+        name="--input",
+        metavar="SPEC",
+        repeat=True,
+    )
+    axis: str | None = option(
+        "Search along a dimension that a shape names instead, like seq with --input ids:seq:int64:0..50256.",
+        metavar="NAME[:LOW..HIGH]",
+    )
+    batch_size: int | None = option("The fixed batch beside --axis; default 1.", metavar="N", parse=units.parse_whole)
+    max_batch_size: int = option("Search no further.", 65536, metavar="N", parse=units.parse_whole, shown="65536")
+    tolerance: float | None = option(
+        "How far below the maximum is enough; default 2%.", metavar="PERCENT", parse=units.parse_percent
+    )
+    exact: bool = option("The maximum itself, with the failure of the next size for proof.", False)
+    avoid_oom: bool = option("Try only what is predicted below 85 % of the budget.", False)
+    multiple_of: int = option("Try only multiples of N.", 1, metavar="N", parse=units.parse_whole, shown="1")
+    start: int | None = option(
+        "The first size to try; default a quarter of what is predicted, else the least.",
+        metavar="N",
+        parse=units.parse_whole,
+    )
+    memory_limit: str | None = option(
+        "24GiB, 80% or leave:2GiB. Default: what is free; on a CPU the smaller of 2 GiB and half of it.",
+        metavar="LIMIT",
+    )
+    estimate: bool = option("For a device that is not here, of --memory-limit: a figure, nothing is run.", False)
+    resume: str | None = option(
+        "Keep a log of the trials in FILE, and go on from those that it holds already.", metavar="FILE"
+    )
+    headroom: float = option(
+        "Of the budget, left free by the recommended size.",
+        HEADROOM,
+        metavar="PERCENT",
+        parse=units.parse_percent,
+        shown="10%",
+    )
+    effective_batch: int | None = option(
+        "Say how to reach N samples by accumulating gradients.", metavar="N", parse=units.parse_whole
+    )
+    time_budget_s: float | None = option(
+        "For the whole command, default 5m; on a CPU from the first trial on, default 60s.",
+        name="--time-budget",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
+    quick: bool = option("The answer alone: no size to recommend, nor what else follows it.", False)
+    trial_timeout_s: float | None = option(
+        "For one trial; default from the trials before.",
+        name="--trial-timeout",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
+    device: str = "auto"
+    import_path: tuple[str, ...] = ()

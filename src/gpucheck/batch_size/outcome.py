@@ -1,35 +1,25 @@
-"""What a trial's end means: one table of messages, one function. Pure: it sees names and texts, never an exception.
+"""A trial: what its child is told, what came out of it, and what its end means.
 
-Memory is recognised by class and by message, along the chain of causes; what could be memory or something else is
-`suspected` and counts only once a smaller batch has passed in a fresh process; everything else is the user's error.
+Ends are judged by names and texts, never by an exception: one table of messages, one function. Memory is recognised by
+class and by message, along the chain of causes; what could be memory or something else is `suspected` and counts only
+once a smaller batch has passed in a fresh process; everything else is the user's error. Memory that overflows without
+an error (Windows' and WSL's drivers, memory shared with the host) goes slow: there the time of a step tells. Pure.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gpucheck import messages
 from gpucheck.messages import Raised
+from gpucheck.report.results.find_batch_size import Outcome
 
-Outcome = Literal[
-    "fits",
-    "over-budget",
-    "out-of-memory",
-    "host-out-of-memory",
-    "suspected",
-    "size-limit",
-    "spill",
-    "timeout",
-    "killed",
-    "out-of-time",
-    "user-error",
-    "device-broken",
-    "inconclusive",
-]
 FITS: Outcome = "fits"
 # The outcomes that say "this many are too many" and so bound the search from above. `out-of-time`, which the time of
 # the whole search ended, says nothing of the size; `killed` bounds it until another size is killed too.
@@ -40,6 +30,107 @@ BOUNDING: frozenset[Outcome] = frozenset(
 MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
 # At the smallest size these are no bound: what fails there for another reason than memory is an error of the target.
 NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
+
+
+# A confirmation takes a third step, since caches settle on some devices; later ones repeat it.
+STEPS_CONFIRMED = 3
+# How the reason of a failure begins that one large allocation explains, and not a full budget.
+AT_ONCE = "one allocation of "
+# No trial is thought to hang before so long.
+TRIAL_TIMEOUT_LEAST_S = 30.0
+
+# A child's environment has it, so that a script that a trial imports cannot begin a search of its own.
+IN_TRIAL = "_GPUCHECK_TRIAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a child needs to know. `budget_bytes` and `guard_bytes` are the CPU's; `limit` is for other devices."""
+
+    target: str
+    inputs: tuple[str, ...]
+    mode: str
+    optimizer: str
+    dtype: str | None
+    device: str
+    device_name: str | None
+    budget_bytes: int
+    guard_bytes: int | None
+    limit: dict[str, Any] | None
+    free_before: int | None
+    shared: bool
+    # The child's resident memory may grow by so much before it is ended; None where it is not watched.
+    watch_bytes: int | None
+    # How a step is run: the fields of `work.spec.Recipe` that are not its defaults.
+    recipe: dict[str, Any] = field(default_factory=dict)
+    # Folders that a child looks for the target in after its own.
+    import_path: tuple[str, ...] = ()
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether trials take the host's memory."""
+        return self.device == "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came out of one trial. `reason` is one line; `trace` is what was raised, in full.
+
+    `cut` is True where the caller's deadline ended it, which says nothing about the size; `resumed` where it ran in an
+    earlier run of the search. Where an allocation failed, `asked_bytes` is its size and `reached_bytes` the trial's
+    peak until then.
+    """
+
+    size: int
+    purpose: str
+    fresh: bool
+    outcome: Outcome
+    reason: str = ""
+    trace: str = ""
+    peak_bytes: int | None = None
+    compute_peak_bytes: int | None = None
+    seconds: float = 0.0
+    cut: bool = False
+    steps_s: tuple[float, ...] = ()
+    started_monotonic_s: tuple[float, ...] = ()
+    retries: int = 0
+    state_bytes: int | None = None
+    gradient_bytes: int | None = None
+    optimizer_bytes: int | None = None
+    # On a CPU, what stayed resident after the last step beyond the model's state.
+    kept_bytes: int | None = None
+    loss: str | None = None
+    memory: dict[str, Any] = field(default_factory=dict)
+    resumed: bool = False
+    # The fewest and the most numbers in one of its batches.
+    batch_elements: tuple[int, ...] = ()
+    asked_bytes: int | None = None
+    reached_bytes: int | None = None
+
+    @property
+    def unlike(self) -> bool:
+        """Whether its batches were not all as large, though of one size."""
+        return len(set(self.batch_elements)) > 1
+
+    @property
+    def later_s(self) -> tuple[float, ...]:
+        """The steps after the first, which warms up and says nothing of them."""
+        return self.steps_s[1:]
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples per second: the median of the steps after the first, which warms up; of the only one where so."""
+        steps = self.steps_s[1:] or self.steps_s
+        return self.size / middle if steps and (middle := statistics.median(steps)) > 0 else None
+
+
+class Refused(Exception):
+    """The child could not be set up for want of memory: `outcome` is its class, `reason` one line."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(outcome, reason)
+        self.outcome: Outcome = outcome
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +274,72 @@ def asked_bytes(message: str) -> int | None:
         return None
     unit = found[2].lower()
     return int(float(found[1].rstrip(".")) * _UNITS[unit if unit == "bytes" else unit[0]])
+
+
+# --- Memory that spills -----------------------------------------------------------------------------------------------
+
+# Users report steps 50 times as slow once a driver falls back to the host's memory, some twice. Throttling and
+# clocks that change stay below a factor of two.
+SPILL_SLOWDOWN = 3.0
+# A device far from full does not spill: what is slow there has another cause.
+NEAR_BUDGET = 0.5
+# Steps after the first, which warms up: what disturbs one of them is noise, spilling slows all.
+LEAST_STEPS = 2
+# A step that fills a memory takes tens of milliseconds at any card's rate. What is quicker is scheduling.
+LEAST_EXCESS_S = 0.02
+# A loss over all pairs of a batch grows with its square, as attention does along a sequence; nothing that is trained
+# grows faster.
+STEEPEST = 2.0
+# Growth is read off sizes that are at least so many times apart, else it is noise.
+TIMES_APART = 2.0
+
+
+def power_of_time(timed: Sequence[tuple[int, float]]) -> float | None:
+    """The power of the size with which time was seen to grow up to the last of `timed` (size, seconds), smallest first.
+
+    None where no two of them are far enough apart to tell.
+    """
+    *smaller, (size, seconds) = timed
+    before = next(((s, t) for s, t in reversed(smaller) if s * TIMES_APART <= size and t > 0), None)
+    if before is None or seconds <= 0:
+        return None
+    return math.log(seconds / before[1]) / math.log(size / before[0])
+
+
+def judged_by_time(result: Result, before: Sequence[Result], budget_bytes: int) -> Result:
+    """A trial that raised nothing, as `spill` where its steps say so against those of the trials `before`.
+
+    Only for devices whose memory can spill, and sizes of a batch: along an axis time grows faster by itself.
+    """
+    passed = [(other.size, other.steps_s) for other in before if other.outcome == FITS]
+    times = slowdown(result.size, result.steps_s, passed, (result.peak_bytes or 0) / budget_bytes)
+    if times is None:
+        return result
+    why = f"its steps took {times:.1f} times as long as smaller sizes suggest: memory spilled over to the host's"
+    return replace(result, outcome="spill", reason=why)
+
+
+def slowdown(
+    size: int, steps_s: Sequence[float], passed: Sequence[tuple[int, Sequence[float]]], filled: float
+) -> float | None:
+    """How many times longer a trial's steps took than smaller sizes that passed suggest; None short of a cliff.
+
+    `passed` are sizes and the steps of each, `filled` is the trial's peak as a share of the budget. Time is taken to
+    grow with the size, or faster where `passed` show it; after a single one, as fast as any workload's does.
+    """
+    took = _fastest_s(steps_s)
+    smaller = sorted((s, fastest) for s, steps in passed if s < size and (fastest := _fastest_s(steps)) is not None)
+    if took is None or not smaller or filled < NEAR_BUDGET:
+        return None
+    seen = power_of_time(smaller)
+    power = STEEPEST if seen is None else min(STEEPEST, max(1.0, seen))
+    nearest, seconds = smaller[-1]
+    expected = float(seconds * (size / nearest) ** power)
+    if took - expected < LEAST_EXCESS_S or took < SPILL_SLOWDOWN * expected:
+        return None
+    return took / expected
+
+
+def _fastest_s(steps_s: Sequence[float]) -> float | None:
+    """The fastest step after the first; None where there are too few."""
+    return min(steps_s[1:]) if len(steps_s) > LEAST_STEPS else None

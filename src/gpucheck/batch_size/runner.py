@@ -11,20 +11,85 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal
 
+import psutil
+
 from gpucheck import errors, messages
-from gpucheck.batch_size import ends
-from gpucheck.batch_size.exchange import AT_ONCE, IN_TRIAL, Refused, Result, Setup
-from gpucheck.batch_size.outcome import MEMORY, End, asked_bytes, classify
+from gpucheck.batch_size.outcome import (
+    AT_ONCE,
+    IN_TRIAL,
+    MEMORY,
+    End,
+    Refused,
+    Result,
+    Setup,
+    asked_bytes,
+    classify,
+)
 from gpucheck.batch_size.search import Attempt
-from gpucheck.batch_size.watch import ASSUMED_BASELINE_BYTES, Watch
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
 from gpucheck.machine import host
 from gpucheck.machine.child import ChildEnded, LineChild, python_argv
 from gpucheck.messages import Raised
 from gpucheck.units import capacity, duration
+from gpucheck.work.spec import BUILT_IN
+
+# Looking for the child's own children walks the process table, so it happens less often.
+FAMILY_S = 0.5
+# A warmed child with torch has 0.2 to 0.5 GiB, which is not the trial's.
+ASSUMED_BASELINE_BYTES = 2**29
+
+
+class Watch:
+    """The resident memory of a child and of its children, looked at while it works."""
+
+    def __init__(self, pid: int, limit: int | None) -> None:
+        self.limit = limit
+        self.exceeded: int | None = None
+        self._pid = pid
+        self.baseline: int | None = None
+        self._highest = 0
+        self._family: list[psutil.Process] = []
+        self._looked_at_family = 0.0
+
+    def begin(self) -> None:
+        """A trial begins: what was before does not count."""
+        self._highest = self._resident()
+
+    def growth(self) -> int:
+        """The highest level seen since `begin`, above the warmed child's."""
+        self.look()
+        return max(0, self._highest - (self.baseline or 0))
+
+    def look(self) -> bool:
+        """Look once; True where the limit is passed. Until the child is ready, what importing takes is assumed."""
+        now = self._resident()
+        self._highest = max(self._highest, now)
+        if self.limit is None:
+            return False
+        growth = now - (self.baseline if self.baseline is not None else ASSUMED_BASELINE_BYTES)
+        if growth > self.limit:
+            self.exceeded = growth
+        return self.exceeded is not None
+
+    def _resident(self) -> int:
+        try:
+            process = psutil.Process(self._pid)
+            if time.monotonic() - self._looked_at_family > FAMILY_S:
+                self._looked_at_family = time.monotonic()
+                self._family = process.children(recursive=True)
+            total = int(process.memory_info().rss)
+        except psutil.Error:
+            return 0
+        for member in self._family:
+            try:
+                total += int(member.memory_info().rss)
+            except psutil.Error:
+                continue
+        return total
+
 
 # With these the resident set follows the tensors to a few MiB; glibc's defaults keep freed memory for later.
 TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_ARENA_MAX": "1"}
@@ -47,6 +112,8 @@ KILLED = 9
 FROM_OUTSIDE = (KILLED, 15)
 
 Malloc = Literal["tuned", "default"]
+# The command, as a fault names it.
+WHERE = "find-batch-size"
 
 
 class Runner:
@@ -259,7 +326,7 @@ class Runner:
             return Refused(outcome, reason)
         trace = answer["traceback"] if answer is not None else end.stderr_tail
         opening = answer is not None and answer.get("stage") == "device"
-        if end.raised and (failed := ends.failed_device(self.setup, reason, opening=opening)) is not None:
+        if end.raised and (failed := failed_device(self.setup, reason, opening=opening)) is not None:
             return failed
         if opening:
             return CannotLook(f"{self.setup.device} cannot be used", reason, "see `gpucheck smoke`")
@@ -303,11 +370,13 @@ def _as_json(setup: Setup) -> dict[str, Any]:
     return {name: getattr(setup, name) for name in setup.__slots__}
 
 
+# What a child answers of a trial goes by the names of a result's fields.
+_FIGURES = frozenset(field.name for field in fields(Result))
+
+
 def _figures(answer: Mapping[str, Any]) -> dict[str, Any]:
-    held = ("state_bytes", "gradient_bytes", "optimizer_bytes", "kept_bytes")
-    names = ("peak_bytes", "compute_peak_bytes", "retries", *held, "loss", "memory")
-    lists = ("steps_s", "started_monotonic_s", "batch_elements")
-    return {name: answer[name] for name in names} | {name: tuple(answer.get(name, ())) for name in lists}
+    told = {name: value for name, value in answer.items() if name in _FIGURES}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
 
 
 def _at_once(asked: int | None, reached: int | None, budget: int) -> str | None:
@@ -358,3 +427,24 @@ def _rebuilt(error: Mapping[str, str]) -> GpucheckError:
     made = kind(error["what"], error["why"], error["fix"], finding=error["finding"])
     assert isinstance(made, GpucheckError)
     return made
+
+
+def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> DeviceFailed | None:
+    """The device's failure where `reason`, why a workload failed, is one; None where it is the workload's own.
+
+    While it is still `opening` no workload has had a part in it.
+
+    Some texts say it themselves. And a workload of ours that is run as it comes has no errors of its own (they would
+    show on a CPU too): what fails there is the device, or a library of its.
+    """
+    name, cause = reason.partition(":")[0], messages.cause_of(reason)
+    as_it_comes = not setup.inputs and setup.dtype is None and not setup.recipe.get("amp")
+    ours = setup.target in BUILT_IN and as_it_comes and not opening and not setup.is_cpu
+    # The words of another class are the workload's own, and a check in a kernel fails on what it was given.
+    speaks = f"builtins.{name}" in messages.SPEAKING_CLASSES or name in messages.SPEAKING_CLASSES
+    known = speaks and cause is not None and cause.whose == "device" and cause.id != "cuda.device_assert"
+    unsupported = (cause is not None and cause.whose == "memory") or "not implemented for" in reason
+    if not known and (not ours or unsupported):
+        return None
+    title = cause.title if cause is not None and known else f"the built-in {setup.target} fails on it"
+    return DeviceFailed(f"{setup.device} failed: {title}", reason, cause.fix if cause else "", device=setup.device)

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpucheck.batch_size.outcome import BOUNDING, FITS, Outcome
+from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.batch_size.outcome import BOUNDING, FITS
 from gpucheck.batch_size.search_fit import Fit, fit
+from gpucheck.report.results.find_batch_size import Outcome
 
 Purpose = Literal["search", "confirm"]
 
@@ -382,6 +384,19 @@ class Search:
         limit = self.first_failing.size if self.first_failing else math.inf
         points = [(size, peak) for size, peak in self._measured() if size <= limit]
         return fit(points, self.budget_bytes * share, self.noise, self.static_bytes)
+
+
+def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is_cpu: bool) -> Search:
+    """The search that was asked for, before a child has told its smallest batch and its dangers."""
+    return Search(
+        cap=cap,
+        tolerance=0.0 if options.exact else DEFAULT_TOLERANCE if options.tolerance is None else options.tolerance,
+        budget_bytes=budget_bytes,
+        seek_failure=not options.avoid_oom,
+        multiple_of=options.multiple_of,
+        start=options.start,
+        noise=PEAK_NOISE if is_cpu else DEVICE_PEAK_NOISE,
+    )
 
 
 def _confirms(records: Sequence[Record], best: Record) -> bool:

@@ -3,16 +3,20 @@
 The first line is the setup; each later one asks for a trial. After anything but a pass the parent ends this process:
 an error may hold memory, or leave the device's context unusable. The pipes are moved away from stdin and stdout before
 the user's code runs, so that what it prints goes to stderr. When the parent goes away, this process ends.
+
+What a trial answers goes by the names of the fields of `outcome.Result`: a new figure is a key here and a field there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import queue
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -20,9 +24,9 @@ from dataclasses import asdict
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from gpucheck.batch_size.budget import Ledger, MemoryLimit, on_device
-from gpucheck.batch_size.trial_evaluate import evaluate
 from gpucheck.batch_size.trial_gauge import (
     CpuGauge,
     DeviceGauge,
@@ -31,15 +35,13 @@ from gpucheck.batch_size.trial_gauge import (
     open_device_gauge,
     swapped_bytes,
 )
-from gpucheck.batch_size.trial_load import load_for
-from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
-from gpucheck.batch_size.trial_tidy import import_compiler
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine.accel import Accel, open_device
 from gpucheck.messages import chain_of
 from gpucheck.report.codec import to_json
 from gpucheck.units import MIB
-from gpucheck.work.target import Workload, step
+from gpucheck.work.spec import Recipe, parse_inputs, parse_target
+from gpucheck.work.target import Batch, Workload, autocast, forward, load, step
 
 Json = dict[str, Any]
 # An allocation retry empties the cache; only if it goes on in the last two steps does the size not fit.
@@ -297,3 +299,75 @@ def _told(error: GpucheckError) -> Json:
         "kind": type(error).__name__,
         "trace": error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc(),
     }
+
+
+def evaluate(workload: Workload, batch: Batch) -> None:
+    """The forward pass in evaluation mode, without gradients; each module's own mode is restored.
+
+    The loss is left out: some models return none in this mode, and its memory is the output's.
+    """
+    modes = [(module, module.training) for module in workload.model.modules()]
+    workload.model.eval()
+    try:
+        with torch.no_grad(), autocast(workload.recipe.amp, workload.device):
+            forward(workload, batch)
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def load_for(setup: dict[str, Any], device: torch.device) -> Workload:
+    """Build the workload of a `Setup`, as JSON has it, on a device. Raises what the user's factory raises."""
+    sys.path += [folder for folder in setup.get("import_path", ()) if folder not in sys.path]
+    return load(
+        parse_target(setup["target"]),
+        parse_inputs(tuple(setup["inputs"])),
+        mode=setup["mode"],
+        optimizer=setup["optimizer"],
+        dtype=setup["dtype"],
+        device=device,
+        recipe=Recipe(**setup.get("recipe", {})),
+    )
+
+
+def gradient_bytes(workload: Workload) -> int:
+    """Bytes of the gradients that are there now."""
+    return sum(_tensor_bytes(p.grad) for p in workload.model.parameters() if p.grad is not None)
+
+
+def optimizer_bytes(workload: Workload) -> int:
+    """Bytes of the optimizer's tensors on the workload's device; a tensor that several entries share counts once."""
+    if workload.optimizer is None:
+        return 0
+    tensors = {
+        id(value): value
+        for entry in workload.optimizer.state.values()
+        for value in entry.values()
+        if isinstance(value, Tensor) and value.device.type == workload.device.type
+    }
+    return sum(_tensor_bytes(tensor) for tensor in tensors.values())
+
+
+def _tensor_bytes(tensor: Tensor) -> int:
+    """A sparse tensor has indices and values; others their elements."""
+    if tensor.layout is torch.sparse_coo:
+        return _tensor_bytes(tensor._indices()) + _tensor_bytes(tensor._values())
+    return int(tensor.numel() * tensor.element_size())
+
+
+# Where torch keeps what it compiled. It makes the folder, and sets this, as soon as its compiler is imported.
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def import_compiler() -> None:
+    """Import torch's compiler, which the first optimizer does (2.13), without the cache folder that this makes.
+
+    An empty one would stay wherever a process is killed before it could remove it. Compiling makes it anew.
+    """
+    if CACHE in os.environ:  # the user's own
+        return
+    os.environ[CACHE] = tempfile.gettempdir()  # a folder that is there
+    try:
+        importlib.import_module("torch._dynamo")
+    finally:
+        os.environ.pop(CACHE, None)

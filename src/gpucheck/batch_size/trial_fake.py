@@ -1,4 +1,4 @@
-"""The child that predicts: steps on tensors without data, whose bytes are counted. Started by predict_run.
+"""The child that predicts: steps on tensors without data, whose bytes are counted. Started by predictor.
 
 One line in: a trial's setup, with the budget and the largest size. Out comes a line on the workload, then one for each
 size that the bisection asks for with the peaks of two steps (the optimizer makes its state in the first), then one that
@@ -8,28 +8,79 @@ What is counted are tensors' storages. Left out is what is none of them: a devic
 scratch, and what an allocator rounds up or cannot reuse. One real trial tells how much that is.
 """
 
+# mypy: disable-error-code="misc"
+# torch's classes count as Any for the type checker, and one here derives from one.
 from __future__ import annotations
 
 import sys
 import time
 import traceback
+import weakref
 from typing import Any
 
 import torch
 
 # Private, yet the documented way to run a model without its memory; imported here alone.
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from gpucheck.batch_size.predict_sizes import MOST_SIZES, Bisection, Point
-from gpucheck.batch_size.trial import Channel, Json
+from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
+from gpucheck.batch_size.trial import Channel, Json, gradient_bytes, import_compiler, load_for, optimizer_bytes
 from gpucheck.batch_size.trial_gauge import set_guard
-from gpucheck.batch_size.trial_load import load_for
-from gpucheck.batch_size.trial_split import gradient_bytes, optimizer_bytes
-from gpucheck.batch_size.trial_storages import Storages
-from gpucheck.batch_size.trial_tidy import import_compiler
 from gpucheck.errors import GpucheckError
 from gpucheck.work.target import Batch, Workload, step
+
+# torch's caching allocators round every request up to so many bytes; the CPU's takes them as they are.
+ROUNDING_BYTES = 512
+
+
+class Storages(TorchDispatchMode):
+    """Counts each storage that an operation returns, once, until it is freed.
+
+    The same figures as torch.distributed's memory tracker, whose import takes as long as torch's own, and with the
+    peak of every phase. Storages that were there before count once they are added.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+        self.now = self._peak = 0
+        self._known: set[int] = set()
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Count a tensor's storage from now on."""
+        if tensor.device.type != self.device.type or tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known:
+            return
+        size = storage.nbytes()
+        if self.device.type != "cpu":
+            size = -(-size // ROUNDING_BYTES) * ROUNDING_BYTES
+        self._known.add(key)
+        self.now += size
+        self._peak = max(self._peak, self.now)
+        weakref.finalize(storage, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+    def mark(self) -> int:
+        """The peak since the mark before, in bytes; a new phase begins."""
+        peak, self._peak = self._peak, self.now
+        return peak
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and count what it returns."""
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.add(leaf)
+        return result
+
 
 # The second step holds the optimizer's state from its beginning, as every later one does.
 STEPS = 2

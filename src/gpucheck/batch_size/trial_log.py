@@ -13,12 +13,12 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, get_args
 
-from gpucheck.batch_size.exchange import Result
-from gpucheck.batch_size.options import Plan
-from gpucheck.batch_size.outcome import BOUNDING, FITS, Outcome
+from gpucheck.batch_size.outcome import BOUNDING, FITS, Result
+from gpucheck.batch_size.plan import Plan
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Facts
+from gpucheck.report.results.find_batch_size import Outcome
 from gpucheck.work.spec import parse_target
 
 SCHEMA = "gpucheck.trials/1"

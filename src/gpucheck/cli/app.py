@@ -12,6 +12,7 @@ import typer
 
 import gpucheck
 from gpucheck import exits, warned
+from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, judge, memory, schema, smoke, streams
 from gpucheck.cli.bench import app as bench_app
 from gpucheck.cli.common import PARAMETERS, Common, add, exit_codes_epilog, tell, tell_bug
@@ -67,7 +68,7 @@ add(app, "doctor", doctor.doctor, DoctorOptions, device=None)
 add(app, "explain", explain.explain, explain.ExplainOptions, device=None)
 add(app, "smoke", smoke.smoke, SmokeOptions)
 app.add_typer(bench_app, name="bench")
-add(app, "find-batch-size", find_batch_size.find_batch_size, find_batch_size.FindBatchSizeOptions)
+add(app, "find-batch-size", find_batch_size.find_batch_size, FindBatchSizeOptions)
 add(app, "compare", compare.compare, compare.CompareOptions, device=None)
 add(app, "judge", judge.judge, judge.JudgeOptions, device=None)
 app.command("schema", epilog=exit_codes_epilog())(schema.schema)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpucheck import units
 from gpucheck.render.blocks import SIGNS, UNKNOWN
 from gpucheck.report.events import Trial
@@ -29,12 +27,11 @@ def _is_product(trial: Trial) -> bool:
     return "flop_per_s" in trial.result
 
 
-def verdict_of(result: dict[str, Any]) -> Verdict:
+def verdict_of(outcome: str, purpose: str) -> Verdict:
     """How a trial's outcome is shown."""
-    if result.get("purpose") == "default malloc":
+    if purpose == "default malloc":
         # Its peak is told for comparison; the answer does not depend on it.
         return "info"
-    outcome = result.get("outcome")
     return "pass" if outcome == "fits" else "inconclusive" if outcome in UNDECIDED else "fail"
 
 
@@ -45,18 +42,18 @@ def line(trial: Trial) -> str:
         shape = "×".join(str(result[side]) for side in "mnk")
         rate_text = units.flop_rate(result["flop_per_s"])
         return f"{trial.number:>6}   {result['dtype']:<10}{shape:<22}{rate_text:>14}   {result['purpose']}"
-    outcome = str(result.get("outcome", ""))
-    shown = f"{SIGNS[verdict_of(result)][0]} {outcome.replace('-', ' ')}"
+    outcome, purpose = str(result.get("outcome", "")), str(result.get("purpose", ""))
+    shown = f"{SIGNS[verdict_of(outcome, purpose)][0]} {outcome.replace('-', ' ')}"
     peak, rate = result.get("peak_bytes"), result.get("samples_per_s")
     peak_text = UNKNOWN if peak is None else units.capacity(peak)
     rate_text = UNKNOWN if rate is None else units.significant(rate)
-    return _laid_out(trial, str(trial.number), str(result.get("batch_size")), shown, peak_text, rate_text, run(result))
+    run_for = run(purpose, resumed=bool(result.get("resumed")))
+    return _laid_out(trial, str(trial.number), str(result.get("batch_size")), shown, peak_text, rate_text, run_for)
 
 
-def run(result: dict[str, Any]) -> str:
+def run(purpose: str, *, resumed: bool) -> str:
     """What a trial was run for; one that was taken over from a log says so."""
-    purpose = str(result.get("purpose", ""))
-    return f"{purpose} (earlier)" if result.get("resumed") else purpose
+    return f"{purpose} (earlier)" if resumed else purpose
 
 
 def _laid_out(trial: Trial, number: str, size: str, shown: str, peak: str, rate: str, purpose: str) -> str:

@@ -1,29 +1,55 @@
-"""TARGET → a workload: the module, its inputs, its loss and optimizer, and one step of it.
+"""TARGET → a workload: the module, its inputs, its loss and optimizer, how a step is run, and one step of it.
 
 The user's code runs here, so this is imported in children only. Whatever it raises while it is found and built becomes
-a TargetError; what a step raises is left as it is, for whoever runs the step to judge.
+a TargetError, but for what may be memory that ran out; what a step raises is left as it is, for whoever runs the step
+to judge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from gpucheck.errors import TargetError
+from gpucheck.errors import TargetError, UsageError
 from gpucheck.work.models import MODELS
 from gpucheck.work.spec import Input, Recipe, Target
-from gpucheck.work.target_batch import Batch, own_batches, random_batches, random_tensor
-from gpucheck.work.target_code import call, find, kind
-from gpucheck.work.target_loss import find_loss
-from gpucheck.work.target_optimizer import OPTIMIZERS, make_optimizer
-from gpucheck.work.target_recipe import autocast, check_amp, checkpoint, compiled, compiler_errors, scaler
+from gpucheck.work.target_parts import (
+    OPTIMIZERS,
+    Batch,
+    find_loss,
+    kind,
+    make_optimizer,
+    own_batches,
+    random_batches,
+    random_tensor,
+)
 
 __all__ = ["OPTIMIZERS", "Batch", "Mode", "Workload", "find_loss", "forward", "load", "random_tensor", "step"]
 
+# Where gradients are scaled, as torch.amp.GradScaler knows the device.
+SCALED = ("cuda", "xpu", "cpu")
+# What a model calls its own activation checkpointing, and with which arguments it is switched on: transformers' names,
+# the newer one first, then timm's.
+CHECKPOINTING: tuple[tuple[str, tuple[bool, ...]], ...] = (
+    ("activation_checkpointing_enable", ()),
+    ("gradient_checkpointing_enable", ()),
+    ("set_grad_checkpointing", (True,)),
+)
+# Failures of torch.compile itself are raised by these, each with the reason of a step below it as its cause.
+COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
+NO_ROOM = ("out of memory", "can't allocate memory", "cannot allocate memory")
+
+T = TypeVar("T")
 Mode = Literal["train", "infer"]
 
 
@@ -185,3 +211,174 @@ def _loss(workload: Workload, output: Any, batch: Batch) -> Tensor:
     if loss.numel() != 1:
         raise TargetError(f"the loss has {loss.numel()} elements, not one", "", "reduce it, as with loss.mean()")
     return loss
+
+
+# --- How a step is run, beyond the model ------------------------------------------------------------------------------
+
+
+def checkpoint(model: nn.Module, target: Target) -> None:
+    """Switch on the checkpointing of activations that the model, or else each outermost part of it, brings along.
+
+    Raises UsageError where there is none, or where the model refuses.
+    """
+    done: list[str] = []
+    for path, module in model.named_modules():
+        if any(path.startswith(f"{outer}.") or not outer for outer in done):
+            continue
+        name, arguments = next(
+            ((name, given) for name, given in CHECKPOINTING if callable(getattr(module, name, None))), ("", ())
+        )
+        if not name:
+            continue
+        try:
+            getattr(module, name)(*arguments)
+        except (ValueError, AssertionError, NotImplementedError) as error:
+            raise UsageError(f"{target.text} refuses --grad-checkpointing", str(error), "leave it out") from error
+        done.append(path)
+    if not done:
+        names = " nor ".join(name for name, _ in CHECKPOINTING[1:])
+        raise UsageError(
+            f"{target.text} has no checkpointing of its own to switch on",
+            f"its model has neither {names}",
+            "call torch.utils.checkpoint in the model, and leave --grad-checkpointing out",
+        )
+
+
+def check_amp(amp: str | None, device: torch.device) -> None:
+    """Raises UsageError where torch has no autocast for the device."""
+    if amp is not None and device.type != "meta" and not torch.amp.is_autocast_available(device.type):
+        raise UsageError(f"torch has no autocast for {device}", "", "leave --amp out")
+
+
+def scaler(amp: str | None, device: torch.device) -> torch.amp.GradScaler | None:
+    """What scales the gradients of float16. The scale is 1: it costs no memory, and random data need none."""
+    if amp != "float16" or device.type not in SCALED:
+        return None
+    return torch.amp.GradScaler(device.type, init_scale=1.0)
+
+
+def autocast(amp: str | None, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """The region in which operations run in the dtype of `amp`; nothing where that is None."""
+    if amp is None or device.type == "meta":
+        return contextlib.nullcontext()
+    region: contextlib.AbstractContextManager[object] = torch.autocast(device.type, dtype=getattr(torch, amp))
+    return region
+
+
+def compiled(model: nn.Module, make_batch: Callable[[int], T]) -> Callable[[int], T]:
+    """Compile the model in place, for one shape at a time; returns `make_batch` that starts anew with each size.
+
+    Without that, torch gives compiling up after some sizes and runs the model as it is, which takes other memory.
+    """
+    model.compile(dynamic=False)
+    last: list[int] = []
+
+    def make(size: int) -> T:
+        if last and last[0] != size:
+            torch.compiler.reset()
+        last[:] = [size]
+        return make_batch(size)
+
+    return make
+
+
+@contextlib.contextmanager
+def compiler_errors(target: str) -> Iterator[None]:
+    """Tell a failure of torch.compile as the target's, with its reason; memory that ran out is passed on."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith(COMPILERS) or _no_room(error):
+            raise
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # "backend='inductor' raised:" has its reason in the line below.
+        said = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
+        raise TargetError(
+            f"torch.compile cannot compile {target}",
+            f"{type(error).__name__}: {said}",
+            "leave --compile out, or see the traceback with --debug",
+            trace="".join(traceback.format_exception(error)),
+        ) from error
+
+
+def _no_room(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+            return True
+        if any(words in str(error).lower() for words in NO_ROOM):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+# --- The user's code --------------------------------------------------------------------------------------------------
+
+
+def find(target: Target) -> Callable[[], Any]:
+    """What the target names. Raises TargetError where it is missing, raises on import or cannot be called."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = _import_file(target.file) if target.file is not None else importlib.import_module(target.module or "")
+    except ModuleNotFoundError as error:
+        if target.module is not None and error.name in (target.module, target.module.split(".")[0]):
+            raise TargetError(
+                f"the target's module {target.module} is not there",
+                "it is neither installed nor in the current folder",
+                "give its file as path/to/file.py:factory",
+                trace=traceback.format_exc(),
+            ) from error
+        raise raised(f"importing the target {target.text}", error) from error
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise raised(f"importing the target {target.text}", error) from error
+    found: Any = module
+    for name in (target.attribute or "").split("."):
+        if not hasattr(found, name):
+            public = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")][:8]
+            hint = f"it has {', '.join(public)}" if public else "it has no functions"
+            raise TargetError(f"{target.file or target.module} has no {target.attribute}", hint)
+        found = getattr(found, name)
+    if not callable(found):
+        raise TargetError(
+            f"the target {target.text} is not callable",
+            f"it is {kind(found)}",
+            "name a function that returns a module",
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _import_file(file: str) -> Any:
+    path = Path(file).resolve()
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"the target's file {file} is no Python file", "", "its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    # Known by its name while it runs, as dataclasses and pickling in it expect.
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def call(factory: Callable[[], Any], target: Target) -> Any:
+    """What the factory returns; a module that is there already is taken as it is. Raises TargetError."""
+    if isinstance(factory, nn.Module):
+        return factory
+    try:
+        return factory()
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        if isinstance(error, (MemoryError, RuntimeError)):
+            raise  # may be memory: for the caller to judge
+        raise raised(f"the target {target.text}", error) from error
+
+
+def raised(what: str, error: BaseException) -> TargetError:
+    """`what` raised `error`, as an error of the target's with its traceback."""
+    if isinstance(error, TargetError):
+        return error
+    said = " ".join(str(error).split())
+    return TargetError(
+        f"{what} raised {type(error).__name__}" + (f": {said}" if said else ""),
+        "",
+        "see the traceback with --debug",
+        trace="".join(traceback.format_exception(error)),
+    )

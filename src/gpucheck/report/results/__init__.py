@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.crossover import CrossoverResult
     from gpucheck.report.results.doctor import DoctorResult
     from gpucheck.report.results.explain import ExplainResult
+    from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
     from gpucheck.report.results.matmul import SearchResult, SustainedResult
     from gpucheck.report.results.memory import MemoryStep
     from gpucheck.report.results.overlap import OverlapResult
@@ -34,9 +35,9 @@ class Results(TypedDict, total=False):
     compare: Comparison
     doctor: DoctorResult
     explain: ExplainResult
-    find_batch_size: dict[str, Any]
-    find_batch_size_devices: dict[str, Any]
-    find_batch_size_estimate: dict[str, Any]
+    find_batch_size: FoundBatchSize
+    find_batch_size_devices: FoundBatchSizes
+    find_batch_size_estimate: EstimatedBatchSize
 
 
 def late_types() -> dict[str, Any]:
@@ -47,11 +48,12 @@ def late_types() -> dict[str, Any]:
         crossover,
         doctor,
         explain,
+        find_batch_size,
         matmul,
         memory,
         overlap,
         transfer,
     )
 
-    modules = (bench_all, compare, crossover, doctor, explain, matmul, memory, overlap, transfer)
+    modules = (bench_all, compare, crossover, doctor, explain, find_batch_size, matmul, memory, overlap, transfer)
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}

@@ -1,20 +1,101 @@
-"""What a prediction does for a search: where it starts, and the one jump after the first trial."""
+"""The child that predicts, asked until the maximum is known, and what it does for a search: where that starts, and the
+one jump after the first trial."""
 
 from __future__ import annotations
 
+import json
+import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from gpucheck.batch_size import predict
-from gpucheck.batch_size.exchange import Result, Setup
-from gpucheck.batch_size.outcome import Outcome
-from gpucheck.batch_size.predict import Calibration, Distrusted, Prediction
-from gpucheck.batch_size.predict_run import Predictor
-from gpucheck.batch_size.predict_sizes import at
-from gpucheck.batch_size.recipe import in_words
+from gpucheck.batch_size.outcome import IN_TRIAL, Result, Setup
+from gpucheck.batch_size.plan import in_words
+from gpucheck.batch_size.predict import Distrusted, Foresight, Point, Prediction, checked, prediction
 from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
+from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.report.results.find_batch_size import Calibration, Outcome
+from gpucheck.units import duration
+
+# Importing torch takes seconds; a size takes a tenth of one, a large model's some seconds.
+LONGEST_S = 60.0
+# A prediction may take so much of the time that there is: it saves a few trials, not more.
+SHARE_OF_TIME = 0.3
+
+_PEAKS = ("peak_bytes", "compute_peak_bytes", "update_peak_bytes")
+_FIGURES = (*_PEAKS, "parameter_bytes", "gradient_bytes", "optimizer_bytes")
+
+
+class Predictor:
+    """A child that predicts peaks; it begins at once, so that the parent may do something else meanwhile.
+
+    `lowest` None is the smallest batch that the model takes. With `on_host` fake tensors are on the CPU whatever the
+    device: it is left alone, or is not here.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        budget_bytes: int,
+        lowest: int | None,
+        highest: int,
+        available_s: float,
+        *,
+        on_host: bool = False,
+    ) -> None:
+        self._limit = min(LONGEST_S, SHARE_OF_TIME * available_s)
+        # On a CPU loading happens beside the first child's, and is no part of the time that there is.
+        self._loads = LONGEST_S if setup.is_cpu else 0.0
+        self._began = time.monotonic()
+        self._axis: str | None = setup.recipe.get("axis")
+        self._child = LineChild(python_argv("gpucheck.batch_size.trial_fake"), env={**os.environ, IN_TRIAL: "1"})
+        told = {**asdict(setup), "budget_bytes": budget_bytes, "on_host": on_host}
+        told |= {"lowest": lowest, "highest": highest}
+        try:
+            self._child.send(json.dumps(told))
+        except ChildEnded:  # said when it is asked
+            pass
+        except BaseException:  # a signal, before anybody could close this
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the child."""
+        self._child.kill()
+
+    def result(self, budget_bytes: int) -> Prediction:
+        """The largest size within the budget, once it is known. Raises Distrusted where fake tensors cannot tell."""
+        ready = self._answer(self._began + max(self._limit, self._loads))
+        deadline = (time.monotonic() if self._loads else self._began) + self._limit
+        if not ready["ok"]:
+            raise Distrusted(f"fake tensors cannot run it: {ready['why']}")
+        points: list[Point] = []
+        while not (answer := self._answer(deadline)).get("done"):
+            if not answer["ok"] and not points:
+                raise Distrusted(f"fake tensors cannot run it: {answer['why']}")
+            # A kernel's limit, or a size that overflows: whatever it is, it does not run.
+            points.append(Point(answer["size"], *(answer.get(name) for name in _FIGURES)))
+        checked(points, self._axis)
+        return prediction(points, budget_bytes, ready["device"], time.monotonic() - self._began)
+
+    def _answer(self, deadline: float) -> dict[str, Any]:
+        try:
+            line = self._child.receive(max(deadline - time.monotonic(), 0.0))
+        except ChildEnded as ended:
+            raise Distrusted(_ended(ended)) from None
+        if line is None:
+            raise Distrusted(f"fake tensors took longer than {duration(self._limit)}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _ended(ended: ChildEnded) -> str:
+    status = ended.returncode
+    how = f"by signal {-status}" if status is not None and status < 0 else f"with exit status {status}"
+    return f"the process with fake tensors ended {how}"
+
 
 # Below this many sizes the search itself needs as few trials.
 LEAST_SIZES = 16
@@ -71,11 +152,6 @@ class Guide:
             self.prediction = predict.prediction(old.points, budget_bytes, old.device, old.seconds)
             self.max_batch_size = self.prediction.max_batch_size
 
-    @property
-    def first_size(self) -> int | None:
-        """Where to start: at about a quarter of what is predicted; None without a prediction."""
-        return self.prediction.first_size() if self.prediction is not None else None
-
     def steer(self, attempt: Attempt, search: Search, results: Sequence[Result]) -> Attempt:
         """The attempt, or once, after the first trial, the size at which the calibrated prediction meets the budget."""
         first = next((r for r in results if r.outcome not in SILENT), None)
@@ -121,50 +197,7 @@ class Guide:
             axis=self._axis,
         )
 
-    def foreseen(self, sizes: Iterable[int]) -> dict[int, float]:
-        """The calibrated peak of each size in bytes; without those that nothing is predicted of."""
-        if self.prediction is None or self.calibration is None or self.reason is not None:
-            return {}
-        found = (at(self.prediction.points, size) for size in sizes)
-        return {point.size: self.calibration.peak(point.peak_bytes or 0) for point in found if point is not None}
-
     @property
-    def trusted_size(self) -> int | None:
-        """The largest size predicted, once a trial has calibrated that; None where it is not to be used."""
-        return self.max_batch_size if self.calibration is not None and self.reason is None else None
-
-    @property
-    def method(self) -> str:
-        """How the search found its sizes."""
-        if self.reason is None and self.prediction is not None:
-            return "fake tensors"
-        return f"fitted trials: {self.reason or 'nothing was predicted'}"
-
-    def entry(self) -> dict[str, Any]:
-        """`prediction` of the report."""
-        found = self.prediction
-        at_max = found.at_max if found is not None else None
-        return {
-            "max_batch_size": self.max_batch_size,
-            "uncalibrated_max_batch_size": found.max_batch_size if found is not None else None,
-            "peak_bytes": at_max.peak_bytes if at_max is not None else None,
-            "compute_peak_bytes": at_max.compute_peak_bytes if at_max is not None else None,
-            "parameter_bytes": at_max.parameter_bytes if at_max is not None else None,
-            "gradient_bytes": at_max.gradient_bytes if at_max is not None else None,
-            "optimizer_bytes": at_max.optimizer_bytes if at_max is not None else None,
-            "calibration": asdict(self.calibration) if self.calibration is not None else None,
-            "device": found.device if found is not None else None,
-            "seconds": found.seconds if found is not None else None,
-            "points": self._points(),
-            "reason": self.reason,
-        }
-
-    def _points(self) -> list[dict[str, int]]:
-        """The calibrated peak of each size that was predicted, smallest first; none where it is not used."""
-        sizes = [point.size for point in self.prediction.points] if self.prediction is not None else []
-        return [{"batch_size": size, "peak_bytes": round(peak)} for size, peak in self.foreseen(sizes).items()]
-
-
-def available(deadline: float) -> float:
-    """Seconds until a monotonic deadline."""
-    return max(0.0, deadline - time.monotonic())
+    def foresight(self) -> Foresight:
+        """What is predicted by now."""
+        return Foresight(self.prediction, self.calibration, self.reason, self.max_batch_size)

@@ -1,0 +1,295 @@
+"""A search as the list of what happened in it, and what that list comes to. Pure.
+
+The loop that runs trials records here what it does and learns; `Search.next` reads what to do next from the same state.
+The answer (`answer.py`) is a function of the list alone, so that it can be told at any time: a list that is cut short
+anywhere has an answer too, one that claims no more than what was run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from gpucheck.batch_size.budget import Budget
+from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS, Result, Setup
+from gpucheck.batch_size.plan import Plan
+from gpucheck.batch_size.predict import Foresight
+from gpucheck.batch_size.search import Search, search_for
+from gpucheck.report.measurement import DeviceRef
+from gpucheck.report.results.find_batch_size import SpeedChange
+
+# So many sizes that are killed, and not for want of memory, show that the program has its own reasons.
+KILLED_ALIKE = 2
+# Ends of a trial that say nothing about the size, and so end the search.
+STOPPING = ("user-error", "device-broken", "inconclusive")
+# What ends a search without an answer to how much more fits, in words.
+OPEN = {
+    "time": "the time budget ended the search",
+    "trials": "the bound on trials ended the search",
+    "killed": "larger sizes were killed, and not for want of memory: by the program, or by something that watches it",
+    "interrupted": "the search was interrupted",
+    "inconclusive": "other processes disturbed the search",
+    "device-broken": "a larger size left the device unusable",
+    "refused": "no further process could be set up",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The first child is ready: the budget as the device has it, and what the child says of itself and the workload.
+
+    `smallest` is the least size to try. `dangerous` is whether running out of memory may take the machine down.
+    """
+
+    budget: Budget
+    device: DeviceRef
+    smallest: int
+    parameter_bytes: int | None = None
+    optimizer: str | None = None
+    peak: str | None = None
+    baseline_bytes: int | None = None
+    context_counted: bool | None = None
+    dangerous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What is predicted by now; a later one replaces an earlier."""
+
+    foresight: Foresight
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A trial of the search ended. `unproven` is a confirmation of a size that had not passed before."""
+
+    result: Result
+    unproven: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """There is time for more trials than the search's own bound."""
+
+    trials: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoProcess:
+    """No further process could be set up, and why. `parameter_bytes` is the model's own size, where it was weighed."""
+
+    reason: str
+    parameter_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The search is over, by what. `more_time_s` is a time budget that would do where time ended it."""
+
+    limited_by: str
+    more_time_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A trial after the search: of the default malloc, of a size to recommend, or of what else an epoch holds."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """The size to use, as it was run; `reason` says why there is none. `speed` compares it with the largest size's."""
+
+    result: Result | None = None
+    reason: str | None = None
+    speed: SpeedChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogFailed:
+    """The log of trials could not be written to its end."""
+
+    path: str
+    why: str
+
+
+Entry = Opened | Foreseen | Tried | Extended | NoProcess | Ended | Followed | Recommended | LogFailed
+
+
+@dataclass(slots=True)
+class History:
+    """The entries of a search so far, and what they come to.
+
+    `budget_before` is the budget as far as it is known before a device has told its own, `search` what to try next.
+    `results` are the trials of the search, `single` is how a batch of 1 fails where 2 is the smallest, `stopped` the
+    trial whose end says nothing about its size. Of what followed, `checks` are steps of what else an epoch holds.
+    """
+
+    plan: Plan
+    setup: Setup
+    budget_before: Budget
+    search: Search = field(init=False)
+    entries: list[Entry] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    opened: Opened | None = None
+    foresight: Foresight = field(default_factory=Foresight)
+    single: Result | None = None
+    stopped: Result | None = None
+    refused: str | None = None
+    parameter_bytes: int | None = None
+    limited_by: str | None = None
+    more_time_s: float = 60.0
+    default_malloc: Result | None = None
+    recommended: Recommended | None = None
+    recommended_trials: list[Result] = field(default_factory=list)
+    checks: list[Result] = field(default_factory=list)
+    log_failed: LogFailed | None = None
+    _disturbed: bool = False
+    _killed: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.search = search_for(self.plan.options, self.plan.cap, self.budget_before.bytes, is_cpu=self.setup.is_cpu)
+
+    @property
+    def budget(self) -> Budget:
+        """What a trial may take."""
+        return self.opened.budget if self.opened is not None else self.budget_before
+
+    @property
+    def axis(self) -> str | None:
+        """The dimension whose length sizes are; None where they are batch sizes."""
+        return self.plan.recipe.axis
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is known that no larger size fits, or none is to be tried; else the best fits at least."""
+        return self.limited_by is not None and self.limited_by not in OPEN
+
+    @property
+    def final(self) -> Result | None:
+        """The run of the best size that counts: its confirmation, else its last pass."""
+        best = self.search.best
+        if best is None:
+            return None
+        runs = [r for r in self.results if r.size == best.size and r.outcome == "fits"]
+        return max(runs, key=lambda r: r.purpose == "confirm", default=None)
+
+    @property
+    def predicted(self) -> int | None:
+        """The largest size that is predicted: by fake tensors where a trial has calibrated them, else by the peaks."""
+        best, failing = self.search.best, self.search.first_failing
+        found = self.foresight.trusted_size or self.search.likely_largest
+        if best is None or found is None or (failing is not None and found >= failing.size):
+            found = self.search.likely_largest
+        return None if found is None or best is None else max(found, best.size)
+
+    @property
+    def trial_count(self) -> int:
+        """All trials, but for the checks of an epoch's other steps."""
+        return len(self.results) + (self.default_malloc is not None) + len(self.recommended_trials)
+
+    def take(self, entry: Entry) -> None:
+        """Take in what happened."""
+        self.entries.append(entry)
+        match entry:
+            case Opened():
+                self._open(entry)
+            case Foreseen(foresight):
+                self.foresight = foresight
+                if self.opened is not None and self.search.start is None:
+                    self.search.start = foresight.first_size
+            case Tried(result, unproven):
+                self.results.append(result)
+                self._learn(result, unproven)
+            case Extended(trials):
+                self.search.extra_trials += trials
+            case NoProcess(reason, parameter_bytes):
+                self.refused = reason
+                self.parameter_bytes = self.parameter_bytes or parameter_bytes
+                if self.search.best is not None:  # what the search has closed by then stays so
+                    self._end(self.search.limited_by or "refused")
+            case Ended(limited_by, more_time_s):
+                self._end(limited_by)
+                self.more_time_s = more_time_s
+            case Followed(result):
+                self._follow(result)
+            case Recommended():
+                self.recommended = entry
+            case LogFailed():
+                self.log_failed = entry
+
+    def _open(self, opened: Opened) -> None:
+        self.opened, self.parameter_bytes = opened, opened.parameter_bytes
+        self.search.budget_bytes = opened.budget.bytes
+        self.search.minimum = opened.smallest
+        # One more trial follows on a CPU: with the system's default malloc.
+        self.search.reserve = 1 if self.setup.is_cpu else 0
+        if opened.dangerous:
+            self.search.seek_failure = False
+
+    def _learn(self, result: Result, unproven: bool) -> None:
+        """What a trial says of its size; some say nothing, and some end the search."""
+        if result.resumed:
+            self.search.taken_over += 1
+            self._record(result)
+        elif result.cut:
+            if self.search.best is None:
+                self._record(result)  # so that the next one is smaller
+        elif result.outcome == "inconclusive" and not self._disturbed:
+            self._disturbed = True
+        elif result.outcome == "user-error" and self._starts_at_two(result):
+            self.single, self.search.minimum = result, 2
+        elif result.outcome in STOPPING or self._fails_at_the_smallest(result):
+            self.stopped = result
+            if result.outcome in OPEN:
+                self._end(result.outcome)
+        else:
+            # What fails where it was to be confirmed unproven confirms nothing.
+            is_search = unproven and result.outcome != "fits"
+            self._record(replace(result, purpose="search") if is_search else result)
+            if result.outcome == "killed":
+                self._killed.add(result.size)
+                if len(self._killed) >= KILLED_ALIKE or result.size <= self.search.lowest:
+                    self._end("killed")
+
+    def _fails_at_the_smallest(self, result: Result) -> bool:
+        """Whether it fails at the smallest size without memory's certain words: an error of the target."""
+        return result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.lowest
+
+    def _starts_at_two(self, result: Result) -> bool:
+        """Whether a first batch of 1 that fails may be what fails: a normalisation over the batch needs two samples."""
+        first = result.size == 1 == self.search.lowest and not self.search.records
+        return first and self.axis is None and self.search.cap >= 2 and self.setup.mode == "train"
+
+    def _record(self, result: Result) -> None:
+        """Tell the search what came out."""
+        self.search.static_bytes = result.state_bytes or self.search.static_bytes
+        self.search.record(
+            result.size,
+            result.outcome,
+            result.peak_bytes,
+            compute_peak_bytes=result.compute_peak_bytes,
+            purpose="confirm" if result.purpose == "confirm" else "search",
+        )
+
+    def _end(self, limited_by: str) -> None:
+        """What ended the search first is what limits it."""
+        self.limited_by = self.limited_by or limited_by
+
+    def _follow(self, result: Result) -> None:
+        match result.purpose:
+            case "default malloc":
+                self.default_malloc = result
+            case "recommended":
+                self.recommended_trials.append(result)
+            case _:
+                self.checks.append(result)
+
+
+def replay(plan: Plan, setup: Setup, budget: Budget, entries: Iterable[Entry]) -> History:
+    """The history of a search that was asked for so, with these entries."""
+    history = History(plan, setup, budget)
+    for entry in entries:
+        history.take(entry)
+    return history

@@ -1,0 +1,149 @@
+"""The options of a search, parsed and held against each other before anything is started. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpucheck import naming
+from gpucheck.batch_size.budget import MemoryLimit, parse_limit
+from gpucheck.batch_size.options import MODES, FindBatchSizeOptions
+from gpucheck.errors import UsageError
+from gpucheck.work.spec import FLOATING, Axis, Input, Recipe, parse_axis, parse_inputs, parse_target
+
+AMP = ("bfloat16", "float16")
+# No tensor's dimension is larger; what a model takes is far below.
+LARGEST_BATCH = 2**31 - 1
+# A tolerance of half the answer says less than doubling alone would.
+LARGEST_TOLERANCE = 0.5
+DEFAULT_TARGET = "transformer"
+
+
+def in_words(size: int, axis: str | None) -> str:
+    """A size as a sentence has it: of the batch, or a length along the axis."""
+    return f"a batch of {size}" if axis is None else f"{axis} {size}"
+
+
+def kind_of_size(axis: str | None) -> str:
+    """What sizes are, as a sentence has it: batches, or lengths along the axis."""
+    return "batch" if axis is None else f"length of {axis}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The options with their texts parsed. Along an `axis` sizes are lengths, and its greatest is filled in."""
+
+    options: FindBatchSizeOptions
+    target: str
+    limit: MemoryLimit | None
+    recipe: Recipe
+    axis: Axis | None
+
+    @property
+    def cap(self) -> int:
+        """The largest size to try: of the batch, or along the axis."""
+        return self.options.max_batch_size if self.axis is None or self.axis.high is None else self.axis.high
+
+    @property
+    def sizes(self) -> tuple[int | None, int]:
+        """The smallest size to try, None where only the target knows it, and the largest."""
+        return (self.axis.low if self.axis else None, self.cap)
+
+
+def plan(options: FindBatchSizeOptions) -> Plan:
+    """Parse what needs no machine, so that a slip costs no time. Raises UsageError."""
+    naming.one_of("--mode", options.mode, MODES)
+    if not options.optimizer.removeprefix("torch.optim.").isidentifier():  # only a child can look it up
+        raise UsageError(
+            f"--optimizer {options.optimizer!r} is not a name", "", "give sgd, adam, adamw or another of torch.optim"
+        )
+    if options.dtype is not None:
+        naming.one_of("--dtype", options.dtype, FLOATING)
+    _check_batch("--max-batch-size", options.max_batch_size)
+    if options.effective_batch is not None:
+        _check_batch("--effective-batch", options.effective_batch)
+    if not 0 <= options.headroom < 1:
+        raise UsageError(f"--headroom {options.headroom:.0%} leaves no budget", "", "give less than 100%")
+    for name, value in (("--time-budget", options.time_budget_s), ("--trial-timeout", options.trial_timeout_s)):
+        if value is not None and not value > 0:
+            raise UsageError(f"{name} {value:g} is not more than zero", "", "give seconds, like 60s")
+    if options.estimate and options.resume is not None:
+        raise UsageError("--estimate and --resume exclude each other", "an estimate runs no trials")
+    axis = _axis(options)
+    recipe = _recipe(options, axis)
+    if options.target is not None:
+        parse_target(options.target)
+    limit = None if options.memory_limit is None else parse_limit(options.memory_limit)
+    made = Plan(options, options.target or DEFAULT_TARGET, limit, recipe, axis)
+    _check_sizes(options, made.cap, axis.name if axis else None)
+    return made
+
+
+def _axis(options: FindBatchSizeOptions) -> Axis | None:
+    if options.axis is None:
+        return None
+    if options.effective_batch is not None:
+        raise UsageError("--effective-batch and --axis exclude each other", "the batch size is fixed along an axis")
+    axis = parse_axis(options.axis)
+    return replace(axis, high=axis.high or max(axis.low, options.max_batch_size))
+
+
+def _check_batch(option: str, value: int) -> None:
+    if not 1 <= value <= LARGEST_BATCH:
+        raise UsageError(f"{option} {value} is no batch size", f"it lies between 1 and {LARGEST_BATCH}")
+
+
+def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> Recipe:
+    """How a step is run. Raises UsageError for what does not go together."""
+    _check_axis(axis, options.batch_size, parse_inputs(options.inputs))
+    amp = options.amp
+    if amp is not None:
+        naming.one_of("--amp", amp, AMP, " or ")
+    if amp is not None and options.dtype not in (None, "float32"):
+        raise UsageError(
+            f"--amp {amp} and --dtype {options.dtype} exclude each other",
+            "autocast keeps the weights in float32 and chooses the dtype of each operation",
+            "give one of them",
+        )
+    if options.grad_checkpointing and options.mode != "train":
+        raise UsageError("--grad-checkpointing is for training", "inference keeps no activations", "leave it out")
+    name, batch_size = axis.name if axis else None, options.batch_size or 1
+    return Recipe(amp, options.grad_checkpointing, options.compiled, name, batch_size)
+
+
+def _check_axis(axis: Axis | None, batch_size: int | None, inputs: tuple[Input, ...]) -> None:
+    """Each dimension that a shape names must be the axis; which inputs a target takes, only a child knows."""
+    for one in inputs:
+        other = next((size for size in one.shape if isinstance(size, str) and (not axis or size != axis.name)), None)
+        if other is not None:
+            where = f"the axis is {axis.name}" if axis else "no axis is given"
+            fix = "give its length" if axis else f"add --axis {other}, or give its length"
+            raise UsageError(f"--input {one.name} names a dimension {other!r}", where, fix)
+    if axis is None and batch_size is not None:
+        raise UsageError("--batch-size is the fixed one beside --axis", "without an axis it is what is searched for")
+    if batch_size is not None and batch_size < 1:
+        raise UsageError(f"--batch-size {batch_size} is no batch size", "", "give 1 or more")
+
+
+def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: str | None) -> None:
+    """Raises UsageError for what cannot be asked of a search, alone or together.
+
+    `cap` is --max-batch-size, or the greatest length to try along `axis`.
+    """
+    top = f"--max-batch-size {cap}" if axis is None else f"{cap}, the greatest length of {axis}"
+    tolerance, multiple_of, start = options.tolerance, options.multiple_of, options.start
+    if options.exact and tolerance is not None:
+        raise UsageError("--exact and --tolerance exclude each other", "", "--exact is a tolerance of nothing")
+    if options.exact and options.avoid_oom:
+        raise UsageError("--exact and --avoid-oom exclude each other", "an exact answer takes a failure right above it")
+    if tolerance is not None and not 0 < tolerance <= LARGEST_TOLERANCE:
+        given = f"{tolerance * 100:g}%"
+        raise UsageError(
+            f"--tolerance {given} is out of range", "", "give more than 0% and up to 50%, or --exact for none"
+        )
+    if multiple_of < 1:
+        kind = "batch size" if axis is None else "length"
+        raise UsageError(f"--multiple-of {multiple_of} is no {kind}", "", "give 1 or more, like 8")
+    if multiple_of > cap:
+        raise UsageError(f"--multiple-of {multiple_of} is more than {top}", "no size is left to try")
+    if start is not None and not 1 <= start <= cap:
+        raise UsageError(f"--start {start} is out of range", f"it lies between 1 and {top}")
