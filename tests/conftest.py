@@ -14,9 +14,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from fake_driver import fake_driver
+
+__all__ = ["fake_driver"]  # NVIDIA's libraries, faked, for any test that asks for them
 
 SOURCE = Path(__file__).parent.parent / "src"
-PROGRAMS = [Path(__file__).parent.parent / folder for folder in ("benchmarks", "scripts")]
 REQUIRE_GPU = "GPUCHECK_REQUIRE_GPU"
 ON_DEVICE = "tests/gpu/"
 
@@ -51,8 +53,7 @@ if not count.value:
 
 @pytest.fixture(scope="session")
 def program() -> Callable[[str], ModuleType]:
-    """Imports a program of `benchmarks/` or `scripts/` by its name, which finds what lies beside it as when run."""
-    sys.path[:0] = map(str, PROGRAMS)
+    """Imports a program of `benchmarks/` or `scripts/` by its name."""
     return importlib.import_module
 
 

@@ -32,6 +32,8 @@ def outcome(folder: Path, fake_torch: str, driver_probe: str, *arguments: str, *
     (folder / "src" / "torch").mkdir(parents=True)
     (folder / "src" / "torch" / "__init__.py").write_text(fake_torch)
     (folder / "tests" / "conftest.py").write_text(conftest, encoding="utf-8")
+    (folder / "tests" / "fakes").mkdir()
+    shutil.copy(TESTS / "fakes" / "fake_driver.py", folder / "tests" / "fakes")
     (folder / "tests" / "test_sample.py").write_text(MARKED)
     shutil.copy(TESTS.parent / "pyproject.toml", folder)
     ended = subprocess.run(

@@ -99,7 +99,7 @@ def test_names_are_unique_and_told_in_the_same_words() -> None:
 
 
 def test_what_is_known_before_torch_is_what_torch_then_brings() -> None:
-    assert set(transfer.PARTS) == {one.id for one in (*parts.PARTS, *parts.TOGETHER)}
+    assert set(transfer.PARTS) == {one.id for one in parts.PARTS} | {one.id for one in parts.TOGETHER}
     assert tuple(one.id for one in OPERATIONS) == crossover.OPERATIONS
     assert set(matmul.DTYPES) == set(KINDS)
     for one in BENCHMARKS:

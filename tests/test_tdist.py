@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -51,6 +52,11 @@ def test_degrees_of_freedom_need_not_be_whole() -> None:
 def test_the_ends() -> None:
     assert (tdist.tail(0, 3), tdist.tail(math.inf, 3)) == (1.0, 0.0)
     assert (tdist.incomplete_beta(0, 2, 3), tdist.incomplete_beta(1, 2, 3)) == (0.0, 1.0)
-    for wrong in (lambda: tdist.tail(1, 0), lambda: tdist.quantile(1.0, 3), lambda: tdist.incomplete_beta(2, 1, 1)):
+    outside: tuple[Callable[[], float], ...] = (
+        lambda: tdist.tail(1, 0),
+        lambda: tdist.quantile(1.0, 3),
+        lambda: tdist.incomplete_beta(2, 1, 1),
+    )
+    for wrong in outside:
         with pytest.raises(ValueError):
             wrong()

@@ -36,8 +36,8 @@ def document(factor: float = 1.0, runs: int = 7, **more: Any) -> dict[str, Any]:
         Method("host", "host", "warm"),
     )
     summary = Summary("pass", 0, True)
-    parts = ("gpucheck.report/1", "0.1.0", "bench matmul", (), "", 1.0, Facts(), (one,), (), {}, (), summary)
-    return {**to_json(Report(*parts)), **more}
+    written = Report("gpucheck.report/1", "0.1.0", "bench matmul", (), "", 1.0, Facts(), (one,), (), {}, (), summary)
+    return {**to_json(written), **more}
 
 
 def written(folder: Path, name: str, content: dict[str, Any]) -> str:
@@ -88,7 +88,8 @@ def test_a_gate_that_is_met_says_who_set_it(tmp_path: Path, capsys: pytest.Captu
 def nothing_measured(command: str, machine: str) -> dict[str, Any]:
     summary = Summary("pass", 0, True)
     facts = Facts(devices=(Device("cpu", id="cpu", name=machine),))
-    return to_json(Report("gpucheck.report/1", "0.1.0", command, (), "", 1.0, facts, (), (), {}, (), summary))
+    report = Report("gpucheck.report/1", "0.1.0", command, (), "", 1.0, facts, (), (), {}, (), summary)
+    return dict(to_json(report))
 
 
 @pytest.mark.parametrize("gate", [(), ("--fail-if-slower", "5%")])

@@ -29,6 +29,7 @@ from gpucheck.doctor import bundle, ladder
 from gpucheck.doctor.bundle import Held
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.redact import Redactor
 from gpucheck.machine import driver_state, host, identity, inventory, processes, stack
 from gpucheck.machine.identity import Identity
 from gpucheck.report.codec import from_json
@@ -154,7 +155,13 @@ def lines() -> list[str]:
     """Sentences that hold the secrets that programs print."""
     here = SECRETS
     told = [f"the request with {secret} was refused" for secret in here.shapes.values()]
-    said = ("password={}", "secret: '{}'", '"api_key": "{}"', "--db-password {} x", "https://me:{}@example.org/x")
+    said: tuple[str, ...] = (
+        "password={}",
+        "secret: '{}'",
+        '"api_key": "{}"',
+        "--db-password {} x",
+        "https://me:{}@example.org/x",
+    )
     said += (
         "MODEL_TOKEN={}",
         "passwd {} ignored: passwd={}",
@@ -280,7 +287,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_driver: Fake) -> I
 # --- none of it comes out ---------------------------------------------------------------------------------------------
 
 
-class Untouched(bundle.Redactor):
+class Untouched(Redactor):
     """Takes nothing out."""
 
     def text(self, text: str, *, is_version: bool = False) -> str:

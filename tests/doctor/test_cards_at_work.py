@@ -50,7 +50,7 @@ def listed(severe: bool = True) -> list[tuple[str, str]]:
     """What `gpucheck devices` finds."""
     collector = Collector()
     devices.command(DevicesOptions(), collector)
-    found = [(one.id, one.verdict) for one in collector.findings if one.verdict != "pass"]
+    found: list[tuple[str, str]] = [(one.id, one.verdict) for one in collector.findings if one.verdict != "pass"]
     return [one for one in found if one[1] in ("warn", "fail", "inconclusive")] if severe else found
 
 
