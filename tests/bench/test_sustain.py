@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from products_here import needs
-from test_search_device import SIMULATED
+from simulated import Device
 
 from gpucheck.bench.matmul import command, sustain, sustain_judge
 from gpucheck.bench.matmul.cases import Case, Support
@@ -236,7 +236,7 @@ def test_windows_on_a_device_follow_each_other_without_a_gap(monkeypatch: pytest
 def test_only_a_host_that_is_slower_than_the_device_is_called_so(
     call_s: float, bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = SIMULATED.Device(enqueue_s=6e-6)  # its launch queue has 1000 entries
+    device = Device(enqueue_s=6e-6)  # its launch queue has 1000 entries
 
     def sleep(seconds: float) -> None:
         device.host_s += seconds

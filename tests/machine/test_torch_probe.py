@@ -309,8 +309,8 @@ def test_what_is_no_interpreter_cannot_be_started() -> None:
 )
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 def test_a_signal_from_outside_says_nothing_of_torch(tmp_path: Path, empty: Path, name: str, often: str) -> None:
-    site = torch_of(tmp_path, top=f"import os, signal; os.kill(os.getpid(), signal.{name})")
-    found = asked(site, empty)
+    top = f"import os, signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.kill(os.getpid(), signal.{name})"
+    found = asked(torch_of(tmp_path, top=top), empty)
     assert (found.error, found.timed_out, found.stage) == (None, False, "import")
     assert found.not_awaited == f"the process that asks torch was ended from outside ({name}{often})"
 
