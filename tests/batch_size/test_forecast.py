@@ -14,6 +14,7 @@ from gpucheck.batch_size.exchange import Result, Setup
 from gpucheck.batch_size.forecast import Forecast, Need
 from gpucheck.batch_size.hunt import Hunt
 from gpucheck.batch_size.options import Options, plan
+from gpucheck.batch_size.predict_sizes import Point
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt, Record, Search
 from gpucheck.report.events import Answered, Recorder
@@ -228,7 +229,7 @@ def test_a_size_that_half_of_the_prediction_reaches_is_recommended_though_time_r
 def foreseen(self: predict_guide.Guide, *_: Any) -> None:
     """As `Guide.begin`, with the prediction there already: 65 436 fill 64 GiB."""
     sizes = (1, 16359, 32718, 49077, 65436, 65437)
-    self.prediction = predict.prediction([predict.Point(n, (100 + n) * MIB) for n in sizes], 64 * GIB, "cpu", 1.0)
+    self.prediction = predict.prediction([Point(n, (100 + n) * MIB) for n in sizes], 64 * GIB, "cpu", 1.0)
 
 
 @pytest.mark.parametrize(

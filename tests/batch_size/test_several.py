@@ -11,7 +11,7 @@ from gpucheck.batch_size.command import command
 from gpucheck.batch_size.options import Options
 from gpucheck.errors import CannotLook
 from gpucheck.machine import inventory
-from gpucheck.report.events import Recorder, Trial
+from gpucheck.report.events import Answered, Recorder, Trial
 from gpucheck.report.facts import Device, Facts, Host, TorchBuild
 from gpucheck.report.report import Collector
 from gpucheck.units import GIB
@@ -129,7 +129,7 @@ def test_each_device_goes_on_from_its_own_trials(
 
 def test_an_interrupted_search_leaves_the_answers_before_it() -> None:
     def search(device: str, _: int, emit: Any) -> None:
-        emit(several.Answered("find_batch_size", answer(device, 8, 1.0)))
+        emit(Answered("find_batch_size", answer(device, 8, 1.0)))
         if device == "cuda:1":
             raise KeyboardInterrupt
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from fake_device import FakeDevice
 from gpucheck.bench.transfer import both_ways, both_ways_judge, both_ways_windows, command, measure, on_device
 from gpucheck.bench.transfer.both_ways_windows import Lane, ran_beside
 from gpucheck.bench.transfer.cases import Room
-from gpucheck.bench.transfer.copies import Buffer, allocate
+from gpucheck.bench.transfer.copies import Buffer, Copies, allocate
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook
@@ -68,9 +69,13 @@ def test_one_engine_that_serves_both_in_turn_shows_half_the_rate() -> None:
     assert timed.details["discarded_windows"] == 0
 
 
+def lengths(seconds: dict[str, float]) -> Callable[[str, int], float]:
+    return lambda stream, number: seconds[stream]
+
+
 def test_ways_of_different_length_each_take_their_own_time() -> None:
     for length_s, other_s, calls in ((1e-3, 4e-3, 8), (4e-3, 1e-3, 4)):
-        timed = take(Duplex(length=lambda stream, number, a=length_s, b=other_s: a if stream == "a" else b))
+        timed = take(Duplex(length=lengths({"a": length_s, "b": other_s})))
         assert per_call_s(timed) == pytest.approx(length_s, rel=0.01)
         assert timed.details["beside_calls_per_s"] == pytest.approx(1 / other_s, rel=0.02)
         assert timed.run.calls_per_sample == calls
@@ -133,10 +138,11 @@ def test_a_budget_that_ends_leaves_few_samples() -> None:
 
 def test_both_are_prepared_before_each_window_with_patterns_of_their_own() -> None:
     device, asked = Duplex(), list[tuple[str, int, int]]()
-    first, second = (
-        Lane(device.copy, device.on(name), lambda number, calls, name=name: asked.append((name, number, calls)))
-        for name in "ab"
-    )
+
+    def lane(name: str) -> Lane:
+        return Lane(device.copy, device.on(name), lambda number, calls: asked.append((name, number, calls)))
+
+    first, second = lane("a"), lane("b")
     timed = both_ways_windows.take(device, first, second, Limits(budget_s=0.05))
     calls, beside = timed.run.calls_per_sample, timed.details["beside_calls"]
     assert asked[2:6] == [("a", 0, calls + 1), ("b", 1, beside), ("a", 2, calls + 1), ("b", 3, beside)]
@@ -185,7 +191,8 @@ def awake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def setting(device: Any = None, room: Room = ROOM, **options: Any) -> Setting:
     chosen = TransferOptions(sizes=(MIB,), **options)
-    return Setting(chosen, device or Fake(), room, Watch(None), Recorder(), time.monotonic() + 0.2)
+    device = device or Fake()
+    return Setting(chosen, device, room, Watch(None), Recorder(), time.monotonic() + 0.2)
 
 
 def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +218,7 @@ def test_the_command_measures_and_judges_it_beside_copies_within_the_device(monk
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0",)))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: Fake())
     # The clock that ends parts stands still: a busy machine has time for both.
-    monkeypatch.setattr(command.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     recorder = Recorder()
     command.command(TransferOptions(sizes=(MIB,), time_budget_s=0.6, only=("both_ways", "on_device")), recorder)
     rows = [event.measurement.name for event in recorder.events if isinstance(event, Measured)]
@@ -237,14 +244,14 @@ def test_the_two_directions_hold_different_patterns(monkeypatch: pytest.MonkeyPa
 
 def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "allocate", unpinned)
-    real = both_ways.Copies.call
+    real = Copies.call
 
     def wrong(self: Any) -> None:
         real(self)
         if self.source.number is not None and self.source.number % 2:
             self.destination.words[0] += 1
 
-    monkeypatch.setattr(both_ways.Copies, "call", wrong)
+    monkeypatch.setattr(Copies, "call", wrong)
     (row,) = both_ways.rows(setting(directions=("device_to_host",)))
     # The direction that is timed has even numbers, the other odd ones.
     assert row.method.details["wrong_bytes"] == 0
@@ -369,13 +376,13 @@ def test_of_one_direction_asked_for_the_other_is_told_by_what_ran_beside() -> No
 
 def test_directions_that_never_ran_together_are_undecided_and_an_engine_that_takes_turns_is_told() -> None:
     timed = row("host_to_device", 48e9, other_bytes_per_s=40e9)
-    early = {"ended_because": "it ended too early", "discarded_windows": 4, "other_bytes_per_s": None}
+    early: dict[str, Any] = {"ended_because": "it ended too early", "discarded_windows": 4, "other_bytes_per_s": None}
     (found,) = both_ways_judge.judge([row("host_to_device", None, **early)], Facts())
     assert (found.verdict, found.message) == (
         "inconclusive",
         "to the device: the copies to the host ended too early (windows discarded: 4)",
     )
-    still = {"ended_because": "it stood still", "discarded_windows": 4, "other_bytes_per_s": None}
+    still: dict[str, Any] = {"ended_because": "it stood still", "discarded_windows": 4, "other_bytes_per_s": None}
     (found,) = both_ways_judge.judge([row("device_to_host", None, **still)], Facts())
     assert (found.verdict, found.message) == (
         "warn",

@@ -203,8 +203,9 @@ def test_only_takes_prefixes() -> None:
 def test_a_size_takes_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 16 * GIB, None, None))
     assert cases.room(CrossoverOptions(), CPU) == 2 * GIB  # host and device are one: both sides are in it
-    assert cases.room(CrossoverOptions(), Fake()) == 256 * MIB
-    assert cases.room(CrossoverOptions(host_share=0.01), Fake()) == int(0.16 * GIB)
+    fake: Any = Fake()
+    assert cases.room(CrossoverOptions(), fake) == 256 * MIB
+    assert cases.room(CrossoverOptions(host_share=0.01), fake) == int(0.16 * GIB)
 
 
 def test_what_a_size_allocates_is_what_it_says() -> None:
@@ -279,7 +280,7 @@ def run(
     monkeypatch.setattr(inventory, "read", lambda: facts)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,), "a notice"))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
-    monkeypatch.setattr(command.accels, "open_device", lambda device, name=None: cpu)
+    monkeypatch.setattr(accel, "open_device", lambda device, name=None: cpu)
     small = tuple(replace(one, largest=largest.get(one.id, one.smallest), normal=None) for one in OPERATIONS)
     monkeypatch.setattr(cases, "OPERATIONS", small)
     recorder = Recorder()

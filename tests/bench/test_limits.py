@@ -12,7 +12,7 @@ from gpucheck import thresholds
 from gpucheck.bench import devices, figures, limits, runs, share
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.transfer import link as of_link
-from gpucheck.bench.transfer.judge import WAYS
+from gpucheck.directions import WAYS
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
 from gpucheck.peaks import Unknown, lookup

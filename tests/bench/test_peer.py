@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,11 @@ import torch
 from fake_device import FakeDevice
 
 from gpucheck.bench.transfer import command, parts, peer, peer_child, peer_judge
+from gpucheck.bench.transfer.copies import Copies
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Together
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child, choose, inventory
+from gpucheck.machine import accel, child, choose, inventory, speaking
 from gpucheck.machine.child import ChildResult
 from gpucheck.report.events import Judged, Measured, Progress, Recorder
 from gpucheck.report.facts import Device, Facts
@@ -83,8 +85,8 @@ def test_a_pair_is_measured_both_ways_on_the_sources_stream() -> None:
         ("cuda:1", "cuda:0", 64 * KIB, "latency"),
     ]
     assert [one.device.id for one in rows] == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
-    for one in (first, second):
-        assert (one.current[0], one.current[-1]) == ("entered", "left") and "stamp" in one.current
+    for card in (first, second):
+        assert (card.current[0], card.current[-1]) == ("entered", "left") and "stamp" in card.current
     assert set(first.asked) == {"cuda:1"}
     for one in rows:
         assert one.method.details["path"] == "peer"
@@ -101,13 +103,13 @@ def test_copies_through_the_host_are_timed_by_the_hosts_clock() -> None:
 
 
 def test_bytes_that_change_on_the_way_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = peer_child.Copies.call
+    real = Copies.call
 
     def wrong(self: Any) -> None:
         real(self)
         self.destination.words[1] += 1
 
-    monkeypatch.setattr(peer_child.Copies, "call", wrong)
+    monkeypatch.setattr(Copies, "call", wrong)
     assert work(Fake("cuda:0"), Fake("cuda:1"))[0].method.details["wrong_bytes"] > 0
 
 
@@ -127,9 +129,9 @@ def test_the_fuller_device_decides_the_size(monkeypatch: pytest.MonkeyPatch) -> 
 
 def said_by_main(monkeypatch: pytest.MonkeyPatch, *ids: str, **kinds: Any) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr(peer_child.speaking, "claim_stdout", lambda: said.append)
-    monkeypatch.setattr(peer_child.accel, "open_device", lambda name: Fake(name, **kinds))
-    monkeypatch.setattr(peer_child.sys, "argv", ["peer_child", *ids])
+    monkeypatch.setattr(speaking, "claim_stdout", lambda: said.append)
+    monkeypatch.setattr(accel, "open_device", lambda name: Fake(name, **kinds))
+    monkeypatch.setattr(sys, "argv", ["peer_child", *ids])
     assert peer_child.main() == 0
     return said
 

@@ -29,9 +29,10 @@ class Products:
 
 
 def tries_on(**how: Any) -> tuple[Any, Tries]:
-    device = Device(**how)
+    device: Any = Device(**how)
     device.is_cpu = False
-    tries = Tries(device, Products(device))  # type: ignore[arg-type]
+    products: Any = Products(device)
+    tries = Tries(device, products)
     tries.warm_up((1024, 1024, 1024))
     return device, tries
 

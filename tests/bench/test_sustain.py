@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -221,7 +222,7 @@ class Stamps:
 
 
 def test_windows_on_a_device_follow_each_other_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sustain.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     device = Stamps()
     windows = sustain._Windows(1.0, lambda since_s, length_s: None)
     sustain._on_device(device.call, 5, device, windows)  # type: ignore[arg-type]
@@ -236,12 +237,12 @@ def test_windows_on_a_device_follow_each_other_without_a_gap(monkeypatch: pytest
 def test_only_a_host_that_is_slower_than_the_device_is_called_so(
     call_s: float, bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = Device(enqueue_s=6e-6)  # its launch queue has 1000 entries
+    device: Any = Device(enqueue_s=6e-6)  # its launch queue has 1000 entries
 
     def sleep(seconds: float) -> None:
         device.host_s += seconds
 
-    monkeypatch.setattr(sustain.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     call = device.kernel(call_s)
     windows = sustain._Windows(2.0, lambda since_s, length_s: None)
     sustain._on_device(call, sustain._calls_for_a_window(call, device), device, windows)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from fake_device import FakeDevice
 
-from gpucheck.bench.transfer import cases, command, measure
+from gpucheck.bench.transfer import cases, command, link, measure
 from gpucheck.bench.transfer.cases import Case, Room
-from gpucheck.bench.transfer.copies import Buffer, allocate
+from gpucheck.bench.transfer.copies import Buffer, Copies, allocate
 from gpucheck.bench.transfer.link import Link, link_under_load
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.setting import Setting
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import accel, choose, inventory
+from gpucheck.machine import accel, caches, choose, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.options import read
 from gpucheck.report.events import Judged, Measured, Notice, Recorder
@@ -210,13 +210,13 @@ def test_a_launch_bound_link_has_no_rate() -> None:
 
 
 def test_a_device_that_copies_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(self: measure.Copies) -> None:
+    def wrong(self: Copies) -> None:
         source, destination = self._pairs[self._cursor % len(self._pairs)]
         self._cursor += 1
         destination.copy_(source)
         destination[0] += 1
 
-    monkeypatch.setattr(measure.Copies, "call", wrong)
+    monkeypatch.setattr(Copies, "call", wrong)
     one = measure.measure(
         Case("host_to_host", "pageable", MIB, "as_called"), CPU, buffers(2 * MIB), SMALL, 0.02, UNWATCHED
     )
@@ -297,8 +297,8 @@ def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def late(options: TransferOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str]]:
     """The sizes that are measured on a CPU when the time is up from the beginning, and what is said of the rest."""
     monkeypatch.setattr(cases, "SIZES", (KIB, 2 * KIB, 4 * KIB))
-    monkeypatch.setattr(measure.link, "LARGE_BYTES", KIB)
-    monkeypatch.setattr(measure.caches, "last_level_bytes", lambda: MIB)
+    monkeypatch.setattr(link, "LARGE_BYTES", KIB)
+    monkeypatch.setattr(caches, "last_level_bytes", lambda: MIB)
     recorder = run(options, CPU, monkeypatch)
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     notices = [event.text for event in recorder.events if isinstance(event, Notice)]
@@ -330,7 +330,7 @@ def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPat
         return real(case, *rest)
 
     monkeypatch.setattr(measure, "measure", interrupted)
-    monkeypatch.setattr(measure.caches, "last_level_bytes", lambda: MIB)
+    monkeypatch.setattr(caches, "last_level_bytes", lambda: MIB)
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
         run(TransferOptions(sizes=(MIB, 2 * MIB), time_budget_s=0.1), CPU, monkeypatch, recorder)

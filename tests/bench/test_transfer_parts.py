@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -75,14 +76,14 @@ def told(recorder: Recorder) -> list[Any]:
 
 
 def test_ids_and_names_are_unique() -> None:
-    table = [*parts.PARTS, *parts.TOGETHER]
+    table: list[Part | TogetherPart] = [*parts.PARTS, *parts.TOGETHER]
     assert len({one.id for one in table}) == len({one.name for one in table}) == len(table)
     assert all(one.weight > 0 for one in table)
 
 
 def test_parts_are_chosen_by_prefix() -> None:
     assert TransferOptions(only=("cop",)).select() == {"copies"}
-    assert TransferOptions().select() == {one.id for one in (*parts.PARTS, *parts.TOGETHER)}
+    assert TransferOptions().select() == {one.id for one in parts.PARTS} | {one.id for one in parts.TOGETHER}
     with pytest.raises(UsageError, match="--only 'x' fits no part; the parts are copies"):
         TransferOptions(only=("x",)).check()
     with pytest.raises(UsageError, match="--skip leaves no part of --only"):
@@ -104,7 +105,7 @@ def test_every_judge_sees_all_rows_of_the_device(monkeypatch: pytest.MonkeyPatch
 
 def test_time_is_split_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands still: the first of weights 3 and 1 gets three quarters, the second what is left."""
-    monkeypatch.setattr(command.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     seen: list[Setting] = []
     run(TransferOptions(time_budget_s=8.0), monkeypatch, [part("a", weight=3.0, seen=seen), part("b", seen=seen)])
     assert [setting.deadline for setting in seen] == [106.0, 108.0]
@@ -184,8 +185,10 @@ def test_what_several_devices_measured_before_ctrl_c_is_judged(monkeypatch: pyte
 
 def test_a_part_of_several_devices_that_cannot_look_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(together: Together) -> Iterator[Measurement]:
+        yield from refused()
+
+    def refused() -> Iterator[Measurement]:
         raise CannotLook("no child came up", "it hung", finding="t.child")
-        yield
 
     first = replace(several("t", []), rows=rows)
     found = told(run(TransferOptions(), monkeypatch, [part("a")], [first, several("u", [])], ids=("cuda:0", "cuda:1")))

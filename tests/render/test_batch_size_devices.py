@@ -11,6 +11,7 @@ from gpucheck.render import terminal, text
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
 from gpucheck.units import GIB
 
 SPLIT = {
@@ -69,7 +70,7 @@ def made(*devices: dict[str, Any], split: dict[str, Any] | None = None) -> Repor
         "devices": list(devices),
         "split": split,
     }
-    results = {"find_batch_size": least, "find_batch_size_devices": several}
+    results: Results = {"find_batch_size": least, "find_batch_size_devices": several}
     found = (Finding("batch_size.all_devices", "pass", "it fits every device", "the least is that of cuda:1"),)
     return Report("", "", "find-batch-size", (), "", 1.0, Facts(), (), found, results, (), Summary("pass", 0, True))
 
@@ -159,7 +160,7 @@ RESUMED = answer(
 
 
 def alone(found: dict[str, Any]) -> Report:
-    results = {"find_batch_size": found}
+    results: Results = {"find_batch_size": found}
     return Report("", "", "find-batch-size", (), "", 1.0, Facts(), (), (), results, (), Summary("pass", 0, True))
 
 

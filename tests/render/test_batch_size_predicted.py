@@ -10,6 +10,7 @@ from gpucheck.render.batch_size_predicted import line
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
 from gpucheck.units import GIB, MIB
 
 CALIBRATION = {"size": 158, "factor": 1.018, "constant_bytes": 0}
@@ -79,7 +80,7 @@ def test_documents_from_before_say_nothing_of_it() -> None:
 
 def shown(monkeypatch: pytest.MonkeyPatch, columns: int | None, **parts: Any) -> list[str]:
     finding = Finding("batch_size.estimate", "info", "estimate: a batch of 765 fits 80 GiB", "error unknown")
-    results = {"find_batch_size_estimate": {**ESTIMATE, **parts}}
+    results: Results = {"find_batch_size_estimate": {**ESTIMATE, **parts}}
     summary = Summary("pass", 0, True)
     made = Report("", "", "find-batch-size", (), "", 1.0, Facts(), (), (finding,), results, (), summary)
     monkeypatch.delenv("COLUMNS", raising=False)
