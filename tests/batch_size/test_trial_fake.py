@@ -18,6 +18,8 @@ from gpucheck.batch_size.trial_storages import Storages
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

@@ -246,6 +246,7 @@ def test_a_child_whose_device_failed_raises_that() -> None:
     assert (raised.value.device, raised.value.why, raised.value.exit_code) == ("cuda:0", error, 1)
 
 
+@pytest.mark.slow
 def test_a_real_child_binds_itself_and_measures_the_same_rows() -> None:
     if not numa.allowed():
         pytest.skip("this system shows no NUMA node")

@@ -38,6 +38,7 @@ MACHINES: dict[str, tuple[Landscape, Grid]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_search_finds_99_percent_of_the_best_in_a_twentieth_of_the_time_of_a_scan(name: str) -> None:
     for seed in range(5):
@@ -47,6 +48,7 @@ def test_the_search_finds_99_percent_of_the_best_in_a_twentieth_of_the_time_of_a
         assert outcome.search.complete
 
 
+@pytest.mark.slow
 def test_a_range_too_large_to_be_listed_is_searched_until_the_time_is_over() -> None:
     grid = cube(256, 16384, 64)
     assert grid.product > 16_000_000 and grid.count() is None

@@ -29,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
 
 from failing_card import ECC, Plan, plant
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = {
     "bench transfer": ["--only", "copies", "--size", "64KiB", "--size", "128KiB", "--time-budget", "0.2s"],
     "bench bandwidth": ["--size", "64KiB", "--time-budget", "0.2s"],

@@ -255,6 +255,7 @@ def test_the_names_of_parameters_are_those_of_their_options() -> None:
             assert f"--{name.replace('_', '-')}" in (option.default, *option.param_decls)
 
 
+@pytest.mark.slow
 def test_two_runs_in_fresh_processes_and_a_baseline_in_one_go(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,8 @@ from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory
 from gpucheck.report.report import Collector
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["root"]
 Fake = Callable[..., Path]
 

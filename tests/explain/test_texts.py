@@ -208,6 +208,7 @@ def test_a_text_as_it_is_pasted(name: str) -> None:
         assert answer(pasted) == name, (number, wanted, pasted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SAMPLES if len(SAMPLES[name]) > 90])
 def test_a_long_text_that_was_cut_at_its_end(name: str) -> None:
     """Cut behind what makes it known, with and without dots: known. Before that: known or unknown, never another."""
