@@ -1,4 +1,5 @@
-"""What holds for every test: children import the source too, no settings leak in, and the marker `gpu` is honest."""
+"""What holds for every test: children import the source too, no settings leak in, the marker `gpu` is honest, and of
+those marked `slow` a sample runs."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ __all__ = ["fake_driver"]  # NVIDIA's libraries, faked, for any test that asks f
 SOURCE = Path(__file__).parent.parent / "src"
 REQUIRE_GPU = "GPUCHECK_REQUIRE_GPU"
 ON_DEVICE = "tests/gpu/"
-# Of the slow tests of a file a run of the whole suite takes one in so many, and one at least.
+# A run of the whole suite takes one in so many of a file's slow tests, and at least one.
 SAMPLED = 8
 
 # A test says itself what it needs of these; what happens to be set around it must not decide.
@@ -63,7 +64,10 @@ def program() -> Callable[[str], ModuleType]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--all", action="store_true", dest="every", help="run every slow test too, where no test is named or selected"
+        "--all",
+        action="store_true",
+        dest="every",
+        help="run every slow test, not a sample of them (tests that are named or selected always run)",
     )
 
 
@@ -82,7 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def is_sampled(config: pytest.Config) -> bool:
-    """Whether only a sample of the slow tests runs: not under `--all`, nor where tests are named or selected."""
+    """Whether a sample stands for the slow tests: not under `--all`, nor where tests are named or selected."""
     named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
     return not (named or any(config.getoption(name, None) for name in ("every", "keyword", "markexpr", "lf")))
 
