@@ -79,7 +79,7 @@ def token_loss(scores: Tensor, wanted: Tensor) -> Tensor:
     return F.cross_entropy(scores.flatten(0, -2), wanted.flatten())
 
 
-class Function(nn.Module):
+class Function(nn.Module):  # type: ignore[misc]  # torch counts as Any
     """A module that runs a function of itself and its arguments, over named parts."""
 
     def __init__(self, run: Callable[..., Any], **modules: nn.Module) -> None:
@@ -96,7 +96,7 @@ class Function(nn.Module):
 
 
 def last_of(kind: type[nn.RNNBase], length: int, width: int, hidden: int, **more: Any) -> SimpleNamespace:
-    body = kind(width, hidden, batch_first=True, **more)  # type: ignore[arg-type]
+    body = kind(width, hidden, batch_first=True, **more)
     head = nn.Linear(hidden * (2 if more.get("bidirectional") else 1), 10)
     model = Function(lambda self, x: self.head(self.body(x)[0][:, -1]), body=body, head=head)
     return parts(model, classes(length, width), F.cross_entropy)
@@ -356,7 +356,7 @@ def two_or_more() -> SimpleNamespace:
     return parts(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)), classes(64), loss)
 
 
-class Clipped(torch.autograd.Function):
+class Clipped(torch.autograd.Function):  # type: ignore[misc]  # torch counts as Any
     """Keeps its input twice, once as a mask of bytes."""
 
     @staticmethod
@@ -466,7 +466,7 @@ def mixer() -> SimpleNamespace:
 def keeps_what_it_saw() -> SimpleNamespace:
     """A queue of the last codes, as momentum contrast has: it is as large as its last batch."""
 
-    class Queue(nn.Module):
+    class Queue(nn.Module):  # type: ignore[misc]  # torch counts as Any
         def __init__(self) -> None:
             super().__init__()
             self.body, self.seen = nn.Linear(256, 256), torch.zeros(1, 256)
@@ -623,7 +623,8 @@ def searched(model: Model, limit: str, load: int, time_budget: str) -> Run:
 
 def trained(model: Model, size: int, run: Run, *, claimed: bool) -> Trained:
     """Train with one size, in a process of its own, and once more where that does not come out as `claimed`."""
-    results, fits = [], []
+    results: list[dict[str, Any]] = []
+    fits: list[bool | None] = []
     while len(fits) < AGREE and claimed not in fits:
         results.append(_trained_once(model, size, run.budget_bytes, ALLOCATED_SLACK_BYTES if claimed else 0))
         peak = results[-1].get("peak_bytes")

@@ -239,7 +239,8 @@ def train(workload: str, size: int, guard_bytes: int) -> dict[str, Any]:
     def make_input() -> torch.Tensor:
         shape = (size, *one.shape)
         if one.dtype == "int64":
-            return torch.randint(one.low, one.high + 1, shape)
+            assert one.low is not None and one.high is not None
+            return torch.randint(int(one.low), int(one.high) + 1, shape)
         return torch.randn(shape)
 
     try:

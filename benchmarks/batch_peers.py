@@ -250,7 +250,7 @@ def lightning(trials: Callable[[int], int], first: int) -> int | None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
 
-    class Samples(torch.utils.data.Dataset[int]):
+    class Samples(torch.utils.data.Dataset[int]):  # type: ignore[misc]  # torch counts as Any
         """More samples than any batch takes: its search ends at the length of the data."""
 
         def __len__(self) -> int:
@@ -259,7 +259,7 @@ def lightning(trials: Callable[[int], int], first: int) -> int | None:
         def __getitem__(self, index: int) -> int:
             return index
 
-    class Module(pl.LightningModule):
+    class Module(pl.LightningModule):  # type: ignore[misc]  # lightning may not be there
         """A parameter that makes a step of it, and the trial in the step."""
 
         def __init__(self) -> None:

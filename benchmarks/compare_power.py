@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).resolve().parent)]
 import run_file  # noqa: E402  (found beside this file)
 
 from gpucheck import units  # noqa: E402
-from gpucheck.compare.comparison import USUAL_RUNS, Change, compare  # noqa: E402
+from gpucheck.compare.comparison import USUAL_RUNS, compare  # noqa: E402
 from gpucheck.measure import runs  # noqa: E402
 from gpucheck.report.codec import from_json, to_json  # noqa: E402
 from gpucheck.report.facts import Facts  # noqa: E402
@@ -45,6 +45,7 @@ from gpucheck.report.measurement import (  # noqa: E402
     TimeStats,
 )
 from gpucheck.report.report import SCHEMA, Report, Summary  # noqa: E402
+from gpucheck.report.results.compare import Change  # noqa: E402
 
 SLOWDOWN = 1.10
 MOST_ALARMS, LEAST_FOUND = 1 / 40, 38 / 40

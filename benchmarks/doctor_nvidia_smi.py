@@ -4,6 +4,7 @@ No more of it than the tools that are compared read: the table's head, its rows,
 """
 
 import sys
+from typing import Any
 
 import pynvml
 
@@ -45,7 +46,7 @@ def _words(error: pynvml.NVMLError) -> str:
     return "GPU is lost.  Reboot the system to recover this GPU" if lost else str(error)
 
 
-def _print(driver: str, version: str, cards: list) -> None:
+def _print(driver: str, version: str, cards: list[tuple[int, Any]]) -> None:
     asked = next((one.partition("=")[2] for one in sys.argv[1:] if one.startswith("--query-gpu=")), None)
     if asked is not None:
         for index, handle in cards:

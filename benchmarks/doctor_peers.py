@@ -179,7 +179,9 @@ def compare(python: str, chosen: Sequence[Fault] = FAULTS, tell: bool = True, ke
 
 
 def _keep(fault: Fault, answers: dict[str, Answer], folder: Path | None) -> None:
-    for tool, answer in answers.items() if folder else ():
+    if folder is None:
+        return
+    for tool, answer in answers.items():
         (folder / f"{fault.name} - {tool}.txt").write_text(f"{answer.said}\n--- on stderr ---\n{answer.beside}")
 
 

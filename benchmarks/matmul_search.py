@@ -85,7 +85,8 @@ def in_turns(tries: Any, first: Any, second: Any) -> tuple[float, float, float, 
     while time.monotonic() < until:
         for shape in (first, second):
             tries.take(Ask(shape, PAIR_S, "final"))
-    mine, other = [], []
+    mine: list[float] = []
+    other: list[float] = []
     for pair in range(PAIRS):
         for rates, shape in ((mine, first), (other, second))[:: 1 if pair % 2 == 0 else -1]:
             rates.append(tries.take(Ask(shape, PAIR_S, "final")).rate)

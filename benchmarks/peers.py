@@ -23,6 +23,7 @@ Exit status 1 where a line does not pass.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
@@ -35,10 +36,12 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src"), str(Path(__fil
 
 from intervals import interval_of_median  # noqa: E402  (found beside this file)
 
+from gpucheck.bench.matmul.options import Dtype  # noqa: E402
+
 WITHIN = 0.02
 FEWEST_PAIRS = 15
 SHAPES = ((512, 512, 512), (1024, 1024, 1024), (2048, 256, 1024))
-DTYPES = ("float32", "bfloat16")
+DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 # Of one side of a pair; the Timer takes at least so long, and goes on until its own spread is small.
 SIDE_S = 0.2
 
@@ -96,8 +99,8 @@ def matmul(threads: int | None, pairs: int) -> list[Ratio]:
             nothing = a[:0, :0], b[:0, :0], out[:0, :0]
             torch.mm(a, b, out=out)
             work = timing.Work(
-                lambda a=a, b=b, out=out: torch.mm(a, b, out=out),
-                empty=lambda x=nothing: torch.mm(x[0], x[1], out=x[2]),
+                functools.partial(torch.mm, a, b, out=out),
+                empty=functools.partial(torch.mm, nothing[0], nothing[1], out=nothing[2]),
                 # As the command does it: results are compared between windows.
                 prepare=Repeats([Matrices(a, b, out)], cpu).before,
             )
@@ -122,8 +125,9 @@ def matmul(threads: int | None, pairs: int) -> list[Ratio]:
 def doctor(python: str, rounds: int, word: str, as_json: bool, keep: Path | None) -> bool:
     """`gpucheck doctor` against its peers: whether every line passes."""
     import doctor_peers
+    from doctor_faults import FAULTS
 
-    chosen = [fault for fault in doctor_peers.FAULTS if word in fault.name]
+    chosen = [fault for fault in FAULTS if word in fault.name]
     if not as_json:
         print(doctor_peers.head(), flush=True)
     rows = doctor_peers.compare(python, chosen, not as_json, keep)

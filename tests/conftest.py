@@ -1,4 +1,5 @@
-"""What holds for every test: children import the source too, no settings leak in, and the marker `gpu` is honest."""
+"""What holds for every test: children import the source too, no settings leak in, the marker `gpu` is honest, and of
+those marked `slow` a sample runs."""
 
 from __future__ import annotations
 
@@ -8,17 +9,23 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from fake_driver import fake_driver
+
+__all__ = ["fake_driver"]  # NVIDIA's libraries, faked, for any test that asks for them
 
 SOURCE = Path(__file__).parent.parent / "src"
-PROGRAMS = [Path(__file__).parent.parent / folder for folder in ("benchmarks", "scripts")]
 REQUIRE_GPU = "GPUCHECK_REQUIRE_GPU"
 ON_DEVICE = "tests/gpu/"
+# A run of the whole suite takes one in so many of a file's slow tests, and at least one.
+SAMPLED = 8
 
 # A test says itself what it needs of these; what happens to be set around it must not decide.
 SETTINGS = (
@@ -51,19 +58,69 @@ if not count.value:
 
 @pytest.fixture(scope="session")
 def program() -> Callable[[str], ModuleType]:
-    """Imports a program of `benchmarks/` or `scripts/` by its name, which finds what lies beside it as when run."""
-    sys.path[:0] = map(str, PROGRAMS)
+    """Imports a program of `benchmarks/` or `scripts/` by its name."""
     return importlib.import_module
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all",
+        action="store_true",
+        dest="every",
+        help="run every slow test, not a sample of them (tests that are named or selected always run)",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config.option, "sampled"):  # xdist hands its workers what was found here
+        config.option.sampled = is_sampled(config)
     for name in list(os.environ):
         ours = name.startswith("GPUCHECK_") and name != REQUIRE_GPU
         if ours or name.startswith("GITHUB_") or name in SETTINGS:
             del os.environ[name]
     os.environ["PYTHONPATH"] = str(SOURCE)
+    # Tests and their children share the processors: threads of torch that wait for each other must not spin.
+    os.environ["OMP_WAIT_POLICY"] = "passive"
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; children would ignore it too
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def is_sampled(config: pytest.Config) -> bool:
+    """Whether a sample stands for the slow tests: not under `--all`, nor where tests are named or selected."""
+    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    return not (named or any(config.getoption(name, None) for name in ("every", "keyword", "markexpr", "lf")))
+
+
+def sample(tests: Sequence[str]) -> set[str]:
+    """The ids of one in SAMPLED of each file's tests, one at least: those whose checksums are smallest."""
+    by_file: defaultdict[str, list[str]] = defaultdict(list)
+    for test in tests:
+        by_file[test.partition("::")[0]].append(test)
+    kept = set()
+    for ids in by_file.values():
+        ids.sort(key=lambda test: zlib.crc32(test.encode()))
+        kept.update(ids[: -(-len(ids) // SAMPLED)])
+    return kept
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.option.sampled:
+        return
+    slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
+    left_out = set(slow) - sample(slow)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name the slow tests that ran where they are a sample."""
+    if not config.option.sampled:
+        return
+    reports = [one for group in terminalreporter.stats.values() for one in group if isinstance(one, pytest.TestReport)]
+    ran = sorted({one.nodeid for one in reports if "slow" in one.keywords and one.when == "call"})
+    if ran:
+        terminalreporter.section("slow tests: a sample, the same each time; scripts/test --all runs them all")
+        terminalreporter.write_line("\n".join(ran))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -25,17 +25,26 @@ def test_other():
 """
 
 
-def outcome(folder: Path, fake_torch: str, driver_probe: str, *arguments: str, **environ: str) -> tuple[int, str]:
+def outcome(
+    folder: Path,
+    fake_torch: str,
+    driver_probe: str,
+    *arguments: str,
+    named: tuple[str, ...] = ("tests",),
+    **environ: str,
+) -> tuple[int, str]:
     """Run MARKED under this project's conftest, with a driver and a torch that stand at their doors."""
     conftest = (TESTS / "conftest.py").read_text(encoding="utf-8") + f"\nDRIVER_PROBE = {driver_probe!r}\n"
     (folder / "tests").mkdir(exist_ok=True)
-    (folder / "src" / "torch").mkdir(parents=True)
+    (folder / "src" / "torch").mkdir(parents=True, exist_ok=True)
     (folder / "src" / "torch" / "__init__.py").write_text(fake_torch)
     (folder / "tests" / "conftest.py").write_text(conftest, encoding="utf-8")
+    (folder / "tests" / "fakes").mkdir(exist_ok=True)
+    shutil.copy(TESTS / "fakes" / "fake_driver.py", folder / "tests" / "fakes")
     (folder / "tests" / "test_sample.py").write_text(MARKED)
     shutil.copy(TESTS.parent / "pyproject.toml", folder)
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", *arguments, "tests"],
+        [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", *arguments, *named],
         cwd=folder,
         env={**os.environ, **environ},
         capture_output=True,
@@ -71,7 +80,7 @@ def test_failed_where_torch_cannot_use_the_device(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("environ", [{}, {"GPUCHECK_REQUIRE_GPU": "1"}])
 def test_runs_where_there_is_a_device(tmp_path: Path, environ: dict[str, str]) -> None:
-    code, out = outcome(tmp_path, TORCH_WITH, "", "-k", "marked", **environ)
+    code, out = outcome(tmp_path, TORCH_WITH, "", "-k", "marked", named=("tests",), **environ)
     assert (code, "1 passed" in out) == (0, True)
 
 
@@ -100,3 +109,43 @@ def test_some_at_a_time_each_file_has_one_process_and_the_device_too(tmp_path: P
     )
     assert ran["three"] == ran["four"]
     assert len(set.union(*ran.values())) == 3
+
+
+SLOW = """
+import pytest
+
+def test_quick():
+    pass
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(20))
+def test_slow(number):
+    pass
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadfile")])
+def test_the_whole_suite_takes_a_sample_of_each_files_slow_tests_and_names_it(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    if workers:
+        pytest.importorskip("xdist")
+    (tmp_path / "tests").mkdir()
+    for name in ("test_one.py", "test_two.py"):
+        (tmp_path / "tests" / name).write_text(SLOW)
+
+    def ran(*arguments: str, named: tuple[str, ...] = ()) -> tuple[int, list[str]]:
+        code, out = outcome(tmp_path, TORCH_WITHOUT, NO_DRIVER, *workers, *arguments, named=named)
+        assert code == 0, out
+        passed = re.search(r"(\d+) passed", out)
+        assert passed is not None, out
+        return int(passed[1]), [line for line in out.splitlines() if "::test_slow" in line]
+
+    count, sampled = ran()
+    # A quick one of each file, one that needs no device, and of twenty slow ones three.
+    assert (count, len(sampled)) == (2 + 1 + 2 * 3, 2 * 3)
+    assert {line.partition("::")[0] for line in sampled} == {"tests/test_one.py", "tests/test_two.py"}
+    assert ran() == (count, sampled)
+    for arguments in (("--all",), ("-k", "test_")):
+        assert ran(*arguments)[0] == 2 + 1 + 2 * 20
+    assert ran(named=("tests/test_one.py",))[0] == 21

@@ -19,6 +19,7 @@ def test_every_program_is_known() -> None:
     assert set(PROGRAMS) == set(NEEDS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the budget of a CPU is kept by Linux's limits")
 @pytest.mark.parametrize("name", sorted(NEEDS))
 def test_it_finds_a_size_and_trains_with_it(name: str, tmp_path: Path) -> None:

@@ -133,8 +133,8 @@ def _imports(node: ast.AST, package: list[str], at_once: bool) -> Iterator[Impor
             yield from _imports(child, package, at_once)
         return
     inside = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-    for child in ast.iter_child_nodes(node):
-        yield from _imports(child, package, at_once and not inside)
+    for inner in ast.iter_child_nodes(node):
+        yield from _imports(inner, package, at_once and not inside)
 
 
 def _called(node: ast.Call) -> str:

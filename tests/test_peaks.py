@@ -143,6 +143,7 @@ def test_what_is_only_similar_is_an_estimate(
     assert part.kind == "estimate" and part.label.startswith(f"an estimate: {name} ")
     assert part.memory_bytes_per_s == bus / 8 * 3.2e9 * 2
     for peak in part.peaks:
+        assert peak.per_clock_per_sm is not None
         assert peak.flop_per_s == multiprocessors * peak.per_clock_per_sm * 1.98e9
 
 

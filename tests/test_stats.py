@@ -65,7 +65,7 @@ def test_no_interval_below_six_samples() -> None:
 def test_interval_of_equal_samples_is_a_point() -> None:
     found = stats.interval([0.25] * 20)
     assert found is not None
-    assert (found.low, found.high) == (pytest.approx(0.25), pytest.approx(0.25))
+    assert [found.low, found.high] == pytest.approx([0.25, 0.25])
     assert not found.autocorrelated
 
 

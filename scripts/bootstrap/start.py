@@ -15,6 +15,7 @@ from .lock import locked, mark_in_use
 
 # The whole suite takes a processor's time, and more than four would not make its slowest file shorter.
 IN_PARALLEL = ("-n", "logical", "--maxprocesses=4", "--dist", "loadfile")
+TYPED = ("src", "scripts", "tests", "benchmarks")
 RUNNER = os.path.join(ROOT, "scripts", "bootstrap", "run_gpucheck.py")
 
 
@@ -24,13 +25,16 @@ def gpucheck(arguments: Sequence[str]) -> int:
 
 
 def test(arguments: Sequence[str]) -> int:
-    """scripts/test: every test, some at a time, or what the arguments select, from the project's folder."""
+    """scripts/test: the tests, some at a time, or what the arguments select, from the project's folder."""
     return _guarded(lambda: become(_pytest(prepare(os.environ, sys.executable, dev=True), arguments), ROOT))
 
 
-def check() -> int:
-    """scripts/check, the gate: linter, format, types, tests; stops at the first that fails and names it."""
-    return _guarded(lambda: _check(prepare(os.environ, sys.executable, dev=True)))
+def check(arguments: Sequence[str]) -> int:
+    """scripts/check, the gate: linter, format, types, tests; stops at the first that fails and names it.
+
+    The arguments go to the tests.
+    """
+    return _guarded(lambda: _check(prepare(os.environ, sys.executable, dev=True), arguments))
 
 
 def _pytest(python: str, arguments: Sequence[str]) -> List[str]:
@@ -39,14 +43,14 @@ def _pytest(python: str, arguments: Sequence[str]) -> List[str]:
     return [python, "-m", "pytest", "--durations=10", *(() if alone else IN_PARALLEL), *arguments]
 
 
-def _check(python: str) -> int:
+def _check(python: str, arguments: Sequence[str]) -> int:
     import subprocess
 
     steps = (
         ("ruff check", [python, "-m", "ruff", "check", "."]),
         ("ruff format --check", [python, "-m", "ruff", "format", "--check", "."]),
-        ("mypy --strict", [python, "-m", "mypy", "--strict", "src"]),
-        ("scripts/test", [sys.executable, os.path.join(ROOT, "scripts", "test")]),
+        ("mypy --strict", [python, "-m", "mypy", "--strict", *TYPED]),
+        (" ".join(["scripts/test", *arguments]), [sys.executable, os.path.join(ROOT, "scripts", "test"), *arguments]),
     )
     for name, command in steps:
         print("== " + name, flush=True)

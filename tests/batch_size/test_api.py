@@ -172,6 +172,7 @@ api.find_batch_size(make, inputs="x:8:float32", mode="infer", device="cpu", max_
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_begins_a_search_when_it_is_imported_is_told_and_not_run_again(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     ended = script(tmp_path / "inner" / "careless.py", BEGINS)
@@ -191,6 +192,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_package_beside_the_script_is_found_by_its_trials(tmp_path: Path) -> None:
     package = tmp_path / "scripts" / "nets"
     package.mkdir(parents=True)

@@ -27,6 +27,8 @@ from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.units import MIB
 
+pytestmark = pytest.mark.slow
+
 TARGET = """
 from torch import nn
 

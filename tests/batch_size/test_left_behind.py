@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux"), pytest.mark.slow]
 
 SOURCE = Path(__file__).parents[2] / "src"
 # All processes of a search carry it in their environment.

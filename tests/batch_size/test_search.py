@@ -197,6 +197,7 @@ def test_a_prediction_that_a_failure_contradicts_is_not_followed() -> None:
     assert search.next() == Attempt(25)  # the geometric middle of 16 and 40, not 39
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_every_simulated_search_keeps_its_bound_and_answers_with_a_size_that_passed(
     simulation: ModuleType, noise: float
@@ -211,6 +212,7 @@ def test_every_simulated_search_keeps_its_bound_and_answers_with_a_size_that_pas
                 assert true_max - max(1, below) <= result.answer <= true_max, (name, true_max, result)
 
 
+@pytest.mark.slow
 def test_however_it_is_asked_it_ends_with_a_confirmed_size_and_why(simulation: ModuleType) -> None:
     for seed in range(1500):
         rng = random.Random(seed)
@@ -250,6 +252,7 @@ def test_however_it_is_asked_it_ends_with_a_confirmed_size_and_why(simulation: M
             assert failing is None or above is None or above < failing.size, seed
 
 
+@pytest.mark.slow
 def test_typical_searches_are_short_and_seldom_fail(simulation: ModuleType) -> None:
     results = [
         simulation.simulate(build(n), n, 0.02, 1, seed)

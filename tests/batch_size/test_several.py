@@ -131,7 +131,7 @@ def test_each_device_goes_on_from_its_own_trials(
 
 def test_an_interrupted_search_leaves_the_answers_before_it() -> None:
     def search(device: str, _: int, emit: Any) -> None:
-        emit(several.Answered("find_batch_size", answer(device, 8, 1.0)))
+        emit(Answered("find_batch_size", answer(device, 8, 1.0)))
         if device == "cuda:1":
             raise KeyboardInterrupt
 

@@ -23,6 +23,8 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.report.facts import Facts
 
+pytestmark = pytest.mark.slow
+
 # The model exists before the search, made once when the file is imported, and its weights lie in a file.
 TARGET = """
 from pathlib import Path

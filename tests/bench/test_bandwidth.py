@@ -219,7 +219,7 @@ def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
         ({"unsteady_comparisons": 2}, "copy, 1 GiB: 2 comparisons came out otherwise at the second look"),
     ],
 )
-def test_a_wrong_result_fails(details: dict[str, int], message: str) -> None:
+def test_a_wrong_result_fails(details: dict[str, Any], message: str) -> None:
     finding = found(measured(**details))["bandwidth.result"]
     assert finding.verdict == "fail" and finding.message.startswith(message)
 

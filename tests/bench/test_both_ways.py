@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,9 +70,13 @@ def test_one_engine_that_serves_both_in_turn_shows_half_the_rate() -> None:
     assert timed.details["discarded_windows"] == 0
 
 
+def lengths(seconds: dict[str, float]) -> Callable[[str, int], float]:
+    return lambda stream, number: seconds[stream]
+
+
 def test_ways_of_different_length_each_take_their_own_time() -> None:
     for length_s, other_s, calls in ((1e-3, 4e-3, 8), (4e-3, 1e-3, 4)):
-        timed = take(Duplex(length=lambda stream, number, a=length_s, b=other_s: a if stream == "a" else b))
+        timed = take(Duplex(length=lengths({"a": length_s, "b": other_s})))
         assert per_call_s(timed) == pytest.approx(length_s, rel=0.01)
         assert timed.details["beside_calls_per_s"] == pytest.approx(1 / other_s, rel=0.02)
         assert timed.run.calls_per_sample == calls
@@ -186,7 +191,8 @@ def awake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def setting(device: Any = None, room: Room = ROOM, **options: Any) -> Setting:
     chosen = TransferOptions(sizes=(MIB,), **options)
-    return Setting(chosen, device or Fake(), room, Watch(None), Recorder(), time.monotonic() + 0.2)
+    device = device or Fake()
+    return Setting(chosen, device, room, Watch(None), Recorder(), time.monotonic() + 0.2)
 
 
 def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +250,7 @@ def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: py
         if self.source.number is not None and self.source.number % 2:
             self.destination.words[0] += 1
 
-    monkeypatch.setattr(both_ways.Copies, "call", wrong)
+    monkeypatch.setattr(Copies, "call", wrong)
     (row,) = both_ways.rows(setting(directions=("device_to_host",)))
     # The direction that is timed has even numbers, the other odd ones.
     assert row.method.details["wrong_bytes"] == 0
@@ -369,13 +375,13 @@ def test_of_one_direction_asked_for_the_other_is_told_by_what_ran_beside() -> No
 
 def test_directions_that_never_ran_together_are_undecided_and_an_engine_that_takes_turns_is_told() -> None:
     timed = row("host_to_device", 48e9, other_bytes_per_s=40e9)
-    early = {"ended_because": "it ended too early", "discarded_windows": 4, "other_bytes_per_s": None}
+    early: dict[str, Any] = {"ended_because": "it ended too early", "discarded_windows": 4, "other_bytes_per_s": None}
     (found,) = both_ways_judge.judge([row("host_to_device", None, **early)], Facts())
     assert (found.verdict, found.message) == (
         "inconclusive",
         "to the device: the copies to the host ended too early (windows discarded: 4)",
     )
-    still = {"ended_because": "it stood still", "discarded_windows": 4, "other_bytes_per_s": None}
+    still: dict[str, Any] = {"ended_because": "it stood still", "discarded_windows": 4, "other_bytes_per_s": None}
     (found,) = both_ways_judge.judge([row("device_to_host", None, **still)], Facts())
     assert (found.verdict, found.message) == (
         "warn",

@@ -286,7 +286,7 @@ def run(
     monkeypatch.setattr(inventory, "read", lambda: facts)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,), "a notice"))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
-    monkeypatch.setattr(command.accels, "open_device", lambda device, name=None: cpu)
+    monkeypatch.setattr(accel, "open_device", lambda device, name=None: cpu)
     small = tuple(replace(one, largest=largest.get(one.id, one.smallest), normal=None) for one in OPERATIONS)
     monkeypatch.setattr(command, "OPERATIONS", small)
     recorder = Document()

@@ -33,10 +33,9 @@ class Fake(FakeDevice):
 
 
 def setting(device: Any = None, device_bytes: int | None = 8 * MIB, sizes: tuple[int, ...] = (MIB,)) -> Setting:
+    device = device or Fake()
     room = Room(host=4 * MIB, device=device_bytes, cache=KIB, cache_known=True)
-    return Setting(
-        TransferOptions(sizes=sizes), device or Fake(), room, Watch(None), Recorder(), time.monotonic() + 0.1
-    )
+    return Setting(TransferOptions(sizes=sizes), device, room, Watch(None), Recorder(), time.monotonic() + 0.1)
 
 
 def measured(rate: float | None = 4e12, cache: str = "cold", **details: Any) -> Measurement:
@@ -75,13 +74,13 @@ def test_a_device_without_a_clock_is_timed_by_the_hosts() -> None:
 
 
 def test_a_copy_that_goes_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = on_device.Copies.call
+    real = Copies.call
 
     def wrong(self: Any) -> None:
         real(self)
         self.destination.words[5] += 1
 
-    monkeypatch.setattr(on_device.Copies, "call", wrong)
+    monkeypatch.setattr(Copies, "call", wrong)
     (row,) = on_device.rows(setting())
     assert row.method.details["wrong_bytes"] > 0
     (found,) = on_device_judge.judge([row], Facts())

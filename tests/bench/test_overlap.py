@@ -33,6 +33,7 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Part, Report, Summary
 from gpucheck.report.results import Results
+from gpucheck.report.results.overlap import OverlapResult
 
 NO_ALGORITHM = "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic( ltHandle )`"
 MIB, GIB = 2**20, 2**30
@@ -71,7 +72,7 @@ def pair(device: Engines, streams: int = 2) -> Pair:
     return Pair(device.copy, products, device.side if streams == 2 else contextlib.nullcontext)
 
 
-def seen(device: Engines, streams: int = 2, budget_s: float = 1.0) -> dict[str, Any]:
+def seen(device: Engines, streams: int = 2, budget_s: float = 1.0) -> OverlapResult:
     """What the measuring code, unmodified, says of a device."""
     both = pair(device, streams)
     groups = balance.groups(device, both, balance.find(device, both))
@@ -134,6 +135,7 @@ def test_what_truly_hides_is_recovered(device: Engines, streams: int, overlap: f
     found = seen(device, streams)
     # Copy and compute are equal within 3 %.
     assert found.overlap == pytest.approx(overlap, abs=0.02)
+    assert found.ci_low is not None and found.ci_high is not None
     assert found.ci_low <= found.overlap <= found.ci_high
     assert found.ci_high - found.ci_low < 0.01
     assert found.rounds >= 10 and "unbalanced" not in found.flags
@@ -143,6 +145,7 @@ def test_what_truly_hides_is_recovered(device: Engines, streams: int, overlap: f
 def test_noise_widens_the_interval_and_moves_the_overlap_little(shared: float, overlap: float) -> None:
     found = seen(Engines(shared=shared, noise=0.05))
     assert found.overlap == pytest.approx(overlap, abs=0.06)
+    assert found.ci_low is not None and found.ci_high is not None
     assert 0.005 < found.ci_high - found.ci_low < 0.2
 
 
@@ -219,7 +222,8 @@ def test_between_the_two_nothing_is_judged() -> None:
     assert judged(*rows(0.6))["overlap.pinned_two_streams"].verdict == "info"
     # The middle is below the half, the interval is not.
     noisy = [row(what, s) for what, s in (("copy", (1.0,) * 8), ("compute", (1.0,) * 8), ("both", (1.52, 1.3) * 4))]
-    assert judge.answer(noisy)[0].ci_high > 0.5
+    high = judge.answer(noisy)[0].ci_high
+    assert high is not None and high > 0.5
     assert judged(*noisy)["overlap.pinned_two_streams"].verdict == "info"
 
 
@@ -455,7 +459,8 @@ def test_several_runs_have_one_overlap_also_where_they_calibrated_to_other_produ
     (found,) = whole.results["bench_overlap"]
     assert found.overlap == pytest.approx(0.93) and found.rounds == 32
     # Between processes, not within one.
-    assert found.ci_low < 0.905 and found.ci_high > 0.955
+    assert found.ci_low is not None and found.ci_low < 0.905
+    assert found.ci_high is not None and found.ci_high > 0.955
     assert found.flags == ()
     told = {one.id: one for one in whole.findings}
     assert told["overlap.pinned_two_streams"].message == "93 % to the device"

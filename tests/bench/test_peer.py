@@ -85,8 +85,8 @@ def test_a_pair_is_measured_both_ways_on_the_sources_stream() -> None:
         ("cuda:1", "cuda:0", 64 * KIB, "latency"),
     ]
     assert [one.device.id for one in rows] == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
-    for one in (first, second):
-        assert (one.current[0], one.current[-1]) == ("entered", "left") and "stamp" in one.current
+    for card in (first, second):
+        assert (card.current[0], card.current[-1]) == ("entered", "left") and "stamp" in card.current
     assert set(first.asked) == {"cuda:1"}
     for one in rows:
         assert one.method.details["path"] == "peer"

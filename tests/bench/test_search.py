@@ -40,6 +40,7 @@ MACHINES: dict[str, tuple[Landscape, Grid]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_search_finds_99_percent_of_the_best_in_a_twentieth_of_the_time_of_a_scan(name: str) -> None:
     for seed in range(5):
@@ -49,6 +50,7 @@ def test_the_search_finds_99_percent_of_the_best_in_a_twentieth_of_the_time_of_a
         assert outcome.search.complete
 
 
+@pytest.mark.slow
 def test_a_range_too_large_to_be_listed_is_searched_until_the_time_is_over() -> None:
     grid = cube(256, 16384, 64)
     assert grid.product > 16_000_000 and grid.count() is None
@@ -77,7 +79,8 @@ def test_the_final_is_in_turns_and_its_figures_decide() -> None:
 
 def test_what_is_asked_stays_asked_and_the_best_holds_at_any_moment() -> None:
     search, machine = Search(cube(64, 256, 64), 60.0), Machine(smooth(60e9))
-    assert search.best is None and search.ask() == search.ask()
+    at_first = search.best
+    assert at_first is None and search.ask() == search.ask()
     for _ in range(20):
         ask = search.ask()
         assert ask is not None
@@ -133,12 +136,16 @@ def test_where_no_shape_has_a_kernel_the_search_ends_at_once() -> None:
         assert len(search.refused) == search.tries == search.shapes_tried
 
 
+def refused_after(count: int) -> Callable[[Shape, int], bool]:
+    return lambda shape, tries: tries > count
+
+
 def test_what_loses_its_kernels_in_the_final_is_out_of_it() -> None:
     grid, landscape = cube(64, 256, 64), smooth(60e9)
     whole = searching(grid, landscape, lambda shape, tries: False)
     for share in (0.2, 0.5, 0.9):
         after = int(share * whole.tries)
-        ended = searching(grid, landscape, lambda shape, tries, after=after: tries > after)
+        ended = searching(grid, landscape, refused_after(after))
         assert ended.complete and ended.refused
         assert all(one.shape not in ended.refused for one in ended.finalists)
 
@@ -221,7 +228,7 @@ def test_what_is_too_large_for_its_third_of_the_memory_or_as_a_row_does_not_fit(
 
 
 def test_a_dtype_without_a_product_in_the_range_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU", compute_capability=(9, 0))  # type: ignore[arg-type]
+    gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU", compute_capability=(9, 0))
     float8, int8 = (Case(dtype, (1, 1, 1), Support("native")) for dtype in ("float8_e4m3fn", "int8"))
     odd = Grid((Axis(64, 64, 1), Axis(64, 64, 1), Axis(1000, 1000, 1)))
     assert search_run.why_none(float8, odd, gpu) == "in the range N and K must be multiples of 16"

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from simulated import Device
 
 from gpucheck.bench.matmul.options import Shape
 from gpucheck.bench.matmul.search import Ask
 from gpucheck.bench.matmul.search_run import Tries
 
-
-def _simulated() -> ModuleType:
-    path = Path(__file__).parents[1] / "measure" / "simulated.py"
-    spec = importlib.util.spec_from_file_location("simulated_device", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-SIMULATED = _simulated()
 RATE = 100e12
 
 
@@ -44,9 +29,10 @@ class Products:
 
 
 def tries_on(**how: Any) -> tuple[Any, Tries]:
-    device = SIMULATED.Device(**how)
+    device: Any = Device(**how)
     device.is_cpu = False
-    tries = Tries(device, Products(device))  # type: ignore[arg-type]
+    products: Any = Products(device)
+    tries = Tries(device, products)
     tries.warm_up((1024, 1024, 1024))
     return device, tries
 

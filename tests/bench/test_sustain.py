@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from judged import Document
 from products_here import needs, one_run, together
-from test_search_device import SIMULATED
 
 from gpucheck.bench.dtypes import Dtype, Support
 from gpucheck.bench.matmul import command, judge, sustain
@@ -242,7 +241,7 @@ class Stamps:
 
 
 def test_windows_on_a_device_follow_each_other_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sustain.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     device = Stamps()
     windows = sustain._Windows(1.0, lambda since_s, length_s: None)
     sustain._on_device(device.call, 5, device, windows)  # type: ignore[arg-type]
@@ -257,12 +256,12 @@ def test_windows_on_a_device_follow_each_other_without_a_gap(monkeypatch: pytest
 def test_only_a_host_that_is_slower_than_the_device_is_called_so(
     call_s: float, bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = SIMULATED.Device(enqueue_s=6e-6)  # its launch queue has 1000 entries
+    device: Any = Device(enqueue_s=6e-6)  # its launch queue has 1000 entries
 
     def sleep(seconds: float) -> None:
         device.host_s += seconds
 
-    monkeypatch.setattr(sustain.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     call = device.kernel(call_s)
     windows = sustain._Windows(2.0, lambda since_s, length_s: None)
     sustain._on_device(call, sustain._calls_for_a_window(call, device), device, windows)

@@ -36,6 +36,7 @@ def setting(recorder: Recorder, *ids: str, facts: Facts = NOTHING) -> Together:
 # for real, with the CPU as both devices
 
 
+@pytest.mark.slow
 def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "SIZE", 2 * MIB)
     recorder = Recorder()

@@ -280,6 +280,7 @@ def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer
     return allocate(size, device)
 
 
+@pytest.mark.slow
 def test_the_whole_command_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     document = run(TransferOptions(sizes=(MIB,), time_budget_s=0.2), CPU, monkeypatch)
     notices = [event.text for event in document.events if isinstance(event, Notice)]

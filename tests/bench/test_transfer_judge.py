@@ -132,7 +132,7 @@ def test_a_line_for_each_way_memory_and_clock() -> None:
     rows += [called(1e-3, "pageable", MIB)]
     as_called, link, pageable = fits(rows)
     assert (as_called.timed, link.timed, pageable.host_memory) == ("as_called", "link", "pageable")
-    assert (link.latency_s, link.bytes_per_s) == (pytest.approx(5e-6), pytest.approx(55e9))
+    assert [link.latency_s, link.bytes_per_s] == pytest.approx([5e-6, 55e9])
     assert link.half_rate_bytes == pytest.approx(275e3)
     assert (link.sizes, link.sizes_off_bytes, link.unknown_because) == (3, (), None)
     assert (pageable.latency_s, pageable.unknown_because) == (None, "a fit needs 3 sizes")
@@ -142,7 +142,8 @@ def test_what_launching_takes_is_not_the_links_time() -> None:
     rows = [row(5e-6 + size / 55e9, size) for size in (64 * KIB, MIB, GIB)]
     rows.append(replace(row(80e-6, 4 * KIB), flags=("launch-bound",)))
     (found,) = fits(rows)
-    assert (found.sizes, found.latency_s) == (3, pytest.approx(5e-6))
+    assert found.sizes == 3
+    assert found.latency_s == pytest.approx(5e-6)
 
 
 def test_the_document_has_link_gains_latencies_and_fits() -> None:

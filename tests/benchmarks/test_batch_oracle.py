@@ -113,6 +113,7 @@ def test_the_figures_to_reach(oracle: ModuleType) -> None:
     assert reached([fitted] * 20) == [True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc, which is Linux's")
 def test_a_process_that_trains_tells_its_peak(oracle: ModuleType) -> None:
     one, eight = (oracle.trained("convnet", size, 2**30) for size in (1, 8))

@@ -77,8 +77,12 @@ def test_what_agrees_lies_within_one_percent_with_its_whole_interval(reference: 
 def test_the_sides_take_turns_to_go_first(reference: ModuleType) -> None:
     order: list[str] = []
 
-    def side(name: str) -> Any:
-        return lambda: order.append(name) or 1.0
+    def side(name: str) -> Callable[[], float]:
+        def seconds() -> float:
+            order.append(name)
+            return 1.0
+
+        return seconds
 
     reference.ratio_of("host_to_device", 1, side("ours"), side("theirs"), 6)
     assert order == ["ours", "theirs", "theirs", "ours"] * 3

@@ -18,7 +18,7 @@ def benchmark(program: Callable[[str], ModuleType]) -> ModuleType:
 
 def cost(benchmark: ModuleType, ratio: float, spread: float = 0.0) -> tuple[float, float, int]:
     order: list[str] = []
-    values = iter([1 + spread * (-1) ** number for number in range(30)])
+    values = iter([1 + spread * (-1.0) ** number for number in range(30)])
 
     def watched() -> float:
         order.append("watched")

@@ -29,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
 
 from failing_card import ECC, Plan, plant
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = {
     "bench transfer": ["--only", "copies", "--size", "64KiB", "--size", "128KiB", "--time-budget", "0.2s"],
     "bench bandwidth": ["--size", "64KiB", "--time-budget", "0.2s"],
@@ -406,7 +408,7 @@ def test_a_kill_costs_the_benchmark_that_it_met(tmp_path: Path) -> None:
     assert document["summary"]["complete"] is False
     assert document["summary"]["exit"] != exits.OK
     # On a busy machine it may be inconclusive, but it is there.
-    assert all_of(document)["transfer"][0] in ("pass", "warn", "inconclusive")
+    assert all_of(document)["transfer"][0] in ("pass", "warn", "inconclusive"), document["findings"]
     assert {one["name"] for one in document["measurements"]} >= {"transfer"}
 
 

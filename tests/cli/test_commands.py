@@ -64,6 +64,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [*COMMANDS, *WITH_DOCUMENTS])
 def test_the_document_of_every_command_is_one_and_valid(
     command: str,

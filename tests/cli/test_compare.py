@@ -36,8 +36,8 @@ def document(factor: float = 1.0, runs: int = 7, **more: Any) -> dict[str, Any]:
         Method("host", "host", "warm"),
     )
     summary = Summary("pass", 0, True)
-    parts = ("gpucheck.report/1", "0.1.0", "bench matmul", (), "", 1.0, Facts(), (one,), (), {}, (), summary)
-    return {**to_json(Report(*parts)), **more}
+    written = Report("gpucheck.report/1", "0.1.0", "bench matmul", (), "", 1.0, Facts(), (one,), (), {}, (), summary)
+    return {**to_json(written), **more}
 
 
 def written(folder: Path, name: str, content: dict[str, Any]) -> str:
@@ -88,7 +88,8 @@ def test_a_gate_that_is_met_says_who_set_it(tmp_path: Path, capsys: pytest.Captu
 def nothing_measured(command: str, machine: str) -> dict[str, Any]:
     summary = Summary("pass", 0, True)
     facts = Facts(devices=(Device("cpu", id="cpu", name=machine),))
-    return to_json(Report("gpucheck.report/1", "0.1.0", command, (), "", 1.0, facts, (), (), {}, (), summary))
+    report = Report("gpucheck.report/1", "0.1.0", command, (), "", 1.0, facts, (), (), {}, (), summary)
+    return dict(to_json(report))
 
 
 @pytest.mark.parametrize("gate", [(), ("--fail-if-slower", "5%")])
@@ -254,6 +255,7 @@ def test_the_names_of_parameters_are_those_of_their_options() -> None:
             assert f"--{name.replace('_', '-')}" in (option.default, *option.param_decls)
 
 
+@pytest.mark.slow
 def test_two_runs_in_fresh_processes_and_a_baseline_in_one_go(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -254,6 +254,7 @@ def test_empty_standard_input_is_wrong_usage(data: bytes) -> None:
     assert ended.stderr.startswith(b"gpucheck: standard input is empty; ")
 
 
+@pytest.mark.slow
 def test_of_a_hundred_megabytes_the_end_is_read_and_that_is_said() -> None:
     end = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     data = b"RuntimeError: No CUDA GPUs are available\n" + b"step 1 loss 2.0\n" * (100 * 2**20 // 16) + end
@@ -347,6 +348,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="signals are POSIX's, and these words Linux's")
 @pytest.mark.parametrize(
     ("name", "number"), [("loader.killed", "SIGKILL"), ("loader.crashed", "SIGSEGV"), ("shm.bus", "SIGBUS")]

@@ -12,7 +12,7 @@ import pytest
 from gpucheck.cli import app as app_module
 from gpucheck.cli import outputs, session
 from gpucheck.cli.common import Common
-from gpucheck.errors import CannotLook, TargetError, Undecided, Unprinted, UsageError
+from gpucheck.errors import CannotLook, TargetError, Terminated, Undecided, Unprinted, UsageError
 from gpucheck.report.events import Answered, Emit, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -29,7 +29,7 @@ def smoke(**more: object) -> Common:
     return Common("smoke", **more)  # type: ignore[arg-type]
 
 
-def document(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return dict(json.loads(capsys.readouterr().out))
 
 
@@ -72,7 +72,7 @@ def test_an_error_ends_in_a_document_too(
     assert session.run(smoke(json=True), work) == code
     found = document(capsys)
     assert found["summary"] == {"verdict": verdict, "exit": code, "complete": True}
-    assert found["findings"][0]["id"] == error.finding  # type: ignore[index]
+    assert found["findings"][0]["id"] == error.finding
 
 
 def test_an_error_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +102,7 @@ def test_a_signal_gives_the_report_so_far(number: int, code: int, capsys: pytest
     assert session.run(smoke(json=True), work) == code
     found = document(capsys)
     assert found["summary"] == {"verdict": "inconclusive", "exit": code, "complete": False}
-    assert [finding["id"] for finding in found["findings"]] == ["a.check"]  # type: ignore[index, union-attr]
+    assert [finding["id"] for finding in found["findings"]] == ["a.check"]
 
 
 def test_a_users_mistake_is_raised_on_and_leaves_no_file(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def broken(error: BaseException) -> object:
         (UsageError("bad size"), 2),
         (CannotLook("nothing there"), 3),
         (KeyboardInterrupt(), 130),
-        (session.Terminated(), 143),
+        (Terminated(), 143),
         (OSError(errno.ENOSPC, "x"), 3),
         (OSError(errno.EACCES, "x"), 70),
         (ZeroDivisionError("oops"), 70),
@@ -351,7 +351,7 @@ def test_a_device_that_fails_outside_of_all_care_is_a_finding(capsys: pytest.Cap
 
     assert session.run(smoke(json=True), work) == 1
     found = document(capsys)
-    assert [one["id"] for one in found["findings"]] == ["a.check", "device.error"]  # type: ignore[index, union-attr]
+    assert [one["id"] for one in found["findings"]] == ["a.check", "device.error"]
     assert found["summary"] == {"verdict": "fail", "exit": 1, "complete": False}
 
 

@@ -33,6 +33,10 @@ def of(
     return settings.of_command(command, values, given, default), values, given
 
 
+# A real measurement, the shortest.
+MATMUL = ("bench", "matmul", "--device", "cpu", "--size", "64", "--dtype", "float32", "--time-budget", "0.1s")
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = app_module.main(arguments)
     captured = capsys.readouterr()
@@ -219,27 +223,26 @@ def test_a_run_in_a_fresh_process_has_the_same_settings() -> None:
 
 
 def test_a_threshold_reaches_the_judge_and_the_exit_status(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ("bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "0.1s", "--json", "--quiet")
-    (folder / "gpucheck.toml").write_text("[thresholds]\nbandwidth.min_percent_of_peak = 50")
+    command = (*MATMUL, "--json", "--quiet")
+    (folder / "gpucheck.toml").write_text("[thresholds]\nmatmul.min_percent_of_peak = 50")
     code, out, err = run(capsys, *command)
-    found = {one["id"]: one for one in json.loads(out)["findings"]}["bandwidth.min_percent_of_peak"]
+    found = {one["id"]: one for one in json.loads(out)["findings"]}["matmul.min_percent_of_peak"]
     assert (code, found["verdict"], err) == (4, "inconclusive", "")
     assert found["evidence"]["threshold"] == {
-        "id": "bandwidth.min_percent_of_peak",
+        "id": "matmul.min_percent_of_peak",
         "value": 0.5,
         "unit": "1",
-        "origin": "gpucheck.toml:thresholds.bandwidth.min_percent_of_peak",
+        "origin": "gpucheck.toml:thresholds.matmul.min_percent_of_peak",
         "device": None,
     }
     assert json.loads(out)["settings"]["thresholds"] == [found["evidence"]["threshold"]]
-    code, _, err = run(capsys, *command, "--min-gbps", "fast")
-    assert (code, err) == (2, "gpucheck: --min-gbps 'fast' is no number; write it like 50, which is GB/s\n")
+    code, _, err = run(capsys, *command, "--min-tflops", "fast")
+    assert (code, err) == (2, "gpucheck: --min-tflops 'fast' is no number; write it like 50, which is TFLOP/s\n")
 
 
 def test_a_gate_on_a_comparison_tells_where_it_was_set(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = str(folder / "old.json")
-    command = ("bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "0.1s")
-    assert run(capsys, *command, "--quiet", "--output", old)[0] == 0
+    assert run(capsys, *MATMUL, "--quiet", "--output", old)[0] == 0
     (folder / "gpucheck.toml").write_text("[thresholds]\ncompare.slower = 5")
     code, out, err = run(capsys, "compare", old, old, "--json")
     assert (code, err) == (

@@ -13,7 +13,7 @@ import pytest
 from gpucheck import warned
 
 SRC = str(Path(__file__).resolve().parents[2] / "src")
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="closes streams as a POSIX shell does")
+pytestmark = [pytest.mark.skipif(os.name != "posix", reason="closes streams as a POSIX shell does"), pytest.mark.slow]
 
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:

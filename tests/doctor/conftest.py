@@ -1,18 +1,10 @@
-"""The fake driver for the tests of this folder."""
+"""What holds for the doctor's tests."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
-
 import pytest
-from fake_driver import fake_driver
 
 from gpucheck.doctor import load_run
-
-__all__ = ["fake_driver"]
 
 
 @pytest.fixture(autouse=True)

@@ -154,7 +154,13 @@ def lines() -> list[str]:
     """Sentences that hold the secrets that programs print."""
     here = SECRETS
     told = [f"the request with {secret} was refused" for secret in here.shapes.values()]
-    said = ("password={}", "secret: '{}'", '"api_key": "{}"', "--db-password {} x", "https://me:{}@example.org/x")
+    said: tuple[str, ...] = (
+        "password={}",
+        "secret: '{}'",
+        '"api_key": "{}"',
+        "--db-password {} x",
+        "https://me:{}@example.org/x",
+    )
     said += (
         "MODEL_TOKEN={}",
         "passwd {} ignored: passwd={}",
@@ -280,7 +286,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_driver: Fake) -> I
 # --- none of it comes out ---------------------------------------------------------------------------------------------
 
 
-class Untouched(bundle.Redactor):
+class Untouched(Redactor):
     """Takes nothing out."""
 
     def text(self, text: str, *, is_version: bool = False) -> str:

@@ -20,6 +20,8 @@ from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory
 from gpucheck.report.report import Collector
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["root"]
 Fake = Callable[..., Path]
 
@@ -50,7 +52,7 @@ def listed(severe: bool = True) -> list[tuple[str, str]]:
     """What `gpucheck devices` finds."""
     collector = Collector()
     devices.command(DevicesOptions(), collector)
-    found = [(one.id, one.verdict) for one in collector.findings if one.verdict != "pass"]
+    found: list[tuple[str, str]] = [(one.id, one.verdict) for one in collector.findings if one.verdict != "pass"]
     return [one for one in found if one[1] in ("warn", "fail", "inconclusive")] if severe else found
 
 

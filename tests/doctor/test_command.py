@@ -127,6 +127,7 @@ def test_a_stray_file_in_the_folder(fake_driver: Fake, tmp_path: Path) -> None:
     assert report.findings[0].fix == "rename timeit.py, or work in another folder"
 
 
+@pytest.mark.slow
 def test_a_torch_that_hangs_as_it_is_imported(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver(TWO_GPUS)
     site = torch_of(tmp_path, top="import time; time.sleep(600)")
@@ -154,6 +155,7 @@ def test_a_missing_part_of_cudnn_is_told_of_a_torch_that_works(fake_driver: Fake
 STARTS_CUDA = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["cuda.init", "libcuda"], ids=["as CUDA starts", "before that"])
 def test_a_driver_that_hangs_is_told_without_waiting_for_torch(
     fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
@@ -189,6 +191,7 @@ def test_an_interrupt_reaches_a_doctor_whose_driver_hangs(
     assert [one.cmdline() for one in psutil.Process().children(recursive=True)] == []
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_at_one_card_may_let_torch_use_another(
     fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +208,7 @@ def test_a_driver_that_hangs_at_one_card_may_let_torch_use_another(
     assert report.findings[0].message.startswith("cuInit answered; then libcuda did not answer within ")
 
 
+@pytest.mark.slow
 def test_a_time_limit_of_the_command_line(
     fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

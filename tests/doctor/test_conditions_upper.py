@@ -519,7 +519,7 @@ def test_the_line_is_one_that_this_interpreter_takes(changes: dict[str, Any], fi
 
 def test_a_torch_that_pythonpath_brings_is_taken_out_of_it() -> None:
     """No installer knows of it: uninstalling would remove the other one."""
-    folders = {"torch_folders": ("/extra/torch", "/env/lib/torch"), "pythonpath_torch": ("/extra",)}
+    folders: dict[str, Any] = {"torch_folders": ("/extra/torch", "/env/lib/torch"), "pythonpath_torch": ("/extra",)}
     seen = judged("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}, **folders))
     assert seen is not None and seen.fix == "take /extra out of PYTHONPATH (unset PYTHONPATH)"
     assert seen.message == "torch is installed as 2.11.0 and 2.9.1, in /extra/torch and /env/lib/torch"

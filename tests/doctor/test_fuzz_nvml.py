@@ -44,6 +44,8 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, Python, TorchBuild
 from gpucheck.report.report import Collector
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["root"]
 Fake = Callable[..., Path]
 

@@ -182,6 +182,7 @@ EVERYTHING = "\n".join(
 )
 
 
+@pytest.mark.slow
 def test_long_lines_of_one_letter_or_word_are_gone_through_once() -> None:
     # Each would take minutes where every place in it begins a search through the rest.
     assert redacted("AKIA" * 75_000) == "<secret-1>"

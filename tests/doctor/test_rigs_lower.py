@@ -25,7 +25,10 @@ from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.doctor import DoctorResult
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the driver is faked as Linux has it")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the driver is faked as Linux has it"),
+    pytest.mark.slow,
+]
 
 SOURCE = Path(__file__).parents[3] / "src"
 ONE_CARD = "nvml.count=1\ncuda.order=0\n"

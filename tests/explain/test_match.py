@@ -8,6 +8,8 @@ import pytest
 
 from gpucheck.explain import match as matching
 from gpucheck.explain.match import find
+from gpucheck.explain.normal import Normal
+from gpucheck.explain.pattern import Pattern
 from gpucheck.explain.table import OF_CONDITIONS, TEXTS
 from gpucheck.explain.text import Text
 
@@ -105,15 +107,23 @@ def test_what_is_searched_does_not_grow_with_the_errors_in_a_log(monkeypatch: py
     at: however many lines of errors there are, the work for each stays the same."""
     searched: list[str] = []
     placed: list[int] = []
-    spans, offset = matching._spans, matching.Normal.solid_offset
-    monkeypatch.setattr(
-        matching, "_spans", lambda normal, one: searched.append(one.regex.pattern) or spans(normal, one)
-    )
-    monkeypatch.setattr(matching.Normal, "solid_offset", lambda self, at: placed.append(at) or offset(self, at))
+    spans, offset = matching._spans, Normal.solid_offset
+
+    def counted_spans(normal: Normal, one: Pattern) -> dict[str, list[tuple[int, int]]]:
+        searched.append(one.regex.pattern)
+        return spans(normal, one)
+
+    def counted_offset(normal: Normal, at: int) -> int:
+        placed.append(at)
+        return offset(normal, at)
+
+    monkeypatch.setattr(matching, "_spans", counted_spans)
+    monkeypatch.setattr(Normal, "solid_offset", counted_offset)
     work = []
     tried = []
     for lines in (3_000, 6_000):
-        searched.clear(), placed.clear()
+        searched.clear()
+        placed.clear()
         find("NVRM: Xid (PCI:0000:10:00): 31, pid=7, name=python\n" * lines, TEXTS)
         assert len(searched) == len(set(searched)) > 500
         tried.append(set(searched))

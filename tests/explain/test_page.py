@@ -27,7 +27,7 @@ def written_ids(*places: str) -> set[str]:
                 found |= {
                     one.value
                     for one in [*named, *first, *judged]
-                    if isinstance(one, ast.Constant) and "." in str(one.value)
+                    if isinstance(one, ast.Constant) and isinstance(one.value, str) and "." in one.value
                 }
     return found
 

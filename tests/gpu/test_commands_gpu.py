@@ -62,7 +62,7 @@ def document(*arguments: str, code: int = 0) -> dict[str, Any]:
 
 def validate(read: dict[str, Any]) -> None:
     try:
-        import jsonschema  # type: ignore[import-untyped]
+        import jsonschema
     except ImportError:  # a machine with a GPU need not have it: the types above hold the same
         return
     jsonschema.Draft202012Validator(schema.schema()).validate(read)

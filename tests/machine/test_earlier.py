@@ -20,7 +20,7 @@ def card(index: int, uuid: str | None = None, **changes: Any) -> Device:
         "pci_address": f"0000:{index}1:00.0",
         "serial": f"s{index}",
     }
-    return Device(kind="cuda", nvml_index=index, **{**identity, "read_at_s": 10.0, **changes})  # type: ignore[arg-type]
+    return Device(kind="cuda", nvml_index=index, **{**identity, "read_at_s": 10.0, **changes})
 
 
 def reading(*devices: Device, error: str | None = None) -> NvmlReading:

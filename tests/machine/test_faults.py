@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -79,13 +80,13 @@ def test_the_runtimes_own_class_is_the_device_whatever_it_says() -> None:
 def test_what_does_not_tell_is_asked_in_a_fresh_process(text: str) -> None:
     asked: list[str] = []
 
-    def ask(device: str, answer: str | None) -> str | None:
+    def ask(device: str, *, answer: str | None) -> str | None:
         asked.append(device)
         return answer
 
     kinds = {}
     for answer in (faults.WORKS, "CUDA error: unknown error", None):
-        fault = faults.of(RuntimeError(text), "bench matmul", "cuda:1", ask=lambda device, a=answer: ask(device, a))
+        fault = faults.of(RuntimeError(text), "bench matmul", "cuda:1", ask=functools.partial(ask, answer=answer))
         kinds[answer] = fault.kind
         assert fault.fresh == answer
     assert kinds == {faults.WORKS: "error", "CUDA error: unknown error": "device", None: "error"}

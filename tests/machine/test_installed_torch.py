@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+pytestmark = [pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's"), pytest.mark.slow]
 
 SOURCE = Path(__file__).parents[2] / "src"
 # Python imports this by itself as it starts: the signal comes in the middle of torch's import, to the command alone.

@@ -41,7 +41,7 @@ def test_busy(used: float | None, threads: int, cores: int | None, busy: bool) -
 
 def test_a_child_that_runs_is_counted_as_ours() -> None:
     program = (
-        "import time; e = time.process_time() + 0.1\nwhile time.process_time() < e: pass\nprint(flush=True); input()"
+        "import time; e = time.process_time() + 0.2\nwhile time.process_time() < e: pass\nprint(flush=True); input()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -50,9 +50,9 @@ def test_a_child_that_runs_is_counted_as_ours() -> None:
         child.stdout.readline()
         alone, with_child = others.read(), others.read(child.pid)
         child.communicate("\n")
-    assert with_child.own_s - alone.own_s >= 0.09
+    assert with_child.own_s - alone.own_s >= 0.15
     # Once it has ended the kernel has added it.
-    assert others.read(child.pid).own_s - alone.own_s >= 0.09
+    assert others.read(child.pid).own_s - alone.own_s >= 0.15
 
 
 def test_the_counters_only_grow() -> None:

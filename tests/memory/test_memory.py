@@ -18,12 +18,12 @@ from gpucheck.memory import command as memory
 from gpucheck.memory import resident as memory_resident
 from gpucheck.memory import steps as memory_steps
 from gpucheck.memory.options import MemoryOptions
-from gpucheck.memory.steps import Level, StepName
+from gpucheck.memory.steps import Level
 from gpucheck.report.events import Answered, Judged, Notice, Recorder, Started
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
-from gpucheck.report.results.memory import MemoryStep
+from gpucheck.report.results.memory import MemoryStep, StepName
 from gpucheck.units import GIB, MIB
 
 NATIVE = Allocator("native", None)

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from gpucheck.render import terminal
-from gpucheck.render.blocks import Cell, Column, Line, column_of_numbers, table, verdict_cell
+from gpucheck.render.blocks import Block, Cell, Column, Line, column_of_numbers, table, verdict_cell
 from gpucheck.render.markdown import markdown
 
 TABLE = table(
@@ -14,15 +14,15 @@ TABLE = table(
 )
 
 
-def shown(*blocks: object, width: str | None = None, encoding: str = "utf-8", monkeypatch: pytest.MonkeyPatch) -> str:
+def shown(*blocks: Block, width: str | None = None, encoding: str = "utf-8", monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.delenv("COLUMNS", raising=False)
     if width is not None:
         monkeypatch.setenv("COLUMNS", width)
-    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
-    terminal.show(terminal.console(stream), blocks)  # type: ignore[arg-type]
+    data = io.BytesIO()
+    stream = io.TextIOWrapper(data, encoding=encoding, newline="")
+    terminal.show(terminal.console(stream), blocks)
     stream.flush()
-    data = stream.buffer.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in data.decode(encoding).splitlines())
+    return "\n".join(line.rstrip() for line in data.getvalue().decode(encoding).splitlines())
 
 
 def test_a_pipe_gets_every_column_and_no_wrapped_line(monkeypatch: pytest.MonkeyPatch) -> None:

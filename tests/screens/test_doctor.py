@@ -45,7 +45,14 @@ def shown(monkeypatch: pytest.MonkeyPatch, *findings: Finding, columns: int | No
         monkeypatch.delenv("COLUMNS", raising=False)
     else:
         monkeypatch.setenv("COLUMNS", str(columns))
-    known = {"first": None, "broken": None, "consequences": [], "asked": 9, "torch_works": False, "load": None}
+    known: dict[str, Any] = {
+        "first": None,
+        "broken": None,
+        "consequences": [],
+        "asked": 9,
+        "torch_works": False,
+        "load": None,
+    }
     results = from_json(Results, {"doctor": {**known, "rungs": RUNGS, **answer}})
     summary = Summary("fail", 1, True)
     made = Report("gpucheck.report/1", "0.1.0", "doctor", (), "", 1.0, FACTS, (), findings, results, (), summary)
@@ -124,7 +131,7 @@ def test_what_was_seen_under_load_is_a_line(monkeypatch: pytest.MonkeyPatch) -> 
         {"device": f"cuda:{place}", "telemetry": telemetry, "reason": None, "held_by": {}}
         for place, telemetry in enumerate((seen, None, blind, {**blind, "sm_clock_hz": {"median": 345e6}}))
     ]
-    ran = {"outcome": "ran", "reason": None, "left_out": {}}
+    ran: dict[str, Any] = {"outcome": "ran", "reason": None, "left_out": {}}
     lines = shown(monkeypatch, load={**ran, "load_s": 1.0, "cards": cards})
     assert "under 1.00 s of load: cuda:0 1755 of 1980 MHz, 41 °C, PCIe 5 x16; cuda:3 345 MHz" in lines
     assert not [line for line in shown(monkeypatch, load=None) if "load" in line]

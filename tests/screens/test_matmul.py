@@ -125,7 +125,7 @@ def test_the_search_shows_its_final_and_what_was_tried() -> None:
 
 def test_a_search_that_was_cut_off_before_its_final_shows_the_best_so_far() -> None:
     best = {"m": 8, "n": 8, "k": 8, "flop_per_s": 5e9, "ci_low": None, "ci_high": None, "rounds": 0}
-    entry = {
+    entry: dict[str, Any] = {
         "device": "cpu",
         "dtype": "float32",
         "unit": "FLOP/s",

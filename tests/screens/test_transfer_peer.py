@@ -117,7 +117,7 @@ def test_devices_of_two_kinds_keep_their_names(monkeypatch: pytest.MonkeyPatch) 
 def ways(device_id: str = "cuda:0") -> list[Measurement]:
     case = {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": 128 * MIB, "other": "device_to_host"}
     back = {**case, "direction": "device_to_host", "other": "host_to_device"}
-    told = {"other_bytes_per_s": 46e9, "discarded_windows": 2}
+    told: dict[str, Any] = {"other_bytes_per_s": 46e9, "discarded_windows": 2}
     return [
         row("transfer.both_ways", device_id, case, 48e9, **told),
         row("transfer.both_ways", device_id, back, None, flags=("never-together",), **told),

@@ -65,7 +65,7 @@ def test_what_does_not_end_when_told_is_killed(
 
 def _runs(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
@@ -117,9 +117,13 @@ def broken_off(
         done.append(what)
         return 0, f"{what} said\n3 passed", ""
 
+    def gpu_name() -> str:
+        done.append("name")
+        return "NVIDIA H200"
+
     monkeypatch.setattr(acceptance, "perform", perform)
     monkeypatch.setattr(acceptance, "run", run)
-    monkeypatch.setattr(acceptance, "gpu_name", lambda: done.append("name") or "NVIDIA H200")
+    monkeypatch.setattr(acceptance, "gpu_name", gpu_name)
     archive = tmp_path / "deep" / "all.tar.gz"
     monkeypatch.setattr(sys, "argv", ["gpu_acceptance.py", str(tmp_path / "kept"), "--archive", str(archive)])
     try:

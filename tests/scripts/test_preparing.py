@@ -213,7 +213,7 @@ def python(tmp_path: Path) -> Python:
 
 
 needs_links = pytest.mark.skipif(os.name == "nt", reason="the made-up Python is laid out as on POSIX")
-pytestmark = needs_links
+pytestmark = [needs_links, pytest.mark.slow]
 
 
 # --- a torch that is there --------------------------------------------------------------------------------------------

@@ -80,13 +80,14 @@ class Device:
     def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
         if not self.can_capture:
             return None
-        self.captured = lengths = []
+        lengths: list[float] = []
+        self.captured = lengths
         for _ in range(calls):
             call()
         self.captured = None
 
         def replay() -> None:
-            self._enqueue(sum(self._spread(length) for length in lengths), 10e-6)
+            self._enqueue(sum([self._spread(length) for length in lengths], 0.0), 10e-6)
 
         return replay
 
