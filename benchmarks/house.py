@@ -42,18 +42,24 @@ PROBE = """
 import json, os, sys, threading
 src, begin, arguments = sys.argv[1], sys.argv[2], sys.argv[3:]
 sys.path.insert(0, src)
-files, began = set(), [False]
+files, began, begins = set(), [False], begin.split(',')
 def look(frame, event, argument):
     if event != "call":
         return
     name = frame.f_code.co_filename
     if not name.startswith(src):
         return
-    if not began[0] and (frame.f_code.co_name == begin.split(":")[1] and name.endswith(begin.split(":")[0])):
+    if not began[0] and any(frame.f_code.co_name == b.split(":")[1] and name.endswith(b.split(":")[0]) for b in begins):
         began[0] = True
-    # A module's own body runs as it is imported: that is no step of a walk.
-    if began[0] and frame.f_code.co_name != "<module>":
+    if began[0] and name not in files and not importing(frame):
         files.add(name)
+def importing(frame):
+    # What runs as a module is imported, its classes and their decorators among it, is no step of a walk.
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(src):
+            return True
+        frame = frame.f_back
+    return False
 out, sys.stdout = sys.stdout, open(os.devnull, "w")
 from gpucheck.cli import app
 if begin:
@@ -139,7 +145,7 @@ def measure(root: Path) -> dict[str, object]:
     """Every count of a checkout."""
     trees = modules(root)
     often = defined_often(trees)
-    row = probe(root, BANDWIDTH, "bench/bandwidth/measure.py:measure")
+    row = probe(root, BANDWIDTH, "bench/bandwidth/measure.py:measure,bench/bandwidth/work.py:measure")
     trial = probe(root, BATCH, "batch_size/runner.py:run")
     return {
         "src_files": len(trees),
