@@ -41,6 +41,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
     "1": units.percent,
     "times": lambda value: measured.ratio_text(value, 3),
     "bytes": units.capacity,
+    "1/s": lambda value: f"{units.significant(value, 3)} /s",
 }
 
 
