@@ -142,7 +142,9 @@ def _too_far(figure: Figure, limit: Limit) -> str:
     if not beside or best * thresholds.bridge(beside) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "nothing"
-    return f"{times} of the threshold, more than {', '.join(_EXPLAINED[one] for one in beside)} can explain"
+    *others, last = (_EXPLAINED[one] for one in beside)
+    reasons = f"{', '.join(others)} and {last}" if others else last
+    return f"{times} of the threshold, more than {reasons} can explain"
 
 
 _EXPLAINED = {
