@@ -117,6 +117,9 @@ def test_one_that_was_cut_off_passes_no_threshold(
     code, document = judged(capsys, path, "--config", least(tmp_path, 1))
     assert (code, verdicts(document)["bandwidth.min_gbps"]) == (4, "inconclusive")
     assert document["summary"]["complete"] is False
+    # Without a threshold too: what was cut off is no pass.
+    code, document = judged(capsys, path)
+    assert (code, verdicts(document)["judge.incomplete"]) == (4, "inconclusive")
 
 
 @pytest.mark.parametrize(

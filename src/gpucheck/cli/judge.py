@@ -37,6 +37,8 @@ def judge(common: Common, options: JudgeOptions) -> int:
     from gpucheck.cli import session
     from gpucheck.config import Settings
     from gpucheck.measure import runs
+    from gpucheck.report.events import Skipped
+    from gpucheck.report.finding import Finding
     from gpucheck.report.report import events_of
 
     documents = [_load(path) for path in options.files]
@@ -57,6 +59,9 @@ def judge(common: Common, options: JudgeOptions) -> int:
     def tell(emit: Emit) -> None:
         for event in events_of(whole):
             emit(event)
+        if cut := sorted({part.id for part in whole.parts if part.begun and part.ended is None}):
+            title = "not every run came to its end"
+            emit(Skipped(Finding("judge.incomplete", "inconclusive", title, ", ".join(cut), fix="measure it again")))
 
     return session.run(replace(common, command=whole.command, settings=settings), tell, judge=_judge)
 
