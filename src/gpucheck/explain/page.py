@@ -185,12 +185,6 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "reseat the card; look which slots share lanes",
         ),
         (
-            "transfer.numa",
-            "what the wrong NUMA node costs",
-            "Pages on the other processor go through the link between the two.",
-            "numactl --cpunodebind=N --membind=N, with the node that `gpucheck bench transfer --numa local` shows",
-        ),
-        (
             "transfer.pinned",
             "there was pinned memory",
             "The system gave no memory that cannot be swapped, or the device has none.",
@@ -336,6 +330,14 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         ),
         ("crossover.device", "the device can be compared", "It needs an accelerator beside the CPU.", "--device cuda"),
         ("crossover.memory", "there was memory to measure", _MEMORY, "gpucheck memory"),
+    ),
+    "judge": (
+        (
+            "judge.incomplete",
+            "every run came to its end",
+            "A document was written by a run that was cut off: what it did not measure is not known.",
+            "measure it again",
+        ),
     ),
     "bench": (
         (
