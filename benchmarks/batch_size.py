@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from batch_cases import WORKLOADS
 from batch_peers import PEERS, Against, compare, installed
 
-from gpucheck.batch_size.outcome import Outcome
 from gpucheck.batch_size.search import Search
+from gpucheck.report.results.find_batch_size import Outcome
 
 BUDGET = 2**31
 # gpucheck's wall time over a peer's, at most.

@@ -36,7 +36,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src"), str(Path(__fil
 
 from intervals import interval_of_median  # noqa: E402  (found beside this file)
 
-from gpucheck.bench.matmul.options import Dtype  # noqa: E402
+from gpucheck.bench.dtypes import Dtype  # noqa: E402
 
 WITHIN = 0.02
 FEWEST_PAIRS = 15

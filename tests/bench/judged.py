@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gpucheck.bench import judge
@@ -47,6 +47,14 @@ def run(work: Callable[[Emit], object], limits: Sequence[Limit] = (), command: s
     document = Document(command)
     work(document)
     return document.judged(limits)
+
+
+def folded(events: Iterable[Event], command: str = "bench") -> Report:
+    """The document that these events leave, judged."""
+    document = Document(command)
+    for event in events:
+        document(event)
+    return document.judged()
 
 
 def findings(rule: Judge, rows: Sequence[Measurement], facts: Facts | None = None, **more: Any) -> list[Finding]:

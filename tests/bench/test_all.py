@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from judged import Document, run
+from judged import Document, folded
 
 from gpucheck.bench import all as work
 from gpucheck.bench import buffers, judge
@@ -396,7 +396,7 @@ def test_of_several_runs_the_figures_are_those_of_all() -> None:
         right = replace(READ.method, details={"verified_slices": 2, "wrong_elements": 0})
         one = replace(READ, method=right, runs=(Run("", 1, (time_s,), (0.0,)),), time_s=TimeStats(time_s, 1))
         events: list[Event] = [Began("bandwidth", "cuda:0"), Measured(one), Finished("bandwidth", "cuda:0")]
-        return run(lambda emit: [emit(event) for event in events], command="bench all")
+        return folded(events, "bench all")
 
     told = judge.judge(runs.merge([report(1.0), report(2.0), report(4.0)])).results["bench_all"]
     assert (told.headlines[0].value, told.benchmarks[0].verdict) == (2e12, "pass")

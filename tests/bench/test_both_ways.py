@@ -20,6 +20,7 @@ from gpucheck.bench.transfer import both_ways, both_ways_judge, command, on_devi
 from gpucheck.bench.transfer.both_ways import Lane, ran_beside
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
+from gpucheck.bench.verified import Copies
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
@@ -139,11 +140,11 @@ def test_a_budget_that_ends_leaves_few_samples() -> None:
 
 def test_both_are_prepared_before_each_window_with_patterns_of_their_own() -> None:
     device, asked = Duplex(), list[tuple[str, int, int]]()
-    first, second = (
-        Lane(device.copy, device.on(name), lambda number, calls, name=name: asked.append((name, number, calls)))
-        for name in "ab"
-    )
-    timed = both_ways.take(device, first, second, Limits(budget_s=0.05))
+
+    def lane(name: str) -> Lane:
+        return Lane(device.copy, device.on(name), lambda number, calls: asked.append((name, number, calls)))
+
+    timed = both_ways.take(device, lane("a"), lane("b"), Limits(budget_s=0.05))
     calls, beside = timed.run.calls_per_sample, timed.details["beside_calls"]
     assert asked[2:6] == [("a", 0, calls + 1), ("b", 1, beside), ("a", 2, calls + 1), ("b", 3, beside)]
 
@@ -218,7 +219,7 @@ def test_the_command_measures_and_judges_it_beside_copies_within_the_device(monk
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0",)))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: Fake())
     # The clock that ends parts stands still: a busy machine has time for both.
-    monkeypatch.setattr(command.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     options = TransferOptions(sizes=(MIB,), time_budget_s=0.6, only=("both_ways", "on_device"))
     made = run(lambda emit: command.command(options, emit))
     rows = [row.name for row in made.measurements]
@@ -243,7 +244,7 @@ def test_the_two_directions_hold_different_patterns(monkeypatch: pytest.MonkeyPa
 
 def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "allocate", unpinned)
-    real = both_ways.Copies.call
+    real = Copies.call
 
     def wrong(self: Any) -> None:
         real(self)
@@ -312,7 +313,7 @@ def row(
         **details,
     }
     return Measurement(
-        name=both_ways.NAME,
+        name=both_ways_judge.NAME,
         device=DeviceRef("cuda:0"),
         case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
         runs=(),

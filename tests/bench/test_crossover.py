@@ -210,8 +210,9 @@ def test_only_takes_prefixes() -> None:
 def test_a_size_takes_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 16 * GIB, None, None))
     assert command.room(CrossoverOptions(), CPU) == 2 * GIB  # host and device are one: both sides are in it
-    assert command.room(CrossoverOptions(), Fake()) == 256 * MIB
-    assert command.room(CrossoverOptions(host_share=0.01), Fake()) == int(0.16 * GIB)
+    device: Any = Fake()
+    assert command.room(CrossoverOptions(), device) == 256 * MIB
+    assert command.room(CrossoverOptions(host_share=0.01), device) == int(0.16 * GIB)
 
 
 def test_what_a_size_allocates_is_what_it_says() -> None:
@@ -358,6 +359,7 @@ def test_the_search_finds_the_crossing_of_a_cost_model(monkeypatch: pytest.Monke
     # 7 µs / 9.9 ns = 707 elements, below the smallest; with the copies 15 µs / 9.8 ns = 1531.
     without, with_copies = recorder.judged().results["bench_crossover"]
     assert without.device_faster_from == 1024 and without.reason == crossing.FROM_THE_SMALLEST
+    assert with_copies.cpu_faster_up_to is not None and with_copies.device_faster_from is not None
     assert with_copies.cpu_faster_up_to <= 1531 <= with_copies.device_faster_from
     assert with_copies.device_faster_from / with_copies.cpu_faster_up_to < 1.11
     assert with_copies.largest == 4096
@@ -406,8 +408,7 @@ def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(command, "measure", measure)
     options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
     recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 1024})
-    skips = list(recorder.skips)
-    skips = [one for one in skips if one.id == "crossover.size"]
+    skips = [one for one in recorder.skips if one.id == "crossover.size"]
     assert [one.evidence["size"] for one in skips] == sorted(without)[: command.MOST_REFUSED]
     assert {one.verdict for one in skips} == {"skip"} and "CUBLAS_STATUS_NOT_SUPPORTED" in skips[0].message
     assert len(asked) == len(set(asked))
@@ -424,7 +425,7 @@ def test_the_normal_size_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(command, "measure", measure)
     bench: Any = type("Bench", (), {"accel": Fake()})()
-    search = command.Search(BY_ID["training"], bench, lambda event: None, time.monotonic() + 10.0, GIB, {})
+    search = command.Search(BY_ID["training"], bench, lambda event: None, time.monotonic() + 10.0, GIB)
     assert len(list(search.rows())) == 9
     assert [size for size, _ in tried] == [32, 1, 2]
     assert tried[0][1] == pytest.approx(5.0, rel=0.05) and tried[1][1] < 0.81

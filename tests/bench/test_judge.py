@@ -17,7 +17,7 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
-from gpucheck.report.report import Report
+from gpucheck.report.report import Judgement, Report
 from gpucheck.thresholds import Limit
 
 GIB = 2**30
@@ -69,13 +69,13 @@ def report(*rows: Measurement, facts: Facts | None = None, skips: tuple[Finding,
                         emit(Measured(one))
                 emit(Finished("transfer.copies", device))
                 emit(Finished(name, device))
-        for one in skips:
-            emit(Skipped(one))
+        for skip in skips:
+            emit(Skipped(skip))
 
     return run(work)
 
 
-def by_id(whole: Report | judge.Judgement) -> dict[str, Finding]:
+def by_id(whole: Report | Judgement) -> dict[str, Finding]:
     return {one.id: one for one in whole.findings}
 
 

@@ -251,7 +251,7 @@ def test_a_device_that_only_others_thresholds_name_is_told() -> None:
 
 def test_a_share_of_the_link_replaces_what_the_benchmark_says_of_it() -> None:
     rows = dict(zip(WAYS, BOTH, strict=False))
-    known = of_link.judge(rows, of_link.Link(5, 16), WAYS)
+    known = of_link.judge(rows, of_link.Link(5, 16))
     link = {"link": Ceiling(of_link.Link(5, 16).rate)}
     finding = judged(BOTH, set_to("transfer.link", 0.85), findings=known, known=link)["transfer.link"]
     assert (finding.verdict, finding.title) == ("fail", "pinned copies do not reach at least 85 % of the link")

@@ -14,6 +14,7 @@ from gpucheck.bench.buffers import Buffer, Room
 from gpucheck.bench.transfer import on_device, on_device_judge
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
+from gpucheck.bench.verified import Copies
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -40,7 +41,7 @@ def setting(device: Any = None, device_bytes: int | None = 8 * MIB, sizes: tuple
 
 def measured(rate: float | None = 4e12, cache: str = "cold", **details: Any) -> Measurement:
     return Measurement(
-        name=on_device.NAME,
+        name=on_device_judge.NAME,
         device=DeviceRef("cuda:0"),
         case={"size_bytes": 512 * MIB},
         runs=(),

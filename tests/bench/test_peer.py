@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from gpucheck.bench.transfer import command, peer, peer_judge
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Together
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child, choose, inventory
+from gpucheck.machine import accel, child, choose, inventory, speaking
 from gpucheck.machine.child import ChildResult
 from gpucheck.report.events import Progress, Recorder, Skipped
 from gpucheck.report.facts import Device, Facts
@@ -129,9 +130,9 @@ def test_the_fuller_device_decides_the_size(monkeypatch: pytest.MonkeyPatch) -> 
 
 def said_by_main(monkeypatch: pytest.MonkeyPatch, *ids: str, **kinds: Any) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr(peer.speaking, "claim_stdout", lambda: said.append)
-    monkeypatch.setattr(peer.accel, "open_device", lambda name: Fake(name, **kinds))
-    monkeypatch.setattr(peer.sys, "argv", ["peer", *ids])
+    monkeypatch.setattr(speaking, "claim_stdout", lambda: said.append)
+    monkeypatch.setattr(accel, "open_device", lambda name: Fake(name, **kinds))
+    monkeypatch.setattr(sys, "argv", ["peer", *ids])
     assert peer.main() == 0
     return said
 

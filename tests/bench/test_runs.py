@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judged import run
+from judged import folded
 
 from gpucheck.bench import runs
 from gpucheck.errors import CannotLook, Undecided, UsageError
@@ -70,7 +70,7 @@ def told(recorder: Recorder, kind: type) -> list[Any]:
 
 
 def judged(recorder: Recorder) -> Report:
-    return run(lambda emit: [emit(event) for event in recorder.events], command="bench transfer")
+    return folded(recorder.events, "bench transfer")
 
 
 def test_each_run_is_a_fresh_process_with_the_same_command_line() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from judged import Document
 from products_here import needs, one_run, together
+from simulated import Device
 
 from gpucheck.bench.dtypes import Dtype, Support
 from gpucheck.bench.matmul import command, judge, sustain

@@ -12,14 +12,14 @@ from judged import Document
 
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
-from gpucheck.bench.transfer import command, copies
+from gpucheck.bench.transfer import command, copies, link
 from gpucheck.bench.transfer.copies import Case
 from gpucheck.bench.transfer.link import Link, link_under_load
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
 from gpucheck.bench.verified import Copies
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import accel, choose, inventory
+from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.options import read
 from gpucheck.report.events import Notice, Recorder
@@ -301,8 +301,8 @@ def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def late(options: TransferOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str]]:
     """The sizes that are measured on a CPU when the time is up from the beginning, and what is said of the rest."""
     monkeypatch.setattr(copies, "SIZES", (KIB, 2 * KIB, 4 * KIB))
-    monkeypatch.setattr(copies.link, "LARGE_BYTES", KIB)
-    monkeypatch.setattr(buffers.host, "last_level_cache_bytes", lambda: MIB)
+    monkeypatch.setattr(link, "LARGE_BYTES", KIB)
+    monkeypatch.setattr(host, "last_level_cache_bytes", lambda: MIB)
     document = run(options, CPU, monkeypatch)
     notices = [event.text for event in document.events if isinstance(event, Notice)]
     return [one.case["size_bytes"] for one in document.judged().measurements], notices[1:]
@@ -333,7 +333,7 @@ def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPat
         return real(case, *rest)
 
     monkeypatch.setattr(copies, "measure", interrupted)
-    monkeypatch.setattr(buffers.host, "last_level_cache_bytes", lambda: MIB)
+    monkeypatch.setattr(host, "last_level_cache_bytes", lambda: MIB)
     document = Document()
     with pytest.raises(KeyboardInterrupt):
         run(TransferOptions(sizes=(MIB, 2 * MIB), time_budget_s=0.1), CPU, monkeypatch, document)

@@ -170,8 +170,8 @@ def test_copies_on_the_host_are_told_as_such() -> None:
 
 def of_seven(bad: dict[str, Any]) -> list[dict[str, Any]]:
     """Seven runs, of which one says this."""
-    good = {"details": {"wrong_bytes": 0, "verified_slices": 4, "first_wrong_byte": None}, "telemetry": None}
-    return [*6 * [good], {**good, "details": {**good["details"], **bad}}]
+    right = {"wrong_bytes": 0, "verified_slices": 4, "first_wrong_byte": None}
+    return [{"details": details, "telemetry": None} for details in (*6 * [right], {**right, **bad})]
 
 
 def test_one_bad_run_of_seven_stays_bad() -> None:

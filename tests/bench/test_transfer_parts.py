@@ -76,12 +76,14 @@ def told(document: Document) -> list[Any]:
 def test_there_is_a_judge_for_every_part() -> None:
     assert [one.id for one in command.PARTS] == list(judge.OF_A_DEVICE)
     assert [one.id for one in command.TOGETHER] == list(judge.OF_SEVERAL)
-    assert all(one.weight > 0 for one in (*command.PARTS, *command.TOGETHER))
+    weights = [*(one.weight for one in command.PARTS), *(one.weight for one in command.TOGETHER)]
+    assert all(weight > 0 for weight in weights)
 
 
 def test_parts_are_chosen_by_prefix() -> None:
     assert TransferOptions(only=("cop",)).select() == {"copies"}
-    assert TransferOptions().select() == {one.id for one in (*command.PARTS, *command.TOGETHER)}
+    every = {one.id for one in command.PARTS} | {one.id for one in command.TOGETHER}
+    assert TransferOptions().select() == every
     with pytest.raises(UsageError, match="--only 'x' fits no part; the parts are copies"):
         TransferOptions(only=("x",)).check()
     with pytest.raises(UsageError, match="--skip leaves no part of --only"):
@@ -185,8 +187,8 @@ def test_what_several_devices_measured_before_ctrl_c_is_judged(monkeypatch: pyte
 
 def test_a_part_of_several_devices_that_cannot_look_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(together: Together) -> Iterator[Measurement]:
+        yield from ()
         raise CannotLook("no child came up", "it hung", finding="transfer.child")
-        yield
 
     first = replace(several("t", []), rows=rows)
     document = run(TransferOptions(), monkeypatch, [part("a")], [first, several("u", [])], ids=("cuda:0", "cuda:1"))

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import pytest
 import torch
+from judged import folded, run
 
-from gpucheck.bench import share
+from gpucheck.bench import devices
 from gpucheck.bench.bandwidth import work as memory_work
 from gpucheck.bench.bandwidth.command import command
 from gpucheck.bench.bandwidth.options import BandwidthOptions
+from gpucheck.bench.seen import Seen
 from gpucheck.machine import accel, inventory
 from gpucheck.peaks import Part
-from gpucheck.report.events import Judged, Measured, Recorder
+from gpucheck.report.events import Opened, Started
 
 pytestmark = pytest.mark.gpu
 
 
 def test_memory_is_measured_cold_and_verified_and_below_its_peak() -> None:
-    recorder = Recorder()
-    command(BandwidthOptions(sizes=(256 * 2**20,), device="cuda:0", time_budget_s=4.0), recorder)
-    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
-    found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
+    options = BandwidthOptions(sizes=(256 * 2**20,), device="cuda:0", time_budget_s=4.0)
+    made = run(lambda emit: command(options, emit))
+    rows, found = made.measurements, {finding.id: finding for finding in made.findings}
     assert [row.case["operation"] for row in rows] == ["read", "write", "copy", "triad"]
     assert found["bandwidth.result"].verdict == "pass"
     for row in rows:
@@ -48,7 +49,8 @@ def test_no_operation_takes_memory() -> None:
 
 
 def test_the_part_in_the_table_has_the_bus_that_the_device_tells() -> None:
-    part = share.part_of(accel.open_device("cuda:0"), inventory.read())
+    opened = Opened(devices.told(accel.open_device("cuda:0")))
+    part = Seen("cuda:0", (), folded([Started(inventory.read()), opened]).facts).part
     if not isinstance(part, Part) or part.kind == "estimate":
         pytest.skip(f"not in the table: {part}")
     assert part.memory_bytes_per_s is not None and part.peak("bfloat16" if part.capability >= (8, 0) else "float16")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from judged import run
 
-from gpucheck.bench import judge
 from gpucheck.bench.dtypes import Support
 from gpucheck.bench.matmul import command as matmul
 from gpucheck.bench.matmul.cases import Case
@@ -20,7 +20,6 @@ from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.report import Collector
 from gpucheck.work import precision
 
 pytestmark = pytest.mark.gpu
@@ -28,15 +27,13 @@ pytestmark = pytest.mark.gpu
 MIB = 2**20
 
 
-def run(command: Any, options: Any) -> tuple[list[Measurement], dict[str, str]]:
-    collector = Collector()
-    command(options, collector)
-    made = collector.report(version="0", command="bench", argv=(), started="", elapsed_s=1.0, judge=judge.judge)
+def rows_and_verdicts(command: Any, options: Any) -> tuple[list[Measurement], dict[str, str]]:
+    made = run(lambda emit: command(options, emit))
     return list(made.measurements), {finding.id: finding.verdict for finding in made.findings}
 
 
 def test_copies_are_timed_and_verified() -> None:
-    rows, found = run(
+    rows, found = rows_and_verdicts(
         transfer.command,
         TransferOptions(sizes=(64 * 2**10, 64 * 2**20), device="cuda:0", time_budget_s=4.0, only=("copies",)),
     )
@@ -54,7 +51,9 @@ def test_copies_are_timed_and_verified() -> None:
 
 
 def test_products_have_the_precision_asked_for() -> None:
-    rows, found = run(matmul.command, MatmulOptions(squares=((1024, 1024, 1024),), device="cuda:0", time_budget_s=4.0))
+    rows, found = rows_and_verdicts(
+        matmul.command, MatmulOptions(squares=((1024, 1024, 1024),), device="cuda:0", time_budget_s=4.0)
+    )
     assert found["matmul.precision"] == found["matmul.result"] == "pass"
     observed = {row.case["dtype"]: row.method.precision_observed for row in rows}
     assert observed == {dtype: dtype for dtype in observed}

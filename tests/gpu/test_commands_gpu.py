@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from judged import run
 
-from gpucheck.bench import judge
 from gpucheck.bench.matmul import command as matmul
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.transfer import command as transfer
@@ -20,7 +20,7 @@ from gpucheck.bench.verified import Copies
 from gpucheck.machine import accel
 from gpucheck.report import schema
 from gpucheck.report.codec import from_json, to_json
-from gpucheck.report.report import Collector, Report
+from gpucheck.report.report import Report
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
@@ -114,10 +114,7 @@ def test_transfer_times_pinned_copies_on_both_clocks() -> None:
 
 
 def verdicts(command: Any, options: Any) -> dict[str, str]:
-    collector = Collector()
-    command(options, collector)
-    made = collector.report(version="0", command="bench", argv=(), started="", elapsed_s=1.0, judge=judge.judge)
-    return {finding.id: finding.verdict for finding in made.findings}
+    return {finding.id: finding.verdict for finding in run(lambda emit: command(options, emit)).findings}
 
 
 def test_a_wrong_byte_on_the_device_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

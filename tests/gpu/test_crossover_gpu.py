@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from judged import run
 
 from gpucheck.bench.crossover.command import command
 from gpucheck.bench.crossover.options import CrossoverOptions
-from gpucheck.report.events import Answered, Judged, Measured, Recorder
+from gpucheck.report.events import Recorder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 
 def test_large_products_are_faster_on_the_device_and_every_result_is_right() -> None:
-    recorder = Recorder()
-    command(CrossoverOptions(device="cuda:0", time_budget_s=12.0), recorder)
-    found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
-    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
-    answers = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
+    options = CrossoverOptions(device="cuda:0", time_budget_s=12.0)
+    made = run(lambda emit: command(options, emit))
+    found = {finding.id: finding for finding in made.findings}
+    rows, answers = made.measurements, made.results["bench_crossover"]
     assert found["crossover.result"].verdict == "pass" and found["crossover.precision"].verdict == "pass"
     assert [(one.operation, one.transfers) for one in answers] == [
         (operation, transfers) for operation in ("matmul", "elementwise", "training") for transfers in (False, True)
@@ -28,7 +28,7 @@ def test_large_products_are_faster_on_the_device_and_every_result_is_right() -> 
     if with_copies.device_faster_from is not None:
         assert with_copies.device_faster_from >= without.device_faster_from
     for one in answers[4:]:
-        assert one.speedup.size == 32 and one.speedup.ratio > 0
+        assert one.speedup is not None and one.speedup.size == 32 and one.speedup.ratio > 0
     by = {
         (row.case["operation"], row.case["size"], row.case["side"], row.case["transfers"]): row.time_s for row in rows
     }

@@ -6,21 +6,20 @@ import os
 
 import pytest
 import torch
+from judged import run
 
 from gpucheck.bench.overlap.command import command
 from gpucheck.bench.overlap.options import OverlapOptions
 from gpucheck.machine import accel
-from gpucheck.report.events import Answered, Judged, Measured, Recorder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 
 def test_pinned_copies_hide_on_a_second_stream_and_nowhere_else() -> None:
-    recorder = Recorder()
-    command(OverlapOptions(device="cuda:0", time_budget_s=12.0), recorder)
-    found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
-    rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
-    answers = [event.value for event in recorder.events if isinstance(event, Answered)][-1]
+    options = OverlapOptions(device="cuda:0", time_budget_s=12.0)
+    made = run(lambda emit: command(options, emit))
+    found = {finding.id: finding for finding in made.findings}
+    rows, answers = made.measurements, made.results["bench_overlap"]
     assert found["overlap.copies"].verdict == "pass"
     assert len(rows) == 24 and len(answers) == 8
     for row in rows:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from judged import folded
 
 from gpucheck.bench import devices
 from gpucheck.bench.dtypes import DTYPES, Dtype
@@ -22,7 +23,6 @@ from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Opened, Started
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.report import Collector
 from gpucheck.work import freivalds, precision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
@@ -128,10 +128,8 @@ def test_a_rotation_is_larger_than_the_cache_and_no_faster(device: accel.Accel) 
 def test_the_share_of_the_peak_is_told_where_the_part_is_known(device: accel.Accel) -> None:
     (case,) = cases.cases(MatmulOptions(dtypes=("float32",), shapes=((4096, 4096, 4096),)), device)
     one = measured(device, case, 1.0)
-    document = Collector()
-    document(Started(inventory.read()))
-    document(Opened(devices.told(device)))
-    findings = {finding.id: finding for finding in JUDGE.findings(Seen("cuda:0", [one], document.facts))}
+    facts = folded([Started(inventory.read()), Opened(devices.told(device))]).facts
+    findings = {finding.id: finding for finding in JUDGE.findings(Seen("cuda:0", [one], facts))}
     told = findings["matmul.share_of_peak"]
     if told.evidence["share"] is None:
         pytest.skip(told.message)

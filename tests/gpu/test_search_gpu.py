@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from judged import run
 
-from gpucheck.bench import judge
 from gpucheck.bench.dtypes import Support
 from gpucheck.bench.matmul import command, search_run, sustain
 from gpucheck.bench.matmul.cases import Case
@@ -15,7 +15,6 @@ from gpucheck.bench.matmul.search_space import Grid
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Recorder
-from gpucheck.report.report import Collector
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
@@ -23,10 +22,8 @@ CASE = Case("float32", (1, 1, 1), Support("native"))
 
 
 def test_a_tiny_range_is_searched_and_its_winner_measured() -> None:
-    collector = Collector()
     options = MatmulOptions(("float32",), search=True, span=Axis(512, 1024, 256), device="cuda:0", time_budget_s=10.0)
-    command.command(options, collector)
-    made = collector.report(version="0", command="bench", argv=(), started="", elapsed_s=1.0, judge=judge.judge)
+    made = run(lambda emit: command.command(options, emit))
     (entry,) = made.results["bench_matmul_search"]
     assert entry.complete and entry.shapes_in_range == 27 and entry.best is not None and entry.best.rounds >= 3
     assert entry.best.flop_per_s > 1e11
