@@ -12,7 +12,7 @@ from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.errors import CannotLook
 from gpucheck.machine import inventory
 from gpucheck.report.codec import from_json, to_json
-from gpucheck.report.events import Recorder, Trial
+from gpucheck.report.events import Answered, Recorder, Trial
 from gpucheck.report.facts import Device, Facts, Host, TorchBuild
 from gpucheck.report.report import Collector
 from gpucheck.report.results.find_batch_size import FoundBatchSize
