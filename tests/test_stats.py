@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -166,10 +166,11 @@ def test_degrees_of_freedom_need_not_be_whole() -> None:
 def test_the_ends() -> None:
     assert (stats.student_tail(0, 3), stats.student_tail(math.inf, 3)) == (1.0, 0.0)
     assert (stats.incomplete_beta(0, 2, 3), stats.incomplete_beta(1, 2, 3)) == (0.0, 1.0)
-    for wrong in (
+    outside: list[Callable[[], float]] = [
         lambda: stats.student_tail(1, 0),
         lambda: stats.student_quantile(1.0, 3),
         lambda: stats.incomplete_beta(2, 1, 1),
-    ):
+    ]
+    for wrong in outside:
         with pytest.raises(ValueError):
             wrong()

@@ -14,9 +14,10 @@ from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
 from gpucheck.machine import inventory
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Answered, Event, Failed, Judged, Measured, Notice, Recorder, Trial
+from gpucheck.report.events import Answered, Event, Failed, Measured, Notice, Recorder, Trial
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
 from gpucheck.report.finding import Finding
+from gpucheck.report.report import Collector
 from gpucheck.units import GIB, MIB
 
 Scenario = Callable[..., Path]
@@ -47,7 +48,10 @@ def answer(recorder: Recorder) -> dict[str, Any]:
 
 
 def findings(recorder: Recorder) -> list[Finding]:
-    return [event.finding for event in recorder.events if isinstance(event, Judged)]
+    collector = Collector()
+    for event in recorder.events:
+        collector(event)
+    return [*collector.report(version="0", command="", argv=(), started="", elapsed_s=0.0).findings]
 
 
 def notices(recorder: Recorder) -> list[str]:

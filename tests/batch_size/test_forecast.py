@@ -15,6 +15,7 @@ from gpucheck.batch_size.in_time import Forecast, Need
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Result, Setup
 from gpucheck.batch_size.plan import plan
+from gpucheck.batch_size.predict import Point
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt, Record, Search
 from gpucheck.report.codec import to_json

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from gpucheck.batch_size.outcome import Outcome
 from gpucheck.batch_size.search import LARGEST_JUMP, Attempt, Search
+from gpucheck.report.results.find_batch_size import Outcome
 
 BUDGET = 1000
 

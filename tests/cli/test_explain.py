@@ -333,7 +333,9 @@ def test_what_torch_really_says(name: str, mistake: str, monkeypatch: pytest.Mon
     said = "".join(traceback.format_exception(raised.value))
     recorder = Recorder()
     command.explain(command.Pasted(said), recorder)
-    assert [one.id for one in recorder.events[0].value.matches][:1] == [name], said
+    answered = recorder.events[0]
+    assert isinstance(answered, Answered)
+    assert [one.id for one in answered.value.matches][:1] == [name], said
 
 
 WORKER = """

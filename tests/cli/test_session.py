@@ -16,6 +16,7 @@ from gpucheck.errors import CannotLook, TargetError, Terminated, Undecided, Unpr
 from gpucheck.report.events import Answered, Emit, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
+from gpucheck.report.results.explain import ExplainResult
 
 FACTS = Facts(devices=(Device(kind="cpu", id="cpu", name="EPYC"),))
 
@@ -358,13 +359,13 @@ def test_a_device_that_fails_outside_of_all_care_is_a_finding(capsys: pytest.Cap
 def test_a_users_mistake_after_something_was_found_keeps_it(capsys: pytest.CaptureFixture[str]) -> None:
     def work(emit: Emit) -> None:
         passes(emit)
-        emit(Answered("explain", {"trials": [1]}))
+        emit(Answered("explain", ExplainResult(characters=7)))
         raise TargetError("it raised", "no idea")
 
     assert session.run(smoke(json=True), work) == 2
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert found["results"] == {"explain": {"trials": [1]}}
+    assert found["results"]["explain"]["characters"] == 7
     assert found["findings"][-1]["id"] == "target"
     assert found["summary"] == {"verdict": "fail", "exit": 2, "complete": False}
     assert captured.err.splitlines()[-1] == "gpucheck: it raised; no idea"

@@ -29,6 +29,7 @@ from gpucheck.doctor import bundle, ladder
 from gpucheck.doctor.bundle import Held
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.redact import Redactor
 from gpucheck.machine import host, identity, inventory, kernel_driver, stack
 from gpucheck.machine.identity import Identity
 from gpucheck.report.codec import from_json

@@ -13,8 +13,9 @@ from gpucheck.machine import faults, talk
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.child import ChildResult
 from gpucheck.machine.talk import Heard
-from gpucheck.report.events import Failed, Judged, Recorder
+from gpucheck.report.events import Failed
 from gpucheck.report.fault import Fault
+from gpucheck.report.report import Collector
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 
@@ -114,10 +115,11 @@ def test_what_another_process_saw() -> None:
     error = DeviceFailed("cuda:3: a kernel crashed", "RuntimeError: unspecified launch failure", device="cuda:3")
     fault = faults.of(error, "find-batch-size", None, ask=never)
     assert (fault.kind, fault.device) == ("device", "cuda:3")
-    recorder = Recorder()
-    faults.tell(fault, recorder)
-    assert isinstance(recorder.events[0], Failed) and isinstance(recorder.events[1], Judged)
-    assert recorder.events[1].finding.id == "device.error"
+    collector = Collector()
+    collector(Failed(fault))
+    document = collector.report(version="0", command="find-batch-size", argv=(), started="", elapsed_s=0.0)
+    assert document.faults == (fault,)
+    assert [finding.id for finding in document.findings] == ["device.error"]
 
 
 @pytest.mark.parametrize(

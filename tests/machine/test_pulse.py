@@ -40,7 +40,7 @@ def fails() -> None:
 
 
 def watched(card: Card) -> Watched:
-    return Watched(card.id, "bench matmul", SILENT_S, card.synchronize, lambda: None)
+    return Watched(card.id, "bench matmul", SILENT_S, card.synchronize)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_device_that_does_not_come_to_its_end_is_lost(
     card = Card(wait=hang if kind == "hangs" else fails)
     one = watched(card)
     if kind == "not open yet":
-        one = Watched(card.id, "memory", 1.0, None, lambda: None)
+        one = Watched(card.id, "memory", 1.0, None)
     assert Pulse(Clock()).is_lost(one)
 
 
@@ -113,19 +113,17 @@ def test_what_the_asker_hears_is_no_beat(monkeypatch: pytest.MonkeyPatch) -> Non
         one.waited = True  # as an accelerator does that was waited for
 
     clock.now_s += SILENT_S
-    assert one.is_lost(Watched("cuda:0", "smoke", SILENT_S, synchronize, lambda: None)) is False
+    assert one.is_lost(Watched("cuda:0", "smoke", SILENT_S, synchronize)) is False
     assert (one.heard_s, one.waited) == (100.0, False)
 
 
-def test_the_end_is_judged_and_told() -> None:
-    clock, told = Clock(), list[object]()
+def test_the_end_is_told_as_a_fault() -> None:
+    clock, lost = Clock(), list[Fault]()
     one = Pulse(clock, heard_s=clock(), step="float32 512")
-    one.beside.append(lambda fault: told.append(("beside", fault.device)))
     clock.now_s += 70
-    one.end(Watched("cuda:0", "bench matmul", 1.0, None, lambda: told.append("rows")), told.append)
-    fault = told[2]
-    assert told[:2] == ["rows", ("beside", "cuda:0")]
-    assert isinstance(fault, Fault)
+    one.end(Watched("cuda:0", "bench matmul", 1.0, None), lost.append)
+    (fault,) = lost
+    assert (fault.where, fault.device) == ("bench matmul", "cuda:0")
     assert (fault.kind, fault.silent_s, fault.step, fault.poisons) == ("device", 70.0, "float32 512", True)
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
 from gpucheck.render.live import LiveView
-from gpucheck.report.events import Answered, Event, Judged, Notice, Progress, Trial
+from gpucheck.report.events import Answered, Event, Failed, Judged, Notice, Progress, Skipped, Trial
+from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 
 EVENTS: tuple[Event, ...] = (
@@ -78,6 +80,32 @@ def test_a_run_for_comparison_is_no_failure() -> None:
 
 def test_quiet_leaves_the_warnings() -> None:
     assert shown(io.StringIO(), quiet=True) == "gpucheck: another process is on this device\n"
+
+
+def test_a_terminal_shows_at_once_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "90")
+    fault = Fault("device", "bench matmul", "cuda:0", "RuntimeError", "CUDA error: an illegal memory access")
+    wrong: tuple[Event, ...] = (
+        Judged(Finding("numerics.matmul", "fail", "products are wrong")),
+        Skipped(Finding("target", "inconclusive", "it was killed")),
+        Skipped(Finding("transfer.skipped", "skip", "no pinned memory")),
+        Failed(fault),
+        Failed(fault, Finding("batch_size.device", "fail", "a batch of 8 broke the device")),
+    )
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        view = LiveView(stream)
+        for event in wrong:
+            view(event)
+        view.close()
+    assert [line.strip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue()).splitlines()] == [
+        "✗ fail products are wrong",
+        "? inconclusive it was killed",
+        "✗ fail cuda:0 failed in bench matmul: CUDA error: an illegal memory access",
+        "✗ fail a batch of 8 broke the device",
+    ]
+    assert pipe.getvalue() == ""
 
 
 def test_a_terminal_refreshes_one_line_and_keeps_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,9 @@ from typing import IO, TYPE_CHECKING
 from gpucheck import units
 from gpucheck.render import trials
 from gpucheck.render.blocks import Line, verdict_cell
-from gpucheck.report.events import Event, Judged, Measured, Notice, Progress, Trial
+from gpucheck.report.events import Event, Failed, Judged, Notice, Progress, Skipped, Trial
+from gpucheck.report.fault import judge as of_fault
+from gpucheck.report.finding import Finding
 
 if TYPE_CHECKING:  # rich is loaded when there is something to say
     from rich.console import Console
@@ -51,10 +53,15 @@ class LiveView:
                 if event.number == 1:
                     self._say(trials.head(event))
                 self._say(trials.line(event))
-            case Measured() | Judged() if not self._moves:
-                pass
-            case Judged(finding) if finding.verdict in ("fail", "inconclusive"):
-                self._say(f"{verdict_cell(finding.verdict).text} {finding.title}")
+            case Judged(finding) | Skipped(finding):
+                self._judged(finding)
+            case Failed(fault, finding):
+                self._judged(finding or of_fault(fault))
+
+    def _judged(self, finding: Finding) -> None:
+        """Show at once what went wrong, where a line that refreshes would hide that it is there."""
+        if finding.verdict in ("fail", "inconclusive") and self._moves:
+            self._say(f"{verdict_cell(finding.verdict).text} {finding.title}")
 
     def _say(self, text: str) -> None:
         from gpucheck.render import terminal
