@@ -80,7 +80,10 @@ def wrote(case: Case, capsys: pytest.CaptureFixture[str], patches: pytest.Monkey
             lines += [f"{name}| {line}".rstrip() for line in page(said, figures=case.figures, ragged=case.ragged)]
     for path in files:
         lines += [f"{path.suffix[1:]}| {line}" for line in _file(path, case)] if path.exists() else []
-    return [line.replace(str(folder), "{folder}").replace(str(folder.parent), "{tmp}") for line in lines]
+    for path, name in ((folder, "{folder}"), (folder.parent, "{tmp}")):
+        for spelled in (str(path), str(path).replace("_", "\\_")):  # as Markdown has it
+            lines = [line.replace(spelled, name) for line in lines]
+    return lines
 
 
 def _file(path: Path, case: Case) -> list[str]:
