@@ -151,3 +151,100 @@ def cases() -> list[Case]:
         for error in ERRORS
         if error not in BROKEN_PROMISES.get((command, place), ("", ()))[1]
     ]
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+# The operators whose results are looked at, and the findings that say that one is wrong.
+WRITES: dict[str, dict[str, tuple[str, ...]]] = {
+    "bench transfer": {"copy_": ("transfer.corrupt",)},
+    "bench overlap": {"copy_": ("overlap.copies",)},
+    "bench bandwidth": dict.fromkeys(("copy_", "add", "sum"), ("bandwidth.result",)),
+    "bench matmul": {"mm": ("matmul.result", "matmul.corruption", "matmul.precision")},
+    "bench crossover": {"add": ("crossover.result",)},
+    "smoke": {"mm": ("numerics.matmul",)},
+}
+# What a device leaves behind that calculates, or remembers, wrongly.
+VALUES = ("flipped", "stale", "all ones", "not a number", "infinite")
+LOOKS_FOR = ("argmax", "argmin", "nonzero", "argsort", "searchsorted")
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A value that is wrong, from some time on that the operator writes one.
+
+    `index` says whether what looks for the place of it is led astray too, far out of range.
+    """
+
+    command: str
+    operator: str
+    value: str
+    moment: str
+    index: bool
+
+    def __str__(self) -> str:
+        astray = "-astray" if self.index else ""
+        return f"{self.command}-{self.operator}-{self.value}-{self.moment}{astray}".replace(" ", "_")
+
+    @property
+    def why_not(self) -> str:
+        """Why there is no such case; empty where there is."""
+        if (
+            self.operator == "copy_"
+            and self.command != "bench bandwidth"
+            and self.value in ("not a number", "infinite")
+        ):
+            return "what is copied is bytes, and none of them is no number"
+        if self.operator == "add" and self.command == "bench bandwidth" and self.moment == "first":
+            return "the first sums make the numbers that later ones are held against: nothing would be wrong"
+        if self.index and self.command in ("bench matmul", "smoke"):
+            return "a place in a product is looked for on the host, whose processor is not on trial"
+        return ""
+
+
+def values() -> list[Wrong]:
+    """Every case of a wrong value that there is."""
+    return [
+        wrong
+        for command, operators in WRITES.items()
+        for operator in operators
+        for value in VALUES
+        for moment in MOMENTS
+        for index in (False, True)
+        if not (wrong := Wrong(command, operator, value, moment, index)).why_not
+    ]
+
+
+class Miscounting(TorchDispatchMode):
+    """Writes wrong values in place of right ones, after so many of them."""
+
+    def __init__(self, wrong: Wrong, after: float = float("inf")) -> None:
+        super().__init__()
+        self.wrong, self.after, self.calls = wrong, after, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if self.calls > self.after and self.wrong.index and name in LOOKS_FOR:
+            result.fill_(2**40)
+        elif name == self.wrong.operator and result.dtype in (torch.uint8, torch.float32) and result.numel():
+            self.calls += 1
+            if self.calls > self.after:
+                spoil(result, self.wrong.value)
+        return result
+
+
+def spoil(result: torch.Tensor, value: str) -> None:
+    """Make one element of it wrong, or all of it."""
+    element = result[(-1,) * result.ndim]
+    if value == "stale":
+        result.zero_()
+    elif value == "all ones":
+        # As a bus reads that nothing drives: 255 in each byte, which as a float is no number.
+        result.view(torch.int32).fill_(-1) if result.dtype == torch.float32 else result.fill_(255)
+    elif value == "flipped" and result.dtype == torch.float32:
+        element.view(torch.int32).bitwise_xor_(1 << 30)
+    elif value == "flipped":
+        element.bitwise_xor_(0x40)
+    else:
+        element.fill_(float("nan") if value == "not a number" else float("inf"))

@@ -11,8 +11,25 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
+import worlds
 from failing_card import Plan
-from matrix import COMMANDS, ERRORS, GATES, MOMENTS, PLACES, UNMET, Case, cases, on
+from matrix import (
+    COMMANDS,
+    ERRORS,
+    GATES,
+    MOMENTS,
+    PLACES,
+    TICK_S,
+    UNMET,
+    VALUES,
+    WRITES,
+    Case,
+    Miscounting,
+    Wrong,
+    cases,
+    on,
+    values,
+)
 
 from gpucheck import exits
 from gpucheck.cli.app import main
@@ -159,6 +176,45 @@ def smoke(case: Case, code: int, document: dict[str, Any]) -> None:
         assert failed == ["device.usable"]
     elif ERRORS[case.error].poisons:
         assert failed[-1] == "device.error" and document["summary"]["complete"] is False
+
+
+def miscounted(wrong: Wrong, after: float, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Run a command on a device that writes wrong values: the exit status, and how often it wrote at all."""
+    with monkeypatch.context() as patches:
+        patches.setattr(worlds, "TICK_S", TICK_S)
+        worlds.settle(patches, Plan(events=True))
+        with Miscounting(wrong, after) as writing:
+            return main(arguments(wrong.command)), writing.calls
+
+
+written: dict[tuple[str, str], int] = {}
+
+
+@pytest.mark.parametrize("wrong", values(), ids=str)
+def test_a_wrong_value(wrong: Wrong, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found, and what is found is the verification's finding: no bug of ours, no error of the device."""
+    key = wrong.command, wrong.operator
+    if key not in written:
+        written[key] = miscounted(wrong, float("inf"), monkeypatch)[1]
+    capsys.readouterr()
+    code, _ = miscounted(wrong, int(MOMENTS[wrong.moment] * (written[key] - 1)), monkeypatch)
+    document = json.loads(capsys.readouterr().out)
+    validator().validate(document)
+    assert code == document["summary"]["exit"] == exits.FAILED
+    failed = set(told(document, "fail"))
+    assert failed and failed <= set(WRITES[wrong.command][wrong.operator])
+    assert (document["summary"]["complete"], document["faults"]) == (True, [])
+    gate = GATES.get(wrong.command, ("", ""))[0]
+    assert "pass" not in [one["verdict"] for one in document["findings"] if one["id"] == gate]
+
+
+def test_every_wrong_value_is_tried_on_every_command_that_looks_at_one() -> None:
+    assert {(one.command, one.operator, one.value) for one in values()} >= {
+        (command, operator, value)
+        for command, operators in WRITES.items()
+        for operator in operators
+        for value in VALUES[:3]
+    }
 
 
 def test_the_matrix_is_as_large_as_it_says() -> None:
