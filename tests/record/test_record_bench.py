@@ -54,7 +54,7 @@ def usage(name: str) -> list[Case]:
 CASES = {
     "bench_transfer": [
         Case(f"{TRANSFER} cuda:0"),
-        Case(f"{TRANSFER} cpu"),
+        Case(f"{TRANSFER} cpu", forms=("csv",)),
         Case(f"{TRANSFER} all --json --quiet", forms=NO_FORMS),
         Case(f"{TRANSFER} cuda:0 --min-gbps 1e9", note="a gate that is missed"),
         Case(
@@ -86,7 +86,7 @@ CASES = {
     ],
     "bench_matmul": [
         Case(f"{MATMUL} cuda:0"),
-        Case(f"{MATMUL} cpu"),
+        Case(f"{MATMUL} cpu", forms=("csv",)),
         Case(f"{MATMUL} all --json --quiet", forms=NO_FORMS),
         Case(f"{MATMUL} cuda:0 --min-tflops 1e9", note="a gate that is missed"),
         Case(

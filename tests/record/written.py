@@ -23,6 +23,8 @@ def document(found: Mapping[str, Any], *, figures: bool) -> list[str]:
     """The lines of a JSON document: one for each of its entries, a row and a finding each."""
     lines = []
     for name, value in found.items():
+        if name == "argv":  # the title of the case
+            continue
         if name == "facts":
             lines.append(f"facts: {keys(value)}")
         elif name == "measurements":
