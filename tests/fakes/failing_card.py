@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,8 @@ class Plan:
     poisons: bool = False
     # In place of an error: wait for what never comes.
     hangs: bool = False
+    # Whether the card stamps events on a clock, which is the host's here too.
+    events: bool = False
     # Little, so that buffers are made and compared quickly.
     free_bytes: int = 32 * 2**20
     calls: dict[str, int] = field(default_factory=dict)
@@ -73,7 +76,29 @@ class Card(Accel):
 
     @property
     def has_events(self) -> bool:
+        return self.plan.events
+
+    def record(self) -> float:
+        self.plan.meet("record")
+        return time.perf_counter()
+
+    def done(self, mark: float) -> bool:
+        self.plan.meet("done")
+        return True
+
+    def elapsed_s(self, start: float, end: float) -> float:
+        self.plan.meet("elapsed_s")
+        return end - start
+
+    def hold(self, seconds: float) -> bool:
+        self.plan.meet("hold")
         return False
+
+    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
+        return None
+
+    def wait(self, mark: float) -> None:
+        self.plan.meet("wait")
 
     @property
     def can_pin(self) -> bool:

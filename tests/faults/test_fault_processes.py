@@ -1,0 +1,90 @@
+"""What only a process of its own shows: a device that hangs, a kill, a signal, each command's last word."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from matrix import COMMANDS
+
+from gpucheck import exits
+from gpucheck.report import schema
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked")
+
+# Where each is in the middle of its work: after its first row, and where it has rows, with some to come.
+AMID = {"bench overlap": ("memory", 3), "bench crossover": ("synchronize", 8), "smoke": ("synchronize", 1)}
+# What ends it, and with what.
+ENDS = {
+    "raise": exits.FAILED,
+    "hang": exits.FAILED,
+    "interrupt": exits.INTERRUPTED,
+    "terminate": exits.TERMINATED,
+    "kill": -9,
+}
+
+
+@functools.cache
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema.schema())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[subprocess.Popen[str]]:
+    program = Path(__file__).with_name("forked.py")
+    folders = [str(program.parent), *(str(program.parents[1] / name) for name in ("fakes", "record"))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*folders, os.environ["PYTHONPATH"]])}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, program], env=environment, text=True, **pipes) as ready:
+        yield ready
+        assert ready.stdin is not None
+        ready.stdin.close()
+
+
+def ended(server: subprocess.Popen[str], **asked: Any) -> int:
+    """How the process ended that was asked for."""
+    assert server.stdin is not None and server.stdout is not None
+    server.stdin.write(json.dumps(asked) + "\n")
+    server.stdin.flush()
+    return int(server.stdout.readline())
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_process(command: str, how: str, server: subprocess.Popen[str], tmp_path: Path) -> None:
+    call, after = AMID.get(command, ("memory", 1))
+    target = tmp_path / "x.json"
+    target.write_text("what was there before", encoding="utf-8")
+    line = f"{command} {COMMANDS[command]} --device cuda:0 --json --quiet"
+    arguments = [*line.split(), "--output", str(target)]
+    code = ended(server, arguments=arguments, folder=str(tmp_path), call=call, after=after, how=how)
+    said = (tmp_path / "err").read_text()
+    assert code == ENDS[how], said
+    written = target.read_text(encoding="utf-8")
+    if how == "kill":
+        # What was there stays, or there is a whole document of the parts that were done.
+        assert (tmp_path / "out").read_text() == ""
+        if written == "what was there before":
+            return
+    else:
+        assert (tmp_path / "out").read_text() == written
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["err", "out", "x.json"]
+    document = json.loads(written)
+    validator().validate(document)
+    assert document["summary"]["complete"] is False
+    failed = [one["id"] for one in document["findings"] if one["verdict"] == "fail"]
+    if how in ("raise", "hang"):
+        (one,) = [one for one in document["findings"] if one["id"] == "device.error"]
+        assert (one["title"].startswith("cuda:0: no answer for ")) is (how == "hang")
+    else:
+        assert failed == []
+    if command.startswith("bench ") and command != "bench crossover":
+        assert document["measurements"]

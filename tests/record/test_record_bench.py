@@ -1,0 +1,142 @@
+"""What the benchmarks write, held against the record."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import worlds
+from failing_card import ECC
+from recorded import Case, cut, failing, hold, wrote
+
+ECC_ERROR = getattr(torch, "AcceleratorError", RuntimeError)(ECC)
+NO_FORMS: tuple[str, ...] = ()
+
+TRANSFER = "bench transfer --only copies --size 64KiB --size 128KiB --time-budget 10m --device"
+BANDWIDTH = "bench bandwidth --size 64KiB --time-budget 10m --device"
+MATMUL = "bench matmul --dtype float32 --size 32 --size 64 --time-budget 10m --device"
+OVERLAP = "bench overlap --size 1MiB --time-budget 10m --device"
+CROSSOVER = "bench crossover --only elementwise --time-budget 10m --device"
+ALL = "bench all --only transfer --only bandwidth --only matmul --time-budget 10m --device"
+
+
+def broken(line: str, after: int = 1) -> list[Case]:
+    """The same line cut by a person, by another process, by the device, by a bug of ours and by want of memory."""
+    json = f"{line} cuda:0 --quiet --json"
+    return [
+        Case(f"{line} cuda:0", cut("memory", after), note="cut by Ctrl-C"),
+        Case(json, cut("memory", after, signal.SIGTERM), note="terminated", forms=NO_FORMS),
+        Case(json, failing("memory", after, ECC_ERROR, poisons=True), note="the device fails", forms=NO_FORMS),
+        Case(
+            f"{line} all --quiet --json",
+            failing("memory", after, ECC_ERROR, poisons=True),
+            note="one of two fails",
+            forms=NO_FORMS,
+        ),
+        Case(json, failing("memory", after, IndexError("of ours")), note="a bug", forms=NO_FORMS),
+        Case(json, failing("memory", after, MemoryError()), note="no memory", forms=NO_FORMS),
+        Case(json, failing("open", 0, ECC_ERROR), note="does not open", forms=NO_FORMS),
+    ]
+
+
+def usage(name: str) -> list[Case]:
+    return [
+        Case(f"bench {name} --nonsense", forms=NO_FORMS),
+        Case(f"bench {name} --time-budget soon", forms=NO_FORMS),
+        Case(f"bench {name} --device cuda:97", forms=NO_FORMS),
+        Case(f"bench {name} --device warp", forms=NO_FORMS),
+        Case(f"bench {name} --output x.pdf", forms=NO_FORMS),
+    ]
+
+
+CASES = {
+    "bench_transfer": [
+        Case(f"{TRANSFER} cuda:0"),
+        Case(f"{TRANSFER} cpu", forms=("csv",)),
+        Case(f"{TRANSFER} all --json --quiet", forms=NO_FORMS),
+        Case(f"{TRANSFER} cuda:0 --min-gbps 1e9", note="a gate that is missed"),
+        Case(
+            f"{TRANSFER} cuda:0 --min-gbps 1e-9 --json --quiet",
+            failing("memory", 1, ECC_ERROR),
+            note="a gate on rows from before a fault",
+            forms=NO_FORMS,
+        ),
+        *broken(TRANSFER),
+        *usage("transfer"),
+        Case("bench transfer --only nonsense", forms=NO_FORMS),
+        Case("bench transfer --direction up", forms=NO_FORMS),
+    ],
+    "bench_bandwidth": [
+        Case(f"{BANDWIDTH} cuda:0"),
+        Case(f"{BANDWIDTH} cuda:0 --min-gbps 1e9", note="a gate that is missed"),
+        Case(
+            f"{BANDWIDTH} cuda:0 --min-gbps 1e-9 --json --quiet",
+            failing("memory", 1, ECC_ERROR),
+            note="a gate on rows from before a fault",
+            forms=NO_FORMS,
+        ),
+        Case(
+            f"{BANDWIDTH} cuda:0", failing("memory", 1, ECC_ERROR, poisons=True), note="the device fails, in every form"
+        ),
+        *broken(BANDWIDTH),
+        *usage("bandwidth"),
+        Case("bench bandwidth --size none", forms=NO_FORMS),
+    ],
+    "bench_matmul": [
+        Case(f"{MATMUL} cuda:0"),
+        Case(f"{MATMUL} cpu", forms=("csv",)),
+        Case(f"{MATMUL} all --json --quiet", forms=NO_FORMS),
+        Case(f"{MATMUL} cuda:0 --min-tflops 1e9", note="a gate that is missed"),
+        Case(
+            f"{MATMUL} cuda:0 --min-tflops 1e-9 --json --quiet",
+            failing("memory", 1, ECC_ERROR),
+            note="a gate on rows from before a fault",
+            forms=NO_FORMS,
+        ),
+        *broken(MATMUL),
+        *usage("matmul"),
+        Case("bench matmul --dtype float3", forms=NO_FORMS),
+        Case("bench matmul --search --cold", forms=NO_FORMS),
+    ],
+    "bench_overlap": [
+        Case(f"{OVERLAP} cuda:0"),
+        Case(f"{OVERLAP} cpu"),
+        *broken(OVERLAP, 3)[1:3],
+        *usage("overlap"),
+    ],
+    "bench_crossover": [
+        Case(f"{CROSSOVER} cuda:0"),
+        Case(f"{CROSSOVER} cpu"),
+        *usage("crossover"),
+        Case("bench crossover --only nonsense", forms=NO_FORMS),
+    ],
+    "bench_all": [
+        Case(f"{ALL} cuda:0"),
+        *usage("all"),
+        Case("bench all --only nonsense", forms=NO_FORMS),
+        Case("bench", forms=NO_FORMS),
+        Case("bench nonsense", forms=NO_FORMS),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_benchmark_writes_what_is_recorded(
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for place, case in enumerate(CASES[name]):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        with monkeypatch.context() as patches:
+            worlds.settle(patches, *case.plans())
+            found[case.title] = wrote(case, capsys, patches, folder)
+    hold(name, found, write=request.config.getoption("--write-record", False))

@@ -1,0 +1,208 @@
+"""What the other commands write, held against the record: on a fake driver, on planned cards, on a CPU."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import worlds
+from failing_card import ECC
+from recorded import Case, cut, failing, hold, wrote
+from whole import TWO_GPUS, elsewhere, interpreter, torch_of
+
+from gpucheck.machine import inventory, stack
+
+Fake = Callable[..., Path]
+ECC_ERROR = getattr(torch, "AcceleratorError", RuntimeError)(ECC)
+NO_FORMS: tuple[str, ...] = ()
+SMOKE = "smoke --only tensors --only modules --only numerics.matmul"
+# What the smoke checks take on the host stands in seconds and bytes of this process: left out with the other figures.
+
+CASES = {
+    "memory": [
+        Case("memory --device cuda:0"),
+        Case("memory --device cpu", figures=False, forms=("json", "xml")),
+        Case("memory --device all --json --quiet", figures=False, forms=NO_FORMS),
+        Case("memory --device cuda:0", cut("memory", 2), note="cut by Ctrl-C"),
+        Case("memory --device cuda:0", failing("memory", 2, ECC_ERROR, poisons=True), note="the device fails"),
+        Case(
+            "memory --device cuda:0 --json --quiet",
+            failing("memory_info", 0, ECC_ERROR),
+            note="the device fails at once",
+            forms=NO_FORMS,
+        ),
+        Case("memory --device cuda:0 --json --quiet", failing("memory", 2, IndexError("of ours")), note="a bug"),
+        Case("memory --device cuda:97 --json", forms=NO_FORMS),
+        Case("memory --nonsense", forms=NO_FORMS),
+    ],
+    "smoke": [
+        Case(f"{SMOKE} --device cuda:0", figures=False),
+        Case(f"{SMOKE} --device cpu", figures=False),
+        Case(f"{SMOKE} --device cuda:0 --quiet --json", cut("synchronize", 3), figures=False, note="cut by Ctrl-C"),
+        Case(
+            f"{SMOKE} --device cuda:0",
+            cut("synchronize", 3, signal.SIGTERM),
+            figures=False,
+            note="terminated",
+            forms=NO_FORMS,
+        ),
+        Case(f"{SMOKE} --device cuda:0", failing("synchronize", 3, ECC_ERROR), figures=False, note="the device fails"),
+        Case(
+            f"{SMOKE} --device cuda:0 --quiet --json",
+            failing("open", 0, ECC_ERROR),
+            figures=False,
+            note="does not open",
+            forms=NO_FORMS,
+        ),
+        Case(f"{SMOKE} --device cpu --require cuda --min-devices 9 --json --quiet", figures=False, forms=NO_FORMS),
+        Case("smoke --only nonsense", forms=NO_FORMS),
+        Case("smoke --require nonsense", forms=NO_FORMS),
+        Case("smoke --nonsense", forms=NO_FORMS),
+    ],
+    "explain": [
+        Case("explain `CUDA out of memory. Tried to allocate 20.00 MiB`"),
+        Case("explain `RuntimeError: CUDA error: no kernel image is available for execution on the device` --json"),
+        Case("explain `what is this`"),
+        Case("explain `NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.`"),
+        Case("explain device.error"),
+        Case("explain transfer.corrupt --json", forms=NO_FORMS),
+        Case("explain --list", forms=NO_FORMS),
+        Case("explain --list nonsense", forms=NO_FORMS),
+        Case("explain ``", forms=NO_FORMS),
+        Case("explain --nonsense", forms=NO_FORMS),
+    ],
+    "compare": [
+        Case("compare {folder}/../old.json {folder}/../new.json"),
+        Case("compare {folder}/../old.json {folder}/../old.json --json", forms=NO_FORMS),
+        Case("compare {folder}/../old.json {folder}/../new.json --fail-if-slower 5% --json --quiet", forms=NO_FORMS),
+        Case("compare {folder}/../old.json {folder}/../none.json", forms=NO_FORMS),
+        Case("compare {folder}/../old.json", forms=NO_FORMS),
+        Case("compare --nonsense", forms=NO_FORMS),
+    ],
+    "find-batch-size": [
+        Case(
+            "find-batch-size mlp --device cpu --max-batch-size 2 --memory-limit 1GiB --quick",
+            figures=False,
+            forms=("json", "xml"),
+        ),
+        Case("find-batch-size {folder}/../nothing.py:make --device cpu --json", forms=NO_FORMS),
+        Case("find-batch-size mlp --device cpu --mode nonsense", forms=NO_FORMS),
+        Case("find-batch-size mlp --device cpu --memory-limit nonsense", forms=NO_FORMS),
+        Case("find-batch-size mlp --device cpu --tolerance 5% --exact", forms=NO_FORMS),
+        Case("find-batch-size mlp --device cuda:97 --json", forms=NO_FORMS),
+        Case("find-batch-size --nonsense", forms=NO_FORMS),
+    ],
+    "gpucheck": [
+        Case("", forms=NO_FORMS),
+        Case("--version", forms=NO_FORMS),
+        Case("nonsense", forms=NO_FORMS),
+        Case("--nonsense", forms=NO_FORMS),
+        Case("--json devices", forms=NO_FORMS),
+        # What `schema` prints is a file of the source, which is its own record.
+        Case("schema --nonsense", forms=NO_FORMS),
+        *(
+            Case(f"{name} --help", forms=NO_FORMS)
+            for name in (
+                *("devices", "doctor", "explain", "memory", "smoke", "find-batch-size", "compare", "bench"),
+                *(f"bench {one}" for one in ("transfer", "bandwidth", "matmul", "overlap", "crossover", "all")),
+            )
+        ),
+    ],
+}
+ON_A_DRIVER = {
+    "devices": [
+        Case("devices", ragged=True),
+        Case("devices --processes --json", ragged=True, forms=NO_FORMS),
+        Case("devices --device cuda:1 --json", ragged=True, forms=NO_FORMS),
+        Case("devices --device cuda:97 --json", ragged=True, forms=NO_FORMS),
+        Case("devices --strict --json", ragged=True, forms=NO_FORMS),
+        Case("devices --watch never", forms=NO_FORMS),
+        Case("devices --nonsense", forms=NO_FORMS),
+    ],
+    "doctor": [
+        Case("doctor --python {folder}/../python --skip load", ragged=True),
+        Case("doctor --python {folder}/../python --require xpu --skip load --json", ragged=True, forms=NO_FORMS),
+        Case("doctor --python {folder}/../python --only torch --skip load --json", ragged=True, forms=NO_FORMS),
+        Case("doctor --python {folder}/../none", forms=NO_FORMS),
+        Case("doctor --only nonsense", forms=NO_FORMS),
+        Case("doctor --nonsense", forms=NO_FORMS),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_command_writes_what_is_recorded(
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    if name == "compare":
+        documents(tmp_path, monkeypatch, capsys)
+    found = {}
+    for place, case in enumerate(CASES[name]):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        with monkeypatch.context() as patches:
+            worlds.settle(patches, *case.plans())
+            found[case.title] = wrote(case, capsys, patches, folder)
+    hold(name, found, write=request.config.getoption("--write-record", False))
+
+
+def documents(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two documents of the same rows, of which the later are slower by a quarter."""
+    for name, tick_s in (("old", worlds.TICK_S), ("new", worlds.TICK_S * 1.25)):
+        with monkeypatch.context() as patches:
+            patches.setattr(worlds, "TICK_S", tick_s)
+            case = Case(
+                "bench transfer --only copies --size 8MiB --time-budget 10m --device cuda:0 "
+                f"--output {{folder}}/{name}.json"
+            )
+            worlds.settle(patches, *case.plans())
+            wrote(Case(case.line, forms=NO_FORMS), capsys, patches, folder)
+        path = folder / f"{name}.json"
+        document = json.loads(path.read_text(encoding="utf-8"))
+        for row in document["measurements"]:
+            row["runs"] *= 7
+        path.write_text(json.dumps(document), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ON_A_DRIVER)
+def test_a_command_on_a_driver_writes_what_is_recorded(
+    name: str,
+    fake_driver: Fake,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")  # no name of a folder is broken in two
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_LAUNCH_BLOCKING", "CC"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    machine = worlds.driven(tmp_path / "root")
+    for door in (inventory, stack):
+        monkeypatch.setattr(door, "read", elsewhere(door.read, machine))
+    still = psutil.virtual_memory()._replace(total=64 * 2**30, available=48 * 2**30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: still)
+    fake_driver(TWO_GPUS)
+    interpreter(tmp_path, torch_of(tmp_path))
+    found = {}
+    for place, case in enumerate(ON_A_DRIVER[name]):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        with monkeypatch.context() as patches:
+            # This machine's processor, and how busy it is.
+            lines = wrote(case, capsys, patches, folder)
+            found[case.title] = [re.sub(r"^(out\| |md\| \| )cpu .*", r"\1cpu #", line) for line in lines]
+    hold(name, found, write=request.config.getoption("--write-record", False))
