@@ -69,6 +69,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="every",
         help="run every slow test, not a sample of them (tests that are named or selected always run)",
     )
+    parser.addoption(
+        "--write-record", action="store_true", help="write the record of every command anew (tests/record)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -131,10 +131,7 @@ UNMET: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 # Where gpucheck does not keep its promise yet: these cases are left out until it does.
-BROKEN_PROMISES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
-    ("bench matmul", "empty_cache"): ("the row before a cache that cannot be emptied is lost", tuple(ERRORS)),
-    ("smoke", "enter"): ("no fresh process is asked, as the device is not named: 70 in place of 1", ("library",)),
-}
+BROKEN_PROMISES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {}
 # Errors of the device are told apart by their words and not by the moment: these are raised in the middle alone.
 AMID_ONLY = ("launch", "library")
 # The device is opened and entered once.

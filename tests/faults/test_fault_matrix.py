@@ -107,6 +107,7 @@ def names(command: str) -> tuple[str, ...]:
     return (command.partition(" ")[2],)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_a_fault(case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     code, document, made = broken(case, capsys, monkeypatch)
@@ -170,6 +171,10 @@ def smoke(case: Case, code: int, document: dict[str, Any]) -> None:
     if case.place == "enter" and kind == "memory":
         assert (code, failed) == (exits.UNDECIDED, [])
         return
+    if kind == "memory" and case.place != "open":
+        # Whoever holds it: that is no fault of the device's.
+        assert code in (exits.UNDECIDED, exits.FAILED) and "device.error" not in failed
+        return
     assert code == exits.FAILED
     assert failed.count("device.error") <= 1
     if case.place == "open":
@@ -190,6 +195,7 @@ def miscounted(wrong: Wrong, after: float, monkeypatch: pytest.MonkeyPatch) -> t
 written: dict[tuple[str, str], int] = {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", values(), ids=str)
 def test_a_wrong_value(wrong: Wrong, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is found, and what is found is the verification's finding: no bug of ours, no error of the device."""

@@ -18,7 +18,10 @@ from matrix import COMMANDS
 from gpucheck import exits
 from gpucheck.report import schema
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked"),
+]
 
 # Where each is in the middle of its work: after its first row, and where it has rows, with some to come.
 AMID = {"bench overlap": ("memory", 3), "bench crossover": ("synchronize", 8), "smoke": ("synchronize", 1)}
@@ -41,9 +44,11 @@ def validator() -> jsonschema.Draft202012Validator:
 def server() -> Iterator[subprocess.Popen[str]]:
     program = Path(__file__).with_name("forked.py")
     folders = [str(program.parent), *(str(program.parents[1] / name) for name in ("fakes", "record"))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*folders, os.environ["PYTHONPATH"]])}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, program], env=environment, text=True, **pipes) as ready:
+    folders.append(str(program.parents[2] / "src"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    with subprocess.Popen(
+        [sys.executable, str(program)], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as ready:
         yield ready
         assert ready.stdin is not None
         ready.stdin.close()

@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from failing_card import Plan
 from written import differences, document, page
 
 from gpucheck.cli.app import main
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Give torch back the threads that a recorded machine has not."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
 
 RECORDS = Path(__file__).with_name("records")
 FORMS = ("json", "md", "csv", "xml")

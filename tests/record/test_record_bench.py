@@ -9,8 +9,9 @@ import pytest
 import torch
 import worlds
 from failing_card import ECC
-from recorded import Case, cut, failing, hold, wrote
+from recorded import Case, cut, failing, hold, threads, wrote
 
+__all__ = ["threads"]
 ECC_ERROR = getattr(torch, "AcceleratorError", RuntimeError)(ECC)
 NO_FORMS: tuple[str, ...] = ()
 

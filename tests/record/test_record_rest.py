@@ -13,11 +13,12 @@ import pytest
 import torch
 import worlds
 from failing_card import ECC
-from recorded import Case, cut, failing, hold, wrote
+from recorded import Case, cut, failing, hold, threads, wrote
 from whole import TWO_GPUS, elsewhere, interpreter, torch_of
 
 from gpucheck.machine import inventory, stack
 
+__all__ = ["threads"]
 Fake = Callable[..., Path]
 ECC_ERROR = getattr(torch, "AcceleratorError", RuntimeError)(ECC)
 NO_FORMS: tuple[str, ...] = ()

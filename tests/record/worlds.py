@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
 from failing_card import Plan, plant
 from fake_machine import FakeMachine
 
+from gpucheck.machine import host
+
 # Whoever looks at the clock twice finds this between: every window is as long as every other, and long enough. A power
 # of two: sums and rates come out exact, in few digits.
 TICK_S = 2.0**-6
@@ -42,6 +44,7 @@ def settle(monkeypatch: pytest.MonkeyPatch, *plans: Plan) -> None:
     plant(monkeypatch, *plans)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)  # how many there are stands on screen; and on a busy machine they wait for each other
+    monkeypatch.setattr(host, "last_level_cache_bytes", lambda: 32 * 2**20)
     still = psutil.cpu_times()
     monkeypatch.setattr(psutil, "cpu_times", lambda *_: still)
     monkeypatch.setattr(time, "perf_counter", Ticks())

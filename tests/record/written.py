@@ -76,6 +76,7 @@ def text(said: str, *, figures: bool) -> str:
     """A text without what varies; where no `figures` are to be kept, without numbers."""
     said = re.sub(r"\d{4}-\d\d-\d\d[T ][\d:.]+Z?", "#date", said)
     said = re.sub(r"gpucheck \d[\w.+]*", "gpucheck #version", said)
+    said = re.sub(r"#version \(.*/gpucheck\)", "#version (#folder)", said)
     said = re.sub(r"Python \d[\w.+]*", "Python #version", said)
     said = re.sub(r' time="[\d.]+"', ' time="#"', said)
     said = COMPUTED.sub("#", said)

@@ -55,7 +55,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
         if rule.result is not None and judged:
             results[rule.result] = tuple(answer for one in judged for answer in rule.answers(one))
     found += placed.rest()
-    if document.command.endswith(f" {ALL}"):
+    if ran and document.command.endswith(f" {ALL}"):
         results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(one.id, found) for one in ran))
     return Judgement(tuple(found), results)
 

@@ -64,7 +64,8 @@ def product_ceilings(best: Iterable[str], part: Part | Unknown | None) -> dict[s
 
 
 def _doubt(part: Part) -> str:
-    return f"the peak is an estimate: {part.because or None}" if part.kind == "estimate" else ""
+    because = f": {part.because}" if part.because else ""
+    return f"the peak is an estimate{because}" if part.kind == "estimate" else ""
 
 
 def _without(part: Part, dtypes: Iterable[str]) -> str:

@@ -29,10 +29,11 @@ class JudgeOptions:
 
 
 def judge(common: Common, options: JudgeOptions) -> int:
-    """Judge saved benchmarks again, by the thresholds of --config: nothing is measured.
+    """Do saved benchmarks meet other thresholds? Nothing is measured.
 
-    Without thresholds in the settings those count that the first document was measured with. Several documents of one
-    machine and one command count as runs of one: rates over all runs, and one wrong result stays wrong.
+    The thresholds are those of --config. Without any in the settings those count that the first document was measured
+    with. Several documents of one machine and one command count as runs of one: rates over all runs, and one wrong
+    result stays wrong.
     """
     from gpucheck.cli import session
     from gpucheck.config import Settings

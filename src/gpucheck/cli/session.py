@@ -21,8 +21,8 @@ from gpucheck.cli import outputs
 from gpucheck.cli.common import Common, tell, tell_bug
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
 from gpucheck.machine import faults, pulse
-from gpucheck.report.events import Emit, Event, Failed, Finished, Notice, Progress, Skipped, Started
-from gpucheck.report.fault import Fault
+from gpucheck.report.events import Emit, Event, Failed, Finished, Judged, Notice, Progress, Skipped, Started
+from gpucheck.report.fault import DEVICE_ERROR, Fault
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Collector, Judge, Report
 
@@ -68,6 +68,7 @@ class _Session:
         self.view = _live_view(common)
         # The judge has raised: a bug of ours, whatever else this comes to.
         self._misjudged = False
+        self._shown: set[tuple[str, str | None]] = set()
         # Held by whoever writes the report of a device that does not answer: what is said after that is lost.
         self._speaking = threading.RLock()
 
@@ -77,9 +78,19 @@ class _Session:
             pulse.beat(event.step if isinstance(event, Progress) else "")
             self.collector(event)
             self.view(event)
-            if isinstance(event, Finished) and self.files:
+            if isinstance(event, Finished) and (self.files or self.judge is not None):
                 # Until the end it is not known whether all that was asked was done.
-                outputs.update(self.files, self._report(exits.UNDECIDED, complete=False))
+                report = self._report(exits.UNDECIDED, complete=False)
+                self._show_failed(report)
+                outputs.update(self.files, report)
+
+    def _show_failed(self, report: Report) -> None:
+        """Show at once what a judge calls failed: what is undecided may come out otherwise at the end."""
+        for finding in report.findings if self.judge is not None else ():
+            key = finding.id, finding.device
+            if finding.verdict == "fail" and finding.id != DEVICE_ERROR and key not in self._shown:
+                self._shown.add(key)
+                self.view(Judged(finding))
 
     def finish(self, code: int | None) -> int:
         """Print and write the report; the exit status."""

@@ -431,7 +431,7 @@ def _pages() -> dict[str, Page]:
     pages = {row[0]: Page(row[0], "smoke", *row[1:]) for row in _SMOKE} | {row[0]: Page(*row) for row in _FAULTS}
     for command, rows in _BENCH.items():
         pages |= {row[0]: Page(row[0], command, *row[1:]) for row in rows}
-        pages |= _of_any_benchmark(command.removeprefix("bench ")) if command != "bench" else {}
+        pages |= _of_any_benchmark(command.removeprefix("bench ")) if command.startswith("bench ") else {}
     # What a row says stands before what its threshold asks: both are of one id.
     return {one.id: _of_threshold(one) for one in THRESHOLDS} | pages
 

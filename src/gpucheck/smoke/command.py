@@ -20,7 +20,7 @@ import torch
 from gpucheck import messages
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as devices
-from gpucheck.machine import choose, inventory, pulse
+from gpucheck.machine import choose, faults, inventory, pulse
 from gpucheck.report.events import Emit, Failed, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Facts, Host
 from gpucheck.report.fault import Fault
@@ -82,9 +82,10 @@ def command(options: SmokeOptions, emit: Emit) -> None:
     try:
         with pulse.watching(accel, WHERE), accel.as_current():
             died = run(checks, DeviceUnderTest(accel, facts.host or Host()), emit, deadline=deadline)
-    except RuntimeError:
+    except RuntimeError as error:
         # Leaving its context asks the device once more; a dead one repeats the error that is told already.
         if died is None:
+            emit(Failed(faults.of(error, WHERE, accel.id, step=pulse.step())))
             raise
     if died is not None:
         emit(Failed(died))
@@ -161,7 +162,7 @@ def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: 
             continue
         finding = run_one(check, dut)
         emit(Judged(finding))
-        if finding.verdict == "fail" and (reason := dut.accel.why_broken()):
+        if finding.verdict == "fail" and (reason := dut.accel.why_broken()) and not _is_of_memory(reason):
             why_not = f"the device answers nothing since {check.id} failed: {reason}"
             died = _fault(check, finding, dut, reason)
         emit(Finished(check.id))
@@ -202,8 +203,18 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
     except Wrong as wrong:
         return "fail", str(wrong), wrong.evidence, wrong.fix
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
+        if _is_of_memory(str(error)) or isinstance(error, MemoryError):
+            # The checks take little: others hold what is missing, and that is no fault of the device's.
+            fix = f"`gpucheck memory --device {dut.accel.id}` shows who holds it; run this again when there is more"
+            return "inconclusive", *_unexpected(error), fix
         return "fail", *_unexpected(error), None
     return "warn" if seen.doubt else "pass", seen.message, seen.evidence, seen.fix
+
+
+def _is_of_memory(text: str) -> bool:
+    """Whether an error's text says that memory ran out."""
+    cause = messages.cause_of(text)
+    return cause is not None and cause.whose == "memory"
 
 
 def _unexpected(error: Exception) -> tuple[str, dict[str, Any]]:

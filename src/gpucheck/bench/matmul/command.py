@@ -123,9 +123,10 @@ class _Rows:
             self.emit(Progress(f"matmul {case.label} on {self.accel.id}", done, len(todo)))
             share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
             measured = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
-            self.accel.empty_cache()
             if measured is not None:
                 yield measured
+            # After the row: a device that fails here must not cost it.
+            self.accel.empty_cache()
 
     def _search(self, there: Sequence[Case], squares: Sequence[Case], room: int, watch: Watch) -> Iterator[Measurement]:
         """For each dtype its search, then what it found and the squares measured alike."""
@@ -157,12 +158,12 @@ class _Rows:
             case = replace(any_shape, shape=_shape(fastest[dtype]))
             long_run = partial(sustain.sustain, case, self.accel, seconds, watch, self.emit, idle_s=sustain.IDLE_S)
             result = self._guarded(case, long_run)
-            self.accel.empty_cache()
             if result is None:
                 continue
             yield result.measurement
             self.long_runs.append(SustainedResult(self.accel.id, **result.measurement.case, readings=result.readings))
             self.emit(Answered(sustain.RESULT, tuple(self.long_runs)))
+            self.accel.empty_cache()
             if result.cut_off is not None:
                 raise result.cut_off
 
