@@ -7,9 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from gpucheck.bench import judge as whole_judge
 from gpucheck.cli import app as app_module
+from gpucheck.report import schema
+from gpucheck.report.report import Judgement, Report
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -163,3 +167,22 @@ def test_a_file_that_is_not_there_and_none_at_all(capsys: pytest.CaptureFixture[
     assert app_module.main(["judge"]) == 2
     assert "Missing argument 'FILE...'" in capsys.readouterr().err
     assert app_module.main(["judge", ""]) == 2
+
+
+def test_a_judge_that_raises_is_a_finding_and_costs_no_row(
+    saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(document: Report) -> Judgement:
+        raise ZeroDivisionError("a judge's own")
+
+    monkeypatch.setattr(whole_judge, "judge", broken)
+    target = tmp_path / "out.json"
+    assert app_module.main(["judge", saved(), "--json", "--output", str(target)]) == 70
+    captured = capsys.readouterr()
+    assert "this is a bug in gpucheck" in captured.err and "a judge's own" in captured.err
+    for document in (json.loads(captured.out), json.loads(target.read_text(encoding="utf-8"))):
+        jsonschema.validate(document, schema.schema())
+        assert len(document["measurements"]) == 1
+        assert document["summary"] == {"verdict": "fail", "exit": 70, "complete": False}
+        (found,) = [one for one in document["findings"] if one["verdict"] == "fail"]
+        assert (found["id"], found["evidence"]["step"]) == ("bandwidth.error", "judging")
