@@ -17,9 +17,8 @@ from explain_corpus import Entry, Score, Set
 from gpucheck.doctor.catalogue import BY_ID
 from gpucheck.explain.table import TEXTS
 
-# What the set that nobody tuned on has: it is to be no worse. The bar for a right first answer is 90 % (LEAST_RIGHT),
-# which 273 of 306 does not reach; the other two are reached.
-HELD_RIGHT = 273
+# What the set that nobody tuned on has: it is to be no worse. The bar is LEAST_RIGHT, 276 of 306.
+HELD_RIGHT = 285
 
 
 @functools.cache
@@ -77,13 +76,13 @@ def test_what_counts_as_what() -> None:
 def test_only_the_set_that_rows_were_written_on_is_ever_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missed = {letter: entry(f"it is on fire in {letter}", "x.y") for letter in "abc"}
+    missed = {letter: entry(f"it is on fire in {letter}", "x.y") for letter in "abcd"}
     for letter, one in missed.items():
         row = {"text": one.text, "expect": one.expect, "source": one.source, "note": one.note}
         (tmp_path / f"explain-{letter}.jsonl").write_text(json.dumps(row) + "\n")
     monkeypatch.setattr(explain_corpus, "entries", functools.partial(explain_corpus.entries, folder=tmp_path))
     assert explain_corpus.main(["--misses"]) == 1
     listed = capsys.readouterr().out.splitlines()
-    assert [letter for letter, one in missed.items() if one.text in listed] == ["a", "b"]
+    assert [letter for letter, one in missed.items() if one.text in listed] == ["a", "b", "d"]
     with pytest.raises(SystemExit):
         explain_corpus.main(["--show-held"])

@@ -76,6 +76,7 @@ SAMPLES: dict[str, str] = {
     "cuda.contained": "cuCtxSynchronize returned 721 (CUDA_ERROR_CONTAINED)",
     "cuda.handle": "RuntimeError: CUDA error: invalid resource handle",
     "cuda.argument": "RuntimeError: CUDA error: invalid argument",
+    "cuda.not_supported": "RuntimeError: CUDA error: operation not supported",
     "cuda.capture": "RuntimeError: CUDA error: operation not permitted when stream is capturing",
     "cuda.ptx": "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.",
     "hip.arch": "RuntimeError: HIP error: invalid device function",
@@ -150,6 +151,8 @@ SAMPLES: dict[str, str] = {
     "cusolver.failed": "torch._C._LinAlgError: cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling "
     "`cusolverDnCreate(handle)`",
     "cufft.failed": "RuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR",
+    "curand.failed": "Check failed: status == CURAND_STATUS_SUCCESS (201 vs. 0)  CURAND_STATUS_LAUNCH_FAILURE",
+    "tensorrt.no_tactic": "[E] 10: Could not find any implementation for node {ForeignNode[/conv1/Conv.../Softmax]}.",
     "cusparse.failed": "RuntimeError: CUDA error: CUSPARSE_STATUS_INSUFFICIENT_RESOURCES when calling `cusparseCreate`",
     "nccl.duplicate": "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1275, invalid usage. "
     "Last error: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 17000",
@@ -215,6 +218,8 @@ SAMPLES: dict[str, str] = {
     ),
     "mps.operation": "NotImplementedError: The operator 'aten::_linalg_eigh' is not currently implemented for the MPS "
     "device.",
+    "mps.command_buffer": "Error: command buffer exited with error status. Caused GPU Timeout Error (00000002:"
+    "kIOGPUCommandBufferCallbackErrorTimeout)",
     "amp.unscale": "ValueError: Attempting to unscale FP16 gradients.",
     "amp.bfloat16": (
         "ValueError: Your setup doesn't support bf16/gpu. You need torch>=1.10, using Ampere GPU with cuda>=11.0"
@@ -346,6 +351,7 @@ SAMPLES: dict[str, str] = {
     "quant.dtype": "ValueError: The quantization method fp8 is not supported for the current GPU. Minimum capability: "
     "89. "
     "Current capability: 86.",
+    "quant.extension": "ERROR:auto_gptq.nn_modules.qlinear.qlinear_exllama:exllama_kernels not installed.",
     "build.memory": "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
     "build.ninja": "RuntimeError: Ninja is required to load C++ extensions",
     "build.extension": "RuntimeError: Error building extension 'fused_adam'",
@@ -373,6 +379,7 @@ SAMPLES: dict[str, str] = {
     "conflicting dependencies.",
     "nvml.not_supported": "pynvml.NVMLError_NotSupported: Not Supported",
     "kubernetes.insufficient": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+    "slurm.gres": "srun: error: Unable to create step for job 71: Invalid generic resource (gres) specification",
     "mig.no_room": "error creating MIG device: error creating GPU instance for '1g.10gb': Insufficient Resources",
     "hip.none": "RuntimeError: No HIP GPUs are available",
     "hip.fault": "Memory access fault by GPU node-1 (Agent handle: 0x55d0) on address 0x7f0. Reason: Page not present",
@@ -380,6 +387,17 @@ SAMPLES: dict[str, str] = {
 
 # Another wording of the same, or less of it than is usual.
 MORE: tuple[tuple[str, str], ...] = (
+    ("cuda.illegal_access", "RuntimeError: Cuda error: 700[cudaLaunchKernel((void*)setup, blocks, threads, args);]"),
+    ("cuda.illegal_access", "numba.cuda.cudadrv.driver.CudaAPIError: [700] Call to cuMemcpyDtoH results in an error"),
+    ("cuda.illegal_access", "Invalid error code (700) at /source/platforms/cuda/src/CudaIntegrationUtilities.cpp:812"),
+    ("cuda.argument", "Check failed: error == cudaSuccess (11 vs. 0)  invalid argument"),
+    ("cuda.no_kernel", "THCudaCheck FAIL file=/pytorch/aten/THCBlas.cu line=33 error=8 : invalid device function"),
+    ("cuda.no_kernel", "x.cu(12) : cudaSafeCall() Runtime API error 8: invalid device function."),
+    ("cuinit.46", "cuda driver library failed to get device context 46"),
+    ("cuinit.802", 'CUDA error at bandwidthTest.cu:256 code=802(cudaErrorSystemNotReady) "cudaSetDevice(device)"'),
+    ("cuinit.999", "cudaMalloc failed: unknown error"),
+    ("cublas.failed", "cuBLAS error 13 at ggml-cuda.cu:7586"),
+    ("cudnn.failed", "OSError: (External) CUDNN error(8)"),
     ("cuinit.mps", "Error 808: the hardware resources required to create MPS client have been exhausted"),
     ("cuinit.mps", "CUDA error: the hardware resources required to support device connections have been exhausted"),
     ("cuinit.mps", "CUDA error: MPS server is not ready to accept new MPS client requests"),
@@ -548,6 +566,11 @@ INNOCENT: tuple[str, ...] = (
 
 # Errors of other programs: nothing in them is a GPU's, and none of their words is torch's.
 NOT_OURS: tuple[str, ...] = (
+    "Invalid error code (700) at line 3",
+    "failed to get device context 46",
+    "[700] Call to customer service returned",
+    "MPS error: row 3 has no bound",
+    "Could not find an implementation for Trilu(14) node",
     "FileNotFoundError: [Errno 2] No such file or directory: 'data.csv'",
     "bash: foo: No such file or directory",
     "error: command 'gcc' failed: No such file or directory",

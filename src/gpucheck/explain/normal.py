@@ -66,7 +66,7 @@ _EXCEPTION = re.compile(
     r"terminate called|what\(\):|Exception:|"
     r"(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception|Fault)|OutOfResources)\s*(?::|$)"
 )
-_FRAME = re.compile(r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] ')
+_FRAME = re.compile(r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] (?! *#error)')
 # What somebody typed at a prompt: it names things without their having failed.
 _PROMPT = re.compile(
     r"(?:\([\w./ -]+\) ?)?(?:\$ |>>> |\.\.\. |In \[\d+\]: |PS [A-Z]:[^>]*> ?|[A-Z]:\\[^>]*>|"

@@ -41,7 +41,25 @@ class Text:
     logged: bool = False
 
 
+# How programs begin a message of CUDA's: torch, Triton, CTranslate2, ONNX Runtime, torch before 1.0, caffe, and those
+# that name the call that failed.
+CUDA_SAYS = (
+    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA failed with error|CUDA failure \d+:|"
+    r"Triton Error \[CUDA\]:|CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|"
+    r"THCudaCheck FAIL .{1,200}error=\d+ ?:|Runtime API error \d+:|\] CUDA:|\[CUDA\]|"
+    r"cuda(Malloc|Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}"
+    r"( failed| returned error)( with error)?:?) ?"
+)
+
+
 def by_code(*numbers: int) -> str:
-    """How programs that give CUDA's error by its number alone write it."""
+    """How programs that give CUDA's error by its number alone write it: torch and others, caffe, torch before 1.0,
+    CUDA's samples, ollama, OpenMM, numba."""
     either = "|".join(map(str, numbers))
-    return rf"\bCUDA ?(driver |runtime )?(error|failure|return code)( code)?:? ?\(?({either})\b(?!\.\d)"
+    call = "cu(Init|Mem|Module|Link|Ctx|Launch|Stream|Event|Device|Func|Occupancy)"
+    return (
+        rf"(\bCUDA ?(driver |runtime )?(error|failure|return code)( code| detected)?:? ?\(?|\bcudaSuccess \(|"
+        rf"\bTHCudaCheck FAIL .{{1,200}} error=|\bRuntime API error |\bcudart init failure: |"
+        rf"\bcuda driver library failed to get device context )({either})(?!\.?\d)|"
+        rf"\bcode=({either})\(cu|\[({either})\] Call to {call}|\bInvalid error code \(({either})\) at \S{{0,200}}cuda"
+    )

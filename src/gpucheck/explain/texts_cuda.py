@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.text import Text, by_code
+from gpucheck.explain.text import CUDA_SAYS, Text, by_code
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
@@ -16,23 +16,18 @@ _ARCHITECTURES = (
     "and Pascal (sm_50 to sm_61) need a wheel of CUDA 12.6 or older, Volta (sm_70) one of CUDA 12"
 )
 
-# How torch, Triton, CTranslate2, ONNX Runtime and torch before 1.0 begin a message of CUDA's.
-_ERROR = (
-    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA failed with error|CUDA failure \d+:|"
-    r"Triton Error \[CUDA\]:|CUDA_?Runtime_?Error ?:?) ?"
-)
-
 TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.illegal_access",
         "a kernel touched memory that is not its own",
         (
             r"an illegal memory access was encountered",
-            _ERROR + r"illegal memory access",
-            r"CUDA_ERROR_ILLEGAL_ADDRESS",
+            CUDA_SAYS + r"illegal memory access",
+            r"(CUDA_ERROR_|CUDA error: |CUDA_SUCCESS, )ILLEGAL_ADDRESS",
             r"cudaErrorIllegalAddress",
             r"\bInvalid __(global|shared|local)__ (read|write|atomic) of size",
             r"Address 0x[0-9a-f]+ is out of bounds",
+            CUDA_SAYS + r"illegal address",
             by_code(700, 77),
             r"Warp Illegal Address",
         ),
@@ -180,7 +175,7 @@ TEXTS: tuple[Text, ...] = (
             r"no kernel image is available for execution on the device",
             r"cudaErrorNoKernelImageForDevice",
             r"CUDA_ERROR_NO_BINARY_FOR_GPU",
-            _ERROR + r"invalid device function",
+            CUDA_SAYS + r"invalid device function",
             r"cudaErrorInvalidDeviceFunction",
             r"no kernel image is available",
             by_code(98, 8, 209, 48),
@@ -198,12 +193,13 @@ TEXTS: tuple[Text, ...] = (
         "the driver cannot read a kernel's code",
         (
             r"device kernel image is invalid",
-            _ERROR + r"named symbol not found",
-            r"cudaErrorSymbolNotFound",
-            r"cudaErrorInvalidKernelImage",
-            r"CUDA_ERROR_INVALID_IMAGE",
+            CUDA_SAYS + r"named symbol not found",
+            r"cudaError(SharedObject)?SymbolNotFound",
+            r"cudaErrorInvalid(KernelImage|Source)",
+            r"CUDA_ERROR_(INVALID_IMAGE|INVALID_SOURCE|NOT_FOUND|SHARED_OBJECT_SYMBOL_NOT_FOUND)",
             r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
-            by_code(200, 300, 500),
+            CUDA_SAYS + r"shared object symbol not found",
+            by_code(200, 300, 302, 500),
             r"Error named symbol not found at line \d+ in file",
         ),
         "The code was found and is not for this driver: mostly it was compiled by a newer CUDA (Triton brings a ptxas "
@@ -269,12 +265,13 @@ TEXTS: tuple[Text, ...] = (
         (
             r"invalid device ordinal",
             r"Device index value \d+ is out of index range",
-            r"CUDA_ERROR_INVALID_DEVICE",
+            r"CUDA_ERROR_INVALID_DEVICE(?!_|\w)",
             r"cudaErrorInvalidDevice\b",
             r"You requested gpu: .{0,40}But your machine only has",
             r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
             r"hipErrorInvalidDevice\b",
             by_code(101, 10),
+            r"The requested CUDA device could not be loaded",
         ),
         "The program asks for cuda:N and fewer than N + 1 are visible. CUDA_VISIBLE_DEVICES renumbers from 0; a "
         "launcher may also have started more processes than there are GPUs.",
@@ -298,7 +295,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.initialization",
         "CUDA was used in a process that was forked after CUDA had started",
-        (_ERROR + r"initialization error", r"cudaErrorInitializationError"),
+        (CUDA_SAYS + r"initialization error", r"cudaErrorInitializationError"),
         "A forked child inherits a CUDA that it cannot use. Mostly a DataLoader worker, or multiprocessing's fork, "
         "touches a CUDA tensor.",
         'keep CUDA out of Dataset and collate_fn, or multiprocessing.set_start_method("spawn")',
@@ -337,7 +334,7 @@ TEXTS: tuple[Text, ...] = (
         "the GPU's memory had an error that it could not correct",
         (
             r"uncorrectable ECC error encountered",
-            _ERROR + r"uncorrectable ECC error",
+            CUDA_SAYS + r"uncorrectable ECC error",
             r"CUDA_ERROR_ECC_UNCORRECTABLE",
             r"cudaErrorECCUncorrectable",
             r"hipErrorECCNotCorrectable",
@@ -381,7 +378,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.program_counter",
         "a kernel left its own code",
-        messages.BY_ID["cuda.program_counter"].patterns,
+        (
+            *messages.BY_ID["cuda.program_counter"].patterns,
+            r"cudaErrorInvalid(Pc|AddressSpace)\b",
+            by_code(717, 718),
+        ),
         "A function pointer or a kernel's memory was overwritten; seldom the hardware. The process cannot use the GPU "
         "any more.",
         _SANITIZER,
@@ -394,7 +395,8 @@ TEXTS: tuple[Text, ...] = (
         (
             *messages.BY_ID["cuda.contained"].patterns,
             r"Invalid access of peer GPU memory over nvlink",
-            by_code(226),
+            r"async error has occur?red in external entity outside of CUDA",
+            by_code(226, 911, 914),
         ),
         "Data of this process were lost, and the error was kept from others. The process has to end; if it comes again "
         "the card is failing.",
@@ -406,8 +408,8 @@ TEXTS: tuple[Text, ...] = (
         "a stream, event or handle belongs to another device or context",
         (
             r"CUDA_ERROR_INVALID_HANDLE",
-            r"cudaErrorInvalidResourceHandle",
-            r"CUDA error: (context is destroyed|invalid device context)",
+            r"cudaError(InvalidResourceHandle|DeviceUninitialized|ContextIsDestroyed)",
+            CUDA_SAYS + r"(context is destroyed|invalid device context)",
             r"CUDA_ERROR_(CONTEXT_IS_DESTROYED|INVALID_CONTEXT)",
             r"hipErrorInvalidHandle",
             by_code(201, 400, 33, 709),
@@ -420,10 +422,13 @@ TEXTS: tuple[Text, ...] = (
         "cuda.argument",
         "CUDA was called with a value that it does not take",
         (
-            _ERROR + r"invalid argument",
+            CUDA_SAYS + r"invalid argument",
             r"CUDA_ERROR_INVALID_VALUE",
-            r"cudaErrorInvalidValue",
-            r"\bCUDA ?(driver |runtime )?error:? ?\(?(1|11)\b(?!\.\d)",
+            r"cudaErrorInvalid(Value|PitchValue|Symbol|DevicePointer|HostPointer|Texture\w*|MemcpyDirection)\b",
+            CUDA_SAYS
+            + r"(invalid (pitch argument|device (symbol|pointer)|texture|copy direction)|__global__ function)",
+            r"\bCUDA ?(driver |runtime )?error( detected)?:? ?\(?(1|11)\b(?!\.\d)",
+            r"\[1\] Call to cu",
             r"HIP error: invalid argument",
             r"hipErrorInvalidValue",
         ),
@@ -431,6 +436,21 @@ TEXTS: tuple[Text, ...] = (
         "pinned twice.",
         _BLOCKING,
         "hint",
+    ),
+    Text(
+        "cuda.not_supported",
+        "the driver does not offer this operation here",
+        (
+            CUDA_SAYS + r"operation not (supported|permitted)(?! when stream)",
+            r"cudaErrorNot(Supported|Permitted)\b",
+            by_code(800, 801),
+        ),
+        "Not every GPU, driver and system has all of CUDA: virtual GPUs, MIG instances, WSL and Windows lack shared "
+        "handles between processes, unified memory or virtual memory management; counters want administrator's rights.",
+        "leave out what the traceback names: shared CUDA tensors between processes, expandable_segments in "
+        "PYTORCH_CUDA_ALLOC_CONF, cudaMallocAsync, unified memory, the profiler",
+        "hint",
+        source=_RUNTIME,
     ),
     Text(
         "cuda.capture",
@@ -445,7 +465,9 @@ TEXTS: tuple[Text, ...] = (
             r"capturing stream has unjoined work",
             r"CUDA_ERROR_STREAM_CAPTURE_\w+",
             r"hipErrorStreamCapture",
-            by_code(900, 901, 904, 906),
+            r"dependency created on uncaptured work in another stream",
+            r"attempt to terminate a thread-local capture sequence",
+            by_code(900, 901, 902, 903, 904, 905, 906, 907, 908),
         ),
         "Synchronising, .item(), .cpu(), an allocation outside the graph's pool or the first call of cuBLAS happened "
         "during the capture.",
@@ -536,7 +558,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"Memory access fault by GPU node",
             r"HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
-            r"HIP error: an illegal memory access",
+            r"HIP error: an illegal memory access(?: was encountered)?",
             r"hipErrorIllegalAddress",
             r"HIP_ERROR_IllegalAddress",
             r"\[(gfxhub|mmhub)\d*\] (no-retry |retry )?page fault",
@@ -556,6 +578,7 @@ TEXTS: tuple[Text, ...] = (
             r"amdgpu.{0,80}ring \w[\w.]* timeout",
             r"amdgpu.{0,80}(MES failed to respond|VRAM is lost)",
             r"VRAM is lost due to GPU reset",
+            r"amdgpu.{0,80}(ib ring test failed|IB test failed on|qcm fence wait loop timeout)",
             r"reason ?:GPU Hang",
             r"amdgpu.{0,80}SMU: I'?m not done with your previous command",
         ),
@@ -575,6 +598,7 @@ TEXTS: tuple[Text, ...] = (
             r"(ROCBLAS|HIPBLAS|rocblas|hipblas)_?STATUS_\w+",
             r"HIPBLAS_STATUS_\w+",
             r"MIOpen\(HIP\): Error",
+            r"miopen::(Exception|exec::)",
             r"HIPRTC_ERROR_\w+",
         ),
         "MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
@@ -613,6 +637,8 @@ TEXTS: tuple[Text, ...] = (
             r"PI_ERROR_DEVICE_NOT_FOUND",
             r"No device of requested type available",
             r"XPU device count is zero",
+            r"\bXPU is not available\b",
+            r"libze_loader\.so[.\d]*: cannot open shared object file",
         ),
         "Intel's driver (Level Zero) or the right to /dev/dri is missing, or the torch is not built for XPU.",
         "ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in anew; sycl-ls lists what the driver shows",
@@ -654,6 +680,7 @@ TEXTS: tuple[Text, ...] = (
             messages.XPU_DEVICE,
             r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
             r"RuntimeError: UR error",
+            r"Native API returns: -99[79]\b",
             r"UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",
             r"-999 \(Unknown PI error\)",
         ),

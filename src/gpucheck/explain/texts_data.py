@@ -204,7 +204,7 @@ TEXTS: tuple[Text, ...] = (
         common=(
             r"terminated with signal SIGBUS",
             r"Fatal Python error: Bus error",
-            r"\bBus error \(core dumped\)",
+            r"Bus error \(core dumped\)",
             r"\bBus error$",
             r"\bSIGBUS\b",
             r"(exit|return) ?code ?[=:]? ?-7\b",

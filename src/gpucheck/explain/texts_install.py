@@ -67,6 +67,8 @@ TEXTS: tuple[Text, ...] = (
             r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
             r"CUDA driver library cannot be found",
             r"libcuda\.so(\.1)? not found",
+            r"PTX JIT compiler library not found",
+            r"(cudaError|CUDA_ERROR_)Jit_?Compiler_?Not_?Found",
         ),
         "No driver, or a container without the capability compute.",
         "ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container --gpus "
@@ -95,7 +97,9 @@ TEXTS: tuple[Text, ...] = (
             r"lib(cudart|cublas|cusparse|nvrtc)\.so not found",
             r"Failed to create CUDAExecutionProvider",
             r"CUDA backend failed to initialize: Unable to load cu",
-            r"libNVVM cannot be found",
+            r"(libNVVM cannot be found|failed to open (lib)?nvvm)",
+            r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
+            r"make sure libcudnn\w*\.so[.\d]* is in your library path",
         ),
         "The package wants a CUDA or cuDNN of another major version than what is installed (the number after .so says "
         "which), its nvidia-… wheels were left out, or they are in site-packages/nvidia/…/lib, where a program beside "
@@ -109,7 +113,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "import.nvrtc",
         "NVRTC does not find its own half",
-        (r"failed to open (lib)?nvrtc-builtins", r"nvrtc-builtins[\w.-]*: (cannot open|not found)"),
+        (
+            r"failed to open (lib)?nvrtc-builtins",
+            r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE",
+            r"nvrtc-builtins[\w.-]*: (cannot open|not found)",
+        ),
         "torch compiles some kernels on the way with NVRTC, which loads nvrtc-builtins of exactly its own version. The "
         "NVRTC that was loaded is another than the wheel's, or the wheel's folder lacks the file.",
         "echo $LD_LIBRARY_PATH: unset it and try again; else " + _PAIR,
@@ -275,6 +283,7 @@ TEXTS: tuple[Text, ...] = (
             r"InvalidCxxCompiler",
             r"Compiler: (cl|g\+\+|gcc|clang\+\+) is not found",
             r"Error checking compiler version for cl",
+            r"nvcc fatal *: Cannot find compiler",
             r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)",
         ),
         "torch.compile builds a small launcher with the system's compiler.",
@@ -355,6 +364,7 @@ TEXTS: tuple[Text, ...] = (
             r"'sm_\w+' is not a recognized processor",
             r"Feature '[\w.:]+' requires .target sm_\d+",
             r"XLA requires ptxas version",
+            r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+",
             r"PTX ?\.version [\d.]+ does not support ?\.target",
         ),
         "The ptxas of Triton's, or torch's NVRTC, is older than the GPU.",
@@ -456,8 +466,10 @@ TEXTS: tuple[Text, ...] = (
         "nvcc.host_compiler",
         "the C++ compiler is too new for the CUDA toolkit",
         (
-            r"unsupported GNU version! gcc versions later than \d+",
+            r"unsupported (GNU|clang) version! (gcc|clang)",
             r"unsupported Microsoft Visual Studio version",
+            r"nvcc fatal *: Unsupported \w+ compiler found",
+            r"nvcc fatal *: Host compiler targets unsupported OS",
             r"The current installed version of .{0,60} is (less|greater) than the (min|max)imum required version",
             r"host_config\.h.{0,60}unsupported",
         ),

@@ -71,6 +71,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LICENSE_ERROR)",
             r"cuBLAS API failed",
+            r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(11|13|14)\b",
             r"(CUDA error|cublas runtime error ?): (the GPU program failed to execute|an internal operation failed)",
             r"Blas x?GEMM\w* launch failed",
         ),
@@ -82,7 +83,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cublas.not_supported",
         "cuBLAS does not support this product",
-        (r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)",),
+        (r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)", r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b"),
         "The data type (bfloat16, float8) or the shape is not for this GPU's architecture, or a size or stride is "
         "beyond 32 bits.",
         "the same in float32: if that works it is the data type; gpucheck bench matmul shows which ones this "
@@ -107,7 +108,8 @@ TEXTS: tuple[Text, ...] = (
             r"Could not create cudnn handle",
             r"cuDNN failed to initialize",
             r"DNN library initialization failed",
-            r"CUDNN_STATUS_(ARCH_MISMATCH|RUNTIME_PREREQUISITE_MISSING)",
+            r"CUDNN_?STATUS_?(ARCH_?MISMATCH|RUNTIME_PREREQUISITE_MISSING)",
+            r"\bcudnn ?(error|failure|status)( code)?:? ?\(?(1|6|1001)\b",
         ),
         "Memory is full as cuDNN makes its handle, or its libraries are of another version than torch's.",
         _OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there is loaded in place of torch's",
@@ -125,6 +127,8 @@ TEXTS: tuple[Text, ...] = (
             r"libcudnn\w*\.so[.\d]*: undefined symbol",
             r"undefined symbol: cudnn\w+",
             r"CUDNN_STATUS_VERSION_MISMATCH",
+            r"Found cuDNN version \d+, but \w+ was built against",
+            r"Outdated cuDNN installation found",
             r"cuDNN version .{0,40}(mismatch|does not match|incompatible)",
         ),
         "cuDNN comes in parts that have to be of one version. One from the system, conda or LD_LIBRARY_PATH is mixed "
@@ -142,11 +146,12 @@ TEXTS: tuple[Text, ...] = (
         (
             r"CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|BAD_PARAM|INVALID_VALUE|LICENSE_ERROR)\w*",
             r"CUDNN_(STATUS_)?BACKEND_API_FAILED",
+            r"\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
         ),
         "Memory that is full is the most frequent cause, an earlier kernel that failed the next.",
         _OOM_FIRST + "; torch.backends.cudnn.enabled = False tells whether it is cuDNN at all",
         "hint",
-        follows=_BEFORE_LIBRARIES,
+        follows=(*_BEFORE_LIBRARIES, "cudnn.not_initialized"),
     ),
     Text(
         "cudnn.not_supported",
@@ -167,6 +172,7 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to get convolution algorithm",
             r"cudnn_frontend\] Error",
             r"cuDNN Frontend error",
+            r"CUDNN_BACKEND_\w+: .{0,40}Failed",
             r"CUDNN_STATUS_NOT_SUPPORTED.{0,60}(engine|plan|finalize)",
             r"cuDNN .{0,40}(could not|cannot|unable to|no) .{0,20}(algorithm|engine)",
         ),
@@ -194,11 +200,32 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cufft.failed",
         "a cuFFT call failed",
-        (r"CUFFT_(INTERNAL_ERROR|ALLOC_FAILED|EXEC_FAILED|SETUP_FAILED)", r"cuFFT ?error: \w+"),
+        (r"CUFFT_(?!SUCCESS|FORWARD|INVERSE|R2C|C2[RC]|Z2|D2Z)[A-Z]+_[A-Z_]+", r"cuFFT ?error: \w+"),
         "Memory is full, or torch is of a CUDA older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
         "a newer torch; torch.backends.cuda.cufft_plan_cache.clear()",
         "hint",
         follows=_BEFORE_LIBRARIES,
+    ),
+    Text(
+        "curand.failed",
+        "a cuRAND call failed",
+        (r"CURAND_STATUS_(?!SUCCESS(?! \())\w+ ?(?!\(\d)", r"curand(Create|Generate|Set)\w+.{0,20} failed"),
+        "Memory is full, an earlier kernel failed, or the library is of a CUDA older than the GPU.",
+        _OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
+        "hint",
+        follows=_BEFORE_LIBRARIES,
+    ),
+    Text(
+        "tensorrt.no_tactic",
+        "TensorRT found no way to compute a layer",
+        (r"Could not find any implementation for node",),
+        "Every kernel that TensorRT tried for it was ruled out: mostly the workspace is too small or memory is full; "
+        "else the layer's shape or data type is not served by this release on this GPU.",
+        "a larger workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, N); trtexec "
+        "--memPoolSize=workspace:N), with nothing else on the GPU; then a newer TensorRT, or the layer in float32",
+        "hint",
+        source="NVIDIA/TensorRT issues 1917 and 2929",
+        follows=("oom.",),
     ),
     Text(
         "cusparse.failed",
@@ -252,6 +279,7 @@ TEXTS: tuple[Text, ...] = (
             r"Bootstrap ?: no socket interface found",
             r"no socket interface found",
             r"no NCCL_SOCKET_IFNAME interface found",
+            r"NCCL WARN Error: network .{0,40}not found",
             r"NET/Socket ?: (no|0) (interface|socket).{0,20}found",
             r"ifa != nullptr\. Unable to find (address|interface) for",
             r"connecting to address .{0,60}with family \d+ is neither AF_INET",
@@ -272,6 +300,7 @@ TEXTS: tuple[Text, ...] = (
         "a system call inside NCCL failed",
         (
             r"ncclSystemError",
+            r"NCCL WARN .{0,60}(Connection timed out|No route to host|Network is unreachable)",
             _NCCL + "unhandled system error",
             r"NCCL error:? unhandled system error",
         ),
@@ -481,7 +510,8 @@ TEXTS: tuple[Text, ...] = (
         (
             r"Connection reset by peer.{0,120}TCPStore",
             r"TCPStore.{0,200}(Broken pipe|Connection reset by peer|Connection was likely closed)",
-            r"gloo/transport/tcp.{0,80}(Connection closed by peer|Connection reset by peer|Broken pipe|Timed out)",
+            r"gloo/transport/tcp.{0,80}(Connection (closed by peer|reset by peer|refused|timed out)|Broken pipe)",
+            r"gloo/transport/tcp.{0,80}Timed out",
             r"gloo/transport/tcp/\w+\.cc:\d+\] (Connection|Read error|Timed out|Application timeout)",
             r"Gloo connectFullMesh failed",
             r"(recvValue|sendBytes|recvVector|recvBytes) failed on SocketImpl",

@@ -97,6 +97,7 @@ TEXTS: tuple[Text, ...] = (
             r"NVRM: .{0,40}(Cannot attach gpu|GPU initialization failed)",
             r"NVRM: .{0,60}(probe routine failed|Failed to copy vbios)",
             r"NVRM: .{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail",
+            r"NVRM: None of the NVIDIA devices were initialized",
             r"NVRM: Open nvidia\.ko is only ready for use on",
         ),
         "The card is on the bus and did not start: firmware, memory windows (Above 4G decoding, resizable BAR), "

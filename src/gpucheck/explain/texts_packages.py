@@ -93,7 +93,7 @@ TEXTS: tuple[Text, ...] = (
         "python -m bitsandbytes says what it looked for; pip install -U bitsandbytes; python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' has to name a CUDA and say True",
         source="bitsandbytes-foundation/bitsandbytes issues 82, 427 and 1559",
-        follows=("cuinit.", "torch.cpu_only", "import.libcuda"),
+        follows=("cuinit.1", "cuinit.8", "cuinit.9", "cuinit.too_old", "torch.cpu_only", "import.libcuda"),
     ),
     Text(
         "vllm.start",
@@ -171,6 +171,23 @@ TEXTS: tuple[Text, ...] = (
         source="vllm-project/vllm, docs/features/quantization, table of supported hardware; vllm issue 4327",
     ),
     Text(
+        "quant.extension",
+        "a quantiser's compiled kernels are not installed",
+        (
+            r"exllama(v2)?_?kernels?( is| are)? not installed",
+            r"auto_?gptq\w*.{0,80}CUDA extension not installed",
+            r"\A\W*CUDA extension not installed\W*\Z",
+            r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_(cuda|ext|kernels)\w*.{0,40}not (installed|found|available)",
+            r"No module named \W?(autogptq_cuda|exllamav?2?_kernels|exllamav2_ext|awq_(ext|inference_engine))\b",
+        ),
+        "The package was installed without its CUDA half: the wheel is for another torch, Python or system. It runs "
+        "slowly, or not at all.",
+        "the wheel that the package's release notes name for this torch and CUDA (pip list | grep -i torch); else a "
+        "build with --no-build-isolation and the CUDA toolkit of torch's CUDA",
+        source="AutoGPTQ/AutoGPTQ issues 249, 402 and 694",
+        follows=("cuinit.", "torch.cpu_only", "import.symbol"),
+    ),
+    Text(
         "build.memory",
         "a compile was killed, or ran out of memory",
         (
@@ -205,6 +222,7 @@ TEXTS: tuple[Text, ...] = (
             r"Error compiling objects for extension",
             r"error: command '?\S*nvcc'? failed with exit (status|code)",
             r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
+            r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion)|apex_C|amp_C|syncbn|\w+_cuda_ext)\b",
             r"Error compiling the CUDA|Error in building the CUDA",
         ),
         "The compiler's own words stand above: the first line with `error:`, or with FAILED.",
@@ -263,6 +281,11 @@ TEXTS: tuple[Text, ...] = (
             r"\btensor with all NaNs was produced",
             r"\bCurrent loss scale already at minimum",
             r"\bMinimum loss scale reached",
+            r"\bGradient overflow\. +Skipping step",
+            r"\bOVERFLOW! .{0,20}Skipping step",
+            r"\bNan in summary histogram for",
+            r"\bFound NaN, decreased \w*loss_scale",
+            r"\bTensor had (NaN|Inf) values",
             r"\bnon-?finite (loss|gradient|grad_norm|norm)",
             r"\btotal norm .{0,60}is non-finite",
             r"\bfound NaN in local (grad|forward|param)",

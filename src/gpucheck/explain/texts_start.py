@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.explain.text import Text, by_code
+from gpucheck.explain.text import CUDA_SAYS, Text, by_code
 
 _DOCTOR = "gpucheck doctor on the machine where it happened names the first rung that is broken"
 # What keeps the driver from starting; what CUDA and torch say then follows from it.
@@ -54,6 +54,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA driver is a stub library",
             r"CUDA_ERROR_STUB_LIBRARY",
             r"cudaErrorStubLibrary",
+            by_code(34),
         ),
         "A CUDA toolkit's stubs folder is in LD_LIBRARY_PATH, and its libcuda was loaded in place of the driver's.",
         "take the folder that ends in /stubs out of LD_LIBRARY_PATH",
@@ -68,6 +69,10 @@ TEXTS: tuple[Text, ...] = (
             r"all CUDA-capable devices are busy or unavailable",
             r"CUDA-capable device\(s\) is/are busy or unavailable",
             r"cudaErrorDevicesUnavailable",
+            r"CUDA_ERROR_DEVICE_UNAVAILABLE",
+            r"exclusive-thread device already in use",
+            r"device doesn'?t have valid Grid license",
+            r"(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
         ),
         "The GPU's compute mode lets one process at a time use it, or none; a virtual GPU without licence says so too.",
         "nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
@@ -86,7 +91,8 @@ TEXTS: tuple[Text, ...] = (
             *_code(100),
             *_code(38),
             r"no NVIDIA GPU device is present",
-            r"No CUDA device(s)? (is |are |was |were )?(found|available|detected)",
+            r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
+            r"(found|available|detected)",
             r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
         ),
         "cuInit answers 100: CUDA_VISIBLE_DEVICES hides every GPU, MIG is on without an instance, a container has "
@@ -121,6 +127,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA driver version is insufficient for CUDA runtime version",
             r"cudaErrorInsufficientDriver",
             *_code(35),
+            r"your nvidia driver is too old",
             r"forward compatibility was attempted on non.?supported HW.{0,40}insufficient",
             r"API call is not supported in the installed CUDA driver",
             r"cudaErrorCallRequiresNewerDriver",
@@ -216,6 +223,9 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorMps\w+",
             *_code(805),
             *_code(807),
+            by_code(806, 808, 809, 810),
+            r"nvidia-cuda-mps-(server|control).{0,40}(exited with status|failed|not running)",
+            r"Receive command failed, assuming client exit",
             r"MPS client failed to connect to the MPS control daemon",
             r"remote procedural call between the MPS server and the MPS client failed",
             r"MPS server is not ready to accept new MPS client requests",
@@ -235,10 +245,13 @@ TEXTS: tuple[Text, ...] = (
             r"unknown error - this may be due to an incorrectly set up environment",
             r"Error 999: unknown error",
             *_code(999),
+            by_code(30, 304),
+            r"OS call failed or operation not supported on this OS",
+            r"(cudaError|CUDA_ERROR_)Operating_?System\b",
             r"CUDA_ERROR_UNKNOWN\b",
-            r"CUDA error: unknown error",
+            CUDA_SAYS + r"unknown error",
+            r"CUDA: unknown error",
             r"cudaErrorUnknown\b",
-            r"CUDA (driver|runtime) error( ?\(30\))? ?: unknown error",
         ),
         "cuInit answers 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
         "suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
@@ -356,7 +369,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"Failed to initialize NVML: Insufficient Permissions",
             r"NVMLError_NoPermission",
-            r"NVML: Insufficient Permissions",
+            r"NVML( error)?: Insufficient Permissions",
             r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
         ),
         "The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
@@ -373,6 +386,7 @@ TEXTS: tuple[Text, ...] = (
             r"NVMLError_DriverNotLoaded",
             r"kernel driver does not appear to be running on this host",
             r"Failed to initialize the NVIDIA kernel module",
+            r"nvidia-persistenced failed to initialize",
         ),
         "After a kernel update the module was not built for the new one, nouveau has the card, or Secure Boot refuses "
         "it.",
@@ -461,10 +475,14 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nvml.not_supported",
         "this GPU does not have what NVML was asked for",
-        (r"NVMLError_NotSupported", r"NVML_ERROR_NOT_SUPPORTED", r"\bnvml\w*.{0,60}: Not Supported\b"),
+        (
+            r"NVMLError_(NotSupported|FunctionNotFound)",
+            r"NVML_ERROR_NOT_SUPPORTED",
+            r"\bnvml\w*.{0,60}: Not Supported\b",
+        ),
         "Not every card has every counter: a GeForce has no serial number, an integrated GPU no memory of its own, a "
         "MIG "
-        "instance no utilization. The GPU is well.",
+        "instance no utilization; an older driver lacks newer functions (FunctionNotFound). The GPU is well.",
         "catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated GPU "
         "torch.cuda.mem_get_info())",
         "strong",
@@ -487,6 +505,23 @@ TEXTS: tuple[Text, ...] = (
         "proof",
         source="NVIDIA/k8s-device-plugin issues 348 and 585",
         follows=("nvml.", "container.", "xid."),
+    ),
+    Text(
+        "slurm.gres",
+        "Slurm has no such GPU for the job",
+        (
+            r"gres/gpu count reported lower than configured",
+            r"Invalid generic resource \(gres\) specification",
+            r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
+            r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)",
+        ),
+        "The type or number in --gres or --gpus is none that the partition's nodes are configured with, or a node "
+        "reports fewer GPUs than slurm.conf says and was drained.",
+        "scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. On a "
+        "drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
+        "strong",
+        source="Slurm, gres.conf",
+        follows=("nvml.", "xid.", "bus.", "kernel."),
     ),
     Text(
         "kubernetes.plugin",
@@ -575,6 +610,7 @@ TEXTS: tuple[Text, ...] = (
             r"exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
             r"nvidia-container-runtime(-hook)?: (command )?not found",
             r"Unknown runtime specified nvidia",
+            r"exec: \W?\S*nvidia-container-cli\W*: stat",
             r"no runtime for \W*nvidia\W* is configured",
             r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
         ),
@@ -614,6 +650,8 @@ TEXTS: tuple[Text, ...] = (
             r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
             r"nvidia-container-cli(\.real)?\W*: .{0,40}error",
             r"unsatisfied condition: (cuda|driver|brand)",
+            r"error (executing|running) hook .{0,60}nvidia-container",
+            r"Could not find any nv files on this host",
         ),
         "What follows in the message is the host's fault, not the image's: no driver, another version, a device that "
         "is "
@@ -657,6 +695,7 @@ TEXTS: tuple[Text, ...] = (
             r"Unable to find the kernel source tree",
             r"Your kernel headers for kernel .{0,60}cannot be found",
             r"Bad return status for module build on kernel",
+            r"Failed to install the kernel module through DKMS",
         ),
         beside=r"nvidia",
     ),
@@ -680,7 +719,7 @@ TEXTS: tuple[Text, ...] = (
         "kernel.wrong_module",
         "the driver's module was not built for the kernel that runs",
         (
-            r"modprobe: FATAL: Module nvidia not found in directory",
+            r"modprobe: FATAL: Module nvidia[\w-]* not found in directory",
             r"nvidia: version magic",
             r"nvidia\w*: (disagrees about version of symbol|Unknown symbol)",
             r"could not insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
