@@ -22,7 +22,7 @@ __all__ = ["threads"]
 Fake = Callable[..., Path]
 ECC_ERROR = getattr(torch, "AcceleratorError", RuntimeError)(ECC)
 NO_FORMS: tuple[str, ...] = ()
-SMOKE = "smoke --only tensors --only modules --only numerics.matmul"
+SMOKE = "smoke --only modules --only numerics.matmul"
 # What the smoke checks take on the host stands in seconds and bytes of this process: left out with the other figures.
 
 CASES = {

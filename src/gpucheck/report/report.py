@@ -164,8 +164,8 @@ class Collector:
                 self.parts |= {(part, device): Part(part, device) for part in parts for device in devices}
             case Began(part, device):
                 self.parts[part, device] = Part(part, device, begun=True)
-            case Finished(part, device, why) if (part, device) in self.parts:
-                self.parts[part, device] = replace(self.parts[part, device], ended=why)
+            case Finished(part, device, why):
+                self._end(part, device, why)
             case Measured(measurement):
                 self.measurements.append(measurement)
             case Skipped(finding):
@@ -225,6 +225,12 @@ class Collector:
             told = judge(whole)
             judgement = Judgement((*told.findings, *self.findings), told.results)
         return whole.concluded(judgement, code, strict=strict)
+
+    def _end(self, ended: str, device: str | None, why: str) -> None:
+        """A part is behind, and with it what it consists of."""
+        for key, part in self.parts.items():
+            if part.device == device and part.begun and part.ended is None and f"{part.id}.".startswith(f"{ended}."):
+                self.parts[key] = replace(part, ended=why)
 
     def _is_whole(self) -> bool:
         """Whether nothing broke work off, and what was begun came to an end."""
