@@ -5,17 +5,12 @@ from __future__ import annotations
 from gpucheck import messages
 from gpucheck.explain.text import Text, by_code
 
-_FITS = (
-    "a smaller batch, or a shorter sequence; end other programs that use the GPU; gpucheck find-batch-size "
-    "path/to/model.py:make_model finds the largest batch that fits"
-)
+_FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest batch that fits"
+_FITS = f"a smaller batch, or a shorter sequence; end other programs that use the GPU; {_FINDS}"
 _SMALLER = "a smaller batch, a shorter sequence, or activation checkpointing"
 _OTHERS = (
     "nvidia-smi, or gpucheck devices --processes, on that machine shows who else holds memory: end it; else "
-    + _SMALLER
-    + "; "
-    + _FITS
-    + " finds what fits"
+    f"{_SMALLER}; {_FINDS}"
 )
 # torch 2.9.1 reads the shorter name for the CPU's allocator alone (pytorch issue 183387), newer ones prefer it.
 _SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF, the same value)"
