@@ -407,8 +407,8 @@ def test_a_kill_costs_the_benchmark_that_it_met(tmp_path: Path) -> None:
     jsonschema.validate(document, schema.schema())
     assert document["summary"]["complete"] is False
     assert document["summary"]["exit"] != exits.OK
-    # On a busy machine it may be inconclusive, but it is there.
-    assert all_of(document)["transfer"][0] in ("pass", "warn", "inconclusive"), document["findings"]
+    # Whatever it came to: where there is time for the lines that people write, `x.cuda()` fails on a planned card.
+    assert all_of(document)["transfer"][0] != "skip", document["findings"]
     assert {one["name"] for one in document["measurements"]} >= {"transfer"}
 
 
