@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, fields
 
 import psutil
 
-from gpucheck import exits
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions, Benchmark
 from gpucheck.bench.devices import ALONE, Shared, begin
 from gpucheck.errors import GpucheckError, UsageError
 from gpucheck.machine import choose, faults, host, inventory, pulse
 from gpucheck.report.events import Emit, Event, Failed, Notice, Planned, Progress, Skipped, Started
 from gpucheck.report.fault import Fault
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import of_error
 
 # For a CPU: with the start of torch and what a benchmark does beside measuring, this ends within a minute. For each
 # accelerator: about what the benchmarks take by themselves.
@@ -101,7 +100,7 @@ def _broken_off(
 ) -> list[Exception]:
     """Tell what a benchmark raised, unless it has done so itself; keep what ends with it: devices. Returns a bug."""
     if isinstance(error, GpucheckError) and not faults.is_device(error):
-        told(Skipped(_as_finding(error)))
+        told(Skipped(of_error(error)))
         return []
     fault = next((known for known in told.faults if known.is_of(error)), None)
     if fault is None:
@@ -124,8 +123,3 @@ def host_share() -> float:
     left, mine = host.memory().usable, psutil.Process(os.getpid()).memory_info().rss
     room = MEMORY_SHARE * (left + mine) - mine - BESIDE_BYTES
     return max(room / left, LEAST_SHARE) if left else LEAST_SHARE
-
-
-def _as_finding(error: GpucheckError) -> Finding:
-    verdicts: dict[int, Verdict] = {exits.FAILED: "fail", exits.UNDECIDED: "inconclusive"}
-    return Finding(error.finding, verdicts.get(error.exit_code, "skip"), error.what, error.why, fix=error.fix or None)

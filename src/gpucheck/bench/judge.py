@@ -37,15 +37,16 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
         judged = []
         for device in _devices(document.parts, benchmark.id):
             one = _seen(document, benchmark, device)
+            ceilings = rule.ceilings(one)
             found += placed.skips(benchmark, device)
             whole = one.parts.get(benchmark.id) == ""
             findings: list[Finding] = []
             if one.rows or whole:
                 judged.append(one)
                 findings = rule.findings(one)
-                headlines += rule.headlines(one, rule.ceilings(one))
+                headlines += rule.headlines(one, ceilings)
             findings += _not_begun(document, benchmark, device)
-            gated = limits.judge(findings, one.rows, mine, _ref(document, device), rule.ceilings(one), complete=whole)
+            gated = limits.judge(findings, one.rows, mine, _ref(document, device), ceilings, complete=whole)
             found += [replace(finding, device=device) for finding in gated]
             found += placed.faults(benchmark, device)
         several = [

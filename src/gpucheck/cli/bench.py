@@ -58,7 +58,8 @@ def bench(context: typer.Context) -> None:
         print(context.get_help())
 
 
-def _judge(document: Report) -> Judgement:
+def judged(document: Report) -> Judgement:
+    """What a benchmark's document comes to; the judge is loaded as it is asked."""
     from gpucheck.bench import judge
 
     return judge.judge(document)
@@ -82,7 +83,7 @@ def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
             limits = common.settings.thresholds if common.settings is not None else ()
             one.command()(options, emit, Shared(limits=limits))
 
-        return session.run(common, measure, judge=_judge)
+        return session.run(common, measure, judge=judged)
 
     return run
 
@@ -105,7 +106,7 @@ def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
         if before is not None:
             compare.conclude(before, after, limit, emit, common)
 
-    return session.run(common, work, judge=_judge)
+    return session.run(common, work, judge=judged)
 
 
 # What a command takes for itself and does not hand on to its runs.

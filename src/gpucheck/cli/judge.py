@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpucheck.cli.bench import judged
 from gpucheck.cli.common import Common
 from gpucheck.errors import UsageError
 from gpucheck.options import option
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
-    from gpucheck.report.report import Judgement, Report
+    from gpucheck.report.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,7 @@ def judge(common: Common, options: JudgeOptions) -> int:
             title = "not every run came to its end"
             emit(Skipped(Finding("judge.incomplete", "inconclusive", title, ", ".join(cut), fix="measure it again")))
 
-    return session.run(replace(common, command=whole.command, settings=settings), tell, judge=_judge)
-
-
-def _judge(document: Report) -> Judgement:
-    from gpucheck.bench import judge
-
-    return judge.judge(document)
+    return session.run(replace(common, command=whole.command, settings=settings), tell, judge=judged)
 
 
 def _load(path: str) -> Report:

@@ -23,7 +23,7 @@ from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
 from gpucheck.machine import faults, pulse
 from gpucheck.report.events import Emit, Event, Failed, Finished, Judged, Notice, Progress, Skipped, Started
 from gpucheck.report.fault import DEVICE_ERROR, Fault
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import of_error
 from gpucheck.report.report import Collector, Judge, Report
 
 if TYPE_CHECKING:  # a help page needs no rich
@@ -149,12 +149,12 @@ def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common, so_far: C
         if not (so_far.measurements or so_far.results):
             raise
         tell(error, debug=common.debug)
-        emit(Skipped(_as_finding(error)))
+        emit(Skipped(of_error(error)))
         return error.exit_code
     except GpucheckError as error:
         if faults.is_device(error):
             return _broken_off(error, emit, common, so_far)
-        emit(Skipped(_as_finding(error)))
+        emit(Skipped(of_error(error)))
         emit(Notice(str(error), "warning"))
         if common.debug:
             traceback.print_exc()
@@ -259,11 +259,6 @@ def _print(report: Report, common: Common, *, told: bool) -> None:
 def _is_only_an_error(report: Report) -> bool:
     """Whether nothing was read off: the sentence on stderr has then said it all."""
     return not report.measurements and not report.results and len(report.findings) == 1
-
-
-def _as_finding(error: GpucheckError) -> Finding:
-    verdicts: dict[int, Verdict] = {exits.FAILED: "fail", exits.USAGE: "fail", exits.UNDECIDED: "inconclusive"}
-    return Finding(error.finding, verdicts.get(error.exit_code, "skip"), error.what, error.why, fix=error.fix or None)
 
 
 def _live_view(common: Common) -> LiveView:

@@ -169,7 +169,7 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "how much of the link the fastest copies use",
             "Below 65 % something holds them back: lanes that are missing, a slower generation, the wrong NUMA node, "
             "a power state.",
-            "gpucheck bench transfer --numa local; nvidia-smi topo -m",
+            "nvidia-smi topo -m, then numactl --cpunodebind=N --membind=N gpucheck bench transfer",
         ),
         (
             "transfer.link_generation",

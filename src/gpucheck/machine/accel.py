@@ -469,15 +469,3 @@ def _described(
         max_memory_clock_hz=memory_khz * 1e3 if memory_khz else None,
         integrated=bool(told("is_integrated")),
     )
-
-
-def runtime_facts() -> dict[str, Any]:
-    """What the imported torch says of itself: what it can use and with what settings."""
-    kind = default_accelerator()
-    return {
-        "accelerator": kind,
-        "device_count": device_count(kind) if kind else 0,
-        "threads": torch.get_num_threads(),
-        "cudnn_version": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
-        "arch_list": torch.cuda.get_arch_list() if torch.version.cuda else [],
-    }

@@ -168,7 +168,7 @@ def bind(node: int, root: Path = ROOT) -> Bound:
     For a process that has one thread yet: others stay where they are.
     """
     if sys.platform != "linux":
-        raise CannotLook("NUMA nodes are Linux's", f"this is {sys.platform}", "leave --numa out", finding="numa.bind")
+        raise CannotLook("NUMA nodes are Linux's", f"this is {sys.platform}", finding="numa.bind")
     known = {one.number: one for one in nodes(root)}
     if node not in known:
         raise CannotLook(f"there is no NUMA node {node}", f"the system shows {list_text(known)}", finding="numa.bind")

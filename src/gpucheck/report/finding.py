@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from gpucheck import exits
+from gpucheck.errors import GpucheckError
+
 Verdict = Literal["pass", "info", "warn", "fail", "inconclusive", "skip"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 # `skip` outranks `pass` because it is not one.
@@ -25,3 +28,10 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
     fix: str | None = None
     device: str | None = None
+
+
+def of_error(error: GpucheckError, device: str | None = None) -> Finding:
+    """What an error of ours comes to where the rest goes on, or was measured before: as its exit status has it."""
+    verdicts: dict[int, Verdict] = {exits.FAILED: "fail", exits.USAGE: "fail", exits.UNDECIDED: "inconclusive"}
+    verdict = verdicts.get(error.exit_code, "skip")
+    return Finding(error.finding, verdict, error.what, error.why, fix=error.fix or None, device=device)

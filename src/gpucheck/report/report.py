@@ -258,10 +258,12 @@ def events_of(document: Report) -> Iterator[Event]:
             yield Planned((part.id,), (part.device,))
         if part.begun:
             yield Began(part.id, part.device)
-        if part.ended is not None:
-            yield Finished(part.id, part.device, part.ended)
     yield from (Notice(text) for text in document.notices)
     yield from (Measured(one) for one in document.measurements)
     yield from (Answered(name, value) for name, value in document.results.items())
     yield from (Skipped(one) for one in document.skips)
     yield from (Failed(one) for one in document.faults)
+    # Last, as in the run itself: what is written down or judged at the end of a part is to have its rows.
+    yield from (
+        Finished(part.id, part.device, part.ended) for part in reversed(document.parts) if part.ended is not None
+    )

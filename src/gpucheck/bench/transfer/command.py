@@ -19,7 +19,7 @@ from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Began, Emit, Event, Failed, Finished, Measured, Skipped, Started
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, of_error
 from gpucheck.report.measurement import Measurement
 
 PARTS: tuple[Part, ...] = (
@@ -114,14 +114,10 @@ def rows_on(
             except CannotLook as error:
                 if place == 0:
                     raise
-                emit(_left_out(error, accel.id))
+                emit(Skipped(of_error(error, accel.id)))
                 why = "memory"
             emit(Finished(judge.part(part.id), accel.id, why))
             accel.empty_cache()
-
-
-def _left_out(error: CannotLook, device: str | None = None) -> Skipped:
-    return Skipped(Finding(error.finding, "skip", error.what, error.why, fix=error.fix or None, device=device))
 
 
 def _no_time(left: Sequence[Part]) -> Finding:
@@ -153,6 +149,6 @@ def _together(
             emit(Failed(faults.of(error, "bench transfer", error.device, step=part.id)))
             why = "fault"
         except CannotLook as error:
-            emit(_left_out(error))
+            emit(Skipped(of_error(error)))
             why = "memory"
         emit(Finished(judge.part(part.id), why=why))
