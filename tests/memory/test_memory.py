@@ -344,6 +344,17 @@ def test_what_cannot_be_known_is_a_skip_with_its_reason() -> None:
     )
 
 
+@pytest.mark.parametrize(("moved", "walks", "verdict"), [(0, 1, "pass"), (2, 3, "pass"), (9, 3, "fail")])
+def test_what_moves_the_resident_set_once_is_no_fault(moved: int, walks: int, verdict: str) -> None:
+    """In the first `moved` walks something else gives 50 MiB back between the first two readings."""
+    disturbed = {**WELL, "allocate": resident(BASE + 14 * MIB, BASE + 64 * MIB)}
+    readings = [reading for walk in range(9) for reading in (disturbed if walk < moved else WELL).values()]
+    taken = iter(readings)
+    steps = memory_resident.measured(lambda: next(taken), lambda: None, lambda size: object(), keeps=None)
+    assert len(list(taken)) == len(readings) - walks * len(WELL)
+    assert memory.judge_resident(steps).verdict == verdict
+
+
 def test_another_malloc_and_little_memory_are_reasons() -> None:
     cannot, _ = memory_resident.why_not(200 * MIB, {})
     assert cannot == "only 200 MiB of memory left"

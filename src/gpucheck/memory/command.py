@@ -203,8 +203,7 @@ def on_cpu(accel: Accel, emit: Emit) -> None:
     if cannot:
         emit(Judged(Finding("memory.accounting", "skip", "the resident set follows what is allocated", cannot)))
         return
-    seen = memory_resident.walk(accel.memory, accel.reset_peak, memory_resident.written_tensor)
-    steps = memory_resident.judge(seen, keeps=keeps)
+    steps = memory_resident.measured(accel.memory, accel.reset_peak, memory_resident.written_tensor, keeps=keeps)
     emit(Answered("memory", steps))
     emit(Judged(judge_resident(steps)))
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from gpucheck.machine.accel import Accel
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect
 from gpucheck.units import MIB, capacity
 
 COPY_ELEMENTS = 4 * MIB // 4
 SAMPLES = 3
+T = TypeVar("T")
 
 
 def pattern(sample: int) -> torch.Tensor:
@@ -183,7 +184,7 @@ def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
         left = capacity(shm[1])
         raise Wrong(f"{folder} has {left} free, too little for DataLoader workers", SHM_FIX, free_bytes=shm[1])
     pin = dut.accel.can_pin
-    seen = list(_batches(dut, pin))
+    seen = _in_a_thread(lambda: list(_batches(dut, pin)), dut.accel)
     items = [index for batch in seen for index in batch["index"]]
     expect(items == list(range(ITEMS)), "items are missing, doubled or out of order", items=items)
     workers = sorted({worker for batch in seen for worker in batch["worker"]})
@@ -201,35 +202,31 @@ def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
     return Passed(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
 
 
-@contextlib.contextmanager
-def signals_held_back() -> Iterator[None]:
-    """Deliver SIGINT and SIGTERM afterwards: Python drops what a handler raises in the middle of a fork.
+def _in_a_thread(work: Callable[[], T], accel: Accel) -> T:
+    """The work's result or error; `accel` is torch's current device.
 
-    A signal mask would not do: any thread may take the signal, and the handler runs in the main one all the same.
+    No handler of a signal runs in a thread of its own. What one raises is dropped in the middle of a fork, and where it
+    cuts through a queue's `put` the queue stays locked: torch's own, which it hangs up in the main thread alone and
+    which raises once a worker has died, left that thread waiting for the lock forever.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    arrived: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, lambda number, frame: arrived.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            # None: a handler that C set, which Python can neither name nor set again.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        for late in dict.fromkeys(arrived):
-            signal.raise_signal(late)
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            with accel.as_current():
+                done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - handed on to who waits
+            done.set_exception(error)
+
+    # A daemon: Ctrl-C ends the wait and the program, not first the work.
+    threading.Thread(target=run, name="gpucheck loads", daemon=True).start()
+    return done.result()
 
 
 def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[dict[str, list[int]]]:
     """Every batch, its values compared on the device."""
     loader = DataLoader(Numbered(), BATCH, num_workers=WORKERS, pin_memory=pin, timeout=LOADER_TIMEOUT_S)
-    with signals_held_back():
-        batches = iter(loader)
-    for batch in batches:
+    for batch in loader:
         values = batch["values"]
         expect(not pin or values.is_pinned(), "pin_memory=True gave a batch that is not pinned")
         moved = values.to(dut.device, non_blocking=True)

@@ -107,8 +107,8 @@ def _resident(dut: DeviceUnderTest) -> Passed:
     cannot, keeps = memory_resident.why_not(min(known, default=memory_resident.NEEDED))
     if cannot or keeps:
         raise Unavailable(cannot or keeps or "")
-    seen = memory_resident.walk(dut.accel.memory, dut.accel.reset_peak, memory_resident.written_tensor)
-    rows = memory_resident.judge(seen, keeps=None)
+    accel = dut.accel
+    rows = memory_resident.measured(accel.memory, accel.reset_peak, memory_resident.written_tensor, keeps=None)
     for row in rows:
         expect(row.verdict != "fail", f"the resident set after '{row.does}' is not what it must be", **to_json(row))
     return Passed("judged by the resident set: torch keeps no figures on the CPU", {"steps": to_json(rows)})
