@@ -63,5 +63,5 @@ class Bundle:
 def plain(report: Report) -> str:
     """The report as a terminal shows it, without colours."""
     held = io.StringIO()
-    terminal.show(terminal.plain_console(held, WIDTH), text.blocks(report))
+    terminal.show(terminal.plain_console(held, WIDTH), text.blocks(report, verbose=True))
     return held.getvalue()

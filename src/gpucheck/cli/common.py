@@ -39,6 +39,7 @@ class Common:
     strict: bool = option("Count warnings as failures.", False)
     quiet: bool = option("No progress on stderr.", False)
     config: str | None = option("Settings; default ./gpucheck.toml, else ./pyproject.toml's table.", metavar="FILE")
+    verbose: bool = False
     debug: bool = option("Show the traceback of an error.", False)
     settings: Settings | None = None
     given: Mapping[str, Any] = field(default_factory=dict)

@@ -252,7 +252,7 @@ def _print(report: Report, common: Common, *, told: bool) -> None:
     elif not (told and _is_only_an_error(report)):
         from gpucheck.render import terminal, text
 
-        terminal.show(terminal.console(sys.stdout), text.blocks(report))
+        terminal.show(terminal.console(sys.stdout), text.blocks(report, verbose=common.verbose))
     sys.stdout.flush()
 
 

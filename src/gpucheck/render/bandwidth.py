@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpucheck import units
 from gpucheck.render import measured
-from gpucheck.render.blocks import Block, Column, Line, conclusion
+from gpucheck.render.blocks import Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
@@ -22,14 +22,16 @@ _COLUMNS: tuple[ColumnOf[Measurement], ...] = (
 )
 
 
-def blocks(report: Report) -> list[Block]:
-    """A table for each device, then what was found."""
+def page(report: Report) -> Page:
+    """A table for each device."""
     laid_out: list[Block] = []
+    details: list[Block] = []
     for device, mine in measured.by_device(report.measurements):
         whose = "host memory" if device.id == "cpu" else "device memory"
         laid_out += [Line(f"{measured.name_of(device)} · {whose}, bytes read and written"), Line()]
-        laid_out += [measured.table_of(mine, _COLUMNS), Line(), Line(_method(mine)), Line()]
-    return laid_out + conclusion(report.findings)
+        laid_out += [measured.table_of(mine, _COLUMNS)]
+        details.append(Line(_method(mine)))
+    return measured.bench_page(report, ("bandwidth.speed",), laid_out, details)
 
 
 def _method(measurements: Sequence[Measurement]) -> str:

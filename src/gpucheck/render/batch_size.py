@@ -14,9 +14,10 @@ from gpucheck.render.blocks import (
     Cell,
     Column,
     Line,
+    Page,
     advice_line,
+    answer,
     column_of_numbers,
-    finding_line,
     table,
     verdict_cell,
 )
@@ -67,20 +68,21 @@ _MALLOC = "default malloc"
 _WHOLE = ("fits", "over-budget")
 
 
-def blocks(report: Report) -> list[Block]:
-    """The trials in the order they ran, the answer, and what limits it."""
+def page(report: Report) -> Page:
+    """The answer and what limits it, then the trials in the order they ran."""
     found = report.results.get("find_batch_size")
     several = report.results.get("find_batch_size_devices")
     estimate = report.results.get("find_batch_size_estimate")
     laid_out: list[Block] = batch_size_estimate.blocks(estimate) if estimate else []
-    for answer in several.devices if several else (found,) if found else ():
-        laid_out += [*_gap(laid_out), *_one_device(answer)]
+    for one in several.devices if several else (found,) if found else ():
+        laid_out += [*_gap(laid_out), *_one_device(one)]
     if several:
         laid_out += [*_gap(laid_out), *_devices(several)]
-    laid_out += [finding_line(finding) for finding in report.findings]
     advice = accumulation_lines(found.accumulation) if found else []
-    laid_out += [advice_line(text) for text in (*advice, *(f.fix for f in report.findings if f.fix))]
-    return laid_out
+    laid_out += [advice_line(text) for text in advice]
+    if found is None or found.largest is None:
+        return Page(None, laid_out, findings=report.findings)
+    return Page(answer(report.summary.verdict, _first_line(found)), laid_out, curves(found), report.findings)
 
 
 def _gap(above: list[Block]) -> list[Block]:
@@ -93,9 +95,7 @@ def _one_device(found: FoundBatchSize) -> list[Block]:
     if found.trials:
         laid_out += [_trials(found), Line()]
     if found.largest is not None:
-        laid_out += [Line(text) for text in (_first_line(found), *_peak_lines(found))]
-        drawn = curves(found)
-        laid_out += [Line(), *drawn] if drawn else []
+        laid_out += [Line(text) for text in _peak_lines(found)]
     return laid_out
 
 

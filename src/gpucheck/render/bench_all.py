@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -13,9 +14,9 @@ from gpucheck.render.blocks import (
     Cell,
     Column,
     Line,
-    advice_line,
+    Page,
+    answer,
     by_column,
-    finding_line,
     verdict_cell,
 )
 from gpucheck.report.finding import WORST_FIRST, Finding
@@ -45,21 +46,16 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 }
 
 
-def blocks(report: Report) -> list[Block]:
-    """One table of the figures that stand for each benchmark, then what was found, what asks for something first."""
-    answer = report.results.get("bench_all") or BenchAll((), ())
-    names = {row.device.id: row.device.name for row in report.measurements}
-    laid_out: list[Block] = []
-    for device, name in names.items():
-        laid_out.append(Line(f"{name} ({device})" if name else device))
-    if names:
-        laid_out.append(Line())
-    if answer.benchmarks:
-        laid_out += [_table(answer, several=len(names) > 1), Line(), *_flagged(answer.headlines)]
-    findings = sorted(report.findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
-    laid_out += [finding_line(_of_benchmark(finding)) for finding in findings]
-    laid_out += [advice_line(fix) for fix in _advice(findings)]
-    return laid_out
+def page(report: Report) -> Page:
+    """How many benchmarks passed and on what; one table of the figures that stand for each."""
+    answered = report.results.get("bench_all") or BenchAll((), ())
+    names = dict.fromkeys(measured.name_of(row.device) for row in report.measurements)
+    counted = Counter(benchmark.verdict for benchmark in answered.benchmarks)
+    counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in WORST_FIRST if counted[verdict])
+    told = " · ".join([counts or "no benchmark ran", *names])
+    laid_out = [_table(answered, several=len(names) > 1)] if answered.benchmarks else []
+    findings = [_of_benchmark(finding) for finding in report.findings]
+    return Page(answer(report.summary.verdict, told), laid_out, _flagged(answered.headlines), findings)
 
 
 def _table(answer: BenchAll, *, several: bool) -> Block:
@@ -94,7 +90,7 @@ def _flagged(headlines: Sequence[Headline]) -> list[Block]:
         for flag in headline.flags:
             cases.setdefault(flag, []).append(f"{headline.benchmark} {headline.case}")
     told = [f"{flag} ({found[0] if len(found) == 1 else f'{len(found)} figures'})" for flag, found in cases.items()]
-    return [Line(f"flagged: {'; '.join(told)}"), Line()] if told else []
+    return [Line(f"flagged: {'; '.join(told)}")] if told else []
 
 
 def _of_benchmark(finding: Finding) -> Finding:
@@ -104,8 +100,3 @@ def _of_benchmark(finding: Finding) -> Finding:
 
 def _figure(value: float | None, unit: str) -> str:
     return UNKNOWN if value is None else _FIGURES[unit](value)
-
-
-def _advice(findings: list[Finding]) -> list[str]:
-    """What to do next, each thing once, the first three: more than that nobody does."""
-    return list(dict.fromkeys(finding.fix for finding in findings if finding.fix))[:3]

@@ -13,6 +13,7 @@ from gpucheck import units
 from gpucheck.report.finding import Finding, Verdict
 
 UNKNOWN = "–"
+ADVICE = "→ "
 
 # Sign, word and colour of each verdict; the ASCII sign stands where the encoding has no other.
 SIGNS: dict[Verdict, tuple[str, str, str]] = {
@@ -79,6 +80,24 @@ class Drawing:
 Block = Table | Line | Drawing
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a command shows, in the order in which it is read.
+
+    `answer` is the first line: the verdict with the one figure that matters, and on which device. Below it stand the
+    `findings` that ask for something, worst first, each with its command, then the `body`. `cause` is the finding that
+    the answer says already: only its command is left to say. `then` is the command where no finding has one.
+    `details` and findings that ask for nothing stand on a screen with `-v` alone, and in every file.
+    """
+
+    answer: Line | None
+    body: Sequence[Block] = ()
+    details: Sequence[Block] = ()
+    findings: Sequence[Finding] = ()
+    cause: Finding | None = None
+    then: str | None = None
+
+
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
     """A table of these rows. Raises ValueError where a row has not one cell for each column."""
     made = tuple(tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows)
@@ -106,23 +125,15 @@ def finding_line(finding: Finding) -> Line:
     return Line(f"{sign} {finding.title}{message}", style)
 
 
+def answer(verdict: Verdict, text: str) -> Line:
+    """The first line of a screen: the verdict's sign and what it comes to."""
+    sign, _, style = SIGNS[verdict]
+    return Line(f"{sign} {text}", f"bold {style}".strip())
+
+
 def advice_line(text: str) -> Line:
     """What to do next."""
-    return Line(f"→ {text}")
-
-
-def with_advice(findings: Iterable[Finding]) -> list[Block]:
-    """Each finding with what to do about it below."""
-    return [
-        line
-        for finding in findings
-        for line in (finding_line(finding), *([advice_line(finding.fix)] if finding.fix else []))
-    ]
-
-
-def conclusion(findings: Sequence[Finding]) -> list[Block]:
-    """What was found, a line each, and below all of them what to do next."""
-    return [*map(finding_line, findings), *(advice_line(finding.fix) for finding in findings if finding.fix)]
+    return Line(f"{ADVICE}{text}")
 
 
 def ascii_text(text: str) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from gpucheck import units
 from gpucheck.compare.matching import case_text
 from gpucheck.measure.summary import FEWEST_RUNS
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, conclusion, table
+from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, finding_line, table
+from gpucheck.report.finding import WORST_FIRST
 from gpucheck.report.report import Report
 from gpucheck.report.results.compare import Change, ComparedRow, Comparison
 
@@ -24,9 +25,11 @@ _COLUMNS = (
 _STYLES: dict[Change, str] = {"slower": "yellow", "faster": "green", "same": "", "cannot tell": "dim"}
 
 
-def blocks(report: Report) -> list[Block]:
-    """The rows of both, then what was found."""
-    return comparison(report) + conclusion(report.findings)
+def page(report: Report) -> Page:
+    """What changed, then the rows of both."""
+    worst = min(report.findings, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
+    told = None if worst is None else finding_line(worst)
+    return Page(told, comparison(report), findings=report.findings, cause=worst)
 
 
 def comparison(report: Report) -> list[Block]:
@@ -35,7 +38,7 @@ def comparison(report: Report) -> list[Block]:
     if compared is None or not compared.rows:
         return []
     rows = [_cells(row) for row in compared.rows]
-    return [table(_COLUMNS, rows), Line(), Line(_method(compared)), Line()]
+    return [table(_COLUMNS, rows), Line(), Line(_method(compared))]
 
 
 def _cells(row: ComparedRow) -> Sequence[str | Cell]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpucheck.render import measured
-from gpucheck.render.blocks import Block, Column, Line, conclusion, finding_line
+from gpucheck.render.blocks import Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
@@ -60,16 +60,15 @@ _COLUMNS: tuple[ColumnOf[_Raced], ...] = (
 )
 
 
-def blocks(report: Report) -> list[Block]:
-    """For each device the crossing of each operation, a row for each size that was tried, then what else was found."""
+def page(report: Report) -> Page:
+    """For each device the crossing of each operation, and a row for each size that was tried."""
     laid_out: list[Block] = []
-    shown = []
+    details: list[Block] = []
     for device, mine in measured.by_device(report.measurements):
-        answers = [finding for finding in report.findings if finding.evidence.get("device") == device.id]
-        shown += answers
-        laid_out += [Line(_head(device, mine)), Line(), *map(finding_line, answers), Line()]
-        laid_out += [measured.table_of(_raced(mine), _COLUMNS), Line(), Line(_method(mine)), Line()]
-    return laid_out + conclusion([finding for finding in report.findings if finding not in shown])
+        laid_out += [Line(_head(device, mine)), Line(), measured.table_of(_raced(mine), _COLUMNS)]
+        details.append(Line(_method(mine)))
+    answers = [finding.id for finding in report.findings if finding.evidence.get("device")]
+    return measured.bench_page(report, list(dict.fromkeys(answers)), laid_out, details)
 
 
 def _head(device: DeviceRef, measurements: Sequence[Measurement]) -> str:

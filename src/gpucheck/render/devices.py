@@ -16,13 +16,15 @@ from gpucheck.render.blocks import (
     Cell,
     Column,
     Line,
+    Page,
     Table,
-    advice_line,
+    answer,
     by_column,
     finding_line,
     table,
     verdict_cell,
 )
+from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
@@ -51,11 +53,12 @@ _NARROW = (
     Column("state", "left", cropped=True),
 )
 _OF_EVERY_CPU = re.compile(r"\((?:R|TM|C)\)| \d+-Core Processor| Processor\b| CPU @.*", re.IGNORECASE)
-# What stands above the table, the worst first, and what below.
+# What stands above the table, the worst first.
 _FAULTS: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
-_REMARKS: tuple[Verdict, ...] = ("info", "skip")
 # A card that is gone comes before all that is said of others.
 _FIRST = "devices.answers"
+# Said in the first line where it is so.
+NONE = "devices.none"
 _HIDDEN = "hidden by CUDA_VISIBLE_DEVICES="
 # States of devices in few words; the others are as short as they are.
 _SHORT_STATES = (
@@ -68,12 +71,12 @@ _SHORT_STATES = (
 )
 
 
-def blocks(report: Report) -> list[Block]:
-    """The answer first with what is wrong, then the devices, their processes and versions, and remarks."""
-    faults = _groups(report.findings, _FAULTS)
-    laid_out: list[Block] = [line for group in faults for line in _said(group)] or _answer(report)
-    laid_out += [Line()] if laid_out and report.facts.devices else []
-    return laid_out + _body(report)
+def page(report: Report) -> Page:
+    """What is wrong with the devices, then each in a line, their processes and versions."""
+    findings = [_with_time(finding) for finding in sorted(report.findings, key=lambda one: one.id != _FIRST)]
+    none = next((finding for finding in findings if finding.id == NONE), None)
+    faults = any(finding.verdict in _FAULTS for finding in findings)
+    return Page(None if faults else _answer(report), _body(report), findings=findings, cause=none)
 
 
 def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[Block]:
@@ -86,10 +89,10 @@ def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[
     laid_out: list[Block] = [
         Line(f"{_clock_time(read)}, next {_clock_time(following)} (every {interval_s:g} s)"),
         *(Line(f"{_sign(group)} {_who(group)}{group.title}", _style(group)) for group in faults),
-        *([] if faults else _answer(report)),
+        *([one] if not faults and (one := _answer(report)) else []),
     ]
     laid_out += [Line()] if report.facts.devices else []
-    return [*laid_out, *_body(report), *(line for group in faults for line in _said(group))]
+    return [*laid_out, *_body(report), *said([one for one in report.findings if one.verdict in _FAULTS])]
 
 
 def _body(report: Report) -> list[Block]:
@@ -101,9 +104,7 @@ def _body(report: Report) -> list[Block]:
     if any(device.processes for device in facts.devices):
         laid_out += [_processes(facts), Line()]
     laid_out += [Line(state) for state in _masks(facts)]
-    laid_out += versions_line(facts)
-    remarks = _groups([finding for finding in report.findings if finding.id != "devices.none"], _REMARKS)
-    return laid_out + [line for group in remarks for line in _said(group)]
+    return laid_out + versions_line(facts)
 
 
 def _groups(found: tuple[Finding, ...] | list[Finding], verdicts: tuple[Verdict, ...]) -> list[Group]:
@@ -141,30 +142,19 @@ def _who(group: Group) -> str:
     return f"{', '.join(group.devices)}: " if group.devices else ""
 
 
-def _said(group: Group) -> list[Block]:
-    """A group in a line, and what to do next; commands that differ in the card's UUID alone are shown once."""
-    message = f": {group.message}" if group.message else ""
-    lines: list[Block] = [Line(f"{_sign(group)} {group.title}{message}", _style(group))]
-    if not group.fixes:
-        return lines
-    others = len(group.fixes) - 1
-    likewise = f" (likewise for {others} more card{'s' * (others != 1)}, each with its own UUID)" if others else ""
-    return [*lines, advice_line(f"{group.fixes[0]}{likewise}")]
-
-
-def _answer(report: Report) -> list[Block]:
+def _answer(report: Report) -> Line | None:
     """The first line where nothing is wrong; what there is instead of a GPU where there is none."""
-    none = next((finding for finding in report.findings if finding.id == "devices.none"), None)
+    none = next((finding for finding in report.findings if finding.id == NONE), None)
     if none is not None:
-        return [finding_line(none)]
+        return finding_line(none)
     cards = [device for device in report.facts.devices if device.nvml_index is not None]
     if not cards:
-        return []
+        return None
     does = [work(card) for card in cards]
     parts = [f"{count} {word}" for word in ("at work", "lightly used", "at rest") if (count := does.count(word))]
     listed = f"{len(cards)} GPU{'s' * (len(cards) != 1)}, no fault seen"
     text = f"{listed} ({', '.join(parts)})" if parts else listed
-    return [Line(f"{SIGNS['pass'][0]} {text}", SIGNS["pass"][2])]
+    return answer("pass", text)
 
 
 def _masks(facts: Facts) -> list[str]:
@@ -186,7 +176,7 @@ def _filled(facts: Facts, findings: tuple[Finding, ...]) -> Table:
 def _row(device: Device, findings: tuple[Finding, ...]) -> list[str | Cell]:
     if device.kind == "cpu":
         cores = f" ({device.cores_allowed})" if device.cores_allowed else ""
-        return ["cpu", "", f"{_cpu_name(device)}{cores}", _memory(device), *[""] * 5, _load(device), "", ""]
+        return ["cpu", "", f"{short_name(device)}{cores}", _memory(device), *[""] * 5, _load(device), "", ""]
     return [
         _index(device),
         UNKNOWN if device.nvml_index is None else str(device.nvml_index),
@@ -210,7 +200,7 @@ def _narrow_row(device: Device, findings: tuple[Finding, ...]) -> list[str | Cel
     return [_name(device), _utilization(device), power, _temperature(device), _state(device, findings, brief=True)]
 
 
-def _cpu_name(device: Device) -> str:
+def short_name(device: Device) -> str:
     """The name without what every one of its maker's has, which would cost the table a column."""
     return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
 

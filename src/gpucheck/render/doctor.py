@@ -11,14 +11,13 @@ from gpucheck.render.blocks import (
     Cell,
     Column,
     Line,
-    advice_line,
+    Page,
     finding_line,
     table,
     verdict_cell,
-    with_advice,
 )
 from gpucheck.render.devices import versions_line
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.doctor import LoadResult, RungStanding
 
@@ -36,33 +35,31 @@ _STATES: dict[str, tuple[Verdict, str]] = {
 }
 
 
-def blocks(report: Report) -> list[Block]:
+def page(report: Report) -> Page:
     """The diagnosis first, then the ladder that led to it, what follows from it, and what stands on its own."""
     told = report.results.get("doctor")
     first = next((finding for finding in report.findings if told is not None and finding.id == told.first), None)
     whole = [finding for finding in report.findings if finding.id.startswith("doctor.")]
     because = [finding for finding in report.findings if "because_of" in finding.evidence]
     aside = [finding for finding in report.findings if finding is not first and finding not in (*because, *whole)]
-    laid_out: list[Block] = [] if first is None else [*_diagnosis(first), Line()]
-    for finding in whole:
-        laid_out += [*with_advice([finding]), Line()]
-    laid_out += _ladder(told.rungs if told is not None else ())
+    body = _ladder(told.rungs if told is not None else ())
     if because:
-        laid_out.append(
-            Line("only because of it: " + ", ".join(f"{finding.title} ({finding.id})" for finding in because))
-        )
-    laid_out += with_advice(sorted(aside, key=lambda finding: WORST_FIRST.index(finding.verdict)))
-    laid_out += _load(told.load if told is not None else None)
-    return laid_out + versions_line(report.facts)
+        body.append(Line("only because of it: " + ", ".join(f"{finding.title} ({finding.id})" for finding in because)))
+    body += _load(told.load if told is not None else None)
+    body += versions_line(report.facts)
+    if first is None:
+        return Page(None, body, findings=[*whole, *aside])
+    line, *how_sure = _diagnosis(first)
+    return Page(line, [*how_sure, Line(), *body], findings=[*whole, *aside], cause=first)
 
 
-def _diagnosis(first: Finding) -> list[Block]:
+def _diagnosis(first: Finding) -> list[Line]:
     """What is broken, how that shows, how sure it is, and what to type."""
     sure = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}[first.evidence["certainty"]]
-    laid_out: list[Block] = [finding_line(first), Line(f"{sure} ({first.id})")]
+    laid_out = [finding_line(first), Line(f"{sure} ({first.id})")]
     if first.evidence.get("settle"):
         laid_out.append(Line(f"to make sure: {first.evidence['settle']}"))
-    return laid_out + ([advice_line(first.fix)] if first.fix else [])
+    return laid_out
 
 
 def _ladder(rungs: Sequence[RungStanding]) -> list[Block]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck.render.blocks import Block, Column, Line, advice_line, finding_line, table
+from gpucheck.render.blocks import Block, Column, Line, Page, advice_line, table
+from gpucheck.render.text import said
 from gpucheck.report.report import Report
 from gpucheck.report.results.explain import Certainty, ExplainResult, IdPage, TextMatch
 
@@ -18,19 +19,16 @@ _SURE: dict[Certainty, str] = {
 _MOST_OTHERS = 5
 
 
-def blocks(report: Report) -> list[Block]:
+def page(report: Report) -> Page:
     """The root cause first, what to do, then what else is in the text."""
     told = report.results.get("explain") or ExplainResult()
     if told.known:
-        return [table(_LIST, [[one.id, one.of, one.title] for one in told.known])]
+        return Page(None, [table(_LIST, [[one.id, one.of, one.title] for one in told.known])])
     if told.page:
-        return _page(told.page)
+        return Page(None, _page(told.page))
     if told.matches:
-        return _answer(told.matches)
-    laid_out: list[Block] = []
-    for finding in report.findings:
-        laid_out += [finding_line(finding), *([advice_line(finding.fix)] if finding.fix else [])]
-    return laid_out
+        return Page(None, _answer(told.matches))
+    return Page(None, said(report.findings))
 
 
 def _answer(matches: Sequence[TextMatch]) -> list[Block]:

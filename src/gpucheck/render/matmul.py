@@ -8,7 +8,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.render import measured
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, conclusion
+from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.measurement import Measurement, Run
@@ -19,9 +19,10 @@ from gpucheck.report.results.matmul import LoadReading, SearchedShape, SearchRes
 POINTS = 60
 
 
-def blocks(report: Report) -> list[Block]:
-    """For each device a table, its search and its long runs; then what was found."""
+def page(report: Report) -> Page:
+    """For each device a table, its search and its long runs."""
     laid_out: list[Block] = []
+    details: list[Block] = []
     searched = report.results.get("bench_matmul_search", ())
     long_runs = report.results.get("bench_matmul_sustained", ())
     devices = {measurement.device.id: measurement.device for measurement in report.measurements}
@@ -31,12 +32,13 @@ def blocks(report: Report) -> list[Block]:
         usual = [row for row in mine if row.name == "matmul"]
         laid_out += [Line(f"{name or device_id} ({device_id}) · dense products, preallocated output"), Line()]
         if usual:
-            laid_out += [_products(usual, _peaks(report)), Line(), Line(_method(usual)), Line()]
+            laid_out.append(_products(usual, _peaks(report)))
+            details.append(Line(_method(usual)))
         laid_out += _search([entry for entry in searched if entry.device == device_id])
         for row in mine:
             if row.name == "matmul.sustained":
                 laid_out += _sustained(row, long_runs)
-    return laid_out + conclusion(report.findings)
+    return measured.bench_page(report, ("matmul.share_of_peak", "matmul.speed"), laid_out, details)
 
 
 # -- the products ------------------------------------------------------------------------------------------------------

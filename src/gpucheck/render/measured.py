@@ -7,12 +7,27 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from gpucheck import units
-from gpucheck.render.blocks import UNKNOWN, Cell, Column, Line, Table, by_column, column_of_numbers
+from gpucheck.render.blocks import (
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    Line,
+    Page,
+    Table,
+    answer,
+    by_column,
+    column_of_numbers,
+)
+from gpucheck.report.finding import Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
+from gpucheck.report.report import Report
 
 Row = TypeVar("Row")
 # Rows that a flag names one by one where there are many; the JSON has all.
 MOST_NAMED = 4
+# A finding that says more than how fast it is stands on its own below.
+_ANSWERS: tuple[Verdict, ...] = ("pass", "info")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +120,23 @@ def by_device(measurements: Sequence[Measurement]) -> Iterator[tuple[DeviceRef, 
 def name_of(device: DeviceRef) -> str:
     """The device as a head has it: its name and its id."""
     return f"{device.name or device.id} ({device.id})"
+
+
+def bench_page(report: Report, answers: Sequence[str], body: Sequence[Block], details: Sequence[Block] = ()) -> Page:
+    """A benchmark's page: the first line is the finding that answers, by the ids in `answers`, and on which device.
+
+    Of several devices each has its answer in a line of its own.
+    """
+    told = [one for name in answers for one in report.findings if one.id == name and one.verdict in _ANSWERS]
+    names = {row.device.id: name_of(row.device) for row in report.measurements}
+    lines = []
+    for one in told:
+        text = f"{one.title}: {one.message}" if one.message else one.title
+        lines.append(f"{text} · {names[one.device]}" if one.device in names else text)
+    first = lines[0] if lines else f"{report.command}: nothing was measured"
+    rest = [Line(f"  {line}") for line in lines[1:]]
+    findings = [one for one in report.findings if one not in told]
+    return Page(answer(report.summary.verdict, first), [*rest, *([Line()] if rest else []), *body], details, findings)
 
 
 def timed_by(measurements: Sequence[Measurement]) -> str:

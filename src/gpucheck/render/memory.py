@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, advice_line, finding_line, table, verdict_cell
+from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, finding_line, table, verdict_cell
 from gpucheck.report.report import Report
 from gpucheck.report.results.memory import FigureCheck, MemoryStep
 
@@ -13,19 +13,19 @@ from gpucheck.report.results.memory import FigureCheck, MemoryStep
 _ABOVE = ("memory.device", "memory.host", "memory.process", "memory.container", "memory.processes", "memory.allocator")
 
 
-def blocks(report: Report) -> list[Block]:
+def page(report: Report) -> Page:
     """Whose memory it is, the sequence with every figure beside what must come out, and what it shows."""
-    above = [finding for finding in report.findings if finding.id in _ABOVE]
-    below = [finding for finding in report.findings if finding.id not in _ABOVE]
-    laid_out: list[Block] = [finding_line(finding) for finding in above]
+    above = [finding for finding in report.findings if finding.id in _ABOVE and finding.verdict in ("info", "pass")]
+    below = [finding for finding in report.findings if finding not in above]
     steps = report.results.get("memory")
+    body: list[Block] = [finding_line(finding) for finding in above]
+    details: list[Block] = []
     if steps:
-        laid_out += [Line(), _steps(steps), Line()]
-        laid_out += [Line(f"{step.step}: {step.explanation}") for step in steps]
-        laid_out.append(Line())
-    laid_out += [finding_line(finding) for finding in below]
-    laid_out += [advice_line(finding.fix) for finding in report.findings if finding.fix]
-    return laid_out
+        body += [Line(), _steps(steps)]
+        details += [Line(f"{step.step}: {step.explanation}") for step in steps]
+    judged = next((finding for finding in below if finding.id == "memory.accounting"), None)
+    told = None if judged is None else finding_line(judged)
+    return Page(told, body, details, below, judged)
 
 
 def _steps(steps: Sequence[MemoryStep]) -> Block:

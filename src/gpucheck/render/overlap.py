@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpucheck import units
 from gpucheck.directions import SHORT_WAYS
 from gpucheck.render import measured
-from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, conclusion
+from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
@@ -34,15 +34,17 @@ _COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
 )
 
 
-def blocks(report: Report) -> list[Block]:
-    """For each device what hides in one line, then a row for each case; then what was found."""
+def page(report: Report) -> Page:
+    """For each device what hides in one line, then a row for each case."""
     laid_out: list[Block] = []
+    details: list[Block] = []
     answers = report.results.get("bench_overlap", ())
     for device, mine in measured.by_device(report.measurements):
         found = [answer for answer in answers if answer.device == device.id]
         laid_out += [Line(f"{measured.name_of(device)} · {_answer(found)}"), Line()]
-        laid_out += [measured.table_of(found, _COLUMNS), Line(), Line(_method(mine)), Line()]
-    return laid_out + conclusion(report.findings)
+        laid_out += [measured.table_of(found, _COLUMNS)]
+        details.append(Line(_method(mine)))
+    return measured.bench_page(report, ("overlap.pinned",), laid_out, details)
 
 
 def _answer(found: Sequence[OverlapResult]) -> str:

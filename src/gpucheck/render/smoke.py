@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, advice_line, table, verdict_cell
-from gpucheck.render.devices import versions_line
-from gpucheck.report.finding import VERDICTS, Finding
+from gpucheck.render.blocks import UNKNOWN, Cell, Column, Page, answer, table, verdict_cell
+from gpucheck.render.devices import short_name, versions_line
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 
 _COLUMNS = (
@@ -19,27 +20,36 @@ _COLUMNS = (
 )
 
 
-def blocks(report: Report) -> list[Block]:
-    """Every check, the count of each verdict, and what to do about those that did not pass."""
+_COUNTED: dict[Verdict, str] = {
+    "fail": "failed",
+    "inconclusive": "inconclusive",
+    "warn": "with a warning",
+    "pass": "passed",
+    "skip": "skipped",
+}
+
+
+def page(report: Report) -> Page:
+    """How many checks failed, passed and did not apply; those that failed, with what to do; every check with `-v`."""
     findings = report.findings
-    laid_out: list[Block] = [table(_COLUMNS, [_row(finding) for finding in findings]), Line()] if findings else []
-    laid_out.append(_count(findings))
-    for finding in findings:
-        if finding.verdict in ("fail", "warn", "inconclusive"):
-            cell = verdict_cell(finding.verdict, finding.id)
-            laid_out.append(Line(f"{cell.text}: {finding.message or finding.title}", cell.style))
-            if finding.fix:
-                laid_out.append(advice_line(finding.fix))
-    return laid_out + versions_line(report.facts)
+    counted = Counter(finding.verdict for finding in findings)
+    counts = [f"{counted[verdict]} {word}" for verdict, word in _COUNTED.items() if counted[verdict]]
+    told = f"{', '.join(counts) or 'no check ran'}{_where(report)}"
+    # A check's title says what must hold: beside a failure it would read as if it did.
+    named = [replace(finding, title=finding.id, message=finding.message or finding.title) for finding in findings]
+    every = [table(_COLUMNS, [_row(finding) for finding in findings])] if findings else []
+    asking = [finding for finding in named if finding.verdict in ("fail", "inconclusive", "warn")]
+    return Page(answer(report.summary.verdict, told), versions_line(report.facts), every, asking)
+
+
+def _where(report: Report) -> str:
+    """On which device; empty where none was opened."""
+    names = {one.id: short_name(one) for one in report.facts.devices}
+    used = dict.fromkeys(finding.device for finding in report.findings if finding.device)
+    return "".join(f" · {names[device]} ({device})" if names.get(device) else f" · {device}" for device in used)
 
 
 def _row(finding: Finding) -> list[str | Cell]:
     seconds = finding.evidence.get("elapsed_s")
     time = units.duration(seconds) if isinstance(seconds, float) else UNKNOWN
     return [verdict_cell(finding.verdict), finding.id, finding.title, time, " ".join(finding.message.split())]
-
-
-def _count(findings: tuple[Finding, ...]) -> Line:
-    counted = Counter(finding.verdict for finding in findings)
-    told = [f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict]]
-    return Line(", ".join(told) or "nothing was checked")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from gpucheck import units
 from gpucheck.directions import SHORT_WAYS
 from gpucheck.render import measured, transfer_parts
-from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, by_column, column_of_numbers, conclusion
+from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page, by_column, column_of_numbers
 from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.measurement import Measurement
@@ -34,18 +34,21 @@ _SERIES = (
 )
 
 
-def blocks(report: Report) -> list[Block]:
-    """For each device a table of rates by size and direction, then what its other parts measured; then the findings."""
+def page(report: Report) -> Page:
+    """For each device a table of rates by size and direction, then what its other parts measured."""
     laid_out: list[Block] = []
+    details: list[Block] = []
     answers = {entry.device: entry for entry in report.results.get("bench_transfer", ())}
     for device, mine in measured.by_device([row for row in report.measurements if row.name in (COPY, IDIOM)]):
         answer = answers.get(device.id, TransferResult(device.id))
         laid_out += [Line(f"{measured.name_of(device)}{_link(device.id, answer.link)}"), Line()]
-        laid_out += copies([row for row in mine if row.name == COPY], answer)
+        table, method = copies([row for row in mine if row.name == COPY], answer)
+        laid_out += table
+        details += method
         laid_out += idioms([row for row in mine if row.name == IDIOM], answer)
     for part in transfer_parts.PARTS:
         laid_out += part(report.measurements)
-    return laid_out + conclusion(report.findings)
+    return measured.bench_page(report, ("transfer.speed", "transfer.host_to_host"), laid_out, details)
 
 
 def _link(device_id: str, link: LinkUnderLoad | None) -> str:
@@ -61,17 +64,14 @@ def _link(device_id: str, link: LinkUnderLoad | None) -> str:
 # -- copies by size ----------------------------------------------------------------------------------------------------
 
 
-def copies(measurements: Sequence[Measurement], answer: TransferResult) -> list[Block]:
-    """The table of copies by size, the line through them and how they were taken; the curve where there is one."""
+def copies(measurements: Sequence[Measurement], answer: TransferResult) -> tuple[list[Block], list[Block]]:
+    """The table of copies by size; the line through them, how they were taken and, where there is one, the curve."""
     if not measurements:
-        return []
-    return [
-        _by_size(measurements, answer),
-        Line(),
+        return [], []
+    return [_by_size(measurements, answer)], [
         *fitted(answer),
         Line(_method(measurements)),
         *measured.flag_lines(((flag, _name(row)) for row in measurements for flag in row.flags), len(measurements)),
-        Line(),
         *drawing(measurements),
     ]
 

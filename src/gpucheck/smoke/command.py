@@ -182,7 +182,7 @@ def run_one(check: Check, dut: DeviceUnderTest) -> Finding:
     """The finding of one check. Torch's global state is as before, its warnings are kept in the evidence."""
     reason = next((why for need in check.needs if (why := need(dut))), None)
     if reason:
-        return Finding(check.id, "skip", check.title, reason)
+        return Finding(check.id, "skip", check.title, reason, device=dut.accel.id)
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -190,7 +190,7 @@ def run_one(check: Check, dut: DeviceUnderTest) -> Finding:
     evidence = {**evidence, "elapsed_s": time.monotonic() - start}
     if texts := list(dict.fromkeys(first_line(warning.message) for warning in heard)):
         evidence["warnings"] = texts
-    return Finding(check.id, verdict, check.title, message, evidence, fix)
+    return Finding(check.id, verdict, check.title, message, evidence, fix, dut.accel.id)
 
 
 def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str, Any], str | None]:
