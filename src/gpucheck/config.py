@@ -76,7 +76,7 @@ def _loaded(text: str, name: str) -> dict[str, Any]:
 
 def _text(value: Any, origin: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"{origin} {shown(value)} must be a text", "", 'write it in quotes, like "cuda:1"')
+        raise UsageError(f"{origin} must be text, not {shown(value)}", "", 'write it in quotes, like "cuda:1"')
     if not value.strip():
         raise UsageError(f"{origin} is empty", "", "set a value or remove the line")
     return value
@@ -84,14 +84,14 @@ def _text(value: Any, origin: str) -> str:
 
 def _flag(value: Any, origin: str) -> bool:
     if not isinstance(value, bool):
-        raise UsageError(f"{origin} {shown(value)} must be true or false")
+        raise UsageError(f"{origin} must be true or false, not {shown(value)}")
     return value
 
 
 def _duration(value: Any, origin: str) -> str:
     huge = isinstance(value, int) and value.bit_length() > 64
     if huge or isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise UsageError(f"{origin} {shown(value)} must be a time", "", 'write it like "30s"')
+        raise UsageError(f"{origin} must be a time, not {shown(value)}", "", 'write it like "30s"')
     units.parse_duration(str(value), origin)
     return str(value)
 

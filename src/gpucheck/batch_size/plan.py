@@ -139,8 +139,7 @@ def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: str | None) -> N
         given = f"{tolerance * 100:g}%"
         raise UsageError(f"--tolerance must be above 0 %, up to 50 %, not {given}", "", "give --exact for no tolerance")
     if multiple_of < 1:
-        kind = "batch size" if axis is None else "length"
-        raise UsageError(f"--multiple-of {multiple_of} is no {kind}", "", "give 1 or more, like 8")
+        raise UsageError(f"--multiple-of must be at least 1, not {multiple_of}", "", "write it like 8")
     if multiple_of > cap:
         raise UsageError(f"--multiple-of {multiple_of} is more than {top}", "no size is left to try")
     if start is not None and not 1 <= start <= cap:

@@ -164,7 +164,8 @@ def begin(function: Callable[..., int], common: Common, options: Any, *beside: A
         raise UsageError("--list prints names only", "--json and --output write a result", "give one or the other")
     # A pipe gets a line for each name.
     width = pages.width() if sys.stdout.isatty() else sys.maxsize
-    print("\n".join(pages.definitions(names(), width)))
+    rows = names()
+    print("\n".join(pages.definitions(rows, width, max(len(name) for name, _ in rows))))
     return exits.OK
 
 

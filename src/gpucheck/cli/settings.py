@@ -85,7 +85,7 @@ def _variables(environ: Mapping[str, str]) -> Settings:
     there = {name: environ[variable] for name, variable in VARIABLES.items() if environ.get(variable)}
     strict = there.get("strict")
     if strict is not None and strict.lower() not in FLAGS:
-        raise UsageError(f"{VARIABLES['strict']}={strict!r} must be 1 or 0")
+        raise UsageError(f"{VARIABLES['strict']} must be 1 or 0, not {strict!r}")
     if "time_budget" in there:
         units.parse_duration(there["time_budget"], VARIABLES["time_budget"])
     return Settings(

@@ -91,7 +91,12 @@ class MatmulOptions:
         fold=lambda given: tuple(dtype for dtype in DTYPES if dtype in given),
     )
     squares: tuple[Shape, ...] = option(
-        "Square matrices of this side. Repeatable.", name="--size", metavar="N", parse=parse_square, repeat=True
+        "Multiply square matrices of N×N. Repeatable.",
+        name="--size",
+        metavar="N",
+        parse=parse_square,
+        repeat=True,
+        range=_SIDES,
     )
     shapes: tuple[Shape, ...] = option(
         "Multiply M×K by K×N matrices. Repeatable.",

@@ -39,7 +39,7 @@ class TransferOptions:
         name="--size",
         metavar="SIZE",
         parse=units.Size(largest=LARGEST_SIZE),
-        shown="six from 64KiB to 512MiB",
+        shown="six from 64KiB to 1GiB",
         repeat=True,
         fold=lambda sizes: tuple(sorted(set(sizes))),
     )
