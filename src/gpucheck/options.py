@@ -8,6 +8,7 @@ loaded that costs time. Pure.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -125,11 +126,18 @@ def option(
 def declared(*classes: type) -> Iterator[Option]:
     """The options of these dataclasses, in the order of their fields; fields that are no options are left out."""
     for one in classes:
-        for field in dataclasses.fields(one):
-            if _KEY in field.metadata:
-                found: Option = field.metadata[_KEY]
-                name = found.name or (found.metavar if found.positional else f"--{field.name.replace('_', '-')}")
-                yield dataclasses.replace(found, field=field.name, name=name)
+        yield from _declared(one)
+
+
+@functools.cache  # every command asks for those that all share
+def _declared(kind: type) -> tuple[Option, ...]:
+    options = []
+    for field in dataclasses.fields(kind):
+        if _KEY in field.metadata:
+            found: Option = field.metadata[_KEY]
+            name = found.name or (found.metavar if found.positional else f"--{field.name.replace('_', '-')}")
+            options.append(dataclasses.replace(found, field=field.name, name=name))
+    return tuple(options)
 
 
 def read(kind: type[Declared], given: Mapping[str, Any]) -> Declared:

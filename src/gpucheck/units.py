@@ -93,7 +93,6 @@ class Size:
         return int(size) // self.step * self.step
 
 
-@dataclass(frozen=True, slots=True)
 class Duration:
     """Reads seconds in `30s`, `5m`, `250ms`, `1h` or `30`; raises UsageError for zero, over a year and other text."""
 

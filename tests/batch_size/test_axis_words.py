@@ -113,7 +113,7 @@ def test_an_evaluation_that_fails(scenario: Scenario, monkeypatch: pytest.Monkey
     [
         ({"start": 10}, "--start must be from 1 to 9, the greatest length of seq, not 10"),
         ({"multiple_of": 10}, "--multiple-of 10 is more than 9, the greatest length of seq"),
-        ({"multiple_of": 0}, "--multiple-of 0 is no length; give 1 or more"),
+        ({"multiple_of": 0}, "--multiple-of must be at least 1, not 0"),
     ],
 )
 def test_slips_are_about_lengths_too(search: dict[str, Any], said: str) -> None:

@@ -182,7 +182,7 @@ def test_a_full_disk_behind_stdout_is_one_sentence() -> None:
         process = started("devices", "--json", stdout=full)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 3
-    assert err.splitlines()[-1] == "gpucheck: stdout could not be written; No space left on device"
+    assert err.splitlines()[-1] == "gpucheck: stdout cannot be written; No space left on device"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")

@@ -172,7 +172,7 @@ def test_a_full_disk_costs_neither_the_result_nor_the_old_file(
     captured = capsys.readouterr()
     assert json.loads(captured.out)["summary"]["verdict"] == "pass"
     assert captured.err == (
-        f"gpucheck: --output {str(target)!r} could not be written; No space left on device; "
+        f"gpucheck: --output {str(target)!r} cannot be written; No space left on device; "
         "make room and run it again\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]

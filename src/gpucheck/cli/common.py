@@ -83,7 +83,7 @@ def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
             if one.help and not one.hidden
         ],
         commands=[(name, pages.summary(one.help or "")) for name, one in getattr(command, "commands", {}).items()],
-        examples=EXAMPLES[context.command_path],
+        examples=EXAMPLES.get(context.command_path, ()),
         exit_codes=[(str(row.code), row.meaning) for row in exits.TABLE] if exit_codes else (),
         width=context.terminal_width or pages.width(),
     )

@@ -49,7 +49,8 @@ def page(
         parts.append(["Commands:", *definitions(commands, width)])
     if exit_codes:
         parts.append(["Exit codes:", *definitions(exit_codes, width, 3, beside=True)])
-    parts.append(["Examples:", *(line for text in examples for line in command_lines(text, width))])
+    if examples:
+        parts.append(["Examples:", *(line for text in examples for line in command_lines(text, width))])
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
