@@ -407,11 +407,11 @@ def test_nobody_is_named_by_the_archive_itself(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("bundle.rar", "--bundle 'bundle.rar' has no known format; end it in .zip, .tar.gz"),
-        ("bundle", "--bundle 'bundle' has no known format; end it in .zip, .tar.gz"),
-        (".zip", "--bundle '.zip' has no known format; end it in .zip, .tar.gz"),
+        ("bundle.rar", "--bundle 'bundle.rar' has an unknown format; end the name in .zip, .tar.gz"),
+        ("bundle", "--bundle 'bundle' has an unknown format; end the name in .zip, .tar.gz"),
+        (".zip", "--bundle '.zip' has an unknown format; end the name in .zip, .tar.gz"),
         ("no/folder/x.zip", "--bundle 'no/folder/x.zip' cannot be written; No such file or directory"),
-        ("folder.zip", "--bundle 'folder.zip' is a folder; name a file"),
+        ("folder.zip", "--bundle 'folder.zip' is a folder; give a file"),
     ],
 )
 def test_a_file_that_cannot_be_is_said_at_once(
