@@ -111,9 +111,9 @@ def test_an_evaluation_that_fails(scenario: Scenario, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("search", "said"),
     [
-        ({"start": 10}, "--start 10 is out of range; it lies between 1 and 9, the greatest length of seq"),
+        ({"start": 10}, "--start must be from 1 to 9, the greatest length of seq, not 10"),
         ({"multiple_of": 10}, "--multiple-of 10 is more than 9, the greatest length of seq"),
-        ({"multiple_of": 0}, "--multiple-of 0 is no length; give 1 or more"),
+        ({"multiple_of": 0}, "--multiple-of must be at least 1, not 0"),
     ],
 )
 def test_slips_are_about_lengths_too(search: dict[str, Any], said: str) -> None:

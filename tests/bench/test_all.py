@@ -257,9 +257,9 @@ def test_what_is_left_out() -> None:
     assert AllOptions(only=("t", "mat")).ids == ["transfer", "matmul"]
     assert AllOptions(skip=("t",)).ids == [name for name in names if name != "transfer"]
     for only, skip, words in (
-        (("matmull",), (), "--only 'matmull' fits no benchmark; did you mean matmul"),
-        ((), ("",), "--skip '' fits no benchmark"),
-        (("m",), ("matmul",), "--skip leaves no benchmark of --only"),
+        (("matmull",), (), "--only 'matmull' matches no benchmark; did you mean matmul"),
+        ((), ("",), "--skip '' matches no benchmark"),
+        (("m",), ("matmul",), "--only and --skip leave no benchmark"),
     ):
         with pytest.raises(UsageError, match=words):
             AllOptions(only, skip).check()

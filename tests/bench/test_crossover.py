@@ -202,7 +202,7 @@ def test_only_takes_prefixes() -> None:
     assert len(command.operations(CrossoverOptions())) == 3
     with pytest.raises(UsageError) as raised:
         read(CrossoverOptions, {"only": ["conv"]})
-    assert str(raised.value) == "--only 'conv' fits no operation; the operations are matmul, elementwise, training"
+    assert str(raised.value) == "--only 'conv' matches no operation; the operations are matmul, elementwise, training"
     with pytest.raises(UsageError, match="--only is empty"):
         read(CrossoverOptions, {"only": [""]})
 

@@ -84,9 +84,9 @@ def test_parts_are_chosen_by_prefix() -> None:
     assert TransferOptions(only=("cop",)).select() == {"copies"}
     every = {one.id for one in command.PARTS} | {one.id for one in command.TOGETHER}
     assert TransferOptions().select() == every
-    with pytest.raises(UsageError, match="--only 'x' fits no part; the parts are copies"):
+    with pytest.raises(UsageError, match="--only 'x' matches no part; the parts are copies"):
         TransferOptions(only=("x",)).check()
-    with pytest.raises(UsageError, match="--skip leaves no part of --only"):
+    with pytest.raises(UsageError, match="--only and --skip leave no part"):
         TransferOptions(only=("copies",), skip=("copies",)).check()
 
 

@@ -169,13 +169,13 @@ def test_rows_without_a_gate_are_passed_with_what_they_are(tmp_path: Path, capsy
     ("content", "words"),
     [
         (None, "cannot be read; No such file or directory; "),
-        ("{", "is no JSON document; "),
-        (b"\xff\xfe", "is no JSON document; "),
-        ("[]", "is no document of gpucheck; "),
-        ('{"schema": "else/1"}', "is no document of gpucheck; "),
+        ("{", "is not a JSON document; "),
+        (b"\xff\xfe", "is not a JSON document; "),
+        ("[]", "is not a gpucheck document; "),
+        ('{"schema": "else/1"}', "is not a gpucheck document; "),
         ('{"schema": "gpucheck.report/2"}', "has schema gpucheck.report/2; this gpucheck reads gpucheck.report/1; "),
-        ('{"schema": "gpucheck.report/1"}', "is not whole; "),
-        ('{"schema": "gpucheck.report/1", "measurements": [1]}', "is not whole; "),
+        ('{"schema": "gpucheck.report/1"}', "is incomplete; "),
+        ('{"schema": "gpucheck.report/1", "measurements": [1]}', "is incomplete; "),
     ],
 )
 def test_a_file_that_is_no_document(
@@ -193,10 +193,10 @@ def test_a_file_that_is_no_document(
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ({"samples_s": [0.0]}, "a run has a sample that is no time; "),
-        ({"samples_s": [-1.0]}, "a run has a sample that is no time; "),
-        ({"samples_s": [float("nan")]}, "a run has a sample that is no time; "),
-        ({"calls_per_sample": 0}, "a run has a sample that is no time; "),
+        ({"samples_s": [0.0]}, "a sample is not a valid time; "),
+        ({"samples_s": [-1.0]}, "a sample is not a valid time; "),
+        ({"samples_s": [float("nan")]}, "a sample is not a valid time; "),
+        ({"calls_per_sample": 0}, "a sample is not a valid time; "),
         ({"samples_s": [None]}, "it does not follow the schema gpucheck.report/1; "),
         ({"samples_s": ["1 s"]}, "it does not follow the schema gpucheck.report/1; "),
     ],
@@ -214,10 +214,10 @@ def test_a_document_with_samples_that_are_no_times(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--runs", "none"), "--runs 'none' is out of range; it is a whole number from 1 to 1000"),
-        (("--runs", "0"), "--runs '0' is out of range"),
-        (("--runs", "²"), "--runs '²' is out of range"),
-        (("--fail-if-slower", "5%"), "--fail-if-slower needs something to compare with; give --baseline FILE"),
+        (("--runs", "none"), "--runs must be an integer from 1 to 1000, not 'none'"),
+        (("--runs", "0"), "--runs must be an integer from 1 to 1000, not '0'"),
+        (("--runs", "²"), "--runs must be an integer from 1 to 1000, not '²'"),
+        (("--fail-if-slower", "5%"), "--fail-if-slower needs a baseline; add --baseline FILE"),
         (("--baseline", "/no/such.json"), "'/no/such.json' cannot be read"),
     ],
 )

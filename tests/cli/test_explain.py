@@ -163,8 +163,8 @@ def test_the_list_has_every_id_once(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("  ",), "gpucheck: TEXT is empty; a variable that is not set reads so; "),
-        (("--list", "xid.79"), "gpucheck: --list takes no text; "),
+        (("  ",), "gpucheck: TEXT is empty; an unset variable gives an empty value; "),
+        (("--list", "xid.79"), "gpucheck: --list takes no TEXT; "),
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,9 +186,7 @@ def test_without_a_text_a_terminal_is_not_waited_for(
     monkeypatch.setattr(sys, "stdin", Terminal("CUDA out of memory"))
     code, out, err = run(capsys)
     assert (code, out) == (exits.USAGE, "")
-    assert err.startswith(
-        "gpucheck: there is nothing to explain; give an error text in quotes or an id, or pipe a log "
-    )
+    assert err.startswith("gpucheck: no text to explain; give an error message in quotes or an ID, or pipe a log: ")
     assert err.count("\n") == 1
 
 
@@ -199,7 +197,9 @@ def test_a_file_is_to_come_by_standard_input(
     (tmp_path / "train.log").write_text("CUDA out of memory")
     code, out, err = run(capsys, "train.log")
     assert (code, out) == (exits.USAGE, "")
-    assert err == "gpucheck: 'train.log' is a file; its name is no error text; gpucheck explain - < train.log\n"
+    assert (
+        err == "gpucheck: 'train.log' is a file; a file name is not an error message; gpucheck explain - < train.log\n"
+    )
 
 
 # --- standard input ---------------------------------------------------------------------------------------------------

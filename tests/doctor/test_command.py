@@ -131,9 +131,9 @@ def test_a_stray_file_in_the_folder(fake_driver: Fake, tmp_path: Path) -> None:
 def test_a_torch_that_hangs_as_it_is_imported(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver(TWO_GPUS)
     site = torch_of(tmp_path, top="import time; time.sleep(600)")
-    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), timeout_s=5.0))
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), time_budget_s=5.0))
     assert worst(report) == [("torch.hung", "fail")]
-    assert report.findings[0].message == "importing torch did not end within 5.00 s (--timeout gives it longer)"
+    assert report.findings[0].message == "importing torch did not end within 5.00 s (raise it with --time-budget)"
     assert report.findings[0].evidence["limit_s"] == 5.0
 
 
@@ -340,7 +340,7 @@ def test_conditions_are_chosen_by_prefix(fake_driver: Fake, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (DoctorOptions(only=("torch_",)), "--only 'torch_' fits no condition; did you mean "),
+        (DoctorOptions(only=("torch_",)), "--only 'torch_' matches no condition; did you mean "),
         (DoctorOptions(only=("torch.",), skip=("torch",)), "nothing would be looked for"),
         (
             DoctorOptions(python="/no/such/python"),

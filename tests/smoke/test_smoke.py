@@ -106,11 +106,11 @@ def test_only_and_skip_take_prefixes() -> None:
 @pytest.mark.parametrize(
     ("only", "skip", "text"),
     [
-        (("tensor.round_trip",), (), "--only 'tensor.round_trip' fits no check; did you mean tensors.round_trip?"),
-        ((), ("dataloader",), "--skip 'dataloader' fits no check; did you mean data.loader?"),
-        (("memroy",), (), "--only 'memroy' fits no check; did you mean memory?"),
-        (("",), (), "--only '' fits no check"),
-        (("memory",), ("memory",), "--skip leaves no check of --only; nothing would be checked; skip fewer"),
+        (("tensor.round_trip",), (), "--only 'tensor.round_trip' matches no check; did you mean tensors.round_trip?"),
+        ((), ("dataloader",), "--skip 'dataloader' matches no check; did you mean data.loader?"),
+        (("memroy",), (), "--only 'memroy' matches no check; did you mean memory?"),
+        (("",), (), "--only '' matches no check"),
+        (("memory",), ("memory",), "--only and --skip leave no check; nothing would be checked; skip fewer"),
     ],
 )
 def test_a_prefix_that_matches_nothing_names_the_nearest(

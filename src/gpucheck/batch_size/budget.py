@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.units import GIB, MIB, capacity, parse_percent, parse_size
+from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
 
 # What a driver and other processes take without notice, and what fragments: the larger of the two.
 MARGIN_BYTES = 512 * MIB
@@ -50,14 +50,11 @@ def parse_limit(text: str) -> MemoryLimit:
     if text.startswith("leave:"):
         return MemoryLimit("leave", parse_size(text.removeprefix("leave:"), option), text)
     if text.rstrip().endswith("%"):
-        share = parse_percent(text, option)
-        if not 0 < share <= 1:
-            raise UsageError(f"{option} {text!r} is no share of the memory", "", "give more than 0% and at most 100%")
-        return MemoryLimit("share", share, text)
+        return MemoryLimit("share", Percent(1.0, above=True)(text, option), text)
     try:
         return MemoryLimit("size", parse_size(text, option), text)
     except UsageError as error:
-        raise UsageError(error.what, error.why, f"write it like {LIMIT_GRAMMAR}", finding="usage") from error
+        raise refused(option, "a size, a percentage or leave:SIZE", text, f"write it like {LIMIT_GRAMMAR}") from error
 
 
 def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:

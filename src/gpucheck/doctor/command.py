@@ -85,7 +85,7 @@ def read(options: DoctorOptions, emit: Emit) -> Evidence:
     cut = child.Cut()
     with ThreadPoolExecutor(max_workers=1) as beside:
         asked = beside.submit(
-            torch_probe.probe, options.python, timeout_s=options.timeout_s or torch_probe.TIMEOUT_S, cut=cut
+            torch_probe.probe, options.python, timeout_s=options.time_budget_s or torch_probe.TIMEOUT_S, cut=cut
         )
         try:
             facts, seen = _around(options.root, cut)

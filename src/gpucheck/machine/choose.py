@@ -39,7 +39,7 @@ def check(requested: str) -> None:
     named = requested in ("auto", "all") or re.match(r"(GPU|MIG)-", requested, re.IGNORECASE)
     if not named and _NAMED.fullmatch(requested) is None:
         raise UsageError(
-            f"--device {requested!r} is no device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
+            f"--device {requested!r} is not a device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
         )
 
 
