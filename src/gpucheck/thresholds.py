@@ -158,9 +158,12 @@ class Limit:
     device: str | None = None
 
 
+_UNIT: dict[Kind, str] = {"GB/s": " GB/s", "TFLOP/s": " TFLOP/s", "percent": "%", "times": " times"}
+
+
 def range_of(kind: Kind) -> str:
     """The values that a threshold of this kind takes, with the unit, for help pages."""
-    return f"0 to {LARGEST:.0f}{'%' if kind == 'percent' else ' times' if kind == 'times' else f' {kind}'}"
+    return f"in {kind}, 0 or more" if kind != "percent" else "0% or more"
 
 
 def limit(threshold: Threshold, value: Any, origin: str, *, device: str | None = None) -> Limit:
@@ -179,7 +182,7 @@ def number(kind: Kind, value: Any, origin: str) -> float:
         grammar = {"percent": "80%", "times": "1.5"}.get(kind, f"50, which is {kind}")
         raise UsageError(f"{origin} must be a number, not {shown(value)}", "", f"write it like {grammar}")
     if found < 0 or found > LARGEST:
-        raise UsageError(f"{origin} must be from {range_of(kind)}, not {shown(value)}")
+        raise UsageError(f"{origin} must be from 0 to {LARGEST:.0f}{_UNIT[kind]}, not {shown(value)}")
     if kind == "percent" and not signed and 0 < found < 1:
         raise UsageError(
             f"{origin} must be a percentage, not {shown(value)}", "it looks like a fraction", "write it like 80%"

@@ -45,22 +45,25 @@ def _typed(size: int) -> str:
     return capacity(size).replace(" ", "")
 
 
+LARGEST_WHOLE = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Whole:
     """Reads an integer from `smallest` to `largest`; raises UsageError for anything else."""
 
     smallest: int = 1
-    largest: int = 2**31 - 1
+    largest: int = LARGEST_WHOLE
 
     @property
     def range(self) -> str:
         """What it takes, for a help page."""
-        return f"{self.smallest} to {self.largest}"
+        return f"{self.smallest} or more" if self.largest == LARGEST_WHOLE else f"{self.smallest} to {self.largest}"
 
     def __call__(self, text: str, option: str) -> int:
         digits = text.strip()
         if not re.fullmatch(r"[+-]?\d{1,18}", digits, re.ASCII) or not self.smallest <= int(digits) <= self.largest:
-            raise refused(option, f"an integer from {self.range}", text)
+            raise refused(option, f"an integer from {self.smallest} to {self.largest}", text)
         return int(digits)
 
 
@@ -99,14 +102,14 @@ class Duration:
     @property
     def range(self) -> str:
         """What it takes, for a help page."""
-        return f"above 0s, up to {LONGEST_H}h"
+        return "such as 30s or 5m"
 
     def __call__(self, text: str, option: str = "--time-budget") -> float:
         number = _number(text)
         scale = _DURATION_UNITS.get(number[1].lower()) if number else None
         seconds = number[0] * scale if number and scale else math.nan
         if not 0 < seconds <= LONGEST_H * 3600:
-            raise refused(option, f"a time {self.range}", text, "write it like 30s, 5m or 250ms")
+            raise refused(option, f"a time above 0s, up to {LONGEST_H}h", text, "write it like 30s, 5m or 250ms")
         return seconds
 
 
