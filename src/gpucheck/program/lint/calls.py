@@ -130,8 +130,7 @@ def _of_import(run: Run, given: Given, name: str) -> Value:
     if name in ("torch.nn.Parameter", "torch.nn.Buffer", "torch.nn.parameter.Buffer"):
         first = given.args[0] if given.args else given.named.get("data", UNKNOWN)
         kind = "parameter" if last == "Parameter" else "tensor"
-        place = first.place if last == "Parameter" else "input"
-        return Value(kind, place, first.ndim, node, leaf=last == "Parameter")
+        return Value(kind, "input", first.ndim, node, leaf=last == "Parameter")
     if name == "torch.autograd.Variable":
         return given.args[0] if given.args else UNKNOWN
     if torch_names.is_module_class(name):
@@ -160,11 +159,22 @@ def _of_import(run: Run, given: Given, name: str) -> Value:
 def _of_torch_function(run: Run, given: Given, name: str) -> Value:
     """A function of tensors: the result is where they are, and they must be on one device."""
     where, _, last = name.rpartition(".")
-    if where not in ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft", "torch.nn.functional"):
+    if where not in (
+        "torch",
+        "torch.nn.functional",
+        "torch.linalg",
+        "torch.special",
+        "torch.fft",
+        "torch.nn.functional",
+    ):
         return UNKNOWN
     if name in torch_names.NOT_COMBINING:
         return UNKNOWN
-    values = [inner for one in given.all for inner in ((one.parts or (one.item or UNKNOWN,)) if one.kind == "items" else (one,))]
+    values = [
+        inner
+        for one in given.all
+        for inner in ((one.parts or (one.item or UNKNOWN,)) if one.kind == "items" else (one,))
+    ]
     result = run.combined(given.node, values)
     if where == "torch.nn.functional" and (last.endswith("_loss") or "cross_entropy" in last):
         reduced = getattr(given.argument("reduction"), "value", "mean") != "none"
@@ -196,8 +206,8 @@ def _factory(run: Run, given: Given, name: str) -> Value:
         place = "cuda"
     if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
         first = given.args[0] if given.args else UNKNOWN
-        # Of a tensor as_tensor keeps the device; of what is not known it may be one.
-        place = "default" if first.kind in ("number", "items", "none") or name == "torch.tensor" else first.place
+        # Of a tensor they keep the device; what is not known may be one.
+        place = "default" if first.kind in ("number", "items", "none") else first.place
     if place == "cuda":
         checks_processes.on_gpu(run, node, node)
     grad = given.is_true("requires_grad")
@@ -257,7 +267,9 @@ def _of_shape(node: ast.expr) -> int | None:
 def _of_data(node: ast.expr | None) -> int | None:
     if isinstance(node, (ast.List, ast.Tuple)):
         inner = _of_data(node.elts[0]) if node.elts else 0
-        return None if inner is None and not node.elts else 1 + inner if inner is not None and inner >= 0 else AT_LEAST_ONE
+        return (
+            None if inner is None and not node.elts else 1 + inner if inner is not None and inner >= 0 else AT_LEAST_ONE
+        )
     if isinstance(node, ast.ListComp):
         return AT_LEAST_ONE
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List):
@@ -291,7 +303,7 @@ def _new_module(run: Run, given: Given, name: str) -> Value:
         if one.made is not None:
             run.registered.add(id(one.made))
     item = all_of([one for one in inner if one.kind == "module"])
-    stateful = any(one.stateful or one.kind != "module" for one in inner) or not inner
+    stateful = any(one.stateful or one.kind != "module" for one in inner)
     return Value("module", made=node, stateful=stateful, name=name, item=item)
 
 
@@ -368,7 +380,7 @@ def _of_tensor(run: Run, given: Given, receiver: Value, name: str) -> Value:
     if name in torch_names.MOVES:
         run.receivers[id(node)] = receiver
         return _moved(run, given, receiver, name)
-    if name not in ("size", "dim", "data_ptr", "numel", "record_stream", "is_pinned", "copy_", "element_size"):
+    if name not in torch_names.NO_READ:
         checks.read(run, node, [receiver])
     if name == "item" and receiver.pending is None:
         run.flow.settle()
@@ -385,7 +397,7 @@ def _of_tensor(run: Run, given: Given, receiver: Value, name: str) -> Value:
         graph=(receiver.graph or result.graph) and name not in ("detach", "detach_"),
         leaf=receiver.leaf and name == "requires_grad_",
         moved=None,
-        pending=None,
+        pending=receiver.pending if name in torch_names.NO_READ else None,
     )
     if name == "requires_grad_":
         return replace(plain, leaf=True, graph=not run.no_graph)
@@ -394,7 +406,11 @@ def _of_tensor(run: Run, given: Given, receiver: Value, name: str) -> Value:
     if name in torch_names.REDUCTIONS:
         return _reduced(plain, given, method=True)
     if name in torch_names.AT_LEAST_ONE or name == "unsqueeze":
-        more = receiver.ndim + 1 if name == "unsqueeze" and receiver.ndim is not None and receiver.ndim >= 0 else AT_LEAST_ONE
+        more = (
+            receiver.ndim + 1
+            if name == "unsqueeze" and receiver.ndim is not None and receiver.ndim >= 0
+            else AT_LEAST_ONE
+        )
         return replace(plain, ndim=more)
     if name == "type_as":
         return replace(plain, place=given.args[0].place if given.args else "", attribute="")
@@ -424,7 +440,9 @@ def _moved(run: Run, given: Given, receiver: Value, name: str) -> Value:
     if name == "to" and _is_type(run, given):
         place = receiver.place
     to_host = place == "cpu"
-    pending = given.node if to_host and given.is_true("non_blocking") and receiver.place not in ("default", "cpu") else None
+    pending = (
+        given.node if to_host and given.is_true("non_blocking") and receiver.place not in ("default", "cpu") else None
+    )
     if to_host and pending is None and receiver.pending is None:
         run.flow.settle()
     moved = receiver.moved
@@ -434,9 +452,7 @@ def _moved(run: Run, given: Given, receiver: Value, name: str) -> Value:
         # On a CPU this returns the tensor itself.
         return replace(receiver, place="cpu", pending=pending)
     kept = receiver.attribute if place == receiver.place else ""
-    return replace(
-        receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute=kept
-    )
+    return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute=kept)
 
 
 def _is_type(run: Run, given: Given) -> bool:
@@ -451,8 +467,27 @@ def _is_type(run: Run, given: Given) -> bool:
 
 
 _TYPES = frozenset(
-    "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 long short bool uint8 cfloat "
-    "complex64 complex128".split()
+    [
+        "float",
+        "float16",
+        "float32",
+        "float64",
+        "half",
+        "double",
+        "bfloat16",
+        "int",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "long",
+        "short",
+        "bool",
+        "uint8",
+        "cfloat",
+        "complex64",
+        "complex128",
+    ]
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gpucheck.program.lint import rules
+from gpucheck.program.lint.tree import walk
 from gpucheck.program.lint.value import UNKNOWN, Value
 
 if TYPE_CHECKING:
@@ -81,6 +82,10 @@ def kept_module(run: Run, node: ast.expr, key: str, item: Value | None) -> None:
     registered = run.scope.registered.get(owner.node.name, set())
     if name in owner.handed_on or (item.made is not None and id(item.made) in registered):
         return
+    if (owner.node.name, key) in run.scope.told:
+        return
+    if not run.quiet:
+        run.scope.told.add((owner.node.name, key))
     kind = "nn.ModuleDict" if isinstance(run.containers.get(key), (ast.Dict, ast.DictComp)) else "nn.ModuleList"
     run.report(rules.IN_LIST, node, name=key, fix=f"use {kind}")
 
@@ -111,7 +116,7 @@ def optimized(run: Run, values: Iterable[Value]) -> None:
     for one in values:
         for inner in (one, *one.parts, one.item or UNKNOWN):
             moved_leaf(run, inner)
-            if inner.kind == "items":
+            if inner.kind == "items" and inner is not one:
                 optimized(run, [inner])
 
 
@@ -131,7 +136,7 @@ def empty_cache(run: Run, node: ast.expr, name: str) -> None:
     if not name.startswith("torch.") or not name.endswith(".empty_cache") or not run.loops:
         return
     loop = run.loops[-1]
-    has_inner = any(isinstance(one, (ast.For, ast.While, ast.AsyncFor)) for one in ast.walk(loop) if one is not loop)
+    has_inner = any(isinstance(one, (ast.For, ast.While, ast.AsyncFor)) for one in walk(loop) if one is not loop)
     if not has_inner and not run.is_guarded(node, loop) and run.facts.is_steps(loop):
         run.report(rules.EMPTY_CACHE, node)
 
@@ -147,9 +152,7 @@ def kept_loss(run: Run, node: ast.expr, key: str, added: Value) -> None:
     run.report(rules.KEPT_GRAPH, node, name=key, fix=f"keep the number: {text}.item(), or {text}.detach()")
 
 
-def summed_loss(
-    run: Run, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value
-) -> None:
+def summed_loss(run: Run, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
     """`total += loss` in a loop: after a backward, or where no backward is made of the total."""
     if not run.loops or run.no_graph or not run.is_outside(target, run.loops[-1]):
         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.program.lint import rules, torch_names
 from gpucheck.program.lint.scope import Effect
+from gpucheck.program.lint.tree import walk
 from gpucheck.program.lint.value import Value
 
 if TYPE_CHECKING:
@@ -99,16 +100,21 @@ def _forked(run: Run, node: ast.Call) -> None:
     """`os.fork()`: CUDA has started, and is used after it."""
     if run.flow.started is None or run.quiet:
         return
-    later = [one for one in ast.walk(run.facts.body) if isinstance(one, ast.Call) and one.lineno > node.lineno]
+    later = [one for one in walk(run.facts.body) if isinstance(one, ast.Call) and one.lineno > node.lineno]
     if any(_uses_gpu(run, one) for one in later):
         run.report(
-            rules.IN_WORKER, node, name=f"CUDA has started in line {run.flow.started.lineno}", fix=_FORK_FIX  # type: ignore[attr-defined]
+            rules.IN_WORKER,
+            node,
+            name=f"CUDA has started in line {run.flow.started.lineno}",
+            fix=_FORK_FIX,  # type: ignore[attr-defined]
         )
 
 
 def _uses_gpu(run: Run, node: ast.Call) -> bool:
     """Whether a call, by its words alone, uses a GPU."""
-    if isinstance(node.func, ast.Attribute) and (node.func.attr == "cuda" or run.dotted(node.func) in torch_names.STARTS_CUDA):
+    if isinstance(node.func, ast.Attribute) and (
+        node.func.attr == "cuda" or run.dotted(node.func) in torch_names.STARTS_CUDA
+    ):
         return True
     values = [*node.args, *(one.value for one in node.keywords)]
     return any(isinstance(one, ast.Constant) and str(one.value).startswith("cuda") for one in values)

@@ -10,6 +10,7 @@ from typing import Any
 from gpucheck.program.lint import calls, checks, torch_names
 from gpucheck.program.lint.names import Class, Function, called_name, family
 from gpucheck.program.lint.scope import Scope
+from gpucheck.program.lint.tree import walk
 from gpucheck.program.lint.value import AT_LEAST_ONE, NONE, NUMBER, UNKNOWN, Flow, Value, all_of, join
 
 
@@ -56,7 +57,7 @@ class Expressions:
         for name in (name for one in members for name in one.bases):
             if name not in self.scope.file.classes and name not in torch_names.MODULE_BASES:
                 return True
-        for call in (node for one in members for node in ast.walk(one.node) if isinstance(node, ast.Call)):
+        for call in (node for one in members for node in walk(one.node) if isinstance(node, ast.Call)):
             dotted = self.scope.file.dotted(call.func)
             if dotted == "torch.nn.Parameter" or called_name(call).startswith("register_"):
                 return True
@@ -156,7 +157,9 @@ class Expressions:
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         before = dict(self.flow.names)
-        self.local_names |= {name.id for one in node.generators for name in ast.walk(one.target) if isinstance(name, ast.Name)}
+        self.local_names |= {
+            name.id for one in node.generators for name in walk(one.target) if isinstance(name, ast.Name)
+        }
         for one in node.generators:
             self.bind(one.target, self.element(self.value(one.iter)))
             for test in one.ifs:
@@ -238,7 +241,6 @@ class Expressions:
     def _subscript(self, node: ast.Subscript) -> Value:
         base, index = self.value(node.value), self._index(node.slice)
         if base.is_tensor:
-            checks.read(self, node, [base])
             if index.is_tensor and base.place == "default":
                 checks.apart(self, node, [base, index])
             return replace(base, kind="tensor", ndim=_indexed(base.ndim, node.slice, index))
@@ -272,7 +274,9 @@ class Expressions:
             case "batch":
                 return Value("tensor", base.place)
             case "tensor" | "parameter":
-                return replace(base, kind="tensor", ndim=base.ndim - 1 if base.ndim is not None and base.ndim > 1 else None)
+                return replace(
+                    base, kind="tensor", ndim=base.ndim - 1 if base.ndim is not None and base.ndim > 1 else None
+                )
             case "module":
                 return base.item or Value("module", stateful=base.stateful, attribute=base.attribute)
         return UNKNOWN
@@ -300,7 +304,9 @@ class Expressions:
             container = self.key(target.value)
             base = self.value(target.value)
             if container and base.kind == "items":
-                self.flow.names[container] = replace(base, parts=(), item=join(base.item, known) if base.item else known)
+                self.flow.names[container] = replace(
+                    base, parts=(), item=join(base.item, known) if base.item else known
+                )
 
     def key(self, node: ast.expr) -> str:
         """The key of a name or of an attribute of a name; empty for anything else."""

@@ -7,12 +7,34 @@ from collections.abc import Iterator
 
 from gpucheck.program.lint import torch_names
 from gpucheck.program.lint.names import called_name
+from gpucheck.program.lint.tree import walk
 
 Loop = ast.For | ast.AsyncFor | ast.While
 # What takes a number's value, or shows it: a graph that goes there was not wanted.
 _SINKS = frozenset(
-    "print len float int str format info debug warning write log add_scalar set_postfix set_description append "
-    "round isnan isinf isfinite item tolist".split()
+    [
+        "print",
+        "len",
+        "float",
+        "int",
+        "str",
+        "format",
+        "info",
+        "debug",
+        "warning",
+        "write",
+        "log",
+        "add_scalar",
+        "set_postfix",
+        "set_description",
+        "append",
+        "round",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "item",
+        "tolist",
+    ]
 )
 _BACKWARDS = frozenset({"backward", "manual_backward"})
 
@@ -28,8 +50,12 @@ class Facts:
     def evidence(self) -> set[str]:
         """Names that are used as only a tensor can be."""
         found = set()
-        for node in ast.walk(self.body):
-            if isinstance(node, ast.Attribute) and node.attr in torch_names.TENSOR_ONLY and isinstance(node.value, ast.Name):
+        for node in walk(self.body):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in torch_names.TENSOR_ONLY
+                and isinstance(node.value, ast.Name)
+            ):
                 found.add(node.value.id)
         return found
 
@@ -41,12 +67,14 @@ class Facts:
         return self._backwards[id(where)]
 
     def _backwards_in(self, where: ast.AST) -> Iterator[str]:
-        for node in ast.walk(where):
+        for node in walk(where):
             if isinstance(node, ast.Call) and called_name(node) in _BACKWARDS and isinstance(node.func, ast.Attribute):
                 yield ""  # there is one, whatever its name
                 for inner in (node.func.value, *node.args):
-                    yield from (one.id for one in ast.walk(inner) if isinstance(one, ast.Name))
-                    yield from (ast.unparse(one) for one in ast.walk(inner) if isinstance(one, (ast.Attribute, ast.Subscript)))
+                    yield from (one.id for one in walk(inner) if isinstance(one, ast.Name))
+                    yield from (
+                        ast.unparse(one) for one in walk(inner) if isinstance(one, (ast.Attribute, ast.Subscript))
+                    )
 
     def has_backward(self, loop: Loop) -> bool:
         """Whether backward is called in this loop."""
@@ -54,10 +82,19 @@ class Facts:
 
     def is_plain(self, names: set[str], loop: Loop) -> bool:
         """Whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
-        for node in ast.walk(loop):
-            if isinstance(node, ast.Assign) and any(isinstance(one, ast.Name) and one.id in names for one in node.targets):
-                last = node.value.func.attr if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute) else ""
-                if last in ("item", "detach", "tolist", "numpy", "detach_") or getattr(node.value, "attr", "") == "data":
+        for node in walk(loop):
+            if isinstance(node, ast.Assign) and any(
+                isinstance(one, ast.Name) and one.id in names for one in node.targets
+            ):
+                last = (
+                    node.value.func.attr
+                    if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute)
+                    else ""
+                )
+                if (
+                    last in ("item", "detach", "tolist", "numpy", "detach_")
+                    or getattr(node.value, "attr", "") == "data"
+                ):
                     return True
             if isinstance(node, ast.Call) and called_name(node) == "detach_":
                 return True
@@ -65,8 +102,11 @@ class Facts:
 
     def is_taken(self, key: str) -> bool:
         """Whether a value goes anywhere but to a screen or a number: returned, passed on, or backward is called."""
-        for node in ast.walk(self.body):
-            if not (isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(getattr(node, "ctx", None), ast.Load)):
+        for node in walk(self.body):
+            if not (
+                isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
+                and isinstance(getattr(node, "ctx", None), ast.Load)
+            ):
                 continue
             if ast.unparse(node) == key and not self._sinks(node):
                 return True
@@ -82,7 +122,9 @@ class Facts:
                 return True
             case ast.Attribute():
                 # total.item(), losses.append
-                return parent.attr in _SINKS or (parent.attr in ("mean", "sum") and self._sinks(self.parent(parent) or parent))
+                return parent.attr in _SINKS or (
+                    parent.attr in ("mean", "sum") and self._sinks(self.parent(parent) or parent)
+                )
             case ast.Call():
                 name = called_name(parent)
                 if name == "sum" or name == "mean":
@@ -90,19 +132,17 @@ class Facts:
                 return name in _SINKS
             case ast.keyword():
                 return self._sinks(parent)
-            case ast.AugAssign():
-                return True
         return False
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         """The node around this one."""
         if self._parents is None:
-            self._parents = {id(child): one for one in ast.walk(self.body) for child in ast.iter_child_nodes(one)}
+            self._parents = {id(child): one for one in walk(self.body) for child in ast.iter_child_nodes(one)}
         return self._parents.get(id(node))
 
     def is_steps(self, loop: Loop) -> bool:
         """Whether each pass of a loop is a step: it calls backward, an optimizer's step, or a model."""
-        for node in ast.walk(loop):
+        for node in walk(loop):
             if isinstance(node, ast.Call):
                 name = called_name(node)
                 if name in _BACKWARDS or name in ("step", "forward", "generate", "model", "net", "network"):

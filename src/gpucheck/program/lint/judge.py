@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpucheck.program.lint import names, source
+from gpucheck.program.lint import names, source, tree
 from gpucheck.program.lint.names import Class, Function
 from gpucheck.program.lint.run import Run, effect_of, end
 from gpucheck.program.lint.scope import Effect, Mistake, Scope
@@ -21,6 +21,7 @@ def mistakes(data: bytes) -> list[Mistake]:
         read = source.parse(data)
         if not any(word in data for word in _WORDS) and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
             return []
+        tree.index(read.tree)
         scope = Scope(read, names.read(read.tree))
         _walk(scope)
     except RecursionError as error:
@@ -39,4 +40,3 @@ def _walk(scope: Scope) -> None:
     whole.evidence = set()
     whole.statements(scope.file.tree.body)
     end(whole)
-

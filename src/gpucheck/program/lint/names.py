@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpucheck.program.lint import torch_names
+from gpucheck.program.lint.tree import walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # What makes a child process: CUDA_VISIBLE_DEVICES may then be meant for it.
@@ -59,7 +60,7 @@ def read(tree: ast.Module) -> File:
     """The names of a file."""
     file = File(tree)
     calls: list[ast.Call] = []
-    for node in ast.walk(tree):
+    for node in walk(tree):
         match node:
             case ast.Import(names):
                 for one in names:
@@ -95,7 +96,7 @@ def _canonical(name: str) -> str:
 def _class(node: ast.ClassDef) -> Class:
     methods = {one.name: one for one in node.body if isinstance(one, Function)}
     by_hand, handed_on = False, set()
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, ast.Call):
             called = called_name(inner)
             by_hand = by_hand or called in ("add_module", "register_module", "setattr", "__setattr__")
@@ -151,7 +152,7 @@ def _looks_like_a_module(file: File, one: Class) -> bool:
         and any(self_attribute(target) for target in node.targets)
         and isinstance(node.value, ast.Call)
         and torch_names.is_module_class(file.dotted(node.value.func))
-        for node in ast.walk(one.methods["__init__"])
+        for node in walk(one.methods["__init__"])
     )
 
 
@@ -181,7 +182,7 @@ def reachable(file: File, one: Class, roots: frozenset[str]) -> set[str]:
         name = todo.pop()
         body = None if name in seen else method(file, one, name)
         seen.add(name)
-        for node in ast.walk(body) if body is not None else ():
+        for node in walk(body) if body is not None else ():
             if isinstance(node, ast.Call) and (called := self_attribute(node.func)) and called not in seen:
                 todo.append(called)
     return seen

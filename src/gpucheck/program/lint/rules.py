@@ -124,10 +124,8 @@ RULES: tuple[Rule, ...] = (
         "CUDA has already started (line {line}): the variable no longer has an effect",
         "set it before the first use of CUDA, best in the shell: CUDA_VISIBLE_DEVICES=0 python …",
         "The driver reads the variable once, when CUDA starts. `torch.cuda.is_available()` starts it.",
-        "import os\n\nimport torch\n\nprint(torch.cuda.is_available())\n"
-        'os.environ["CUDA_VISIBLE_DEVICES"] = "1"\n',
-        'import os\n\nimport torch\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\n'
-        "print(torch.cuda.is_available())\n",
+        'import os\n\nimport torch\n\nprint(torch.cuda.is_available())\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\n',
+        'import os\n\nimport torch\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\nprint(torch.cuda.is_available())\n',
     ),
     Rule(
         UNWAITED,

@@ -12,7 +12,8 @@ from gpucheck.program.lint.expressions import Expressions
 from gpucheck.program.lint.facts import Facts, Loop
 from gpucheck.program.lint.names import Class, Function, self_attribute
 from gpucheck.program.lint.scope import Effect, Scope
-from gpucheck.program.lint.value import NUMBER, UNKNOWN, Flow, Value, join, met
+from gpucheck.program.lint.tree import walk
+from gpucheck.program.lint.value import NUMBER, UNKNOWN, Value, join, met
 
 # Parameters of forward that are counts, by their names.
 _COUNTS = ("n", "num", "len", "size", "step", "idx", "index", "count", "epoch", "max", "min", "dim", "seed", "i", "j")
@@ -22,9 +23,7 @@ _TENSORS = frozenset({"Tensor", "torch.Tensor", "LongTensor", "FloatTensor", "to
 class Run(Expressions):
     """One function of a file, or the file itself, walked through once."""
 
-    def __init__(
-        self, scope: Scope, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]
-    ) -> None:
+    def __init__(self, scope: Scope, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
         super().__init__(scope, owner, name, outer)
         self.facts = Facts(body)
         self.returned: list[Value] = []
@@ -129,7 +128,7 @@ class Run(Expressions):
         key = self.key(node.target)
         if isinstance(node.op, ast.Add):
             checks.summed_loss(self, node, node.target, node.value, added, before)
-            if added.kind == "items" and key:
+            if added.kind == "items" and before.kind == "items" and key:
                 checks.kept_module(self, node, key, added.item)
         if before.kind == "items" and added.kind == "items" and before.item is not None and added.item is not None:
             self.bind(node.target, replace(before, parts=(), item=join(before.item, added.item)))
@@ -258,9 +257,9 @@ class Run(Expressions):
     def is_outside(self, target: ast.expr, loop: Loop) -> bool:
         """Whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
         text = ast.unparse(target)
-        for node in ast.walk(loop):
+        for node in walk(loop):
             if isinstance(node, ast.Assign) and any(ast.unparse(one) == text for one in node.targets):
-                if not any(ast.unparse(one) == text for one in ast.walk(node.value) if isinstance(one, ast.expr)):
+                if not any(ast.unparse(one) == text for one in walk(node.value) if isinstance(one, ast.expr)):
                     return False
         return True
 
@@ -296,9 +295,7 @@ def _begin(run: Run, function: Function, parent: Expressions | None) -> None:
     run.evidence = run.facts.evidence()
     run.in_worker = function.name in run.scope.file.in_workers
     run.no_graph = int(any(_is_no_grad(run, one) for one in function.decorator_list))
-    run.keeps_gradients = any(
-        isinstance(one, ast.Attribute) and one.attr == "retain_grad" for one in ast.walk(function)
-    )
+    run.keeps_gradients = any(isinstance(one, ast.Attribute) and one.attr == "retain_grad" for one in walk(function))
     owner, is_method = run.owner, parent is None and run.owner is not None
     if parent is not None:
         run.in_forward, run.in_worker = parent.in_forward, parent.in_worker or run.in_worker
@@ -329,7 +326,7 @@ def _worker_methods(scope: Scope, owner: Class) -> set[str]:
 def _bound_in(function: Function) -> set[str]:
     """The names that a function binds: its own, not those of the file."""
     found, shared = set(), set()
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             found.add(node.id)
         elif isinstance(node, ast.arg):
@@ -358,7 +355,13 @@ def _parameters(run: Run, function: Function, is_method: bool) -> None:
     for at, (one, default) in enumerate(pairs):
         run.parameters.add(one.arg)
         known = _parameter(run, one, default)
-        if run.in_forward and is_method and known == UNKNOWN and one.annotation is None and not run.scope.parents.get(id(function)):
+        if (
+            run.in_forward
+            and is_method
+            and known == UNKNOWN
+            and one.annotation is None
+            and not run.scope.parents.get(id(function))
+        ):
             known = _input(run, function, one.arg, default, first=at == 0)
         if known != UNKNOWN:
             run.flow.names[one.arg] = known
@@ -383,7 +386,8 @@ def _parameter(run: Run, one: ast.arg, default: ast.expr | None) -> Value:
             return Value("loader")
     if isinstance(default, ast.Constant):
         known = run.value(default)
-        return known if known.kind in ("device", "number") else UNKNOWN
+        # The caller may name any other device; one that is meant to be a GPU is told.
+        return known if known.kind == "number" or known.place == "cuda" else UNKNOWN
     return UNKNOWN
 
 
@@ -470,7 +474,7 @@ def _stored(functions: Iterator[Function]) -> set[str]:
     return {
         node.attr
         for function in functions
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and self_attribute(node)
     }
 
@@ -479,12 +483,22 @@ def _sources(functions: Iterator[Function]) -> dict[str, ast.expr]:
     """By attribute the expression that it is set to."""
     found: dict[str, ast.expr] = {}
     for function in functions:
-        for node in ast.walk(function):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        for node in walk(function):
+            targets = (
+                node.targets
+                if isinstance(node, ast.Assign)
+                else [node.target]
+                if isinstance(node, ast.AnnAssign)
+                else []
+            )
             value = getattr(node, "value", None)
             for target in targets:
                 pairs = [(target, value)]
-                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+                if (
+                    isinstance(target, ast.Tuple)
+                    and isinstance(value, ast.Tuple)
+                    and len(target.elts) == len(value.elts)
+                ):
                     pairs = list(zip(target.elts, value.elts, strict=True))
                 found |= {name: to for one, to in pairs if (name := self_attribute(one)) and to is not None}
     return found

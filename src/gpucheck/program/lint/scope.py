@@ -57,6 +57,8 @@ class Scope:
     # By name of the class: its attributes, and what made the modules that it registers.
     attributes: dict[str, dict[str, Value]] = field(default_factory=dict)
     registered: dict[str, set[int]] = field(default_factory=dict)
+    # Lists of modules that have been told, by class and attribute.
+    told: set[tuple[str, str]] = field(default_factory=set)
     effects: dict[int, Effect] = field(default_factory=dict)
     forwards: dict[str, set[str]] = field(default_factory=dict)
     # By id of a function that was defined within another: who was walked through there.
