@@ -31,7 +31,7 @@ class Common:
     device: str = "auto"
     json: bool = option("Print one JSON document, and nothing else, on stdout.", False)
     output: tuple[str, ...] = option(
-        "Also write the result here: .json, .xml (JUnit), .md or .csv. Repeatable.",
+        "Also write the result here: .json, .xml (JUnit), .md, .csv or .sarif. Repeatable.",
         metavar="FILE",
         repeat=True,
         commas=False,

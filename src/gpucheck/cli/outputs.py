@@ -46,9 +46,15 @@ class Output:
 
 def formats() -> dict[str, Callable[[Report], str]]:
     """Suffix → renderer. Imported late: a help page needs none of it."""
-    from gpucheck.render import csv, json, junit, text
+    from gpucheck.render import csv, json, junit, sarif, text
 
-    return {".json": json.document, ".xml": junit.junit, ".md": text.markdown_page, ".csv": csv.rows}
+    return {
+        ".json": json.document,
+        ".xml": junit.junit,
+        ".md": text.markdown_page,
+        ".csv": csv.rows,
+        ".sarif": sarif.document,
+    }
 
 
 def prepare(paths: Sequence[str], beside: Sequence[Wanted] = ()) -> list[Output]:

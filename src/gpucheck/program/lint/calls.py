@@ -466,28 +466,9 @@ def _is_type(run: Run, given: Given) -> bool:
     return "dtype" in name or name in _TYPES
 
 
-_TYPES = frozenset(
-    [
-        "float",
-        "float16",
-        "float32",
-        "float64",
-        "half",
-        "double",
-        "bfloat16",
-        "int",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "long",
-        "short",
-        "bool",
-        "uint8",
-        "cfloat",
-        "complex64",
-        "complex128",
-    ]
+_TYPES = torch_names.words(
+    "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 long short bool uint8 cfloat "
+    "complex64 complex128"
 )
 
 

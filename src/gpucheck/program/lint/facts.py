@@ -11,30 +11,9 @@ from gpucheck.program.lint.tree import walk
 
 Loop = ast.For | ast.AsyncFor | ast.While
 # What takes a number's value, or shows it: a graph that goes there was not wanted.
-_SINKS = frozenset(
-    [
-        "print",
-        "len",
-        "float",
-        "int",
-        "str",
-        "format",
-        "info",
-        "debug",
-        "warning",
-        "write",
-        "log",
-        "add_scalar",
-        "set_postfix",
-        "set_description",
-        "append",
-        "round",
-        "isnan",
-        "isinf",
-        "isfinite",
-        "item",
-        "tolist",
-    ]
+_SINKS = torch_names.words(
+    "print len float int str format info debug warning write log add_scalar set_postfix set_description append "
+    "round isnan isinf isfinite item tolist"
 )
 _BACKWARDS = frozenset({"backward", "manual_backward"})
 

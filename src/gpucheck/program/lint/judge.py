@@ -21,9 +21,12 @@ def mistakes(data: bytes) -> list[Mistake]:
         read = source.parse(data)
         if not any(word in data for word in _WORDS) and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
             return []
-        tree.index(read.tree)
+        nodes = tree.index(read.tree)
         scope = Scope(read, names.read(read.tree))
         _walk(scope)
+        # Without these two circles all of it goes at once, and no collector has to look for it.
+        nodes.clear()
+        scope.parents.clear()
     except RecursionError as error:
         raise Unreadable("its code is nested too deeply") from error
     return sorted(scope.found.values(), key=lambda one: (one.line, one.column, one.id))

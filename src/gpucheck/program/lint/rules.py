@@ -41,8 +41,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         DISCARDED,
         "fail",
-        "the result of a move is thrown away",
-        "`{name}` stays where it is: moving a tensor returns a new one",
+        "the result of a tensor's .to() is thrown away",
+        "`{name}` does not change: a tensor's .to() and .cuda() return a new tensor",
         "assign the result: {fix}",
         "`tensor.to()` and `tensor.cuda()` return a new tensor; only a module moves in place.",
         "import torch\n\nx = torch.zeros(8)\nx.cuda()\n",
