@@ -70,6 +70,8 @@ def _of_name(run: Run, given: Given, name: str) -> Value:
         return _of_module(run, given, known)
     if known.kind == "name":
         return _of_import(run, given, known.name)
+    if name in torch_names.LOSS_NAMES:
+        return Value("tensor", "", 0, given.node, graph=not run.no_graph)
     if name in run.local_names and name not in run.functions:
         return UNKNOWN
     made = run.scope.file.classes.get(name)
@@ -77,7 +79,9 @@ def _of_name(run: Run, given: Given, name: str) -> Value:
         return Value("module", made=given.node, stateful=run.has_state(made), name=name) if made.is_module else UNKNOWN
     function = run.functions.get(name) or run.scope.file.functions.get(name)
     if function is not None:
-        return checks_processes.called(run, given.node, run.scope.effect_of(function, None, run.visible()))
+        return checks_processes.called(
+            run, given.node, run.scope.effect_of(function, None, run.visible(), (), run.no_graph)
+        )
     return _of_builtin(run, given, name)
 
 
@@ -181,7 +185,7 @@ def _of_torch_function(run: Run, given: Given, name: str) -> Value:
         return Value("tensor", result.place, 0 if reduced else None, given.node, graph=_has_graph(run, given.args))
     if not result.is_tensor:
         # Of what is not known a function of torch.nn.functional makes a tensor all the same.
-        return Value("tensor") if where == "torch.nn.functional" else UNKNOWN
+        return Value("tensor") if where == "torch.nn.functional" or last in torch_names.MAKES_TENSOR else UNKNOWN
     if last in torch_names.REDUCTIONS:
         return _reduced(result, given, method=False)
     if last in ("cat", "concat", "stack", "hstack", "vstack", "outer", "where", "flatten", "tile"):
@@ -207,7 +211,8 @@ def _factory(run: Run, given: Given, name: str) -> Value:
     if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
         first = given.args[0] if given.args else UNKNOWN
         # Of a tensor they keep the device; what is not known may be one.
-        place = "default" if first.kind in ("number", "items", "none") else first.place
+        plain = first.kind in ("number", "items", "none") or (first == UNKNOWN and not run.in_forward)
+        place = "default" if plain else first.place
     if place == "cuda":
         checks_processes.on_gpu(run, node, node)
     grad = given.is_true("requires_grad")
@@ -355,8 +360,7 @@ def _may_start(run: Run, given: Given, receiver: Value, name: str) -> None:
     """A move of anything to a GPU starts CUDA."""
     target = given.args[0] if given.args else given.named.get("device", UNKNOWN)
     if name == "cuda" or (target.kind == "device" and target.place == "cuda"):
-        if receiver.is_tensor or name == "cuda":
-            checks_processes.on_gpu(run, given.node, given.node)
+        checks_processes.on_gpu(run, given.node, given.node)
         run.flow.started = run.flow.started or given.node
 
 
@@ -543,6 +547,8 @@ def _self_method(run: Run, given: Given, name: str) -> Value:
     known = run.flow.names.get(key) or run.attributes.get(name, UNKNOWN)
     if known.kind == "module":
         return _of_module(run, given, known)
+    if name in torch_names.LOSS_NAMES:
+        return Value("tensor", "", 0, given.node, graph=not run.no_graph)
     if name in ("register_buffer", "register_parameter") and given.nodes:
         told = getattr(given.nodes[0], "value", None)
         if isinstance(told, str):
@@ -557,5 +563,5 @@ def _self_method(run: Run, given: Given, name: str) -> Value:
         if name == "manual_backward":
             return UNKNOWN
         return _of_unknown(run, given, name)
-    effect = run.scope.effect_of(function, run.owner, run.outer)
+    effect = run.scope.effect_of(function, run.owner, run.outer, given.args, run.no_graph)
     return checks_processes.called(run, given.node, effect)

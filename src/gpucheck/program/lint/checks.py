@@ -32,11 +32,26 @@ def discarded(run: Run, node: ast.expr) -> None:
             name = func.value if isinstance(func, ast.Attribute) else func
             if run.dotted(func).startswith("torch.Tensor.") and node.args:
                 name = node.args[0]
+            if not _is_kept(run, name):
+                # torch.zeros(1).cuda() starts CUDA: there is no tensor that anybody reads afterwards.
+                return
             text = run.scope.source.text(node)
             key = run.scope.source.text(name)
             is_name = isinstance(name, (ast.Name, ast.Attribute, ast.Subscript))
             fix = f"{key} = {text}" if is_name else f"moved = {text}"
             run.report(rules.DISCARDED, node, name=key, fix=fix)
+
+
+def _is_kept(run: Run, node: ast.expr) -> bool:
+    """Whether an expression begins with a value that has a name: `x`, `self.x`, `batch["x"].float()`."""
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Call):
+            node = node.func
+        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        else:
+            return False
+    return node.id in run.flow.names or node.id not in run.scope.file.imports
 
 
 def apart(run: Run, node: ast.expr, values: Iterable[Value]) -> None:
@@ -47,7 +62,8 @@ def apart(run: Run, node: ast.expr, values: Iterable[Value]) -> None:
     if not any(one.place == "input" for one in tensors):
         return
     for one in tensors:
-        if one.place == "default" and one.has_dimensions and one.made is not None:
+        behind = one.place == "default" or (one.place == "cuda" and one.attribute)
+        if behind and one.has_dimensions and one.made is not None:
             _tell_apart(run, node, one)
 
 
@@ -77,6 +93,8 @@ def kept_module(run: Run, node: ast.expr, key: str, item: Value | None) -> None:
     owner, name = run.owner, key.removeprefix("self.")
     if owner is None or not owner.is_module or not key.startswith("self.") or item is None:
         return
+    while item.kind == "items" and item.item is not None:
+        item = item.item
     if item.kind != "module" or not item.stateful or item.attribute or owner.registers_by_hand:
         return
     registered = run.scope.registered.get(owner.node.name, set())

@@ -128,7 +128,7 @@ def _child(run: Run, given: Given) -> None:
     function = run.scope.file.functions.get(getattr(target, "id", ""))
     if function is None:
         return
-    effect = run.scope.effect_of(function, None, run.outer)
+    effect = run.scope.effect_of(function, None, run.outer, (), 0)
     if effect.on_gpu or effect.started is not None:
         line = getattr(run.flow.started, "lineno", 0)
         told = f"{function.name} uses the GPU, and CUDA has started in line {line}"

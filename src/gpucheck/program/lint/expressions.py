@@ -95,7 +95,12 @@ class Expressions:
                 return Value("name", name=self.scope.file.imports[node.id])
         if (known is None or known == UNKNOWN) and node.id in self.evidence:
             return Value("tensor", "input" if self.in_forward and node.id in self.parameters else "")
-        return known or UNKNOWN
+        return self._by_name(node.id) if known is None or known == UNKNOWN else known
+
+    def _by_name(self, name: str) -> Value:
+        """What is called a loader is taken for one: what it gives, unpacked, are tensors."""
+        last = name.lower().rpartition("_")[2]
+        return Value("loader") if last in ("loader", "dataloader", "dl", "trainloader", "testloader") else UNKNOWN
 
     def _attribute(self, node: ast.Attribute) -> Value:
         dotted = self.dotted(node)
@@ -107,7 +112,7 @@ class Expressions:
         base = self.value(node.value)
         if base.kind == "self":
             known = self.attributes.get(node.attr, UNKNOWN)
-            return known
+            return self._by_name(node.attr) if known == UNKNOWN else known
         if base.is_tensor:
             return self._of_tensor(node, base)
         if base.kind == "module" and node.attr in ("weight", "bias"):
@@ -173,11 +178,13 @@ class Expressions:
         return Value("items", item=item, made=node)
 
     def _lambda(self, node: ast.Lambda) -> Value:
-        before = self.flow.copy()
+        before, was_in_worker = self.flow.copy(), self.in_worker
+        self.in_worker = self.in_worker or id(node) in self.scope.file.lambdas_in_workers
         for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
             self.flow.names[one.arg] = UNKNOWN
         self.value(node.body)
         self.flow.take(before)
+        self.in_worker = was_in_worker
         return UNKNOWN
 
     # -- operators -----------------------------------------------------------------------------------------------------
@@ -294,7 +301,8 @@ class Expressions:
         if isinstance(target, (ast.Tuple, ast.List)):
             values = list(self.each(known, len(target.elts)))
             for one, value in zip(target.elts, values, strict=True):
-                self.bind(one, value)
+                in_place = isinstance(one, ast.Name) and one.id in torch_names.IN_PLACE_NAMES
+                self.bind(one, UNKNOWN if in_place and value == Value("tensor") else value)
         elif isinstance(target, ast.Starred):
             self.bind(target.value, Value("items", item=self.element(known)))
         elif key := self.key(target):

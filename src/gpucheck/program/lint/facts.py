@@ -36,7 +36,19 @@ class Facts:
                 and isinstance(node.value, ast.Name)
             ):
                 found.add(node.value.id)
+            elif (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.slice, ast.Tuple)
+                and isinstance(node.value, ast.Name)
+            ):
+                # x[:, 0]: no list takes that.
+                if any(isinstance(one, ast.Slice) for one in node.slice.elts):
+                    found.add(node.value.id)
         return found
+
+    def evaluates(self) -> bool:
+        """Whether a model is set to evaluate here: no backward follows."""
+        return any(isinstance(one, ast.Call) and called_name(one) == "eval" and not one.args for one in walk(self.body))
 
     def backwards(self, within: Loop | None) -> frozenset[str]:
         """The names of what backward is called on, in this loop or anywhere."""
@@ -99,6 +111,11 @@ class Facts:
                 return self._sinks(parent)
             case ast.If() | ast.While() | ast.Expr():
                 return True
+            case ast.Return():
+                # After an evaluation nobody calls backward on what is returned.
+                return self.evaluates()
+            case ast.Tuple() | ast.Dict():
+                return self._sinks(parent)
             case ast.Attribute():
                 # total.item(), losses.append
                 return parent.attr in _SINKS or (
@@ -106,7 +123,7 @@ class Facts:
                 )
             case ast.Call():
                 name = called_name(parent)
-                if name == "sum" or name == "mean":
+                if name in ("sum", "mean", "stack", "cat", "tensor"):
                     return self._sinks(parent)
                 return name in _SINKS
             case ast.keyword():

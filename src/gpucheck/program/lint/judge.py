@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpucheck.program.lint import names, source, tree
 from gpucheck.program.lint.names import Class, Function
@@ -35,8 +35,10 @@ def mistakes(data: bytes) -> list[Mistake]:
 def _walk(scope: Scope) -> None:
     """The file itself, then what it defines."""
 
-    def effect(function: Function, owner: Class | None, outer: Mapping[str, Value]) -> Effect:
-        return effect_of(scope, function, owner, outer)
+    def effect(
+        function: Function, owner: Class | None, outer: Mapping[str, Value], args: Sequence[Value], no_graph: int
+    ) -> Effect:
+        return effect_of(scope, function, owner, outer, args, no_graph)
 
     scope.effect_of = effect
     whole = Run(scope, None, scope.file.tree, "", {})

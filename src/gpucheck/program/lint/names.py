@@ -39,6 +39,7 @@ class File:
     functions: dict[str, Function] = field(default_factory=dict)
     # Functions that run in DataLoader workers, by name, and whether datasets do.
     in_workers: frozenset[str] = frozenset()
+    lambdas_in_workers: set[int] = field(default_factory=set)
     datasets_in_workers: bool = True
     has_default_device: bool = False
     starts_children: bool = False
@@ -202,11 +203,10 @@ def _look_at_calls(file: File, calls: list[ast.Call]) -> None:
             has_workers = _has_workers(call)
             forked.append(has_workers)
             if has_workers:
-                in_workers |= {
-                    getattr(one.value, "id", "") or getattr(one.value, "attr", "")
-                    for one in call.keywords
-                    if one.arg in ("collate_fn", "worker_init_fn")
-                }
+                given = [one.value for one in call.keywords if one.arg in ("collate_fn", "worker_init_fn")]
+                given = [one.args[0] if isinstance(one, ast.Call) and one.args else one for one in given]  # partial
+                in_workers |= {getattr(one, "id", "") or getattr(one, "attr", "") for one in given}
+                file.lambdas_in_workers |= {id(one) for one in given if isinstance(one, ast.Lambda)}
         if called in ("Popen", "Process", "spawn", "run", "check_call", "check_output", "call", "execv", "execvp"):
             started = dotted.startswith(("subprocess", "multiprocessing", "torch.multiprocessing", "os."))
             file.starts_children = file.starts_children or started

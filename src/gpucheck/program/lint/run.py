@@ -74,7 +74,11 @@ class Run(Expressions):
 
     def _annotated(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
-            self._store(node, node.target, self.value(node.value), node.value)
+            known = self.value(node.value)
+            told = next(_annotations(self, node.annotation), "")
+            if known == UNKNOWN and (told in _TENSORS or told.startswith("torch.Tensor")):
+                known = Value("tensor")
+            self._store(node, node.target, known, node.value)
 
     def _store(self, node: ast.stmt, target: ast.expr, known: Value, value: ast.expr) -> None:
         """One target of an assignment: several at once each get their part."""
@@ -264,8 +268,18 @@ class Run(Expressions):
         return True
 
 
-def effect_of(scope: Scope, function: Function, owner: Class | None, outer: Mapping[str, Value]) -> Effect:
-    """Walk through a function, once: what a call of it does. One that calls itself does nothing that is known."""
+def effect_of(
+    scope: Scope,
+    function: Function,
+    owner: Class | None,
+    outer: Mapping[str, Value],
+    args: Sequence[Value] = (),
+    no_graph: int = 0,
+) -> Effect:
+    """Walk through a function, once: what a call of it does. One that calls itself does nothing that is known.
+
+    `args` are those of the call that is met first, and `no_graph` whether that keeps no graphs.
+    """
     known = scope.effects.get(id(function))
     if known is not None:
         return known
@@ -275,6 +289,12 @@ def effect_of(scope: Scope, function: Function, owner: Class | None, outer: Mapp
     name = f"{owner.node.name}.{function.name}" if owner is not None and parent is None else function.name
     run = Run(scope, owner, function, name, outer)
     _begin(run, function, parent)
+    run.no_graph += no_graph
+    if run.in_forward and parent is None:
+        positional = [*function.args.posonlyargs, *function.args.args][1:]
+        for one, known in zip(positional, args, strict=False):
+            if known.is_tensor and known.place == "input" and one.annotation is None:
+                run.flow.names.setdefault(one.arg, Value("tensor", "input"))
     run.statements(function.body)
     scope.effects[id(function)] = run.effect()
     end(run)
@@ -429,7 +449,8 @@ def judge_class(scope: Scope, node: ast.ClassDef, outer: Mapping[str, Value]) ->
     for one in reversed(list(names.family(scope.file, owner))):
         inherited.update(scope.attributes.get(one.node.name, {}))
     scope.attributes[node.name] = inherited
-    for function in owner.methods.values():
+    # Forward first: the methods that it calls are walked through with its arguments.
+    for function in sorted(owner.methods.values(), key=lambda one: one.name not in torch_names.FORWARDS):
         effect_of(scope, function, owner, outer)
     for inner in node.body:
         if isinstance(inner, ast.ClassDef):

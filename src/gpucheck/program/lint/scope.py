@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,9 @@ class Effect:
     on_gpu: tuple[ast.expr, ...] = ()
 
 
-def _nothing_known(function: Function, owner: Class | None, outer: Mapping[str, Value]) -> Effect:
+def _nothing_known(
+    function: Function, owner: Class | None, outer: Mapping[str, Value], args: Sequence[Value], no_graph: int
+) -> Effect:
     return Effect()
 
 
@@ -64,7 +66,7 @@ class Scope:
     # By id of a function that was defined within another: who was walked through there.
     parents: dict[int, Expressions] = field(default_factory=dict)
     # What a call of a function does; it is walked through once, when it is first called or when its turn comes.
-    effect_of: Callable[[Function, Class | None, Mapping[str, Value]], Effect] = field(default=_nothing_known)
+    effect_of: Callable[[Function, Class | None, Mapping[str, Value], Sequence[Value], int], Effect] = _nothing_known
 
     def report(self, rule: str, node: ast.AST, function: str, **words: object) -> None:
         """A mistake, once for each place."""

@@ -148,6 +148,14 @@ NO_READ = words(
 AT_LEAST_ONE = words(
     "view reshape expand repeat flatten expand_as view_as reshape_as unfold repeat_interleave ravel tile"
 )
+# Functions that make a tensor whatever they are given.
+MAKES_TENSOR = words(
+    "stack cat concat hstack vstack matmul mm bmm einsum exp log sqrt sin cos sigmoid tanh relu softmax where"
+)
+# What people call the function that makes a loss.
+LOSS_NAMES = words("criterion loss_fn loss_func loss_function criteria")
+# What a tokenizer or a graph library gives moves in place, and is called so.
+IN_PLACE_NAMES = words("batch encoding encodings encoded enc graph graphs g bg batch_encoding batched_graph")
 WAITS = frozenset(["synchronize", "wait", "wait_event", "wait_stream", "barrier", "join", "result"])
 # How a forward of a module, or of a Lightning module, is called.
 FORWARDS = frozenset(["forward", "training_step", "validation_step", "test_step", "predict_step", "forward_features"])

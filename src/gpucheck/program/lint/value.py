@@ -65,7 +65,7 @@ def join(one: Value, other: Value) -> Value:
     if one.kind == "module":
         return replace(
             one,
-            stateful=one.stateful and other.stateful,
+            stateful=one.stateful or other.stateful,
             name=one.name if one.name == other.name else "",
             attribute=one.attribute if one.attribute == other.attribute else "",
             item=None,
