@@ -323,10 +323,8 @@ def _of_module(run: Run, given: Given, module: Value) -> Value:
     if is_loss:
         return Value("tensor", "", 0, given.node, graph=_has_graph(run, given.args))
     first = given.args[0] if given.args else UNKNOWN
-    if module.stateful:
-        place = "input" if run.in_forward else module.place
-    else:
-        place = first.place
+    moved_with_it = "input" if run.in_forward else module.place
+    place = moved_with_it if module.stateful else first.place
     made = first.made if place == "default" else None
     return Value("tensor", place, AT_LEAST_ONE if known else None, made, graph=not run.no_graph)
 
@@ -335,7 +333,7 @@ def _of_module(run: Run, given: Given, module: Value) -> Value:
 
 
 def _of_method(run: Run, given: Given, receiver: Value, func: ast.Attribute) -> Value:
-    node, name = given.node, func.attr
+    name = func.attr
     if name in torch_names.WAITS and receiver.kind in ("", "name"):
         run.flow.settle()
     if name in ("cuda", "to") and not run.quiet:

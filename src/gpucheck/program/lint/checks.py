@@ -11,6 +11,7 @@ from gpucheck.program.lint.tree import walk
 from gpucheck.program.lint.value import UNKNOWN, Value
 
 if TYPE_CHECKING:
+    from gpucheck.program.lint.expressions import Expressions
     from gpucheck.program.lint.run import Run
 
 
@@ -54,7 +55,7 @@ def _is_kept(run: Run, node: ast.expr) -> bool:
     return node.id in run.flow.names or node.id not in run.scope.file.imports
 
 
-def apart(run: Run, node: ast.expr, values: Iterable[Value]) -> None:
+def apart(run: Expressions, node: ast.expr, values: Iterable[Value]) -> None:
     """Values that an operation combines: one made on the CPU beside one that is where the module is."""
     if not run.in_forward:
         return
@@ -67,7 +68,7 @@ def apart(run: Run, node: ast.expr, values: Iterable[Value]) -> None:
             _tell_apart(run, node, one)
 
 
-def _tell_apart(run: Run, node: ast.expr, one: Value) -> None:
+def _tell_apart(run: Expressions, node: ast.expr, one: Value) -> None:
     made = one.made
     if made is None:
         return
@@ -88,7 +89,7 @@ def put_in(run: Run, node: ast.expr, key: str, added: Value) -> None:
     kept_loss(run, node, key, added)
 
 
-def kept_module(run: Run, node: ast.expr, key: str, item: Value | None) -> None:
+def kept_module(run: Run, node: ast.AST, key: str, item: Value | None) -> None:
     """A module with something to move, in a list or dict that is an attribute of a module."""
     owner, name = run.owner, key.removeprefix("self.")
     if owner is None or not owner.is_module or not key.startswith("self.") or item is None:
@@ -117,7 +118,7 @@ def wrapped(run: Run, known: Value) -> None:
         )
 
 
-def moved_leaf(run: Run, known: Value) -> None:
+def moved_leaf(run: Expressions, known: Value) -> None:
     """A moved leaf whose gradient is asked for, or that an optimizer gets."""
     if known.moved is not None:
         name = run.scope.source.text(known.moved)
@@ -138,7 +139,7 @@ def optimized(run: Run, values: Iterable[Value]) -> None:
                 optimized(run, [inner])
 
 
-def read(run: Run, node: ast.expr, values: Iterable[Value]) -> None:
+def read(run: Expressions, node: ast.expr, values: Iterable[Value]) -> None:
     """Values that are read here: one that a copy is still on its way to."""
     for one in values:
         pending = one.pending or (one.item.pending if one.item is not None else None)

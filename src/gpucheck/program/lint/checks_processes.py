@@ -64,9 +64,10 @@ def imported(run: Run, given: Given, name: str) -> None:
 def method(run: Run, given: Given, func: ast.Attribute) -> None:
     """A method of what is not known that makes processes: `get_context("fork").Process(…)`."""
     inner = func.value
-    if func.attr == "Process" and isinstance(inner, ast.Call) and run.dotted(inner.func).endswith(".get_context"):
-        if getattr(inner.args[0] if inner.args else None, "value", "fork") == "fork":
-            _child(run, given)
+    if func.attr != "Process" or not isinstance(inner, ast.Call) or not run.dotted(inner.func).endswith(".get_context"):
+        return
+    if getattr(inner.args[0] if inner.args else None, "value", "fork") == "fork":
+        _child(run, given)
 
 
 def names_variable(node: ast.expr | None) -> bool:
@@ -102,12 +103,8 @@ def _forked(run: Run, node: ast.Call) -> None:
         return
     later = [one for one in walk(run.facts.body) if isinstance(one, ast.Call) and one.lineno > node.lineno]
     if any(_uses_gpu(run, one) for one in later):
-        run.report(
-            rules.IN_WORKER,
-            node,
-            name=f"CUDA has started in line {run.flow.started.lineno}",
-            fix=_FORK_FIX,  # type: ignore[attr-defined]
-        )
+        line = getattr(run.flow.started, "lineno", 0)
+        run.report(rules.IN_WORKER, node, name=f"CUDA has started in line {line}", fix=_FORK_FIX)
 
 
 def _uses_gpu(run: Run, node: ast.Call) -> bool:

@@ -23,6 +23,10 @@ from gpucheck.report.results.lint import LintResult, LintRule
 _SKIPPED = frozenset(
     {"node_modules", "__pycache__", "build", "dist", "site-packages", "venv", "env", "__pypackages__", "_build"}
 )
+# Frames of Python; a level of nesting takes about three.
+_DEPTH = 5000
+# About five seconds of work: what is shorter needs no line.
+_STEP = 500
 _NOTEBOOK = "notebooks are not read"
 
 
@@ -46,12 +50,12 @@ def command(options: LintOptions, emit: Emit) -> None:
     counts = _Counts()
     taken = frozenset(rule.id for rule in chosen)
     files = list(_files(options.paths))
-    with _uncollected():
+    with _with_room():
         for at, path in enumerate(files):
-            if at % 50 == 0:
+            if at and at % _STEP == 0:
                 emit(Progress("reading", at, len(files)))
             _one(path, taken, counts, emit)
-    if not counts.files:
+    if not (counts.files or counts.unread):
         named = ", ".join(options.paths)
         emit(Judged(Finding("lint.files", "skip", f"no Python files in {named}", "a folder is searched for *.py")))
     elif not (counts.found or counts.unread):
@@ -62,7 +66,8 @@ def command(options: LintOptions, emit: Emit) -> None:
 
 def _one(path: str, taken: frozenset[str], counts: _Counts, emit: Emit) -> None:
     """One file: its mistakes, or why it could not be judged."""
-    name = "<stdin>" if path == "-" else path
+    # A name that is no text stays readable: JSON and terminals take only text.
+    name = "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
     if path.endswith(".ipynb"):
         counts.unread += 1
         emit(Judged(_unjudged(name, "skip", _NOTEBOOK, "jupyter nbconvert --to script, then lint the script")))
@@ -142,12 +147,15 @@ def _is_skipped(folder: str, name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the collector of circles: a third of the time goes into its searches through trees that are in use."""
-    was_on = gc.isenabled()
+def _with_room() -> Iterator[None]:
+    """Without the collector of circles, which takes a third of the time to search trees that are in use; and with room
+    for trees as deep as a chain of a thousand `elif`."""
+    was_on, limit = gc.isenabled(), sys.getrecursionlimit()
     gc.disable()
+    sys.setrecursionlimit(max(limit, _DEPTH))
     try:
         yield
     finally:
+        sys.setrecursionlimit(limit)
         if was_on:
             gc.enable()

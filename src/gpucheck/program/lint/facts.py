@@ -42,8 +42,7 @@ class Facts:
                 and isinstance(node.value, ast.Name)
             ):
                 # x[:, 0]: no list takes that.
-                if any(isinstance(one, ast.Slice) for one in node.slice.elts):
-                    found.add(node.value.id)
+                found |= {node.value.id for one in node.slice.elts if isinstance(one, ast.Slice)}
         return found
 
     def evaluates(self) -> bool:

@@ -96,10 +96,10 @@ class Run(Expressions):
         attribute = self_attribute(target)
         if attribute and self.owner is not None and self.owner.is_module:
             self._attribute_of_module(node, attribute, known, value)
-        if isinstance(target, ast.Subscript) and (key := self.key(target.value)):
-            if self.value(target.value).kind == "items":
-                self.containers.setdefault(key, ast.Dict([], []))
-                checks.kept_module(self, node, key, known)
+        key = self.key(target.value) if isinstance(target, ast.Subscript) else ""
+        if key and isinstance(target, ast.Subscript) and self.value(target.value).kind == "items":
+            self.containers.setdefault(key, ast.Dict([], []))
+            checks.kept_module(self, node, key, known)
         self.bind(target, known)
 
     def _attribute_of_module(self, node: ast.stmt, attribute: str, known: Value, value: ast.expr) -> None:
@@ -262,10 +262,15 @@ class Run(Expressions):
         """Whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
         text = ast.unparse(target)
         for node in walk(loop):
-            if isinstance(node, ast.Assign) and any(ast.unparse(one) == text for one in node.targets):
-                if not any(ast.unparse(one) == text for one in walk(node.value) if isinstance(one, ast.expr)):
-                    return False
+            is_set = isinstance(node, ast.Assign) and any(ast.unparse(one) == text for one in node.targets)
+            if isinstance(node, ast.Assign) and is_set and text not in _texts(node.value):
+                return False
         return True
+
+
+def _texts(node: ast.expr) -> set[str]:
+    """The source of every expression within an expression."""
+    return {ast.unparse(one) for one in walk(node) if isinstance(one, ast.expr)}
 
 
 def effect_of(
@@ -292,8 +297,8 @@ def effect_of(
     run.no_graph += no_graph
     if run.in_forward and parent is None:
         positional = [*function.args.posonlyargs, *function.args.args][1:]
-        for one, known in zip(positional, args, strict=False):
-            if known.is_tensor and known.place == "input" and one.annotation is None:
+        for one, passed in zip(positional, args, strict=False):
+            if passed.is_tensor and passed.place == "input" and one.annotation is None:
                 run.flow.names.setdefault(one.arg, Value("tensor", "input"))
     run.statements(function.body)
     scope.effects[id(function)] = run.effect()

@@ -61,7 +61,7 @@ class Source:
 def parse(data: bytes) -> Source:
     """A file's bytes as a tree. Raises Unreadable, with the reason, for what Python cannot read."""
     if len(data) > MOST_BYTES:
-        raise Unreadable(f"it has {len(data) / 2**20:.0f} MiB; files up to {MOST_BYTES // 2**20} MiB are read")
+        raise Unreadable(f"it is larger than {MOST_BYTES // 2**20} MiB")
     text = _decoded(data)
     try:
         with warnings.catch_warnings():
@@ -84,7 +84,7 @@ def _decoded(data: bytes) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
     except SyntaxError as error:
-        raise Unreadable(f"unknown encoding: {error.msg}", 1) from error
+        raise Unreadable(f"not valid Python: {error.msg}", 1) from error
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise Unreadable(f"not valid {error.encoding}", line) from error
@@ -96,7 +96,11 @@ def _ignored(text: str) -> dict[int, frozenset[str]]:
     if _IGNORE.search(text) is None:
         return {}
     found = {}
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, SyntaxError) as error:
+        raise Unreadable(f"its comments cannot be read: {error}") from error
+    for token in tokens:
         told = _IGNORE.search(token.string) if token.type == tokenize.COMMENT else None
         if told is not None:
             given = told.group(1)

@@ -12,9 +12,9 @@ AT_LEAST_ONE = -1
 class Value:
     """What is known of a value.
 
-    `kind` is empty for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict), batch
-    (what a DataLoader gives), loader, self, or name (imported, and no value yet). `place` is empty for unknown, or cpu,
-    cuda, default (the CPU because nothing named a device), or input (where a module's inputs and parameters are).
+    `kind` is empty for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict),
+    batch (what a DataLoader gives), loader, self, or name (imported, and no value yet). `place` is empty for unknown,
+    or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs are).
     `ndim` is None where even a scalar is possible. `made` is the expression that made it, `attribute` the attribute of
     `self` that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was made with
     `requires_grad=True`, `moved` is the move that turned a leaf or a parameter into a plain tensor, `pending` the copy
