@@ -143,6 +143,8 @@ def _of_import(run: Run, given: Given, name: str) -> Value:
         # With a function of its own that makes batches, anything may be one.
         own = "collate_fn" in given.named and given.named["collate_fn"].kind != "none"
         return UNKNOWN if own or given.open else Value("loader")
+    if name in ("collections.OrderedDict", "collections.defaultdict", "collections.deque"):
+        return Value("items", item=given.args[0].item if given.args and last != "defaultdict" else None, made=node)
     if name in ("copy.deepcopy", "copy.copy") and given.args:
         return replace(given.args[0], attribute="", made=node)
     if last in ("tqdm", "trange", "track") or name.endswith("tqdm.auto.tqdm"):
@@ -350,6 +352,9 @@ def _of_method(run: Run, given: Given, receiver: Value, func: ast.Attribute) -> 
             return Value("items", item=Value("items", parts=(UNKNOWN, part)) if name == "items" else part)
         case "self":
             return _self_method(run, given, name)
+    if isinstance(func.value, ast.Subscript) and name in ("append", "extend", "add") and given.args:
+        # self.layers[key].append(module)
+        checks.kept_module(run, given.node, run.key(func.value.value), given.args[-1])
     checks_processes.method(run, given, func)
     return _of_unknown(run, given, name)
 

@@ -158,7 +158,7 @@ class Expressions:
         for key in node.keys:
             self.value(key)
         values = [self.value(one) for one in node.values]
-        return Value("items", item=all_of(values), made=node)
+        return Value("items", item=all_of(values), parts=tuple(values), made=node)
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         before = dict(self.flow.names)

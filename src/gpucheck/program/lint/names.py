@@ -205,6 +205,7 @@ def _look_at_calls(file: File, calls: list[ast.Call]) -> None:
             if has_workers:
                 given = [one.value for one in call.keywords if one.arg in ("collate_fn", "worker_init_fn")]
                 given = [one.args[0] if isinstance(one, ast.Call) and one.args else one for one in given]  # partial
+                in_workers |= {f"{called_name(one)}.__call__" for one in given if isinstance(one, ast.Call)}
                 in_workers |= {getattr(one, "id", "") or getattr(one, "attr", "") for one in given}
                 file.lambdas_in_workers |= {id(one) for one in given if isinstance(one, ast.Lambda)}
         if called in ("Popen", "Process", "spawn", "run", "check_call", "check_output", "call", "execv", "execvp"):

@@ -111,10 +111,10 @@ class Run(Expressions):
             checks.kept_module(self, node, f"self.{attribute}", known.item)
 
     def _sum_written_out(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
-        """total = total + loss"""
-        text = ast.dump(target).replace("Store()", "Load()")
+        """total = total + loss, average = 0.9 * average + 0.1 * loss"""
+        text = ast.unparse(target)
         for mine, added in ((value.left, value.right), (value.right, value.left)):
-            if ast.dump(mine) == text:
+            if text in _texts(mine) and not any(isinstance(one, ast.Call) for one in walk(mine)):
                 quiet = self.tried(added)
                 checks.summed_loss(self, node, target, added, quiet, self.tried(mine))
                 return
@@ -318,7 +318,7 @@ def _begin(run: Run, function: Function, parent: Expressions | None) -> None:
     """The names and the circumstances with which a function starts."""
     run.local_names = _bound_in(function)
     run.evidence = run.facts.evidence()
-    run.in_worker = function.name in run.scope.file.in_workers
+    run.in_worker = bool({function.name, run.name} & run.scope.file.in_workers)
     run.no_graph = int(any(_is_no_grad(run, one) for one in function.decorator_list))
     run.keeps_gradients = any(isinstance(one, ast.Attribute) and one.attr == "retain_grad" for one in walk(function))
     owner, is_method = run.owner, parent is None and run.owner is not None

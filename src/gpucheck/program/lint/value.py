@@ -85,9 +85,13 @@ def _joined_items(one: Value | None, other: Value | None) -> Value | None:
 
 def _joined_tensors(one: Value, other: Value) -> Value:
     dimensions = AT_LEAST_ONE if one.has_dimensions and other.has_dimensions else None
+    place = one.place if one.place == other.place else ""
+    if {one.place, other.place} == {"default", "input"}:
+        # On one of the ways it is on the CPU: whoever comes that way meets the mistake.
+        place = "default"
     return Value(
         "tensor" if one.kind != other.kind else one.kind,
-        one.place if one.place == other.place else "",
+        place,
         one.ndim if one.ndim == other.ndim else dimensions,
         one.made or other.made,
         one.attribute if one.attribute == other.attribute else "",
