@@ -8,7 +8,7 @@ from gpucheck.program.lint.rules import RULES, Rule
 
 
 def lint(common: Common, options: LintOptions) -> int:
-    """Which lines of my source put tensors on the wrong device? Runs nothing, imports nothing."""
+    """Which lines of my source are device mistakes? Reads it; runs nothing."""
     from gpucheck.cli import session
     from gpucheck.program.lint.command import command
 

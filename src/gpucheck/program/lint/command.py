@@ -89,7 +89,13 @@ def _one(path: str, taken: frozenset[str], counts: _Counts, emit: Emit) -> None:
 
 def _finding(name: str, one: Mistake) -> Finding:
     rule = rules.BY_ID[one.id]
-    evidence = {"file": name, "line": one.line, "column": one.column, "end_line": one.end_line, "in": one.function}
+    evidence = {
+        "file": name,
+        "line": one.line,
+        "column": one.column,
+        "end_line": one.end_line,
+        "function": one.function or None,
+    }
     return Finding(one.id, rule.verdict, rule.title, one.message, evidence, one.fix)
 
 
