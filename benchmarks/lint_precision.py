@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from gpucheck.program.lint import judge  # noqa: E402
+from gpucheck.program.lint.command import with_room  # noqa: E402
 from gpucheck.program.lint.scope import Mistake  # noqa: E402
 from gpucheck.program.lint.source import Unreadable  # noqa: E402
 
@@ -37,12 +38,13 @@ def main() -> int:
     files = sorted(given.folder.rglob("*.py"))
     start, used = time.perf_counter(), time.process_time()
     found: list[tuple[Path, Mistake]] = []
-    for path in files:
-        try:
-            found += [(path, one) for one in judge.mistakes(path.read_bytes())]
-        except Unreadable as error:
-            counts["not judged"] += 1
-            print(f"{path}: {error.why}")
+    with with_room():
+        for path in files:
+            try:
+                found += [(path, one) for one in judge.mistakes(path.read_bytes())]
+            except Unreadable as error:
+                counts["not judged"] += 1
+                print(f"{path}: {error.why}")
     elapsed, used = time.perf_counter() - start, time.process_time() - used
     counts.update(one.id for _, one in found)
     if given.lines:

@@ -50,7 +50,7 @@ def command(options: LintOptions, emit: Emit) -> None:
     counts = _Counts()
     taken = frozenset(rule.id for rule in chosen)
     files = list(_files(options.paths))
-    with _with_room():
+    with with_room():
         for at, path in enumerate(files):
             if at and at % _STEP == 0:
                 emit(Progress("reading", at, len(files)))
@@ -153,7 +153,7 @@ def _is_skipped(folder: str, name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _with_room() -> Iterator[None]:
+def with_room() -> Iterator[None]:
     """Without the collector of circles, which takes a third of the time to search trees that are in use; and with room
     for trees as deep as a chain of a thousand `elif`."""
     was_on, limit = gc.isenabled(), sys.getrecursionlimit()
