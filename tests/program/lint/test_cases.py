@@ -47,3 +47,13 @@ def test_the_examples_of_the_page_are_true(rule: object) -> None:
 def test_every_rule_has_cases() -> None:
     named = [title.partition(":")[0] for title in CASES]
     assert all(named.count(rule.id.removeprefix("lint.")) >= 3 for rule in RULES)
+
+
+def test_a_scalar_on_the_cpu_does_not_take_its_partner_with_it() -> None:
+    text = """
+class Net(nn.Module):
+    def forward(self, x, size):
+        scale = torch.sqrt(torch.tensor(size.value))
+        return x @ (x / scale)
+"""
+    assert judge.mistakes((HEAD + text).encode()) == []

@@ -206,6 +206,10 @@ class Expressions:
         result = tensors[0]
         for one in tensors[1:]:
             result = join(result, one)
+        places = {one.place for one in tensors}
+        if len(places) > 1:
+            # They met, so the one on the CPU was a scalar, or this line has been told.
+            result = replace(result, place="input" if "input" in places else "")
         if any(one.kind == "" for one in values):
             # Beside a number it stays on the CPU; beside a tensor of another device this line would have raised.
             result = replace(result, place=result.place if result.place == "default" else "")
