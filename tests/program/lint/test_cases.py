@@ -51,9 +51,10 @@ def test_every_rule_has_cases() -> None:
 
 def test_a_scalar_on_the_cpu_does_not_take_its_partner_with_it() -> None:
     text = """
+def scale(n):
+    return torch.sqrt(torch.tensor(n))
 class Net(nn.Module):
-    def forward(self, x, size):
-        scale = torch.sqrt(torch.tensor(size.value))
-        return x @ (x / scale)
+    def forward(self, x):
+        return torch.matmul(x, x / scale(x.size(-1)))
 """
     assert judge.mistakes((HEAD + text).encode()) == []
