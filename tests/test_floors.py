@@ -84,6 +84,7 @@ JUDGES = (
     "doctor/condition*.py",
     "doctor/ladder.py",
     "memory/steps.py",
+    "program/lint/*",
     "report/*",
     "smoke/table.py",
 )

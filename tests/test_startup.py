@@ -58,6 +58,7 @@ def start(folder: Path, *command: str) -> tuple[subprocess.CompletedProcess[str]
         ["--version"],
         ["schema"],
         ["explain", "--list"],
+        ["lint", "--list"],
         ["explain", "CUDA out of memory"],
         pytest.param(
             ["devices", "--json"],

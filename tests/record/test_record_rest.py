@@ -78,6 +78,13 @@ CASES = {
         Case("explain ``", forms=NO_FORMS),
         Case("explain --nonsense", forms=NO_FORMS),
     ],
+    "lint": [
+        Case("lint mistake.py", figures=False),
+        Case("lint --list", forms=NO_FORMS),
+        Case("lint none.py", forms=NO_FORMS),
+        Case("lint --only nonsense", forms=NO_FORMS),
+        Case("lint --nonsense", forms=NO_FORMS),
+    ],
     "compare": [
         Case("compare {folder}/../old.json {folder}/../new.json"),
         Case("compare {folder}/../old.json {folder}/../old.json --json", forms=NO_FORMS),
@@ -110,7 +117,7 @@ CASES = {
         *(
             Case(f"{name} --help", forms=NO_FORMS)
             for name in (
-                *("devices", "doctor", "explain", "memory", "smoke", "find-batch-size", "compare", "bench"),
+                *("devices", "doctor", "explain", "memory", "smoke", "find-batch-size", "lint", "compare", "bench"),
                 *(f"bench {one}" for one in ("transfer", "bandwidth", "matmul", "overlap", "crossover", "all")),
             )
         ),
@@ -149,6 +156,7 @@ def test_a_command_writes_what_is_recorded(
     monkeypatch.chdir(tmp_path)
     if name == "compare":
         documents(tmp_path, monkeypatch, capsys)
+    (tmp_path / "mistake.py").write_text("import torch\nx = torch.ones(2)\nx.cuda()\n", encoding="utf-8")
     found = {}
     for place, case in enumerate(CASES[name]):
         folder = tmp_path / str(place)

@@ -33,6 +33,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "gpucheck smoke --require cuda --min-devices 8 --output smoke.xml",
         "gpucheck smoke --only training --skip training.autocast",
     ),
+    "gpucheck lint": (
+        "gpucheck lint .",
+        "gpucheck lint train.py --output lint.sarif",
+        "git show HEAD:train.py | gpucheck lint -",
+    ),
     "gpucheck find-batch-size": (
         "gpucheck find-batch-size models.py:make_gpt --input ids:1024:int64:0..50256",
         "gpucheck find-batch-size convnet --amp bfloat16 --effective-batch 512",

@@ -46,9 +46,16 @@ class Output:
 
 def formats() -> dict[str, Callable[[Report], str]]:
     """Suffix → renderer. Imported late: a help page needs none of it."""
-    from gpucheck.render import csv, json, junit, svg, text
+    from gpucheck.render import csv, json, junit, sarif, svg, text
 
-    return {".json": json.document, ".xml": junit.junit, ".md": text.markdown_page, ".csv": csv.rows, ".svg": svg.svg}
+    return {
+        ".json": json.document,
+        ".xml": junit.junit,
+        ".md": text.markdown_page,
+        ".csv": csv.rows,
+        ".sarif": sarif.document,
+        ".svg": svg.svg,
+    }
 
 
 def prepare(paths: Sequence[str], beside: Sequence[Wanted] = ()) -> list[Output]:

@@ -1,9 +1,10 @@
-"""Pages of what `smoke` and `bench` find: what an id asks and what to do where it does not pass."""
+"""Pages of what `smoke`, `bench` and `lint` find: what an id asks and what to do where it does not pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpucheck.program.lint.rules import RULES
 from gpucheck.thresholds import THRESHOLDS, Threshold
 
 
@@ -427,11 +428,15 @@ def _of_threshold(one: Threshold) -> Page:
     )
 
 
+_LINT = "gpucheck lint PATH names the lines; docs/lint.md shows each rule wrong and right"
+
+
 def _pages() -> dict[str, Page]:
     pages = {row[0]: Page(row[0], "smoke", *row[1:]) for row in _SMOKE} | {row[0]: Page(*row) for row in _FAULTS}
     for command, rows in _BENCH.items():
         pages |= {row[0]: Page(row[0], command, *row[1:]) for row in rows}
         pages |= _of_any_benchmark(command.removeprefix("bench ")) if command.startswith("bench ") else {}
+    pages |= {rule.id: Page(rule.id, "lint", rule.title, rule.meaning, _LINT) for rule in RULES}
     # What a row says stands before what its threshold asks: both are of one id.
     return {one.id: _of_threshold(one) for one in THRESHOLDS} | pages
 

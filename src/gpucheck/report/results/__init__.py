@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.doctor import DoctorResult
     from gpucheck.report.results.explain import ExplainResult
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
+    from gpucheck.report.results.lint import LintResult
     from gpucheck.report.results.matmul import SearchResult, SustainedResult
     from gpucheck.report.results.memory import MemoryStep
     from gpucheck.report.results.overlap import OverlapResult
@@ -36,6 +37,7 @@ class Results(TypedDict, total=False):
     doctor: DoctorResult
     explain: ExplainResult
     find_batch_size: FoundBatchSize
+    lint: LintResult
     find_batch_size_devices: FoundBatchSizes
     find_batch_size_estimate: EstimatedBatchSize
 
@@ -49,11 +51,12 @@ def late_types() -> dict[str, Any]:
         doctor,
         explain,
         find_batch_size,
+        lint,
         matmul,
         memory,
         overlap,
         transfer,
     )
 
-    modules = (bench_all, compare, crossover, doctor, explain, find_batch_size, matmul, memory, overlap, transfer)
+    modules = (bench_all, compare, crossover, doctor, explain, find_batch_size, lint, matmul, memory, overlap, transfer)
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}

@@ -1,0 +1,1 @@
+"""What a program of yours does to the device."""
