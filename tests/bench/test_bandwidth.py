@@ -216,7 +216,7 @@ def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
     [
         ({"wrong_elements": 3}, "copy, 1 GiB: 3 wrong"),
         ({"verified_slices": 0}, "copy, 1 GiB: nothing was written"),
-        ({"unsteady_comparisons": 2}, "copy, 1 GiB: 2 comparisons came out otherwise at the second look"),
+        ({"unsteady_comparisons": 2}, "copy, 1 GiB: 2 comparisons changed when repeated"),
     ],
 )
 def test_a_wrong_result_fails(details: dict[str, Any], message: str) -> None:
@@ -233,7 +233,7 @@ def test_only_cold_rows_tell_a_rate() -> None:
 def test_the_share_of_the_memory_peak_names_its_source() -> None:
     part = lookup("NVIDIA H200", (9, 0), 132, 6144)
     finding = found(measured(), measured("read", 5.28e12), part=part)["bandwidth.share_of_peak"]
-    assert (finding.verdict, finding.title) == ("info", "share of the data sheet's memory peak")
+    assert (finding.verdict, finding.title) == ("info", "share of the data-sheet memory peak")
     assert (
         finding.message
         == "copy 83 %, read 110 % of 4.80 TB/s (NVIDIA H200 Tensor Core GPU data sheet, collected 2026-11)"

@@ -342,7 +342,7 @@ def test_the_sum_stands_beside_one_direction_alone() -> None:
     assert (found.id, found.verdict) == ("transfer.both_ways", "info")
     assert found.title == "both directions at once: 48.0 GB/s to the device, 46.0 GB/s to the host"
     assert found.message == (
-        "94.0 GB/s in sum, 1.71× one direction alone (55.0 GB/s to the device, 54.0 GB/s to the host)"
+        "94.0 GB/s together, 1.71× one direction alone (55.0 GB/s to the device, 54.0 GB/s to the host)"
     )
     assert found.evidence["sum_bytes_per_s"] == 94e9
     assert found.evidence["alone_bytes_per_s"] == {"host_to_device": 55e9, "device_to_host": 54e9}
@@ -353,8 +353,8 @@ def test_two_directions_that_are_hardly_more_than_one_are_a_warning() -> None:
     (found,) = both_ways_judge.judge(both(11e9, 25e9), Facts())
     assert found.verdict == "warn"
     assert found.message == (
-        "36.0 GB/s in sum, 0.720× one direction alone (50.0 GB/s to the device, 50.0 GB/s to the host): "
-        "likely one copy engine for both, a link that they share, or a virtual machine's"
+        "36.0 GB/s together, 0.720× one direction alone (50.0 GB/s to the device, 50.0 GB/s to the host); "
+        "likely cause: one copy engine, a shared link, or a virtual machine"
     )
     assert found.evidence["alone_from"] == "a few copies before"
     assert found.fix is not None

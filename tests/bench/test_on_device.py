@@ -114,7 +114,7 @@ def test_it_is_for_devices_and_one_that_is_full_is_one_sentence(monkeypatch: pyt
 def test_the_rate_is_told_in_both_ways_of_counting() -> None:
     (found,) = on_device_judge.judge([measured(), replace(measured(), name="transfer")], Facts())
     assert (found.verdict, found.title) == ("info", "copies within the device at 4.00 TB/s")
-    assert found.message == "read and written (512 MiB at a time); nvbandwidth counts the half, 2.00 TB/s"
+    assert found.message == "read and written (512 MiB at a time); nvbandwidth counts half, 2.00 TB/s"
     assert found.evidence == {"bytes_per_s": 4e12, "bytes_copied_per_s": 2e12, "size_bytes": 512 * MIB}
     assert on_device_judge.judge([measured(rate=None)], Facts()) == []
 

@@ -286,7 +286,7 @@ def test_a_sound_matrix_is_told_by_its_median() -> None:
     latency = measured(0, 1, "latency", None, 12e-6, {"path": "peer"})
     (found,) = peer_judge.judge([*every(390e9, 2), latency], Facts())
     assert (found.id, found.verdict, found.message) == ("transfer.peer", "info", "")
-    assert found.title == "devices copy to each other directly at 390 GB/s, the median of 2 ways"
+    assert found.title == "devices copy directly at 390 GB/s (median of 2 pairs)"
     assert found.evidence == {
         "devices": ["cuda:0", "cuda:1"],
         "bytes_per_s": [[None, 390e9], [390e9, None]],
@@ -302,10 +302,8 @@ def test_a_sound_matrix_is_told_by_its_median() -> None:
 
 def test_a_pair_much_slower_than_its_siblings_warns() -> None:
     (found,) = peer_judge.judge(every(390e9, r01=200e9, r10=195e9), Facts())
-    assert (found.verdict, found.title) == ("warn", "some pairs of devices are much slower than others")
-    assert found.message == (
-        "less than 60 % of the median of their kind: cuda:0 to cuda:1 (200 GB/s), cuda:1 to cuda:0 (195 GB/s)"
-    )
+    assert (found.verdict, found.title) == ("warn", "some pairs of devices are much slower than the others")
+    assert found.message == ("below 60 % of the median: cuda:0 to cuda:1 (200 GB/s), cuda:1 to cuda:0 (195 GB/s)")
     assert found.evidence["slow"] == [["cuda:0", "cuda:1"], ["cuda:1", "cuda:0"]]
     assert peer_judge.judge(every(390e9, r01=235e9, r10=235e9), Facts())[0].verdict == "info"
 
@@ -314,17 +312,17 @@ def test_pairs_through_the_host_warn_beside_direct_ones_and_are_not_held_against
     rows = [row(0, 1, 50e9), row(1, 0, 50e9), row(0, 2, 10e9, "staged"), row(2, 0, 10e9, "staged")]
     (found,) = peer_judge.judge(rows, Facts())
     assert (found.verdict, found.title) == ("warn", "some pairs of devices are without a direct path")
-    assert found.message == "through the host, while others copy directly: cuda:0 to cuda:2, cuda:2 to cuda:0"
+    assert found.message == "through the host, unlike others: cuda:0 to cuda:2, cuda:2 to cuda:0"
     assert found.evidence["slow"] == []
     (all_staged,) = peer_judge.judge(rows[2:], Facts())
     assert (all_staged.verdict, all_staged.message) == ("info", "")
-    assert all_staged.title == "devices copy to each other through the host at 10.0 GB/s, the median of 2 ways"
+    assert all_staged.title == "devices copy through the host at 10.0 GB/s (median of 2 pairs)"
 
 
 def test_a_pair_that_is_not_the_same_both_ways_is_told() -> None:
     (found,) = peer_judge.judge(every(390e9, r01=300e9), Facts())
     assert found.verdict == "info"
-    assert found.message == "not the same both ways: cuda:0 to cuda:1 (300 GB/s, back 390 GB/s)"
+    assert found.message == "different in the two directions: cuda:0 to cuda:1 (300 GB/s, back 390 GB/s)"
     assert found.evidence["asymmetric"] == [["cuda:0", "cuda:1", 300 / 390]]
 
 
@@ -344,7 +342,7 @@ def test_one_bad_run_of_seven_stays_bad() -> None:
 
 def test_no_rate_at_all_is_undecided_and_many_pairs_are_counted() -> None:
     (found,) = peer_judge.judge([row(0, 1, None), row(1, 0, None)], Facts())
-    assert (found.verdict, found.title) == ("inconclusive", "no pair of devices has a rate")
+    assert (found.verdict, found.title) == ("inconclusive", "inconclusive: no pair of devices has a rate")
     rows = [row(a, b, 1e9 * (a + 1), "staged" if b == 9 else "peer") for a in range(6) for b in (8, 9, 10)]
     (found,) = peer_judge.judge(rows, Facts())
     assert "cuda:3 to cuda:9 and 2 more" in found.message

@@ -23,7 +23,7 @@ from gpucheck.report.report import Part, Report, Summary
 from gpucheck.report.results import Results
 from gpucheck.report.results.transfer import TransferResult
 
-BAD = Finding("transfer.corrupt", "fail", "copies arrived changed")
+BAD = Finding("transfer.corrupt", "fail", "copies arrived corrupted")
 LEFT_OUT = Finding("transfer.time", "skip", "not measured: idioms", device="cpu")
 
 

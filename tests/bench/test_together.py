@@ -213,8 +213,10 @@ ALONE = (row("cuda:0", 56.0, "transfer"), row("cuda:1", 55.0, "transfer"))
 
 def test_devices_that_keep_their_rate() -> None:
     found = judged(*ALONE, row("cuda:0", 54.0), row("cuda:1", 53.0))
-    assert (found.verdict, found.title) == ("info", "2 devices copying at once to the device")
-    assert found.message == "107 GB/s in all; cuda:0 54.0 GB/s of 56.0 GB/s alone, cuda:1 53.0 GB/s of 55.0 GB/s alone"
+    assert (found.verdict, found.title) == ("info", "2 devices copy to the device at once")
+    assert (
+        found.message == "107 GB/s in total; cuda:0 54.0 GB/s of 56.0 GB/s alone, cuda:1 53.0 GB/s of 55.0 GB/s alone"
+    )
     assert found.evidence["share"] == {"cuda:0": 54 / 56, "cuda:1": 53 / 55}
 
 
@@ -230,7 +232,7 @@ def test_devices_that_share_an_uplink() -> None:
     found = judged(*ALONE, row("cuda:0", 28.0, details=ways[0]), row("cuda:1", 33.0, details=ways[1]))
     assert (found.verdict, found.title) == (
         "warn",
-        "of 2 devices copying at once to the device, cuda:0 keeps 50 % of its rate",
+        "cuda:0 keeps 50 % of its rate when 2 devices copy to the device at once",
     )
     assert found.message.endswith("; cuda:0 and cuda:1 share the PCIe bridge 0000:00:01.0")
     assert found.evidence["shared_bridges"] == [{"bridge": "0000:00:01.0", "devices": ["cuda:0", "cuda:1"]}]
@@ -244,7 +246,7 @@ def test_the_cause_is_guessed_where_the_way_is_not_known() -> None:
 
 def test_without_rates_alone_there_is_nothing_to_compare_with() -> None:
     found = judged(row("cuda:0", 5.0), row("cuda:1", 6.0))
-    assert (found.verdict, found.message) == ("info", "11.0 GB/s in all; cuda:0 5.00 GB/s, cuda:1 6.00 GB/s")
+    assert (found.verdict, found.message) == ("info", "11.0 GB/s in total; cuda:0 5.00 GB/s, cuda:1 6.00 GB/s")
 
 
 def test_alone_means_the_same_direction_and_memory_and_the_link() -> None:

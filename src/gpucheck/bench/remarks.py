@@ -30,7 +30,7 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts 
             finding_id,
             "warn",
             f"machine busy ({units.significant(most, 2)}{_cores(facts)} cores)",
-            "figures are too low" if len(busy) == len(measurements) else "some figures are too low",
+            f"{'' if len(busy) == len(measurements) else f'{len(busy)} of {len(measurements)} '}figures are too low",
             {"rows": [one.case for one in busy], "cores_used_by_others": most},
             fix="rerun on an idle machine (`top` shows what runs)",
         )

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from gpucheck import units
-from gpucheck.bench.bandwidth.judge import label
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled
@@ -72,7 +71,11 @@ def _share(report: Report, row: Measurement) -> str | None:
 
 
 def _flags(measurements: Sequence[Measurement]) -> list[tuple[str, str]]:
-    return [(flag, label(row)) for row in measurements for flag in row.flags]
+    return [
+        (flag, f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}")
+        for row in measurements
+        for flag in row.flags
+    ]
 
 
 def _method(measurements: Sequence[Measurement]) -> str:

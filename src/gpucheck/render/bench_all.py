@@ -28,8 +28,6 @@ _COLUMNS = (
     Column("device", "left", keep=8),
     Column("case", "left", cropped=True),
     Column("figure"),
-    Column("from", keep=2),
-    Column("to", keep=2),
     Column("share", "left", keep=5),
     Column("notes", "left", keep=7, cropped=True),
 )
@@ -96,8 +94,8 @@ def _table(answer: BenchAll, *, several: bool) -> Block:
         lines = [line for line in answer.headlines if line.benchmark == benchmark.benchmark]
         head = verdict_cell(benchmark.verdict, benchmark.benchmark)
         if not lines:
-            why = f"{benchmark.verdict}: {benchmark.why}" if benchmark.why else benchmark.verdict
-            rows.append([head, "", why, UNKNOWN, "", "", "", ""])
+            why = benchmark.why or benchmark.verdict
+            rows.append([head, "", why, UNKNOWN, "", ""])
         for place, line in enumerate(lines):
             rows.append(
                 [
@@ -105,7 +103,7 @@ def _table(answer: BenchAll, *, several: bool) -> Block:
                     head if place == 0 else "",
                     line.device,
                     line.case,
-                    *(_figure(value, line.unit) for value in (line.value, line.low, line.high)),
+                    _figure(line.value, line.unit),
                     f"{units.percent(line.share)} of {(line.of or '').removeprefix('the ')}"
                     if line.share is not None
                     else "",

@@ -254,28 +254,29 @@ def idioms(measurements: Sequence[Measurement], answer: TransferResult) -> tuple
     head = f"common idioms at {size}, allocation included"
     if len(measurements) <= len(_DECISIONS) or not few:
         return [Line(head), _idioms(measurements, answer)], []
-    return [Line(head), _idioms(few, answer, with_direction=False)], [
+    return [Line(head), _idioms(few, answer, whole=False)], [
         Line(),
         Line(f"all idioms at {size}, allocation included; raw: between preallocated buffers"),
         _idioms(measurements, answer),
     ]
 
 
-def _idioms(measurements: Sequence[Measurement], answer: TransferResult, *, with_direction: bool = True) -> Table:
+def _idioms(measurements: Sequence[Measurement], answer: TransferResult, *, whole: bool = True) -> Table:
     # `x.pin_memory()` goes nowhere: it copies where the tensor is.
     ways = {**SHORT_WAYS, "host_to_host": "on the host"}
     ratios = {tuple(entry.case.items()): entry.times_raw for entry in answer.idioms}
-    with_direction &= len({row.case["direction"] for row in measurements}) > 1
+    several = len({row.case["direction"] for row in measurements}) > 1
     direction: ColumnOf[Measurement] = measured.once(
         Column("", "left", keep=2), lambda row: ways[row.case["direction"]]
     )
+    first: ColumnOf[Measurement] = filled(Column("first time", keep=1), _first_call)
     columns: tuple[ColumnOf[Measurement], ...] = (
-        *((direction,) if with_direction else ()),
+        *((direction,) if whole and several else ()),
         filled(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
         filled(Column("time"), measured.time_text),
         numbers(Column("GB/s", keep=7), measured.median_rate, 1e9),
         filled(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(tuple(row.case.items())))),
-        filled(Column("first time", keep=1), _first_call),
+        *((first,) if whole else ()),
         filled(Column("notes", "left", keep=6, cropped=True), lambda row: measured.notes(row, "warm")),
     )
     return measured.table_of(measurements, columns)

@@ -74,15 +74,13 @@ def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
     written = _told(rows, ratios)
     if not written:
         return []
-    fast, slow = min(written, key=written.__getitem__), max(written, key=written.__getitem__)
+    slow = max(written, key=written.__getitem__)
     title = f"`{_call(rows[slow])}` takes {_times(written[slow])} the raw copy"
     evidence: dict[str, Any] = {
         "times_raw": {_call(rows[place]): ratio for place, ratio in ratios.items()},
         "size_bytes": rows[0].case["size_bytes"],
     }
     messages, fix = _pinning(rows, evidence)
-    if fast != slow:
-        messages.insert(0, f"`{_call(rows[fast])}` takes {_times(written[fast])}")
     busy = sum("cpu-busy" in one.flags for one in rows)
     if busy:
         messages.append(f"{busy} of {len(rows)} were timed on a busy machine")

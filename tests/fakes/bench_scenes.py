@@ -94,9 +94,13 @@ def throttled(**more: Any) -> dict[str, Any]:
 
 
 def copies(
-    device: DeviceRef = H200, link: float = 55.4e9, pcie: dict[str, Any] | None = None, **more: Any
+    device: DeviceRef = H200,
+    link: float = 55.4e9,
+    pcie: dict[str, Any] | None = None,
+    sizes: Sequence[int] = SIZES,
+    **more: Any,
 ) -> list[Measurement]:
-    """The default sizes in both directions."""
+    """Copies of these sizes in both directions."""
     telemetry = {"telemetry": {"clock_reasons": [], "pcie": pcie or PCIE}} | more
     rows = []
     for way, factor in (("host_to_device", 1.0), ("device_to_host", 0.99)):
@@ -105,7 +109,7 @@ def copies(
             ("pinned", "as_called", 10e-6, link * 0.99),
             ("pinned", "link", 2e-6, link),
         ):
-            for size in SIZES:
+            for size in sizes:
                 case = {"direction": way, "host_memory": memory, "size_bytes": size, "timed": timed}
                 small = size == 64 * KIB and timed == "as_called"
                 given = {**telemetry, "flags": (*telemetry.get("flags", ()), *(("call-bound",) if small else ()))}
@@ -169,6 +173,18 @@ def at_once(device: DeviceRef = H200) -> list[Measurement]:
         row("transfer.both_ways", device, case, 128 * MIB / 48e9, ("bytes", 128.0 * MIB), "B/s", **told),
         row("transfer.on_device", device, {"size_bytes": 512 * MIB}, 2.56e-4, ("bytes", 1024.0 * MIB), "B/s"),
     ]
+
+
+def pairs(devices: Sequence[DeviceRef]) -> list[Measurement]:
+    """Each to each other directly, of which one way is slow."""
+    found = []
+    for source in devices:
+        for to in devices:
+            case = {"source": source.id, "destination": to.id, "size_bytes": 256 * MIB, "what": "rate"}
+            rate = 40e9 if (source, to) == (devices[1], devices[3]) else 390e9
+            made = row("transfer.peer", source, case, 256 * MIB / rate, ("bytes", 256.0 * MIB), "B/s", path="peer")
+            found += [made] if source != to else []
+    return found
 
 
 def memory(device: DeviceRef = H200, rate: float = 4.2e12, **more: Any) -> list[Measurement]:
