@@ -46,11 +46,13 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 def page(report: Report) -> Page:
     """How many benchmarks passed and on what; one table of the figures that stand for each."""
     answered = report.results.get("bench_all") or BenchAll((), ())
+    if not answered.benchmarks:
+        return measured.bench_page(report, (), ())
     devices = {row.device.id: row.device for row in report.measurements}
     names = [f"{measured.short_name(device)} ({name})" for name, device in devices.items()]
     on = f" · {', '.join(names) if len(names) < 3 else f'{len(names)} devices'}" if names else ""
-    laid_out: list[Block] = [_table(answered, several=len(devices) > 1)] if answered.benchmarks else []
-    laid_out += [Line(), Line(measured.rests_on(report), "dim")] if report.measurements else []
+    laid_out: list[Block] = [_table(answered, several=len(devices) > 1)]
+    laid_out += [Line(), Line(rest, "dim")] if (rest := measured.rests_on(report)) else []
     findings = [
         measured.named(_short(_of_benchmark(finding)), several=len(devices) > 1)
         for finding in measured.remarks_once(report.findings)
@@ -83,7 +85,7 @@ def _counted(benchmarks: Sequence[BenchmarkSummary]) -> str:
         names = found.get(ended, [])
         named = ended in ("failed", "inconclusive") and len(names) <= MOST_NAMED
         parts += [f"{' and '.join(names) if named else len(names)} {ended}"] if names else []
-    told = ", ".join(parts) or "no benchmark ran"
+    told = ", ".join(parts)
     number, _, rest = told.partition(" ")
     return f"{number} benchmark{'s' * (number != '1')} {rest}" if number.isdigit() else told
 
@@ -103,11 +105,11 @@ def _table(answer: BenchAll, *, several: bool) -> Block:
                     head if place == 0 else "",
                     line.device,
                     line.case,
-                    _figure(line.value, line.unit),
+                    _figure(line),
                     f"{units.percent(line.share)} of {(line.of or '').removeprefix('the ')}"
                     if line.share is not None
                     else "",
-                    measured.note_cell(line.flags),
+                    measured.note_cell(line.flags).text.removeprefix("! "),
                 ]
             )
     columns = zip(_COLUMNS, zip(*rows, strict=True), strict=True)
@@ -142,5 +144,7 @@ def _short(finding: Finding) -> Finding:
     return replace(finding, message="") if len(finding.title) + 2 > measured.WIDTH else finding
 
 
-def _figure(value: float | None, unit: str) -> str:
-    return UNKNOWN if value is None else _FIGURES[unit](value)
+def _figure(line: Headline) -> Cell:
+    """The figure; a doubtful one has its sign here, for the notes are the first to go where the screen is narrow."""
+    text = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
+    return Cell(f"! {text}", "yellow") if measured.DOUBTS & set(line.flags) else Cell(text)

@@ -35,11 +35,12 @@ def page(report: Report) -> Page:
         usual = [row for row in mine if row.name == "matmul"]
         peaks = _peaks(report, device.id)
         laid_out += measured.head(device, several=len(devices) > 1)
+        found = [entry for entry in searched if entry.device == device.id]
+        answers += _answer(device, mine, found, peaks)
         if usual:
-            answers += _answer(device, usual, peaks)
             laid_out.append(_products(usual, peaks))
             details += [Line(_method(usual)), *measured.flag_lines(_flags(usual), len(usual))]
-        table, tried = _search([entry for entry in searched if entry.device == device.id])
+        table, tried = _search(found)
         laid_out += table
         details += tried
         for row in mine:
@@ -50,16 +51,32 @@ def page(report: Report) -> Page:
     return measured.bench_page(report, answers, laid_out, details)
 
 
-def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> list[measured.Answer]:
-    """The fastest dtype, with its share of the peak where that is known."""
-    best = figures.fastest_products(rows)
-    if not best:
+def _answer(
+    device: DeviceRef, rows: Sequence[Measurement], searched: Sequence[SearchResult], peaks: Mapping[str, Any]
+) -> list[measured.Answer]:
+    """What lasts, where a long run told it; else the fastest dtype; its share of the peak where that is known."""
+    long_runs = [row for row in rows if row.name == "matmul.sustained"]
+    if long_runs:
+        best = max(long_runs, key=lambda row: float(row.method.details["sustained"]["flop_per_s"]))
+        burst, lasts = (best.method.details[part]["flop_per_s"] for part in ("burst", "sustained"))
+        text = f"{best.case['dtype']} sustains {_of_peak(best, lasts, peaks)}, {units.percent(lasts / burst)} of burst"
+        return [measured.Answer(device, text)]
+    fastest = figures.fastest_products(rows)
+    if fastest:
+        best = max(fastest.values(), key=figures.rate)
+        text = f"{best.case['dtype']} reaches {_of_peak(best, figures.rate(best), peaks)}"
+        return [measured.Answer(device, f"{text}{measured.doubt(best)}")]
+    shapes = [(entry, entry.best) for entry in searched if entry.best is not None]
+    if not shapes:
         return []
-    fastest = max(best.values(), key=figures.rate)
-    rate = units.flop_rate(figures.rate(fastest), _unit(fastest))
-    peak = peaks.get(fastest.case["dtype"])
-    share = f"{units.percent(figures.rate(fastest) / peak['flop_per_s'])} of its peak: " if peak else ""
-    return [measured.Answer(device, f"{fastest.case['dtype']} reaches {share}{rate}{measured.doubt(fastest)}")]
+    entry, shape = max(shapes, key=lambda found: found[1].flop_per_s)
+    sides = f"{shape.m}×{shape.n}×{shape.k}"
+    return [measured.Answer(device, f"{entry.dtype} {sides} reaches {units.flop_rate(shape.flop_per_s, entry.unit)}")]
+
+
+def _of_peak(row: Measurement, rate: float, peaks: Mapping[str, Any]) -> str:
+    text, peak = units.flop_rate(rate, _unit(row)), peaks.get(row.case["dtype"])
+    return f"{units.percent(rate / peak['flop_per_s'])} of its peak: {text}" if peak else text
 
 
 def _flags(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
@@ -70,10 +87,10 @@ def _flags(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
 
 
 def _peaks(report: Report, device: str) -> Mapping[str, Any]:
-    """What the part can do in each dtype; nothing where it is not known."""
+    """What the part can do in each dtype; nothing where it is not known, or where a finding names no device."""
     told = [one for one in report.findings if one.id == "matmul.share_of_peak" and one.device in (None, device)]
-    found: Mapping[str, Any] | None = told[0].evidence.get("peaks") if told else None
-    return found or {}
+    found = [peaks for one in told if (peaks := one.evidence.get("peaks"))]
+    return found[0] if found and all(peaks == found[0] for peaks in found) else {}
 
 
 def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:

@@ -245,7 +245,8 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     elif ranked:
         first = _line(report, ranked[0], several=several)
     else:
-        first = said_by(report.summary.verdict, "nothing was measured")
+        count = len(report.measurements)
+        first = said_by(report.summary.verdict, f"{count} rows measured" if count else "nothing was measured")
     body = _from_text_on(body)
     others = ranked if lead is not None else ranked[1:]
     above: list[Block] = [_line(report, answer, several=several) for answer in others if several]
@@ -254,7 +255,7 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     if then is not None:
         findings = [replace(one, fix=None) if one.fix == then and one is not cause else one for one in findings]
     gap = [Line()] if body and not isinstance(body[-1], Line) else []
-    below = [*gap, Line(rests_on(report), "dim")] if report.measurements else []
+    below = [*gap, Line(rest, "dim")] if (rest := rests_on(report)) else []
     above += [Line()] if above and body else []
     return Page(first, [*above, *body, *below], _from_text_on(details), findings, cause=cause, then=then)
 
@@ -314,7 +315,8 @@ def _line(report: Report, answer: Answer, *, several: bool) -> Line:
 def _fitting(answer: Answer, before: str) -> str:
     """The answer and its device, which is named as fully as 80 columns allow."""
     name, device_id, place = short_name(answer.device), answer.device.id, answer.place
-    tails = [f"{name} ({device_id}){f', {place}' if place else ''}", f"{name} ({device_id})", device_id]
+    named = f"{name} ({device_id})" if name != device_id else device_id
+    tails = [f"{named}{f', {place}' if place else ''}", named, device_id]
     told = [f"{answer.text} · {tail}" for tail in tails]
     return next((one for one in told if len(before) + len(one) <= WIDTH), told[-1])
 
@@ -356,17 +358,17 @@ def rests_on(report: Report) -> str:
     """Below the tables: samples, how far they spread, and whether all results were verified."""
     rows = report.measurements
     samples = [row.time_s.n for row in rows if row.time_s]
-    counts = " to ".join(dict.fromkeys(str(some(samples)) for some in (min, max))) if samples else "no"
+    counts = " to ".join(dict.fromkeys(str(some(samples)) for some in (min, max))) if samples else ""
+    told = f"{counts} sample{'s' * (counts != '1')} each" if samples else ""
     spreads = [
         (row.time_s.p95 - row.time_s.p05) / row.time_s.median
         for row in rows
         if row.time_s and row.time_s.p05 is not None and row.time_s.p95 is not None
     ]
-    noun = "sample" if counts == "1" else "samples"
-    spread = f", spread up to {units.percent(max(spreads))}" if spreads else ""
+    told += f", spread up to {units.percent(max(spreads))}" if spreads else ""
     checks = [one.verdict for one in report.findings if one.id in VERIFICATIONS]
-    verified = "; all results verified" if checks and set(checks) == {"pass"} else ""
-    return f"{counts} {noun} each{spread}{verified}"
+    verified = "all results verified" if checks and set(checks) == {"pass"} else ""
+    return "; ".join(part for part in (told, verified) if part)
 
 
 def timed_by(measurements: Sequence[Measurement]) -> str:
