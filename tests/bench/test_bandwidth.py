@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_said() -> None:
     assert str(raised.value) == (
         "--size 1 GiB does not fit; three arrays of it are needed, and 1.5 GiB can be spared; give at most 512 MiB"
     )
-    with pytest.raises(CannotLook, match="no room to measure in"):
+    with pytest.raises(CannotLook, match="not enough memory to measure"):
         command.sizes_for(BandwidthOptions(), CPU, Room(0, MIB, True))
 
 
@@ -291,5 +291,5 @@ def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.Monk
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     monkeypatch.setattr(command, "allocate", fail)
-    with pytest.raises(CannotLook, match="no room for three arrays of 256 KiB"):
+    with pytest.raises(CannotLook, match="not enough memory for three arrays of 256 KiB"):
         run(BandwidthOptions(), monkeypatch)

@@ -261,7 +261,7 @@ def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: py
 def test_what_does_not_apply_and_what_there_is_no_room_for() -> None:
     assert not both_ways.applies(accel.open_device("cpu"))
     assert both_ways.applies(Fake())  # type: ignore[arg-type]
-    with pytest.raises(CannotLook, match="both ways at once are of pinned memory; --host-memory leaves it out"):
+    with pytest.raises(CannotLook, match="both ways at once need pinned memory; --host-memory excludes it"):
         list(both_ways.rows(setting(memories=("pageable",))))
     with pytest.raises(CannotLook, match="cuda:0 has no second stream"):
         list(both_ways.rows(setting(Fake(streams=False))))

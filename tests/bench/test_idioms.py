@@ -99,7 +99,7 @@ def test_only_the_memory_asked_for_is_used() -> None:
 
 
 def test_where_no_line_can_be_written_it_is_said() -> None:
-    with pytest.raises(CannotLook, match="no line that copies pinned memory on cpu; pinned memory is for copies to a"):
+    with pytest.raises(CannotLook, match="no common idiom copies pinned memory on cpu; pinned memory is for copies to a"):
         list(idioms.rows(setting(CPU, memories=("pinned",))))
 
 
@@ -154,7 +154,7 @@ def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyP
     rows = list(idioms.rows(setting(Fake(kind="xpu"), recorder)))
     assert "pinned" not in {one.case["host_memory"] for one in rows} and len(rows) == 5
     (notice,) = [event.text for event in recorder.events if isinstance(event, Notice)]
-    assert notice == "lines with pinned memory are left out: CUDA error: out of memory"
+    assert notice == "idioms with pinned memory skipped: CUDA error: out of memory"
 
 
 def test_memory_that_runs_out_in_a_line_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_one_size_and_as_many_slices_as_make_it_cold() -> None:
     assert idioms.slices(64 * MIB, Room(GIB, 300 * MIB, GIB, True), 2) == 2
     tight = Room(host=8 * MIB, device=None, cache=MIB, cache_known=True)
     assert idioms.size_of((), tight, 1) == MIB
-    with pytest.raises(CannotLook, match="no room for the lines"):
+    with pytest.raises(CannotLook, match="not enough memory for the common idioms"):
         idioms.size_of((), Room(8 * KIB, None, MIB, True), 1)
 
 

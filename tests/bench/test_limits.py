@@ -128,7 +128,7 @@ def test_what_is_missing_does_not_pass() -> None:
         ((), "copies: nothing was measured"),
         ((BOTH[0], pageable), "to host: no pinned copy was measured"),
         ((BOTH[0], copy("device_to_host", None)), "to host: the call itself takes most of the time"),
-        ((copy("host_to_device", 55e9, spread=None),), "to the device, 512 MiB, 55.0 GB/s, and no interval: "),
+        ((copy("host_to_device", 55e9, spread=None),), "to device 55.0 GB/s, no interval: "),
     ):
         finding = judged(rows, least)["transfer.min_gbps"]
         assert finding.verdict == "inconclusive" and words in finding.message

@@ -141,7 +141,7 @@ def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
         list(cases.fitting([small, large], MatmulOptions(shapes=(large.shape,)), GIB))
     assert str(raised.value) == (
         "float32 65536x65536x65536 does not fit; "
-        "its matrices, a copy of the result and its check take 68 GiB, and 1 GiB are free; give a smaller --size"
+        "its matrices, a copy of the result and its check take 68 GiB, and 1 GiB are free; use a smaller --size"
     )
 
 
@@ -533,7 +533,7 @@ def test_a_usual_size_that_there_is_no_room_for_is_told(monkeypatch: pytest.Monk
     recorder = run(MatmulOptions(dtypes=("float32",), time_budget_s=0.2), monkeypatch)
     assert [event.measurement.case["m"] for event in recorder.events if isinstance(event, Measured)] == [8]
     assert [event.text for event in recorder.events if isinstance(event, Notice)] == [
-        "float32 65536x65536x65536 is left out: it takes 68 GiB, and 8 GiB can be spared"
+        "float32 65536x65536x65536 skipped: it needs 68 GiB, 8 GiB available"
     ]
 
 

@@ -289,7 +289,7 @@ def test_the_size_follows_the_room() -> None:
     assert command.size_for(OverlapOptions(), Room(100 * MIB, 8 * GIB, MIB, True)) == 32 * MIB
     with pytest.raises(UsageError, match=r"--size 64 MiB does not fit; .*; give at most 50 MiB"):
         command.size_for(OverlapOptions(64 * MIB), Room(100 * MIB, 8 * GIB, MIB, True))
-    with pytest.raises(CannotLook, match="no room to copy in"):
+    with pytest.raises(CannotLook, match="not enough memory to copy"):
         command.size_for(OverlapOptions(), Room(MIB, 8 * GIB, MIB, True))
 
 
@@ -409,7 +409,7 @@ def test_memory_that_runs_out_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     monkeypatch.setattr(command, "compute", fail)
-    with pytest.raises(CannotLook, match="no room for the matrices") as raised:
+    with pytest.raises(CannotLook, match="not enough memory for the matrices") as raised:
         run(Fake(), monkeypatch, OverlapOptions(size=MIB))
     assert raised.value.finding == "overlap.memory"
 

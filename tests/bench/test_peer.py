@@ -117,14 +117,14 @@ def test_bytes_that_change_on_the_way_are_found(monkeypatch: pytest.MonkeyPatch)
 def test_the_fuller_device_decides_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert peer.size_of(Fake("a", free=2**40), Fake("b", free=2**40)) == 256 * MIB  # type: ignore[arg-type]
     assert peer.size_of(Fake("a", free=2**40), Fake("b", free=13 * MIB)) == 2 * MIB  # type: ignore[arg-type]
-    with pytest.raises(CannotLook, match="there is no room on a and b; a buffer may take 32 KiB on each"):
+    with pytest.raises(CannotLook, match="not enough memory on a and b; a buffer may take 32 KiB on each"):
         peer.size_of(Fake("a", free=128 * KIB), Fake("b"))  # type: ignore[arg-type]
 
     def refuse(size: int, device: torch.device) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     monkeypatch.setattr(peer, "allocate", refuse)
-    with pytest.raises(CannotLook, match="no room for buffers of 1 MiB; CUDA out of memory"):
+    with pytest.raises(CannotLook, match="not enough memory for buffers of 1 MiB; CUDA out of memory"):
         work(Fake("cuda:0"), Fake("cuda:1"))
 
 
@@ -141,7 +141,7 @@ def test_the_child_says_a_line_for_each_measurement_or_why_there_is_none(monkeyp
     said = said_by_main(monkeypatch, "cuda:0", "cuda:3")
     assert [one["measurement"]["case"]["destination"] for one in said] == ["cuda:3", "cuda:3", "cuda:0", "cuda:0"]
     (refused,) = said_by_main(monkeypatch, "cuda:0", "cuda:3", free=KIB)
-    assert refused == {"error": "there is no room on cuda:0 and cuda:3; a buffer may take 256 B on each"}
+    assert refused == {"error": "not enough memory on cuda:0 and cuda:3; a buffer may take 256 B on each"}
 
 
 # what the parent does
@@ -190,7 +190,7 @@ def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pyte
         (f"cuda:{place}", f"GPU-{place}") for place in (0, 1, 2)
     }
     assert [(one.id, one.verdict, one.title, one.message) for one in judged(given)] == [
-        ("transfer.peer", "inconclusive", f"the {what} of copies from {ways} could not be measured", why)
+        ("transfer.peer", "inconclusive", f"the {what} of copies from {ways} was not measured", why)
         for what, ways, why in (
             ("rate and latency", "cuda:1 to cuda:2", "its process was ended by SIGSEGV"),
             ("rate and latency", "cuda:2 to cuda:1", "its process was ended by SIGSEGV"),
@@ -230,7 +230,7 @@ def test_why_a_child_said_nothing(result: ChildResult, reason: str) -> None:
 def test_a_child_that_ends_well_and_says_nothing_is_told() -> None:
     given = together("cuda:0", "cuda:1")
     assert list(peer.rows(given, lambda argv, timeout_s: ended())) == []
-    assert [one.message for one in judged(given)] == ["nothing was said of it"] * 2
+    assert [one.message for one in judged(given)] == ["no reason was given"] * 2
 
 
 def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert (found.verdict, found.title, found.message) == (
         "skip",
         "2 of 3 pairs of devices were not measured",
-        "the time was up",
+        "out of time",
     )
     assert found.evidence == {"pairs": [["cuda:1", "cuda:2"], ["cuda:0", "cuda:2"]]}
 

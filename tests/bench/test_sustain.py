@@ -295,5 +295,5 @@ def test_a_budget_that_the_long_runs_use_up_is_wrong_usage(monkeypatch: pytest.M
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     options = MatmulOptions(dtypes=("float32",), time_budget_s=5.0, sustain_s=30.0)
-    with pytest.raises(UsageError, match=r"--sustain takes 33\.0 s here"):
+    with pytest.raises(UsageError, match=r"--sustain takes 33\.0 s for all dtypes"):
         command.command(options, Recorder())

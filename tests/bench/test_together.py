@@ -125,7 +125,7 @@ def test_windows_outside_the_common_time_are_counted_and_left_out() -> None:
 
 
 def test_no_window_in_the_common_time_is_no_figure() -> None:
-    with pytest.raises(CannotLook, match="none of its copies ran while all devices copied; 1 windows ran outside"):
+    with pytest.raises(CannotLook, match="none of its copies overlapped with all others; 1 windows ran outside"):
         worker([(10.0, 1.0)]).measurement(10.5, 15.5, 2)
 
 
@@ -159,7 +159,7 @@ def test_a_child_that_is_lost_leaves_it_undecided(
     assert list(together.rows(setting(recorder, "cuda:0"), says(*lines))) == []
     (finding,) = [event.finding for event in recorder.events if isinstance(event, Skipped)]
     assert (finding.id, finding.verdict, finding.message) == ("transfer.together", "inconclusive", reason)
-    assert finding.title == "cuda:0 did not copy beside the others"
+    assert finding.title == "cuda:0 did not copy with the others"
 
 
 def test_a_child_whose_device_failed_raises_that() -> None:
@@ -179,7 +179,7 @@ def test_a_child_that_cannot_be_started() -> None:
 
 
 def test_no_room_is_said() -> None:
-    with pytest.raises(CannotLook, match="there is no room for 2 buffers of 16 MiB"):
+    with pytest.raises(CannotLook, match="not enough memory for 2 buffers of 16 MiB"):
         list(together.rows(replace(setting(Recorder(), "cuda:0", "cuda:1"), options=TransferOptions(host_share=1e-9))))
 
 

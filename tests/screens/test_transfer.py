@@ -188,8 +188,8 @@ def test_a_flag_of_many_rows_counts_them(monkeypatch: pytest.MonkeyPatch) -> Non
     measurements = [replace(one, flags=("noisy",)) for one in copies(SIZES[:2])]
     lines = shown(report([*measurements[:4], *copies(SIZES[:2])[4:]]), monkeypatch, verbose=True)
     assert (
-        "noisy (interquartile range above 10 % of the median): 64 KiB pageable to device, 1 MiB pageable to device, 64 KiB pinned to device, 1 MiB pinned to device"
-        in lines
+        "noisy (interquartile range above 10 % of the median): 64 KiB pageable to device, "
+        "1 MiB pageable to device, 64 KiB pinned to device, 1 MiB pinned to device" in lines
     )
     assert "noisy (interquartile range above 10 % of the median): 6 of 6 rows" in shown(
         report(measurements), monkeypatch, verbose=True
