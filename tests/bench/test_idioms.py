@@ -99,7 +99,7 @@ def test_only_the_memory_asked_for_is_used() -> None:
 
 
 def test_where_no_line_can_be_written_it_is_said() -> None:
-    with pytest.raises(CannotLook, match="no common idiom copies pinned memory on cpu; only copies to a CUDA or XPU device"):
+    with pytest.raises(CannotLook, match="no common idiom copies pinned memory on cpu; only copies to a CUDA"):
         list(idioms.rows(setting(CPU, memories=("pinned",))))
 
 
