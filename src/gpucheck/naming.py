@@ -64,3 +64,13 @@ def select(
     if not left:
         raise UsageError(f"--only and --skip leave no {noun}", nothing, "skip fewer")
     return left
+
+
+# A sentence names so many of several; the rest is counted.
+MOST_NAMED = 2
+
+
+def few(texts: Sequence[str], between: str = "; ") -> str:
+    """The first of these, and how many more there are: `a; b; and 3 more`."""
+    more = len(texts) - MOST_NAMED
+    return between.join([*texts[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])

@@ -123,8 +123,7 @@ def _width(out: Console, table: Table, kept: Sequence[int]) -> int:
 
 def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.Table:
     laid_out = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=True, header_style="bold")
-    # What the others leave of the screen: a space on either side of the cell, and one before it.
-    room = out.width - _width(out, table, [index for index in kept if not table.columns[index].cropped]) - 3
+    rooms = _rooms(out, table, kept)
     for index in kept:
         column = table.columns[index]
         laid_out.add_column(
@@ -134,11 +133,25 @@ def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.T
         cells = []
         for index in kept:
             cell = Text(_text(out, row[index].text), style=row[index].style)
-            if table.columns[index].cropped and cell.cell_len > room:
-                cell.truncate(max(room, 1), overflow="ellipsis" if can_encode(out, "…") else "crop")
+            if cell.cell_len > rooms.get(index, cell.cell_len):
+                cell.truncate(rooms[index], overflow="ellipsis" if can_encode(out, "…") else "crop")
             cells.append(cell)
         laid_out.add_row(*cells)
     return laid_out
+
+
+def _rooms(out: Console, table: Table, kept: Sequence[int]) -> dict[int, int]:
+    """Characters for each cropped column: what it says something from, then what is left, from the left on."""
+    cropped = [index for index in kept if table.columns[index].cropped]
+    wanted = {index: max((cell_len(_text(out, row[index].text)) for row in table.rows), default=0) for index in cropped}
+    rooms = {index: min(wanted[index], LEAST_CROPPED) for index in cropped}
+    # What the others leave of the screen: a space on either side of a cell, and one before it.
+    left = out.width - _width(out, table, [index for index in kept if index not in rooms])
+    left -= sum(rooms.values()) + 3 * len(rooms)
+    for index in cropped:
+        more = max(min(left, wanted[index] - rooms[index]), 0)
+        rooms[index], left = max(rooms[index] + more, 1), left - more
+    return rooms
 
 
 def _is_cropped(table: Table) -> bool:

@@ -97,7 +97,7 @@ def rows(together: Together, run_child: RunChild = child.run) -> Iterator[Measur
         for source, destination in ((first, second), (second, first)):
             seen = {one.case["what"] for one in answer.measurements if one.case["source"] == source}
             if seen < WHAT:
-                together.emit(Skipped(_missing(source, destination, seen, answer.reason or "nothing was said of it")))
+                together.emit(Skipped(_missing(source, destination, seen, answer.reason or "no reason was given")))
 
 
 def read(ended: ChildResult) -> Answer:
@@ -149,11 +149,11 @@ def _missing(source: str, destination: str, seen: set[str], reason: str) -> Find
     return Finding(
         NAME,
         "inconclusive",
-        f"the {what} of copies from {source} to {destination} could not be measured",
+        f"the {what} of copies from {source} to {destination} was not measured",
         reason,
         {"source": source, "destination": destination, "reason": reason},
-        fix=f"run `gpucheck devices`; if {source} and {destination} are sound there, look for Xid errors in the system "
-        "log",
+        fix=f"run `gpucheck devices`; if {source} and {destination} look healthy there, look for Xid errors in the "
+        "system log",
     )
 
 
@@ -162,9 +162,9 @@ def _no_time(left: Sequence[tuple[str, str]], total: int) -> Finding:
         NAME,
         "skip",
         f"{len(left)} of {total} pairs of devices were not measured",
-        "the time was up",
+        "out of time",
         {"pairs": [list(pair) for pair in left]},
-        fix="give a longer --time-budget: a pair takes some 10 s",
+        fix="use a longer --time-budget: about 10 s for each pair",
     )
 
 
@@ -191,7 +191,7 @@ def work(first: Accel, second: Accel) -> Iterator[Measurement]:
     """Rate and latency from the first to the second, and back. Raises CannotLook where there is no room."""
     # Asking NVML takes another process and longer than the copies do.
     watch = Watch(None)
-    watch.reason = "clocks and links are not sampled while pairs of devices copy"
+    watch.reason = "clocks and links are not sampled between pairs of devices"
     for source, destination in ((first, second), (second, first)):
         with source.as_current():
             yield from one_way(source, destination, watch)
@@ -210,7 +210,7 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
         if not source.is_out_of_memory(error):
             raise
         why = str(error).strip().splitlines()[0]
-        raise CannotLook(f"no room for buffers of {units.capacity(capacity)}", why, finding=NAME) from error
+        raise CannotLook(f"not enough memory for buffers of {units.capacity(capacity)}", why, finding=NAME) from error
 
     def synchronize() -> None:
         source.synchronize()
@@ -231,7 +231,7 @@ def size_of(source: Accel, destination: Accel) -> int:
     most = _most(source, destination)
     if most < LATENCY_BYTES:
         why = f"a buffer may take {units.capacity(most)} on each"
-        raise CannotLook(f"there is no room on {source.id} and {destination.id}", why, finding=NAME)
+        raise CannotLook(f"not enough memory on {source.id} and {destination.id}", why, finding=NAME)
     return min(USUAL_BYTES, 1 << (most.bit_length() - 1))
 
 

@@ -87,7 +87,7 @@ def rows(together: Together, start: Start = start) -> Iterator[Measurement]:
     size = min(SIZE, int(host.memory().usable * share / 2))
     if size < LEAST_SIZE < SIZE:
         raise CannotLook(
-            f"there is no room for {len(together.ids)} buffers of {units.capacity(LEAST_SIZE)}",
+            f"not enough memory for {len(together.ids)} buffers of {units.capacity(LEAST_SIZE)}",
             f"the host can spare {units.capacity(size)} for each",
             finding=NAME,
         )
@@ -143,10 +143,10 @@ def _undecided(lost: Lost, devices: int) -> Finding:
     return Finding(
         NAME,
         "inconclusive",
-        f"{lost.who} did not copy beside the others",
+        f"{lost.who} did not copy with the others",
         lost.reason,
         {"device": lost.who, "devices": devices},
-        fix=f"run `gpucheck bench transfer --device {lost.who}`, then this again",
+        fix=f"run `gpucheck bench transfer --device {lost.who}`, then rerun",
     )
 
 
@@ -281,7 +281,7 @@ class Worker:
         capacity = self.room.capacity(self.size, 1)
         self.buffers: Buffers = buffers.allocate_all(self.accel, [self.memory], capacity, NAME)
         if self.buffers.no_pinned is not None:
-            raise CannotLook("no pinned memory was to be had", self.buffers.no_pinned)
+            raise CannotLook("pinned memory could not be allocated", self.buffers.no_pinned)
         self.numa = _where(bound, self.buffers.host[self.memory].words)
         self.details: dict[str, Any] = {"numa_unbound_because": why_not} if why_not else {}
         self.details |= {"pci_bridges": list(numa.bridges(setup["pci_address"]))} if setup["pci_address"] else {}
@@ -331,7 +331,7 @@ class Worker:
         windows = list(zip(taken.began_s, taken.lengths_s, strict=True))
         kept = [(began, length) for began, length in windows if from_s <= began and began + length <= to_s]
         if not kept:
-            raise CannotLook("none of its copies ran while all devices copied", f"{len(windows)} windows ran outside")
+            raise CannotLook("none of its copies overlapped with all others", f"{len(windows)} windows ran outside")
         run = Run(taken.started, self.calls, tuple(one[1] for one in kept), tuple(one[0] for one in kept))
         seen, why_not = self.watch.during(run)
         verified = self.copies.finish()
@@ -371,7 +371,7 @@ class Worker:
 def _bind(node: int | None) -> tuple[Bound | None, str]:
     """Bind this process to a node; None and why where there is none to bind to or it cannot be."""
     if node is None:
-        return None, "the node of the device is not known"
+        return None, "the NUMA node of the device is unknown"
     try:
         return numa.bind(node), ""
     except CannotLook as error:
