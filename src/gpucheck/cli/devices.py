@@ -10,7 +10,7 @@ from gpucheck.errors import UsageError
 
 
 def devices(common: Common, options: DevicesOptions) -> int:
-    """What is there: every device with its index for CUDA and for NVML, memory, clocks, power and link."""
+    """List every device with its memory, utilisation, power, temperature and faults."""
     if options.watch_s is not None and (common.json or common.output):
         raise UsageError("--watch refreshes a screen", "--json and --output hold one result", "give one or the other")
     from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
