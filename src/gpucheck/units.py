@@ -5,6 +5,7 @@ GB is 10⁹ bytes (rates); GiB is 2³⁰ bytes (capacities).
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -187,6 +188,17 @@ def duration(seconds: float) -> str:
         parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
         return " ".join(f"{count} {unit}" for count, unit in parts if count)
     return _scaled(seconds, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
+
+
+def age(seconds: float) -> str:
+    """A time span to the whole second or coarser, in its two largest units: 90 → `1 min 30 s`, 97200 → `1 d 3 h`."""
+    steps = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    whole = int(seconds)
+    for (size, unit), (smaller, below) in itertools.pairwise(steps):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{whole} s"
 
 
 def byte_rate(rate: float) -> str:

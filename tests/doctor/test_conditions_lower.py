@@ -377,7 +377,7 @@ def test_fixes_name_what_is_there() -> None:
     missing = seen("library.cuda_missing", SEEN["library.cuda_missing"])
     assert missing is not None and (missing.fix or "").startswith("sudo apt install libnvidia-compute-580 ")
     reboot = seen("gpu.recovery", SEEN["gpu.recovery"])
-    assert reboot is not None and reboot.fix == "reboot the machine"
+    assert reboot is not None and reboot.fix == "drain the node, then sudo reboot"
     from_variable = with_stack(SEEN["library.other_version"], path_libraries=(library("/opt/libcuda.so.570.124.06"),))
     other = seen("library.other_version", from_variable)
     assert other is not None and other.fix == "take /opt out of LD_LIBRARY_PATH"

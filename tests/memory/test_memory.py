@@ -177,9 +177,7 @@ def test_a_simulated_allocator_comes_to_exactly_that() -> None:
     assert [step.step for step in steps] == ["start", "allocate", "peak", "free", "empty_cache"]
     assert {row.ok for step in steps for row in step.figures} == {True}
     assert {row.relation for step in steps for row in step.figures} == {"="}
-    assert finding == Finding(
-        "memory.accounting", "pass", "torch's memory figures", "every figure is what it must be, exactly"
-    )
+    assert finding == Finding("memory.accounting", "pass", "torch's memory figures", "exact")
 
 
 def test_a_cache_that_is_not_given_back_is_named() -> None:
@@ -187,7 +185,7 @@ def test_a_cache_that_is_not_given_back_is_named() -> None:
     card.gives_back = False
     _, finding = stepped(card)
     assert finding.verdict == "fail"
-    assert finding.message == "after empty_cache memory_reserved_bytes is 123731968, must be = 0"
+    assert finding.message == "memory_reserved is 123731968 B after empty_cache, expected 0"
 
 
 def test_memory_that_stays_allocated_is_named() -> None:
@@ -196,14 +194,14 @@ def test_memory_that_stays_allocated_is_named() -> None:
     steps, finding = stepped(card)
     assert finding.verdict == "fail"
     # The temporary leaves 512 B, the three tensors 1536 B more.
-    assert "after free memory_allocated_bytes is 2048, must be = 0" in finding.message
+    assert "memory_allocated is 2048 B after free, expected 0" in finding.message
     assert [step.verdict for step in steps] == ["pass", "pass", "fail", "fail", "fail"]
 
 
 def test_another_allocator_is_judged_by_bounds() -> None:
     card = Card(Allocator("cudaMallocAsync", None))
     steps, finding = stepped(card)
-    assert finding.message == "every figure is what it must be, within the bounds that any allocator keeps"
+    assert finding.message == "within bounds"
     relations = {(step.step, row.figure): row.relation for step in steps for row in step.figures}
     assert relations["allocate", "memory_allocated_bytes"] == "≥"
     assert relations["free", "memory_allocated_bytes"] == "="
@@ -234,7 +232,7 @@ def test_peaks_that_a_device_does_not_keep_are_not_judged() -> None:
 
 def test_without_a_caching_allocator_nothing_is_judged() -> None:
     _, finding = stepped(Card(Allocator("native", "PYTORCH_NO_CUDA_MEMORY_CACHING=1")))
-    assert (finding.verdict, finding.message) == ("skip", "without a caching allocator torch keeps no figures")
+    assert (finding.verdict, finding.message) == ("skip", "torch keeps no figures without its caching allocator")
 
 
 # -- whose memory it is -----------------------------------------------------------------------------------------------
@@ -257,11 +255,9 @@ def test_the_device_its_processes_and_its_allocator() -> None:
     mine, other = Process(1, "compute"), Process(7, "compute", "python", 2 * GIB)
     found, answer = judged(Card(), facts(processes=(other, mine)))
     assert found["memory.device"].message == (
-        "500 MiB of 140 GiB in Simulated H200 used, 140 GiB free; this process holds 500 MiB outside torch's allocator"
+        "500 MiB used, 140 GiB free of 140 GiB (Simulated H200); this process holds 500 MiB outside torch's allocator"
     )
-    assert found["memory.processes"].message == (
-        "python (PID 7, 2 GiB), a process of another container (PID 1, memory unknown)"
-    )
+    assert found["memory.processes"].message == ("python (PID 7, 2 GiB), not visible here (PID 1, memory unknown)")
     assert found["memory.allocator"].message == "native, default settings"
     assert found["memory.allocator"].evidence == {"backend": "native", "settings": None, "exact": True}
     assert found["memory.accounting"].verdict == "pass"
@@ -276,7 +272,7 @@ def test_a_list_of_processes_that_cannot_be_read_says_why() -> None:
 
 def test_only_our_own_process_is_no_other() -> None:
     found = memory.judge_processes((Process(42, "compute", "python", MIB),), 42, "")
-    assert found.message == "no other process"
+    assert found.message == "none"
 
 
 def test_what_is_outside_the_allocator_is_unknown_where_another_process_went() -> None:
@@ -308,9 +304,7 @@ WELL: dict[StepName, MemoryFigures] = {
 def test_the_resident_set_is_judged_with_tolerance() -> None:
     steps = memory_resident.judge(WELL, keeps=None)
     assert [step.verdict for step in steps] == ["info", "pass", "pass", "pass", "skip"]
-    assert memory.judge_resident(steps).message == (
-        "within 8 MiB; empty_cache not judged: torch keeps no cache on the CPU"
-    )
+    assert memory.judge_resident(steps).message == ("within 8 MiB; empty_cache not judged: no cache on the CPU")
 
 
 @pytest.mark.parametrize(
@@ -319,10 +313,14 @@ def test_the_resident_set_is_judged_with_tolerance() -> None:
         (
             "allocate",
             resident(BASE + 50 * MIB, None),
-            "after allocate resident_bytes is 367001600, must be ≥ 373293056",
+            "resident is 367001600 B after allocate, expected at least 373293056",
         ),
-        ("peak", resident(BASE, BASE + 64 * MIB), "after peak max_resident_bytes is 381681664, must be ≥ 440401920"),
-        ("free", resident(BASE + 64 * MIB, None), "after free resident_bytes is 381681664, must be ≤ 322961408"),
+        (
+            "peak",
+            resident(BASE, BASE + 64 * MIB),
+            "max_resident is 381681664 B after peak, expected at least 440401920",
+        ),
+        ("free", resident(BASE + 64 * MIB, None), "resident is 381681664 B after free, expected at most 322961408"),
     ],
 )
 def test_a_resident_set_that_does_not_follow_fails(step: StepName, figures: MemoryFigures, message: str) -> None:
@@ -339,8 +337,8 @@ def test_what_cannot_be_known_is_a_skip_with_its_reason() -> None:
     steps = memory_resident.judge(seen, keeps="LD_PRELOAD is set")
     assert [step.verdict for step in steps] == ["info", "pass", "skip", "skip", "skip"]
     assert memory.judge_resident(steps).message == (
-        "within 8 MiB; peak not judged: this system does not tell the peak; free not judged: LD_PRELOAD is set; "
-        "empty_cache not judged: torch keeps no cache on the CPU"
+        "within 8 MiB; peak not judged: this system reports no peak; free not judged: LD_PRELOAD is set; "
+        "empty_cache not judged: no cache on the CPU"
     )
 
 
@@ -367,9 +365,9 @@ def test_another_malloc_and_little_memory_are_reasons() -> None:
 def test_the_machine_the_process_and_the_container() -> None:
     machine, container, process = memory.judge_host(HostMemory(16 * GIB, 12 * GIB, 8 * GIB, 6 * GIB), WELL["peak"])
     assert machine.message == "4 GiB of 16 GiB used, 12 GiB available"
-    assert container.message == "8 GiB, 6 GiB of it left"
-    assert process.message == "365 MiB, at most 429 MiB so far"
-    assert memory.judge_host(HostMemory(GIB, GIB, None, None), MemoryFigures())[1].message == "no limit"
+    assert container.message == "8 GiB, 6 GiB left"
+    assert process.message == "365 MiB, peak 429 MiB"
+    assert memory.judge_host(HostMemory(GIB, GIB, None, None), MemoryFigures())[1].message == "none"
 
 
 def test_the_command_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

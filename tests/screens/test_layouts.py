@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck.render import csv, terminal, text
 from gpucheck.report.codec import from_json
-from gpucheck.report.facts import Device, Driver, Facts, Link, Process, Python, TorchBuild
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report, Summary
@@ -50,63 +50,6 @@ def measured(name: str, case: dict[str, Any], time_s: float, work: float, unit: 
         method=method,
         flags=flags,
     )
-
-
-def test_devices_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = Facts(
-        python=Python("3.12.3", "CPython", "python3", "/x"),
-        torch=TorchBuild("2.11.0+cu130", None, "cuda", "13.0"),
-        driver=Driver(version="580.159.04", cuda_version="13.0"),
-        devices=(
-            Device(
-                kind="cuda",
-                id="cuda:0",
-                name="NVIDIA H200",
-                uuid="GPU-1",
-                pci_address="0000:17:00.0",
-                cuda_index=0,
-                nvml_index=2,
-                memory_total_bytes=141 * GIB,
-                memory_used_bytes=GIB // 2,
-                utilization_percent=0.0,
-                temperature_celsius=34.0,
-                power_w=118.4,
-                power_limit_w=700.0,
-                sm_clock_hz=1.98e9,
-                pcie=Link(1, 8, 5, 16),
-                processes=(Process(4711, "compute", "python3", 3 * MIB), Process(99, "compute")),
-            ),
-            Device(
-                kind="cuda", name="NVIDIA H200", uuid="GPU-2", nvml_index=1, state="hidden by CUDA_VISIBLE_DEVICES=0"
-            ),
-            Device(kind="cpu", id="cpu", name="EPYC", cores_allowed=16, memory_total_bytes=128 * GIB, load_1min=0.4),
-        ),
-    )
-    finding = Finding(
-        "devices.recovery", "fail", "reset needed", "the driver asks for it", {"uuid": "GPU-1"}, fix="nvidia-smi -r"
-    )
-    assert shown(report("devices", facts=facts, findings=(finding,)), monkeypatch).splitlines() == [
-        "✗ reset needed: the driver asks for it",
-        "→ nvidia-smi -r",
-        "",
-        " CUDA   NVML   device      memory, GiB   util         power    temp      clock   link                "
-        "state            PCI address    UUID",
-        "─",
-        " 0      2      H200         0.50 / 141    0 %   118 / 700 W   34 °C   1980 MHz   PCIe 1 x8 (5 x16)   "
-        "✗ reset needed   0000:17:00.0   GPU-1",
-        " –      1      H200                  –      –             –       –          –   –                   "
-        "hidden           –              GPU-2",
-        " cpu           EPYC (16)       – / 128                                                               "
-        "load 0.40",
-        "",
-        " device    PID   kind      memory   process",
-        "─",
-        " 0        4711   compute    3 MiB   python3",
-        " 0          99   compute        –   not visible here (another container?)",
-        "",
-        "hidden by CUDA_VISIBLE_DEVICES=0",
-        "driver 580.159.04 (CUDA 13.0) · torch 2.11.0+cu130 built for CUDA 13.0 · Python 3.12.3",
-    ]
 
 
 def copies() -> tuple[Measurement, ...]:
@@ -205,43 +148,6 @@ def test_a_search_with_its_answer_first_below_the_trials(monkeypatch: pytest.Mon
         "budget: what is free, 4 GiB of it left out as margin",
         "loss: cross-entropy against random classes",
         "✓ a batch of 116 fits",
-    ]
-
-
-def test_memory_shows_what_a_figure_must_be_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def row(figure: str, seen: int, want: int, ok: bool) -> dict[str, Any]:
-        return {"figure": figure, "relation": "=", "expected_bytes": want, "observed_bytes": seen, "ok": ok}
-
-    step = {
-        "step": "allocate",
-        "does": "allocate three tensors",
-        "explanation": "allocated counts tensors",
-        "exact": True,
-        "reason": None,
-        "verdict": "fail",
-        "figures": [
-            row("memory_allocated_bytes", 68 * MIB + 1024, 68 * MIB + 1024, True),
-            row("memory_reserved_bytes", 84 * MIB, 86 * MIB, False),
-        ],
-    }
-    made = report(
-        "memory",
-        results=from_json(Results, {"memory": [step]}),
-        findings=(
-            Finding("memory.device", "info", "device memory", "1 GiB of 141 GiB used"),
-            Finding("memory.accounting", "fail", "torch's memory figures", "reserved is wrong"),
-        ),
-    )
-    assert shown(made, monkeypatch).splitlines() == [
-        "· device memory: 1 GiB of 141 GiB used",
-        "",
-        " step       what it does             allocated, MiB       reserved, MiB   verdict",
-        "─",
-        " allocate   allocate three tensors           68.001   84 (must be = 86)   ✗ fail",
-        "",
-        "allocate: allocated counts tensors",
-        "",
-        "✗ torch's memory figures: reserved is wrong",
     ]
 
 

@@ -249,9 +249,9 @@ def _instead(card: Device | None) -> str:
     if card is None or (card.state is not None and not hidden):
         return ""  # its state says it all
     return {
-        "at work": ", judged as it works",
-        "at rest": ", at rest: its clock and PCIe link are not judged",
-        "lightly used": ", lightly used: its clock and PCIe link are not judged",
+        "busy": ", judged as it works",
+        "idle": ", at rest: its clock and PCIe link are not judged",
+        "light load": ", lightly used: its clock and PCIe link are not judged",
         "unknown": ", and NVML does not tell whether it works: its clock and PCIe link are not judged",
     }[work(card)]
 

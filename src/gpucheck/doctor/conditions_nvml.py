@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpucheck.cards.at_rest import ACTIONS
+from gpucheck.cards.checks import smi_name
 from gpucheck.doctor import conditions_library, fixes
 from gpucheck.doctor.condition import Certainty, Condition, Seen
 from gpucheck.doctor.conditions_kernel import FALLEN, why_absent
@@ -112,7 +113,7 @@ def _recovery(evidence: Evidence) -> Seen | None:
     return Seen(
         f"{', '.join(map(_name, cards))}: the driver asks for the recovery action {action} ({title})",
         {"cards": [_name(card) for card in cards], "recovery_action": action},
-        fix=fix.format(uuid=cards[0].uuid or "UUID") or None,
+        fix=fix.format(card=smi_name(cards[0])) or None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The same sequence on the CPU, where torch keeps no figures: judged by the process's resident set, with tolerances."""
+"""The same sequence on the CPU, where torch keeps no figures: judged by the resident set, with a tolerance."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ NEEDED = 4 * BLOCK
 WALKS = 3
 
 _DOES: dict[StepName, tuple[str, str]] = {
-    "start": ("read the resident set and reset its peak", "what Python and torch themselves need"),
+    "start": ("read the resident set, reset its peak", "what Python and torch need"),
     "allocate": (
-        f"allocate a tensor of {capacity(BLOCK)} and write to it",
-        "memory becomes resident when it is written to, not when it is allocated",
+        f"allocate and write {capacity(BLOCK)}",
+        "memory becomes resident when written, not when allocated",
     ),
-    "peak": (f"allocate and write {capacity(BLOCK)} more and drop it at once", "the peak remembers the temporary"),
-    "free": ("drop the tensor", "torch keeps no cache on the CPU: a large block goes back to the system at once"),
-    "empty_cache": ("nothing: there is no cache to empty", "empty_cache() is for accelerators"),
+    "peak": (f"write {capacity(BLOCK)} more, drop it at once", "the peak keeps the temporary"),
+    "free": ("drop the tensor", "torch has no cache on the CPU: large blocks return to the system at once"),
+    "empty_cache": ("nothing", "empty_cache() is for accelerators"),
 }
 
 
 def returns_memory(environment: Mapping[str, str]) -> str | None:
     """Why freed memory need not leave the resident set here; None for glibc's malloc with default settings."""
     if platform.libc_ver()[0] != "glibc":
-        return "only glibc's malloc is known to give large blocks back at once"
+        return "only glibc's malloc is known to return large blocks at once"
     for name in ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_"):
         if environment.get(name):
             return f"{name} is set, and may keep freed memory"
@@ -110,8 +110,8 @@ def judge(seen: Mapping[StepName, MemoryFigures], *, keeps: str | None) -> tuple
     reasons: dict[StepName, str | None] = {
         "start": None,
         "free": keeps,
-        "empty_cache": "torch keeps no cache on the CPU",
-        "peak": "this system does not tell the peak" if seen["peak"].max_resident_bytes is None else None,
+        "empty_cache": "no cache on the CPU",
+        "peak": "this system reports no peak" if seen["peak"].max_resident_bytes is None else None,
     }
     rows = []
     for step, (does, shows) in _DOES.items():

@@ -26,10 +26,10 @@ from gpucheck.report.results.bench_all import BenchAll, BenchmarkSummary, Headli
 _COLUMNS = (
     Column("benchmark", "left"),
     Column("device", "left", keep=8),
-    Column("case", "left", cropped=True),
+    Column("case", "left", cropped=14),
     Column("figure"),
     Column("share", "left", keep=5),
-    Column("notes", "left", keep=7, cropped=True),
+    Column("notes", "left", keep=7, cropped=14),
 )
 _FIGURES: dict[str, Callable[[float], str]] = {
     "B/s": units.byte_rate,

@@ -39,23 +39,28 @@ class Column:
     """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first).
 
     A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen;
-    one that is `cropped` loses its end there rather than cost another column.
+    one that may be `cropped`, to that many characters (0: never), loses its end there rather than cost another column.
     """
 
     head: str
     align: Literal["left", "right"] = "right"
     keep: int = 9
     wraps: bool = False
-    cropped: bool = False
+    cropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; every row has a cell for each column. `narrow` stands in its place on a screen that is narrow."""
+    """A table; every row has a cell for each column.
+
+    `narrow` stands in its place on a screen where it does not fit without the columns that it must keep. One that is
+    `dense` has less room between its columns.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     narrow: Table | None = None
+    dense: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +154,31 @@ def ascii_text(text: str) -> str:
         ("≤", "<="),
         ("…", "..."),
         ("²", "2"),
+        ("░", "."),
+        ("█", "#"),
+        *((part, "#" if place >= HALF else ".") for place, part in enumerate(EIGHTHS)),
     ):
         text = text.replace(sign, plain)
     return text
+
+
+# A cell of a bar that is filled to one eighth, two, and so on.
+EIGHTHS = "▏▎▍▌▋▊▉"
+HALF = EIGHTHS.index("▌")
+
+
+def bar(share: float | None, width: int) -> str:
+    """A bar of `width` cells, of which `share` (0 to 1) is filled; empty where the share is not known.
+
+    What is not nothing shows.
+    """
+    if share is None:
+        return ""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    eighths = max(eighths, 1) if share > 0 else 0
+    whole, rest = divmod(eighths, 8)
+    filled = "█" * whole + (EIGHTHS[rest - 1] if rest else "")
+    return filled + "░" * (width - len(filled))
 
 
 def number(value: float | None, digits: int = 3) -> str:

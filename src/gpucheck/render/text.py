@@ -71,19 +71,19 @@ def head(page: Page, *, complete: bool = True) -> list[Block]:
 def said(findings: Sequence[Finding]) -> list[Block]:
     """Findings a line each, said once for all cards that have it, and below each what to do, which is said once too.
 
-    Commands that differ in the card's UUID alone are shown once.
+    Commands that differ in the card's address alone are shown once.
     """
     lines: list[Block] = []
     for group in grouped(findings):
         sign, _, style = SIGNS[group.verdict]
-        lines.append(Line(f"{sign} {group.title}{f': {group.message}' if group.message else ''}", style))
+        lines.append(Line(f"{sign} {group.line}", style))
         if group.fixes and (fix := advice_line(f"{group.fixes[0]}{_likewise(len(group.fixes) - 1)}")) not in lines:
             lines.append(fix)
     return lines
 
 
 def _likewise(others: int) -> str:
-    return f" (likewise for {others} more card{'s' * (others != 1)}, each with its own UUID)" if others else ""
+    return f" (and {others} more, each by its own address)" if others else ""
 
 
 def markdown_page(report: Report) -> str:

@@ -89,7 +89,7 @@ _AT_ONCE: tuple[ColumnOf[Measurement], ...] = (
         Column("discarded", keep=1),
         lambda row: str(row.method.details["discarded_windows"]) if _is_both_ways(row) else "",
     ),
-    filled(Column("notes", "left", keep=6, cropped=True), lambda row: measured.notes(row, "warm")),
+    filled(Column("notes", "left", keep=6, cropped=14), lambda row: measured.notes(row, "warm")),
 )
 
 
