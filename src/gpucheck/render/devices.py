@@ -27,6 +27,7 @@ from gpucheck.render.blocks import (
 from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 
 # Utilisation, power and the verdict stay on every screen.
@@ -200,7 +201,7 @@ def _narrow_row(device: Device, findings: tuple[Finding, ...]) -> list[str | Cel
     return [_name(device), _utilization(device), power, _temperature(device), _state(device, findings, brief=True)]
 
 
-def short_name(device: Device) -> str:
+def short_name(device: Device | DeviceRef) -> str:
     """The name without what every one of its maker's has, which would cost the table a column."""
     return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
@@ -23,23 +24,32 @@ _COLUMNS = (
 _COUNTED: dict[Verdict, str] = {
     "fail": "failed",
     "inconclusive": "inconclusive",
-    "warn": "with a warning",
+    "warn": "warned",
     "pass": "passed",
     "skip": "skipped",
 }
 
 
 def page(report: Report) -> Page:
-    """How many checks failed, passed and did not apply; those that failed, with what to do; every check with `-v`."""
+    """How many checks failed, passed and were skipped; those that failed, with what to do; every check with `-v`."""
     findings = report.findings
-    counted = Counter(finding.verdict for finding in findings)
-    counts = [f"{counted[verdict]} {word}" for verdict, word in _COUNTED.items() if counted[verdict]]
-    told = f"{', '.join(counts) or 'no check ran'}{_where(report)}"
     # A check's title says what must hold: beside a failure it would read as if it did.
     named = [replace(finding, title=finding.id, message=finding.message or finding.title) for finding in findings]
     every = [table(_COLUMNS, [_row(finding) for finding in findings])] if findings else []
     asking = [finding for finding in named if finding.verdict in ("fail", "inconclusive", "warn")]
+    told = f"{_counts(findings)}{_where(report)}"
     return Page(answer(report.summary.verdict, told), versions_line(report.facts), every, asking)
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    counted = Counter(finding.verdict for finding in findings)
+    counts = [f"{counted[verdict]} {word}" for verdict, word in _COUNTED.items() if counted[verdict]]
+    skipped = [finding.message for finding in findings if finding.verdict == "skip"]
+    # Before its colon a reason names the group: `not on cpu`, `--time-budget ended`.
+    reasons = list(dict.fromkeys(message.partition(":")[0] for message in skipped))
+    if len(reasons) == 1:
+        counts[-1] += f" ({reasons[0]})"
+    return ", ".join(counts) or "no check ran"
 
 
 def _where(report: Report) -> str:
