@@ -180,7 +180,7 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
         "fragmentation: 2 MiB reserved beyond what is allocated (2 %)",
     ]
     foreseen = {**told, "predicted_above": 117}
-    assert below(foreseen)[0] == "limited by memory; 117 is predicted above the budget"
+    assert below(foreseen)[0] == "limited by memory; 117 is predicted to exceed the budget"
     capped = {"limiting_factor": "max-batch-size", "first_failing": None}
     assert below(capped) == ["limited by --max-batch-size"]
     doubted = {"level": "medium", "support": ["confirmed in a fresh process"], "doubts": ["a trial was disturbed"]}

@@ -72,7 +72,7 @@ def made(*devices: dict[str, Any], split: dict[str, Any] | None = None) -> Repor
         "split": split,
     }
     results = from_json(Results, {"find_batch_size": least, "find_batch_size_devices": several})
-    found = (Finding("batch_size.all_devices", "pass", "it fits every device", "the least is that of cuda:1"),)
+    found = (Finding("batch_size.all_devices", "pass", "it fits every device", "least on cuda:1"),)
     return Report("", "", "find-batch-size", (), "", 1.0, Facts(), (), found, results, (), Summary("pass", 0, True))
 
 
@@ -99,7 +99,7 @@ def test_each_device_and_then_all_of_them_in_a_pipe(monkeypatch: pytest.MonkeyPa
         " cuda:1   NVIDIA L4         104            96        50.6      96   time",
         "",
         "split in proportion: 544 a step, 286 samples/s if exchanging gradients took no time; 101 with equal parts",
-        "✓ it fits every device: the least is that of cuda:1",
+        "✓ it fits every device: least on cuda:1",
     ]
 
 
@@ -112,7 +112,7 @@ def test_alike_devices_have_no_split(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_along_an_axis_the_answers_are_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(monkeypatch, made(*ALONG))
     assert " device   name          largest seq   recommended   seq/s   limited by" in lines
-    assert any(line.startswith(" cuda:1 ") and line.endswith("the greatest length to try") for line in lines)
+    assert any(line.startswith(" cuda:1 ") and line.endswith("the greatest length given") for line in lines)
     assert not any("sample" in line for line in lines)
 
 

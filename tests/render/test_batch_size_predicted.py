@@ -35,7 +35,7 @@ ESTIMATE = {
     "workspace_bytes": 64 * MIB,
     "source": "context: about 1 GB a process (documentation); workspaces: 32 MiB each (advice for Hopper)",
     "error": None,
-    "error_reason": "no search on a CUDA device is kept",
+    "error_reason": "no search on a CUDA device is on record",
     "target": "models.py:make_gpt",
     "mode": "train",
     "dtype": None,
@@ -83,12 +83,12 @@ def document(**parts: Any) -> FoundBatchSize:
         ),
         ({"calibration": None}, "predicted: 634 from tensors without data, not calibrated"),
         (
-            {"calibration": None, "reason": "a batch of 158 took 1.93 times what was predicted"},
-            "predicted: 634 from tensors without data; not used: a batch of 158 took 1.93 times what was predicted",
+            {"calibration": None, "reason": "a batch of 158 took 1.93 times the prediction"},
+            "predicted: 634 from tensors without data; not used: a batch of 158 took 1.93 times the prediction",
         ),
         (
             {**NOTHING, "device": None, "reason": "at most 9 sizes are searched"},
-            "nothing was predicted: at most 9 sizes are searched",
+            "no prediction was made: at most 9 sizes are searched",
         ),
         (
             {**NOTHING, "reason": None},
@@ -134,7 +134,7 @@ def test_an_estimate_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
         " the device                80.00",
         "",
         "largest that trains, estimated: 765",
-        "error unknown: no search on a CUDA device is kept",
+        "error unknown: no search on a CUDA device is on record",
         "set aside, context: about 1 GB a process (documentation); workspaces: 32 MiB each (advice for Hopper)",
         "from tensors without data as if on cpu, in 2.14 s",
         "· estimate: a batch of 765 fits 80 GiB: error unknown",

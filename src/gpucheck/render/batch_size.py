@@ -157,7 +157,7 @@ def _how(found: FoundBatchSize) -> list[str]:
     """How a step was run."""
     parts = [found.optimizer.rpartition(".")[2]] if found.mode == "train" and found.optimizer else []
     parts += [found.dtype] if found.dtype else []
-    parts += [f"batch size {found.axis.batch_size}"] if found.axis else []
+    parts += [f"{found.axis.name} at batch size {found.axis.batch_size}"] if found.axis else []
     parts += how_run(found.method.recipe) if found.method.recipe else []
     parts += [f"multiples of {found.multiple_of}"] if found.multiple_of > 1 else []
     return [*parts, *(["exact"] if found.tolerance == 0 else [])]

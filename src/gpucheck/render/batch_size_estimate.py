@@ -35,7 +35,7 @@ def _subject(found: EstimatedBatchSize) -> str:
     recipe = found.recipe
     parts = [f"{found.target}, {'training' if found.mode == 'train' else 'inference'}"]
     parts += [found.dtype] if found.dtype else []
-    parts += [f"batch size {recipe.batch_size}"] if recipe.axis else []
+    parts += [f"{recipe.axis} at batch size {recipe.batch_size}"] if recipe.axis else []
     return " · ".join([*parts, *how_run(recipe), "nothing was run"])
 
 
