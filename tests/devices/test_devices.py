@@ -287,7 +287,7 @@ def test_a_torch_for_the_cpu_beside_a_gpu_is_told() -> None:
     facts = replace(HEALTHY, torch=TorchBuild(version="2.13.0+cpu", built_for="cpu"))
     (finding,) = not_passed(facts)
     assert (finding.id, finding.verdict) == ("devices.torch_build", "info")
-    assert finding.message == "torch 2.13.0+cpu is built for the CPU alone"
+    assert finding.message == "torch 2.13.0+cpu is a CPU-only build"
 
 
 # --- no GPU -----------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ NOTHING = Facts(
         (
             NOTHING,
             "no NVIDIA device is on the PCI bus, NVIDIA's driver is not installed, "
-            "torch 2.13.0+cpu is built for the CPU alone",
+            "torch 2.13.0+cpu is a CPU-only build",
         ),
         (
             replace(NOTHING, torch=TorchBuild()),
@@ -319,17 +319,17 @@ NOTHING = Facts(
                 NOTHING, host=Host(system="Linux", container="docker"), environment={"NVIDIA_VISIBLE_DEVICES": "void"}
             ),
             "NVIDIA_VISIBLE_DEVICES=void keeps GPUs outside, no NVIDIA device is on the PCI bus, "
-            "NVIDIA's driver is not installed, torch 2.13.0+cpu is built for the CPU alone",
+            "NVIDIA's driver is not installed, torch 2.13.0+cpu is a CPU-only build",
         ),
         (
             replace(NOTHING, host=Host(system="Linux", wsl=True)),
             "Windows lends this WSL no GPU (/dev/dxg is missing), NVIDIA's driver is not installed, "
-            "torch 2.13.0+cpu is built for the CPU alone",
+            "torch 2.13.0+cpu is a CPU-only build",
         ),
         (
             replace(NOTHING, host=Host(system="Linux", wsl=True, nvidia_device_nodes=("/dev/dxg",))),
             "Windows lends this WSL a GPU, but NVIDIA's Windows driver does not show in it, "
-            "NVIDIA's driver is not installed, torch 2.13.0+cpu is built for the CPU alone",
+            "NVIDIA's driver is not installed, torch 2.13.0+cpu is a CPU-only build",
         ),
         (
             Facts(host=Host(system="Darwin"), torch=TorchBuild(version="2.13.0", built_for="cpu"), devices=(CPU,)),
@@ -389,7 +389,7 @@ def test_which_devices_are_listed(requested: str, uuids: list[str | None]) -> No
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(CannotLook, match="--device cuda:7 is not there; torch sees cuda:0"):
+    with pytest.raises(CannotLook, match="--device cuda:7 not found; torch sees cuda:0"):
         selected("cuda:7", TWO)
     with pytest.raises(UsageError, match="--device 'toaster' is no device"):
         selected("toaster", TWO)

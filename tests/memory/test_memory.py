@@ -386,7 +386,7 @@ def test_the_command_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_such_device_and_no_device_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "read", lambda processes: Facts(devices=(Device("cpu", "cpu"),)))
-    with pytest.raises(CannotLook, match="--device cuda:3 is not there"):
+    with pytest.raises(CannotLook, match="--device cuda:3 not found"):
         memory.command(MemoryOptions("cuda:3"), Recorder())
     with pytest.raises(UsageError, match="'gpu' is no device"):
         memory.command(MemoryOptions("gpu"), Recorder())

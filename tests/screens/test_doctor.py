@@ -30,7 +30,7 @@ FIRST = Finding(
     "torch.cpu_build",
     "fail",
     "this torch is built for the CPU and cannot use the GPU",
-    "torch 2.13.0+cpu is built for the CPU alone",
+    "torch 2.13.0+cpu is a CPU-only build",
     {"rung": "torch", "certainty": "proof", "settle": None},
     "python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
 )
@@ -64,7 +64,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *findings: Finding, columns: int | No
 def test_the_diagnosis_comes_first_and_the_worst_of_the_rest_next(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(monkeypatch, FIRST, FOLLOWS, SKIPPED, WARNING, LOST, first="torch.cpu_build")
     assert lines == [
-        "✗ this torch is built for the CPU and cannot use the GPU: torch 2.13.0+cpu is built for the CPU alone",
+        "✗ this torch is built for the CPU and cannot use the GPU: torch 2.13.0+cpu is a CPU-only build",
         "proven (torch.cpu_build)",
         "→ python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
         "",

@@ -250,7 +250,7 @@ def test_smoke_counts_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> No
         findings=(
             Finding("tensors.round_trip", "pass", "tensors survive", "27 dtypes", {"elapsed_s": 0.002}),
             Finding("copies.pinned", "fail", "pinned copies are right", "wrong bytes", fix="gpucheck bench transfer"),
-            Finding("numerics.tf32", "skip", "TF32 stays within its bound", "no TF32 here"),
+            Finding("numerics.tf32", "skip", "TF32 errors stay within the bound", "no TF32 here"),
         ),
         summary=Summary("fail", 1, False),
     )
@@ -259,7 +259,7 @@ def test_smoke_counts_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> No
         "─",
         " ✓ pass    tensors.round_trip   tensors survive               2.00 ms   27 dtypes",
         " ✗ fail    copies.pinned        pinned copies are right             –   wrong bytes",
-        " – skip    numerics.tf32        TF32 stays within its bound         –   no TF32 here",
+        " – skip    numerics.tf32        TF32 errors stay within the bound         –   no TF32 here",
         "",
         "1 pass, 1 fail, 1 skip",
         "✗ copies.pinned: wrong bytes",

@@ -145,7 +145,7 @@ def _import_broken(evidence: Evidence) -> Seen | None:
 def _cpu_build(evidence: Evidence) -> Seen | None:
     if _kind(evidence) != "cpu" or evidence.host.system == "Darwin":
         return None
-    message = f"torch {torch_version(evidence)} is built for the CPU alone"
+    message = f"torch {torch_version(evidence)} is a CPU-only build"
     if evidence.is_nvidia_here:
         return Seen(message, {"version": torch_version(evidence)}, _cuda_build(evidence))
     return Seen(

@@ -45,7 +45,7 @@ _SMOKE = (
     ),
     (
         "tensors.device_mismatch",
-        "a mismatch of devices raises RuntimeError",
+        "mixing devices raises RuntimeError",
         "Torch computed with tensors of two devices in silence.",
         "a newer torch",
     ),
@@ -76,25 +76,25 @@ _SMOKE = (
     ),
     (
         "numerics.tf32",
-        "TF32 stays within its bound",
+        "TF32 errors stay within the bound",
         "TF32 keeps 10 bits of a float32's 23: a larger error is another precision, or a fault.",
         "gpucheck bench matmul --dtype tf32",
     ),
     (
         "training.step",
-        "a training step agrees with the CPU's and lowers the loss",
+        "a training step matches the CPU and lowers the loss",
         "Forward, backward and the optimizer together give something else than on the CPU.",
         "gpucheck smoke --only numerics. says which part",
     ),
     (
         "training.autocast",
-        "autocast computes low, keeps float32 weights",
+        "autocast computes in low precision, weights stay float32",
         "Mixed precision does not do what it says on this device.",
         "a newer torch, or bfloat16 in place of float16",
     ),
     (
         "memory.accounting",
-        "memory is counted rightly and comes back",
+        "memory is counted correctly and returned",
         "What torch counts, and what the device or the system shows, do not go together, or freed memory stays.",
         "gpucheck memory shows each step",
     ),
@@ -112,13 +112,13 @@ _SMOKE = (
     ),
     (
         "copies.pinned",
-        "pinned copies are right after a synchronise",
+        "pinned copies are correct after a synchronise",
         "A copy from pinned memory arrived changed.",
         "gpucheck bench transfer compares large ones",
     ),
     (
         "copies.non_blocking",
-        "non-blocking copies are right after a synchronise",
+        "non-blocking copies are correct after a synchronise",
         "A copy that was waited for arrived changed. Without the wait the host may read it too early: that is the "
         "program's fault.",
         "gpucheck bench transfer; in a program torch.cuda.synchronize() before the host reads",
@@ -126,13 +126,13 @@ _SMOKE = (
     ("streams.wait", "a stream waits for another", "Work overtook what it had to wait for.", "a newer torch or driver"),
     (
         "device.context",
-        "device contexts are obeyed and end",
+        "device contexts take effect and end",
         "Tensors made under a device land on another, or the context stays.",
         "a newer torch",
     ),
     (
         "data.loader",
-        "a DataLoader with workers and pinned memory delivers",
+        "a DataLoader with workers and pinned memory works",
         "Workers died or delivered wrong items: mostly /dev/shm is too small in a container.",
         "df -h /dev/shm; docker run --shm-size=8g",
     ),
