@@ -128,7 +128,7 @@ def test_whether_a_card_works(changes: dict[str, Any], does: str) -> None:
         (("hw_slowdown",), "clock lowered: heat or power", "because of heat or for want of power"),
         (("hw_slowdown", "hw_thermal_slowdown"), "clock lowered: heat", "the hardware lowers the clock because it is"),
         (("hw_slowdown", "hw_power_brake_slowdown"), "clock lowered: power brake", "power brake"),
-        (("sw_thermal_slowdown",), "clock lowered: heat", "the driver lowers the clock because of heat"),
+        (("sw_thermal_slowdown",), "clock lowered: heat", "heat lowers the clock under load"),
     ],
 )
 def test_a_working_card_that_protects_itself_is_told_with_the_cause(
@@ -305,7 +305,7 @@ def test_a_power_cap_far_below_the_limit_is_a_fault() -> None:
 
 def test_without_reasons_the_power_itself_shows_the_limit() -> None:
     blind = card(3, power_w=699.0, sm_clock_hz=1.4e9, clock_reasons=None)
-    assert ("devices.power_limited", "info", "the power limit holds the clock") in said(blind)
+    assert ("devices.power_limited", "info", "the power limit lowers the clock") in said(blind)
     assert said(card(3, power_w=900.0)) == [("devices.power_limited", "info", "draws more than its power limit")]
 
 

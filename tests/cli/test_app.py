@@ -90,7 +90,7 @@ def test_every_help_page_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]
             "gpucheck: --timeout 'soon' is not understood; write it like 30s, 5m or 250ms",
         ),
         (("doctor", "--device", "cpu"), "gpucheck: No such option: --device"),
-        (("devices", "--device", "banana"), "gpucheck: --device 'banana' is no device; "),
+        (("devices", "--device", "banana"), "gpucheck: --device 'banana' is not a device; "),
         (("bench", "matmul", "--size", "abc"), "gpucheck: --size 'abc' "),
         (("bench", "transfer", "--size", "-1"), "gpucheck: --size '-1' "),
         (("find-batch-size", "--mode", "trian"), "gpucheck: --mode 'trian' is not known; did you mean train?"),

@@ -261,7 +261,7 @@ def test_of_a_hundred_megabytes_the_end_is_read_and_that_is_said() -> None:
     answer = document["results"]["explain"]
     assert (answer["cut_from_bytes"], answer["characters"]) == (len(data), MOST_BYTES)
     assert [match["id"] for match in answer["matches"]] == ["oom.cuda"]
-    assert document["notices"] == ["100 MiB were given: the last 1 MiB were read"]
+    assert document["notices"] == ["100 MiB given; only the last 1 MiB read"]
 
 
 def test_the_end_of_a_stream_is_kept_whatever_its_length() -> None:

@@ -187,7 +187,7 @@ def test_what_is_set_is_told_on_stderr_and_in_the_document(folder: Path, capsys:
     ("content", "sentence"),
     [
         ("devise = 1", "gpucheck: gpucheck.toml:devise is not known; did you mean device?\n"),
-        ('device = "banana"', "gpucheck: --device 'banana' is no device; "),
+        ('device = "banana"', "gpucheck: --device 'banana' is not a device; "),
     ],
 )
 def test_a_wrong_file_is_wrong_usage(

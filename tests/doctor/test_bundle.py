@@ -320,7 +320,7 @@ def test_the_archive_still_says_what_is_broken(rig: Rig) -> None:
     assert set(files) == MEMBERS
     document = json.loads(files["report.json"])
     assert document["results"]["doctor"]["first"] == "torch.cpu_build"
-    assert files["report.txt"].startswith("✗ this torch is built for the CPU and cannot use the GPU")
+    assert files["report.txt"].startswith("✗ this torch is a CPU-only build and cannot use the GPU")
     assert "\x1b" not in files["report.txt"]
     # Others can judge anew what was read.
     evidence = from_json(Evidence, json.loads(files["evidence.json"]))
@@ -439,7 +439,7 @@ def test_a_full_disk_costs_neither_the_diagnosis_nor_the_old_file(
     assert main(["doctor", "--python", str(rig.python), "--bundle", str(path)]) == 1
     assert main(["doctor", "--python", str(rig.python), "--skip", "torch.", "--bundle", str(path)]) == 3
     told = capsys.readouterr()
-    assert told.out.startswith("✗ this torch is built for the CPU")
+    assert told.out.startswith("✗ this torch is a CPU-only build")
     assert f"gpucheck: --bundle '{path}' could not be written; No space left on device; make room" in told.err
     assert path.read_text() == "old"
     assert [one.name for one in rig.folder.iterdir() if "bundle" in one.name] == ["bundle.zip"]

@@ -22,14 +22,14 @@ FACTS = Facts(
     driver=Driver(version="580.95.05", cuda_version="13.0"),
 )
 RUNGS = [
-    {"rung": "cuinit", "state": "held", "shown_by": "cuInit answers 0, CUDA 13.0"},
-    {"rung": "torch", "state": "broken", "shown_by": "this torch is built for the CPU and cannot use the GPU"},
+    {"rung": "cuinit", "state": "held", "shown_by": "cuInit returns 0, CUDA 13.0"},
+    {"rung": "torch", "state": "broken", "shown_by": "this torch is a CPU-only build and cannot use the GPU"},
     {"rung": "run", "state": "unreached", "shown_by": ""},
 ]
 FIRST = Finding(
     "torch.cpu_build",
     "fail",
-    "this torch is built for the CPU and cannot use the GPU",
+    "this torch is a CPU-only build and cannot use the GPU",
     "torch 2.13.0+cpu is a CPU-only build",
     {"rung": "torch", "certainty": "proof", "settle": None},
     "python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
@@ -64,14 +64,14 @@ def shown(monkeypatch: pytest.MonkeyPatch, *findings: Finding, columns: int | No
 def test_the_diagnosis_comes_first_and_the_worst_of_the_rest_next(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(monkeypatch, FIRST, FOLLOWS, SKIPPED, WARNING, LOST, first="torch.cpu_build")
     assert lines == [
-        "✗ this torch is built for the CPU and cannot use the GPU: torch 2.13.0+cpu is a CPU-only build",
+        "✗ this torch is a CPU-only build and cannot use the GPU: torch 2.13.0+cpu is a CPU-only build",
         "proven (torch.cpu_build)",
         "→ python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
         "",
         " rung     state           shown by",
         "─",
-        " cuinit   ✓ holds         cuInit answers 0, CUDA 13.0",
-        " torch    ✗ broken        this torch is built for the CPU and cannot use the GPU",
+        " cuinit   ✓ holds         cuInit returns 0, CUDA 13.0",
+        " torch    ✗ broken        this torch is a CPU-only build and cannot use the GPU",
         " run      – not reached",
         "",
         "only because of it: a kernel fails (run.x)",
@@ -92,15 +92,15 @@ def test_how_sure_it_is_and_what_would_settle_it(certainty: str, word: str, monk
 
 
 def test_rungs_that_do_not_apply_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = [{"rung": name, "state": "absent", "shown_by": "Windows has the driver"} for name in ("kernel", "nodes")]
+    absent = [{"rung": name, "state": "absent", "shown_by": "the driver is in Windows"} for name in ("kernel", "nodes")]
     assert shown(monkeypatch, rungs=[*absent, RUNGS[0]])[:5] == [
         " rung     state     shown by",
         "─",
-        " cuinit   ✓ holds   cuInit answers 0, CUDA 13.0",
+        " cuinit   ✓ holds   cuInit returns 0, CUDA 13.0",
         "",
-        "– does not apply: kernel, nodes (Windows has the driver)",
+        "– does not apply: kernel, nodes (the driver is in Windows)",
     ]
-    assert shown(monkeypatch, rungs=absent)[0] == "– does not apply: kernel, nodes (Windows has the driver)"
+    assert shown(monkeypatch, rungs=absent)[0] == "– does not apply: kernel, nodes (the driver is in Windows)"
 
 
 def test_what_is_said_of_the_whole_machine_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

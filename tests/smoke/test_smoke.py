@@ -162,7 +162,7 @@ def test_a_missed_requirement_says_what_torch_can_use_and_why() -> None:
     assert (found.id, found.title, found.message) == (
         "device.count",
         "--min-devices 2",
-        "torch can use 1 device of kind cuda",
+        "torch can use 1 cuda device",
     )
 
 
@@ -482,7 +482,7 @@ PLANTED: tuple[tuple[Callable[[DeviceUnderTest], Passed], Plant, str], ...] = (
     (smoke_numerics.autocast, stay_in_float32, "a product under autocast is torch.float32, not torch.bfloat16"),
     (smoke_memory.one_pebibyte, raise_another, "raised RuntimeError, which does not say that memory ran out"),
     (smoke_memory.one_pebibyte, raise_nothing, "an allocation of 1 PiB raised no error"),
-    (smoke_data.non_blocking, copy_too_little, "1 of 1048576 elements are wrong on the device"),
+    (smoke_data.non_blocking, copy_too_little, "1 of 1048576 elements wrong on the device"),
 )
 
 
@@ -593,7 +593,7 @@ def on_card(monkeypatch: pytest.MonkeyPatch) -> Callable[[Card], DeviceUnderTest
 def test_exactly_four_chunks_fit_and_the_fraction_is_put_back(on_card: Callable[[Card], DeviceUnderTest]) -> None:
     card = Card()
     seen = smoke_memory.to_the_end(on_card(card))
-    assert seen.message == "4 × 16 MiB fitted, the next raised out-of-memory"
+    assert seen.message == "4 × 16 MiB fit, the next raised out-of-memory"
     assert card.fractions == [65 * MIB / (80 * GIB), 1.0]
 
 
@@ -608,9 +608,9 @@ def test_a_fraction_that_is_not_kept_is_found_and_put_back(on_card: Callable[[Ca
 def test_another_allocator_may_round(on_card: Callable[[Card], DeviceUnderTest], backend: str, passes: bool) -> None:
     dut = on_card(Card(Allocator(backend, None), room=0.5))  # room for two
     if passes:
-        assert smoke_memory.to_the_end(dut).message.startswith("2 × 16 MiB fitted")
+        assert smoke_memory.to_the_end(dut).message.startswith("2 × 16 MiB fit")
     else:
-        with pytest.raises(Wrong, match="2 × 16 MiB fitted into 64 MiB, not 4"):
+        with pytest.raises(Wrong, match="2 × 16 MiB fit into 64 MiB, not 4"):
             smoke_memory.to_the_end(dut)
 
 
@@ -647,7 +647,7 @@ def test_where_running_out_is_dangerous_it_is_not_tried(
 
 def test_the_accounting_of_a_card(on_card: Callable[[Card], DeviceUnderTest]) -> None:
     seen = smoke_memory.accounting(on_card(Card()))
-    assert seen.message == "back at its level: 0 B stay, the workspaces of libraries"
+    assert seen.message == "back at the start level; 0 B of library workspaces stay"
     assert seen.evidence["during"]["memory_allocated_bytes"] == 28 * MIB
 
 
@@ -675,7 +675,7 @@ def test_memory_that_is_not_counted_is_found() -> None:
 
 def test_little_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke_data, "shared_memory", lambda folder: (64 * MIB, 1 * MIB))
-    with pytest.raises(Wrong, match="/dev/shm has 1 MiB free, too little for DataLoader workers") as raised:
+    with pytest.raises(Wrong, match="/dev/shm has only 1 MiB free, too little for DataLoader workers") as raised:
         smoke_data.data_loader(HERE)
     assert raised.value.fix == "start the container with --shm-size=1g or --ipc=host"
 

@@ -135,7 +135,7 @@ def why_unusable(facts: Facts) -> str:
         return f"torch {build.version} is a CPU-only build"
     driver = facts.driver
     if driver is not None and driver.cuinit_code:
-        return f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error or 'unknown error'})"
+        return f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'unknown error'})"
     if driver is not None and driver.cuinit_error:
         return driver.cuinit_error
     if driver is not None and driver.nvml_error:
