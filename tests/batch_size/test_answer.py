@@ -102,7 +102,7 @@ def only(*entries: Entry) -> Finding:
 
 def test_memory_that_ran_out_at_the_smallest_names_the_model_and_the_budget() -> None:
     finding = only(Tried(Result(1, "search", True, "out-of-memory")), Ended("out-of-memory"))
-    assert finding.message == ("memory ran out, the model alone takes 10 MiB, budget 1 GiB (--memory-limit 1GiB)")
+    assert finding.message == ("memory ran out, the model alone takes 10 MiB, budget 1 GiB")
 
 
 def test_the_smallest_that_never_ends() -> None:

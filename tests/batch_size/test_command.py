@@ -168,7 +168,7 @@ def test_not_even_the_smallest_fits(scenario: Scenario) -> None:
     (finding,) = findings(recorder)
     assert (finding.id, finding.verdict) == ("batch_size.fits", "fail")
     assert finding.title == "not even a batch of 1 fits"
-    assert finding.message == "needs 2 GiB, budget 1 GiB (--memory-limit 1GiB)"
+    assert finding.message == "needs 2 GiB, budget 1 GiB"
     assert answer(recorder)["max_batch_size"] is None
 
 
@@ -178,7 +178,7 @@ def test_the_model_alone_does_not_fit(scenario: Scenario) -> None:
     recorder = find(memory_limit="1GiB")
     (finding,) = findings(recorder)
     assert (finding.verdict, finding.title) == ("fail", "not even the model fits")
-    assert finding.message == "the model alone takes 123 B, budget 1 GiB (--memory-limit 1GiB)"
+    assert finding.message == "the model alone takes 123 B, budget 1 GiB"
     assert finding.evidence["reason"] == "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried"
 
 

@@ -100,14 +100,13 @@ def test_documents_without_measurements_have_nothing_to_compare(
     code, out, err = run(capsys, "compare", one, other, *gate)
     assert (code, err) == (4, "")
     assert out.startswith(
-        "? there is nothing to compare: neither document holds measurements: "
-        "old is of `gpucheck devices`, new is of `gpucheck devices`\n"
+        "? nothing to compare: neither document has measurements: old: gpucheck devices, new: gpucheck devices\n"
     )
     # What the machines are explains nothing here.
     assert "machines differ" not in out and "EPYC" not in out
     measured = written(tmp_path, "measured.json", document())
     code, out, err = run(capsys, "compare", measured, other, *gate)
-    assert (code, err) == (4, "") and "? there is nothing to compare: new holds no measurements: old is of" in out
+    assert (code, err) == (4, "") and "? nothing to compare: new has no measurements: old: gpucheck" in out
     assert "only in old" in out
 
 
@@ -142,7 +141,7 @@ def test_rows_stand_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixtur
         row[name] for name in ("old_s", "new_s", "ratio", "ci_low", "ci_high")
     ]
     assert (line["old_runs"], line["new_runs"], line["device"]) == ("7", "7", "cpu")
-    assert "| matmul 64 (cpu) |" in texts["md"] and "| 1.200 |" in texts["md"] and "| slower |" in texts["md"]
+    assert "| matmul 64 |" in texts["md"] and "| 1.20× |" in texts["md"] and "| ✗ slower |" in texts["md"]
     suites = ElementTree.fromstring(texts["xml"])
     cases = {case.get("name"): case for case in suites.iter("testcase")}
     mine = cases["matmul 64 on cpu"]

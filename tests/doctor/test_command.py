@@ -43,9 +43,7 @@ def test_a_healthy_machine(fake_driver: Fake, tmp_path: Path) -> None:
     assert report.summary.exit == 0 and report.summary.verdict == "pass"
     answer = report.results["doctor"]
     assert (answer.first, answer.broken, answer.torch_works) == (None, None, True)
-    assert answer.rungs[-1] == RungStanding(
-        "run", "held", "a kernel and a matrix product are correct on cuda:0, cuda:1"
-    )
+    assert answer.rungs[-1] == RungStanding("run", "held", "kernel and matrix product correct on cuda:0, cuda:1")
 
 
 def test_a_machine_without_a_gpu_is_no_fault_unless_one_is_required(fake_driver: Fake, tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
     assert smoke.run(planted, DeviceUnderTest(DeadAccel()), recorder)  # type: ignore[arg-type]
     found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
     text = "CUDA error: an illegal memory access was encountered"
-    reason = f"device unusable since planted.n0 failed: {text}"
+    reason = f"device unusable: planted.n0 failed: {text}"
     assert found == [("fail", f"RuntimeError: {text}"), ("skip", reason), ("skip", reason)]
 
 

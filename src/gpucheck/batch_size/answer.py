@@ -314,7 +314,7 @@ def _nothing_fits(history: History) -> Finding:
     smallest = failing.size if failing else search.minimum
     evidence |= {"batch_size": smallest}
     fix = "raise --memory-limit, or use a smaller model or input"
-    whole = f"budget {capacity(budget.bytes)} ({budget.reason})"
+    whole = f"budget {capacity(budget.bytes)}"
     if refused is not None:
         alone = f"the model alone takes {capacity(weight)}" if weight is not None else f"building it failed ({refused})"
         evidence |= {"reason": refused}

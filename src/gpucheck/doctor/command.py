@@ -27,6 +27,8 @@ from gpucheck.report.results.doctor import DoctorResult
 # A driver that hangs is told within ten seconds: it is known after five, and torch, which starts the same driver, may
 # be about to answer for another reason.
 TORCH_GRACE_S = 2.0
+# Devices in the answer's line.
+_MOST_NAMED = 3
 
 
 def command(options: DoctorOptions, emit: Emit) -> Evidence:
@@ -136,10 +138,10 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
     """
     probe = evidence.torch
     if evidence.torch_works and probe is not None:
-        ran = ", ".join(run.device for run in probe.kernels if run.error is None)
-        return Finding(
-            "doctor.healthy", "pass", "torch uses the GPU", f"a kernel and a matrix product are correct on {ran}"
-        )
+        ran = [run.device for run in probe.kernels if run.error is None]
+        named = ", ".join(ran[:_MOST_NAMED]) + (f" and {len(ran) - _MOST_NAMED} more" if ran[_MOST_NAMED:] else "")
+        title = f"torch can use {len(ran)} GPU{'s' * (len(ran) != 1)}"
+        return Finding("doctor.healthy", "pass", title, f"kernel and matrix product correct on {named}")
     if not evidence.is_nvidia_here:
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", _where_looked(evidence.facts))
     asked = "known" if everything else "selected"

@@ -235,7 +235,7 @@ def _run(evidence: Evidence) -> str | None:
     probe = evidence.torch
     if probe is None or not probe.kernels or any(run.error for run in probe.kernels):
         return None
-    return f"a kernel and a matrix product are correct on {', '.join(run.device for run in probe.kernels)}"
+    return f"kernel and matrix product correct on {', '.join(run.device for run in probe.kernels)}"
 
 
 _SHOWN: dict[Rung, Callable[[Evidence], str | None]] = {

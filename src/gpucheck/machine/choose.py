@@ -117,9 +117,9 @@ def _auto(facts: Facts) -> Choice:
         return Choice(("cpu",), "no accelerator here; using the CPU")
     if is_hidden(facts.environment):
         return Choice(("cpu",), "CUDA_VISIBLE_DEVICES hides every GPU; using the CPU")
-    name = next((device.name for device in facts.devices if device.kind != "cpu" and device.name), "an accelerator")
+    name = next((device.name for device in facts.devices if device.kind != "cpu" and device.name), "the accelerator")
     raise CannotLook(
-        f"{name} is present, but torch cannot use it",
+        f"torch cannot use {name}",
         why_unusable(facts),
         "gpucheck doctor, or use the CPU with --device cpu",
         finding="device.usable",

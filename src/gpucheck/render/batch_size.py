@@ -430,8 +430,9 @@ def _for_all(several: FoundBatchSizes) -> str:
         return f"every device {does} at least {what} {found.largest}; on {several.least} {ended}"
     alike = len({one.largest for one in several.devices}) == 1
     least = "" if alike else f" (least: {several.least})"
-    text = f"every device {does} {what} {found.largest}{least}"
-    return "   ".join([text, *filter(None, (_recommended(found.recommended),))])
+    use = found.recommended.batch_size if found.recommended else None
+    recommended = "" if use is None else f"   recommended: {use}"
+    return f"every device {does} {what} {found.largest}{least}{recommended}"
 
 
 def _devices(several: FoundBatchSizes) -> list[Block]:

@@ -21,7 +21,8 @@ def page(report: Report, found: EstimatedBatchSize) -> Page:
     if found.max_batch_size is not None and found.error is None:
         under.append(Line(f"! error unknown: {found.error_reason}", "yellow"))
     details = [Line(text) for text in (_error(found), _set_aside(found), _how(found)) if text]
-    return Page(first, [_memory(found)], details, report.findings, told if first else None, under=under)
+    then = None if found.max_batch_size is not None else "use a smaller model, or estimate for a larger --memory-limit"
+    return Page(first, [_memory(found)], details, report.findings, told if first else None, then, under)
 
 
 def how_run(recipe: StepRecipe) -> list[str]:

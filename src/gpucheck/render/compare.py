@@ -8,7 +8,19 @@ from gpucheck import units
 from gpucheck.compare.comparison import row_label
 from gpucheck.compare.matching import case_text
 from gpucheck.measure.summary import FEWEST_RUNS
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, answer, finding_text, table, verdict_cell
+from gpucheck.render.blocks import (
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    Line,
+    Page,
+    answer,
+    finding_line,
+    finding_text,
+    table,
+    verdict_cell,
+)
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.compare import Change, ComparedRow, Comparison
@@ -37,45 +49,45 @@ def page(report: Report) -> Page:
     found = {finding.id: finding for finding in report.findings}
     gate, changes = found.get(_GATE), found.get(_CHANGES)
     # The gate, where it did not pass, is what the answer is about; else what changed.
-    cause = changes if gate is None or gate.verdict == "pass" else gate
+    cause = changes if gate is None else gate
     if compared is None or not compared.rows:
-        return Page(
-            answer(cause.verdict, finding_text(cause)) if cause else None, findings=report.findings, cause=cause
-        )
+        told = answer(cause.verdict, finding_text(cause)) if cause else None
+        # Where nothing matches, what each side has says why.
+        only = [finding_line(one) for one in report.findings if one.verdict == "info"]
+        return Page(told, only, findings=[one for one in report.findings if one.verdict != "info"], cause=cause)
     others = [finding for finding in report.findings if finding is not changes]
     return Page(
-        answer(report.summary.verdict, _answer(compared.rows, gate)),
+        _answer(compared.rows, report.summary.verdict, gate),
         comparison(report),
         _details(compared),
         others,
         cause,
         then=changes.fix if changes else None,
-        under=[Line(_subject(compared), "dim")],
+        under=[Line(_subject(compared, gate), "dim")],
     )
 
 
-def _answer(rows: Sequence[ComparedRow], gate: Finding | None) -> str:
+def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> Line:
     """How many rows changed, and the one that did most."""
+    by = {change: [row for row in rows if row.change == change] for change in _ORDER}
+    if gate is not None and gate.verdict == "pass":
+        return answer(verdict, finding_text(gate))
     if gate is not None and gate.verdict == "inconclusive":
         which = gate.evidence["undecided"]
-        limit = units.percent(gate.evidence["limit"] - 1)
-        return f"inconclusive whether {_some(len(which), rows)} slower by more than {limit}: {which[0]}"
-    failed = [row for row in rows if gate is not None and row_label(row) in gate.evidence["slower"]]
-    by = {change: [row for row in rows if row.change == change] for change in _ORDER}
-    slower = failed or by["slower"]
+        return answer("inconclusive", f"inconclusive whether {_some(len(which), rows)} slower: {which[0]}")
+    slower = [row for row in rows if row_label(row) in gate.evidence["slower"]] if gate is not None else by["slower"]
     if slower:
-        limit = f"more than {units.percent(gate.evidence['limit'] - 1)} " if failed and gate else ""
-        return f"{_some(len(slower), rows)} {limit}slower: {_most(slower)}"
+        return answer(verdict, f"{_some(len(slower), rows)} slower: {_most(slower)}")
     if by["cannot tell"]:
-        return f"inconclusive: {_some(len(by['cannot tell']), rows, verb=False)}, none shown to be slower"
+        count = len(by["cannot tell"])
+        return answer("inconclusive", f"inconclusive: {count} of {len(rows)} rows; none shown to be slower")
     if by["faster"]:
-        return f"{_some(len(by['faster']), rows)} faster: {_most(by['faster'])}"
-    return f"no change in {len(rows)} row{'s' * (len(rows) != 1)}"
+        return answer(verdict, f"{_some(len(by['faster']), rows)} faster: {_most(by['faster'])}")
+    return answer(verdict, f"no change in {len(rows)} row{'s' * (len(rows) != 1)}")
 
 
-def _some(count: int, rows: Sequence[ComparedRow], *, verb: bool = True) -> str:
-    text = f"{count} of {len(rows)} row{'s' * (len(rows) != 1)}"
-    return f"{text} {'is' if count == 1 else 'are'}" if verb else text
+def _some(count: int, rows: Sequence[ComparedRow]) -> str:
+    return f"{count} of {len(rows)} row{'s' * (len(rows) != 1)} {'is' if count == 1 else 'are'}"
 
 
 def _most(rows: Sequence[ComparedRow]) -> str:
@@ -95,14 +107,15 @@ def _between(row: ComparedRow, opening: str = "", closing: str = "") -> str:
     return f"{opening}{row.ci_low:.2f} to {row.ci_high:.2f}{closing}"
 
 
-def _subject(compared: Comparison) -> str:
-    """Which command's rows, on which devices, and how often each ran."""
+def _subject(compared: Comparison, gate: Finding | None) -> str:
+    """Which command's rows, on which devices, how often each ran, and what they are held against."""
     rows = compared.rows
     devices = ", ".join(dict.fromkeys(row.new_device for row in rows))
     counts = {row.old_runs for row in rows}, {row.new_runs for row in rows}
     old, new = (str(min(side)) if len(side) == 1 else f"{min(side)} to {max(side)}" for side in counts)
     runs = f"{old} runs each" if old == new else f"{old} old and {new} new runs"
-    return f"{compared.new_command or rows[0].name} on {devices}, {runs}"
+    limit = "" if gate is None else f", limit {(gate.evidence['limit'] - 1) * 100:g} %"
+    return f"{compared.new_command or rows[0].name} on {devices}, {runs}{limit}"
 
 
 def comparison(report: Report) -> list[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpucheck.render.blocks import (
     verdict_cell,
 )
 from gpucheck.render.devices import versions_line
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.doctor import LoadResult, RungStanding
 
@@ -34,7 +35,8 @@ _STATES: dict[str, tuple[Verdict, str]] = {
     "unreached": ("skip", "not reached"),
     "unknown": ("inconclusive", "unknown"),
 }
-_ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
+# What asks for action, the worst first.
+_COUNTED: dict[Verdict, str] = {"fail": "failure", "inconclusive": "open question", "warn": "warning"}
 
 
 def page(report: Report) -> Page:
@@ -54,13 +56,17 @@ def page(report: Report) -> Page:
         return Page(line, body, details, findings=others, cause=first, under=shown)
     # What stands for the whole machine: torch uses the GPU, there is none, or no cause was found.
     whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
-    verdict = min((finding.verdict for finding in others), key=WORST_FIRST.index, default="info")
-    first_line = None if whole is None else answer(verdict if verdict in _ASKING else whole.verdict, _of_machine(whole))
-    return Page(first_line, body, details, findings=others, cause=whole)
+    counted = Counter(finding.verdict for finding in others if finding is not whole)
+    return Page(None if whole is None else _whole(whole, counted), body, details, findings=others, cause=whole)
 
 
-def _of_machine(whole: Finding) -> str:
-    return whole.title if whole.verdict == "inconclusive" else finding_text(whole)
+def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
+    """What holds for the machine; where something else asks for action, the worst of that is the verdict."""
+    counts = [(verdict, word) for verdict, word in _COUNTED.items() if beside[verdict]]
+    if whole.verdict == "inconclusive" or not counts:
+        return answer(whole.verdict, whole.title if whole.verdict == "inconclusive" else finding_text(whole))
+    told = ", ".join(f"{beside[verdict]} {word}{'s' * (beside[verdict] != 1)}" for verdict, word in counts)
+    return answer(counts[0][0], f"{whole.title}; {told}")
 
 
 def _diagnosis(first: Finding) -> list[Line]:

@@ -163,7 +163,7 @@ def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: 
         finding = run_one(check, dut)
         emit(Judged(finding))
         if finding.verdict == "fail" and (reason := dut.accel.why_broken()) and not _is_of_memory(reason):
-            why_not = f"device unusable since {check.id} failed: {reason}"
+            why_not = f"device unusable: {check.id} failed: {reason}"
             died = _fault(check, finding, dut, reason)
         emit(Finished(check.id))
     return died
