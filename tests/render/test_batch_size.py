@@ -13,6 +13,7 @@ from gpucheck.render.blocks import Block, Drawing, Line, Page, Table
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
 from gpucheck.report.results.find_batch_size import FoundBatchSize, MemorySplit
 from gpucheck.units import GIB, MIB
 
@@ -55,7 +56,7 @@ def below(told: dict[str, Any]) -> list[str]:
 
 def page(told: FoundBatchSize) -> Page:
     """The screen of one search."""
-    held = {"find_batch_size": told}
+    held: Results = {"find_batch_size": told}
     return batch_size.page(Report("", "", "", (), "", 1.0, Facts(), (), (), held, (), Summary("pass", 0, True)))
 
 

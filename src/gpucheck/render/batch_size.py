@@ -406,7 +406,8 @@ def _page_of_devices(report: Report, several: FoundBatchSizes) -> Page:
     devices = several.devices
     told = next((one for one in report.findings if one.id == "batch_size.all_devices"), None)
     under = [Line(" · ".join([_what(devices[0]), *_how(devices[0])]), "dim")] if devices else []
-    advice = [advice_line(text) for one in devices[:1] for text in accumulation_lines(one.accumulation)]
+    least = report.results.get("find_batch_size")
+    advice = [advice_line(text) for text in accumulation_lines(least.accumulation if least else None)]
     details: list[Block] = []
     for one in devices:
         shown = [*_trials_of(one, one.trials), Line()] if one.trials else []
@@ -414,7 +415,7 @@ def _page_of_devices(report: Report, several: FoundBatchSizes) -> Page:
         if one.largest is not None:
             details += [*(Line(text) for text in _peak_lines(one)), Line()]
     first = answer(told.verdict if told else report.summary.verdict, _for_all(several))
-    return Page(first, [*_devices(several), *advice], details, report.findings, told, under=under)
+    return Page(first, [*_devices(several), *_gap(advice)], details, report.findings, told, under=under)
 
 
 def _for_all(several: FoundBatchSizes) -> str:
