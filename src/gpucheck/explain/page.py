@@ -35,7 +35,7 @@ _SMOKE = (
         "tensors.layouts",
         "odd shapes and strides survive the round trip",
         "A view that is not contiguous comes back changed: a bug of torch or of the backend.",
-        "a newer torch; .contiguous() before the copy works around it",
+        "use a newer torch; .contiguous() before the copy works around it",
     ),
     (
         "tensors.to_returns_new",
@@ -47,20 +47,20 @@ _SMOKE = (
         "tensors.device_mismatch",
         "mixing devices raises RuntimeError",
         "Torch computed with tensors of two devices in silence.",
-        "a newer torch",
+        "use a newer torch",
     ),
     ("tensors.numpy_needs_cpu", "numpy() needs the CPU", "NumPy works in host memory.", "x.cpu().numpy()"),
     (
         "modules.to",
         "model.to() moves parameters and buffers",
         "Parameters, buffers or tied weights did not arrive together.",
-        "a newer torch; in a model of your own: register_buffer in place of a plain attribute",
+        "use a newer torch; in a model of your own: register_buffer in place of a plain attribute",
     ),
     (
         "training.gradients_through_to",
         "gradients flow through .to()",
         "A gradient was lost or changed on its way between devices or data types.",
-        "a newer torch",
+        "use a newer torch",
     ),
     (
         "numerics.matmul",
@@ -90,7 +90,7 @@ _SMOKE = (
         "training.autocast",
         "autocast computes in low precision, weights stay float32",
         "Mixed precision does not do what it says on this device.",
-        "a newer torch, or bfloat16 in place of float16",
+        "use a newer torch, or bfloat16 in place of float16",
     ),
     (
         "memory.accounting",
@@ -102,13 +102,13 @@ _SMOKE = (
         "memory.one_pebibyte",
         "one allocation of 1 PiB raises out-of-memory",
         "An impossible request did not end in torch.OutOfMemoryError: programs that catch it would crash here.",
-        "a newer torch or driver",
+        "use a newer torch or driver",
     ),
     (
         "memory.to_the_end",
         "allocating to the end raises out-of-memory",
         "Filling the device did not end in torch.OutOfMemoryError, or the device did not work on after it.",
-        "a newer torch or driver",
+        "use a newer torch or driver",
     ),
     (
         "copies.pinned",
@@ -123,12 +123,17 @@ _SMOKE = (
         "program's fault.",
         "gpucheck bench transfer; in a program torch.cuda.synchronize() before the host reads",
     ),
-    ("streams.wait", "a stream waits for another", "Work overtook what it had to wait for.", "a newer torch or driver"),
+    (
+        "streams.wait",
+        "a stream waits for another",
+        "Work overtook what it had to wait for.",
+        "use a newer torch or driver",
+    ),
     (
         "device.context",
         "device contexts take effect and end",
         "Tensors made under a device land on another, or the context stays.",
-        "a newer torch",
+        "use a newer torch",
     ),
     (
         "data.loader",
@@ -360,7 +365,7 @@ _FAULTS = (
         "The device, its driver or a library of its failed in the middle of the work: an error that is known as a "
         "device's, a small kernel that fails in a fresh process too, or no answer at all. What was measured before is "
         "kept and judged; a threshold is not met by it.",
-        "the fix that stands with it; else gpucheck smoke, and sudo dmesg | grep -i xid",
+        "follow the fix in the finding; else gpucheck smoke; sudo dmesg | grep -i xid",
     ),
     (
         "device.memory",

@@ -125,7 +125,7 @@ TEXTS: tuple[Text, ...] = (
         "Gaudi device memory is full",
         (messages.HPU,),
         "Habana's allocator could not serve the request.",
-        "a smaller batch",
+        "use a smaller batch",
         "proof",
     ),
     Text(
@@ -372,7 +372,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or zero. It is "
         "seen in attention with batch times heads beyond 65 535. More memory does not help.",
-        "a smaller batch, or the same in parts",
+        "use a smaller batch, or compute in parts",
         source="pytorch issues 142228 and 146704",
         common=(messages.GRID,),
     ),
@@ -386,7 +386,7 @@ TEXTS: tuple[Text, ...] = (
             r"RuntimeError: integer out of range",
         ),
         "Some operations count in 32 bits, to 2³¹ elements. More memory does not help.",
-        "a smaller batch, or the same in parts",
+        "use a smaller batch, or compute in parts",
         common=(r"\bINT_MAX\b",),
     ),
     Text(
