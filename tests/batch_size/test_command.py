@@ -600,7 +600,7 @@ def test_a_length_that_the_model_cannot_take(scenario: Scenario) -> None:
         ({"memory_limit": "plenty"}, "--memory-limit 'plenty' is not understood"),
         ({"inputs": ("x",)}, "--input 'x' is not understood"),
         ({"target": "no/such.py:make"}, "the target's file no/such.py is not there"),
-        ({"device": "tpu"}, "--device 'tpu' is no device"),
+        ({"device": "tpu"}, "--device 'tpu' is not a device"),
     ],
 )
 def test_slips_cost_no_time(options: dict[str, Any], text: str) -> None:

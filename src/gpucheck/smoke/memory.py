@@ -172,7 +172,7 @@ def to_the_end(dut: DeviceUnderTest) -> Passed:
         spare = (reserved - (before.memory_allocated_bytes or 0)) // CHUNK
         # Other allocators may round, or use what they hold already: at least one must fit, and at most twice as many.
         right = whole <= fitted <= whole + spare if exact else 1 <= fitted <= 2 * whole
-        expect(right, f"{fitted} × {capacity(CHUNK)} fitted into {capacity(ROOM)}, not {whole}", fitted=fitted)
+        expect(right, f"{fitted} × {capacity(CHUNK)} fit into {capacity(ROOM)}, not {whole}", fitted=fitted)
     _works_at_level(accel, before)
     return Passed(f"{fitted} × {capacity(CHUNK)} fit, the next raised out-of-memory", {"error": text})
 
