@@ -128,7 +128,7 @@ def test_an_option_that_cannot_be_is_a_usage_error() -> None:
         ({"max_batch_size": None}, "max_batch_size is None; it takes a whole number"),
         ({"start": True}, "start is True; it takes a whole number"),
         ({"mode": None}, "mode is None; it takes text"),
-        ({"device": 0}, "--device '0' is no device; give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"),
+        ({"device": 0}, "--device '0' is not a device; use auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"),
     ],
 )
 def test_a_value_of_another_kind_is_a_usage_error(options: dict[str, Any], said: str) -> None:

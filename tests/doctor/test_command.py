@@ -173,7 +173,7 @@ def test_a_driver_that_hangs_is_told_without_waiting_for_torch(
     assert why.startswith("libcuda did not answer within ") and why.endswith(" s, and torch waits for it too")
     states = {one.rung: (one.state, one.shown_by) for one in answer.rungs}
     assert states["torch"] == ("unreached", f"not checked: {why}")
-    assert states["run"] == ("unreached", "not looked at: cuinit is broken")
+    assert states["run"] == ("unreached", "not checked: cuinit is broken")
     assert said["device.required"].verdict == "fail" and "torch.hung" not in said
 
 

@@ -388,5 +388,5 @@ def test_no_such_device_and_no_device_at_all(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(inventory, "read", lambda processes: Facts(devices=(Device("cpu", "cpu"),)))
     with pytest.raises(CannotLook, match="--device cuda:3 not found"):
         memory.command(MemoryOptions("cuda:3"), Recorder())
-    with pytest.raises(UsageError, match="'gpu' is no device"):
+    with pytest.raises(UsageError, match="'gpu' is not a device"):
         memory.command(MemoryOptions("gpu"), Recorder())
