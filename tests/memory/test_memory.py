@@ -378,7 +378,7 @@ def test_the_command_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     memory.command(MemoryOptions("auto"), recorder)
     assert recorder.events[0] == Started(read)
-    assert recorder.events[1] == Notice("no accelerator here: working on the CPU")
+    assert recorder.events[1] == Notice("no accelerator here; using the CPU")
     found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
     assert list(found) == ["memory.host", "memory.container", "memory.process", "memory.accounting"]
     assert found["memory.accounting"].verdict in ("pass", "skip"), found["memory.accounting"].message
