@@ -64,7 +64,7 @@ def test_from_start_to_answer(scenario: Scenario) -> None:
     found = answer(recorder)
     assert found["max_batch_size"] in range(906, 925)  # 924 fill it; 2 % below is near enough
     assert found["confirmed"] is True
-    # No failure is needed: a step more is predicted above the budget.
+    # No failure is needed: a step more is predicted to exceed the budget.
     assert found["first_failing"] is None
     assert 924 < found["predicted_above"] <= 1.02 * found["max_batch_size"]
     assert found["limited_by"] == "over-budget"
@@ -138,13 +138,13 @@ def test_a_partial_batch_that_fails_is_a_finding_and_no_wrong_answer(scenario: S
     (finding,) = [f for f in findings(recorder) if f.id == "batch_size.partial_batch"]
     assert (finding.verdict, finding.title) == ("warn", "a partial last batch of 1 fails")
     assert finding.message == "ValueError: more than 1 value"
-    assert finding.fix == "drop_last=True in the DataLoader leaves it out"
+    assert finding.fix == "set drop_last=True in the DataLoader"
 
 
 def test_without_a_target_it_says_which(scenario: Scenario) -> None:
     scenario(per_sample=MIB)
     recorder = find(target=None, max_batch_size=2)
-    assert "no TARGET given: searching for the built-in transformer" in notices(recorder)
+    assert "no TARGET given: using the built-in transformer" in notices(recorder)
     assert answer(recorder)["target"] == "transformer"
 
 
@@ -153,13 +153,13 @@ def test_the_cap_is_reported(scenario: Scenario) -> None:
     recorder = find(max_batch_size=100)
     assert (answer(recorder)["max_batch_size"], answer(recorder)["limited_by"]) == (100, "max-batch-size")
     assert answer(recorder)["first_failing"] is None
-    assert findings(recorder)[0].message == "it is --max-batch-size"
+    assert findings(recorder)[0].message == "limited by --max-batch-size"
 
 
 def test_a_limit_above_what_is_there(scenario: Scenario) -> None:
     scenario(per_sample=MIB)
     recorder = find(memory_limit="64GiB", max_batch_size=1)
-    assert "--memory-limit 64GiB is more than what is available: 8 GiB it is" in notices(recorder)
+    assert "--memory-limit 64GiB exceeds available memory; using 8 GiB" in notices(recorder)
 
 
 def test_not_even_the_smallest_fits(scenario: Scenario) -> None:
@@ -168,7 +168,7 @@ def test_not_even_the_smallest_fits(scenario: Scenario) -> None:
     (finding,) = findings(recorder)
     assert (finding.id, finding.verdict) == ("batch_size.fits", "fail")
     assert finding.title == "not even a batch of 1 fits"
-    assert finding.message == "it takes 2 GiB, and the budget is 1 GiB (--memory-limit 1GiB)"
+    assert finding.message == "needs 2 GiB, budget 1 GiB"
     assert answer(recorder)["max_batch_size"] is None
 
 
@@ -178,7 +178,7 @@ def test_the_model_alone_does_not_fit(scenario: Scenario) -> None:
     recorder = find(memory_limit="1GiB")
     (finding,) = findings(recorder)
     assert (finding.verdict, finding.title) == ("fail", "not even the model fits")
-    assert finding.message == "the model alone takes 123 B, and the budget is 1 GiB (--memory-limit 1GiB)"
+    assert finding.message == "the model alone takes 123 B, budget 1 GiB"
     assert finding.evidence["reason"] == "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried"
 
 
@@ -186,7 +186,7 @@ def test_out_of_time_before_any_batch(scenario: Scenario) -> None:
     scenario(at={"1": "hang"})
     recorder = find(time_budget_s=0.5)
     (finding,) = findings(recorder)
-    assert (finding.verdict, finding.title) == ("inconclusive", "no batch passed before the time ran out")
+    assert (finding.verdict, finding.title) == ("inconclusive", "no batch passed before time ran out")
     assert answer(recorder)["limited_by"] == "time"
 
 
@@ -202,7 +202,7 @@ def test_out_of_time_after_some(scenario: Scenario) -> None:
     (finding,) = findings(recorder)
     assert (finding.id, finding.verdict) == ("batch_size.fits", "inconclusive")
     assert finding.title == f"at least a batch of {found['at_least']} fits"
-    assert finding.message.startswith("the time budget ended the search; ")
+    assert finding.message.startswith("time ran out; ")
     assert finding.message.endswith("; about a batch of 65536 is predicted")
     assert finding.fix is not None and re.fullmatch(r"--time-budget \d+s", finding.fix)
     assert finding.evidence["at_least"] == found["at_least"]
@@ -221,7 +221,7 @@ def test_a_first_size_that_takes_too_long_is_followed_by_smaller_ones(scenario: 
     found = answer(recorder)
     assert sizes(recorder)[:2] == [1600, 100]
     assert found["trials"][0]["outcome"] == found["trials"][1]["outcome"] == "out-of-time"
-    assert found["trials"][0]["reason"].startswith("the time budget ended it after ")
+    assert found["trials"][0]["reason"].startswith("--time-budget ended it after ")
     # It bounds nothing: what the time ended is no failure of the size.
     assert (found["first_failing"], found["max_batch_size"]) == (None, None)
     assert found["at_least"] is None or found["at_least"] < 100
@@ -240,16 +240,16 @@ def test_a_program_that_kills_itself_ends_the_search_at_the_second_size(scenario
     assert [asked.count(f"trial {trial['batch_size']}") for trial in killed] == [2, 1]
     (finding,) = findings(recorder)
     assert (finding.id, finding.verdict) == ("batch_size.fits", "inconclusive")
-    assert finding.message.startswith("larger sizes were killed, and not for want of memory")
-    assert "it passed once, and there was no run in a process of its own" in finding.message
-    assert killed[1]["reason"] == "killed by SIGKILL, which the kernel did not send for want of memory"
+    assert finding.message.startswith("larger sizes were killed, not for lack of memory")
+    assert "it passed once and was not run again in a fresh process" in finding.message
+    assert killed[1]["reason"] == "killed by SIGKILL, but not by the kernel's out-of-memory killer"
 
 
 def test_a_failure_above_a_size_that_had_no_time_does_not_say_that_nothing_fits(scenario: Scenario) -> None:
     scenario(at={"1": "hang"}, **{"from": 2, "beyond": OUT_OF_MEMORY})
     recorder = find(start=16, time_budget_s=1.5)
     (finding,) = findings(recorder)
-    assert (finding.verdict, finding.title) == ("inconclusive", "no batch passed before the time ran out")
+    assert (finding.verdict, finding.title) == ("inconclusive", "no batch passed before time ran out")
 
 
 def test_an_error_that_two_samples_have_too_is_told_of_one(scenario: Scenario) -> None:
@@ -266,7 +266,7 @@ def test_a_program_that_kills_itself_at_any_size_is_no_memory_that_is_full(scena
     (finding,) = findings(recorder)
     assert sizes(recorder) == [64, 16]
     assert (finding.verdict, finding.title) == ("inconclusive", "no batch was decided")
-    assert finding.message.startswith("larger sizes were killed, and not for want of memory")
+    assert finding.message.startswith("larger sizes were killed, not for lack of memory")
 
 
 def test_a_model_that_cannot_train_with_one_sample_is_searched_from_two_and_told(scenario: Scenario) -> None:
@@ -292,7 +292,7 @@ def test_batches_of_one_size_that_differ_are_told(scenario: Scenario) -> None:
     scenario(per_sample=1, at={"8": {"ok": True, "batch_elements": [64, 128]}})
     recorder = find(max_batch_size=8, quick=True)
     (warning,) = [finding for finding in findings(recorder) if finding.id == "batch_size.unlike_batches"]
-    assert (warning.verdict, warning.title) == ("warn", "batches of one size are not alike")
+    assert (warning.verdict, warning.title) == ("warn", "batches of one size differ")
     assert warning.evidence == {"batch_size": 8, "least_elements": 64, "most_elements": 128}
 
 
@@ -300,7 +300,7 @@ def test_quick_leaves_out_what_follows(scenario: Scenario) -> None:
     log = scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
     found = answer(find(quick=True))
     assert (found["max_batch_size"], found["checks"], found["default_malloc_peak_bytes"]) == (29, [], None)
-    assert found["recommended"]["reason"] == "--quick leaves it out"
+    assert found["recommended"]["reason"] == "skipped by --quick"
     assert "evaluate" not in log.read_text()
 
 
@@ -373,8 +373,8 @@ def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenari
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("kill", "the process for the trials ended before its first; killed by SIGKILL, which the kernel did not"),
-        ("exit", "the process for the trials ended before its first; exit status 1"),
+        ("kill", "the trial process ended before the first trial; killed by SIGKILL, but not by the kernel's"),
+        ("exit", "the trial process ended before the first trial; exit status 1"),
     ],
 )
 def test_what_passed_is_an_answer_where_no_further_process_starts(scenario: Scenario, how: str, said: str) -> None:
@@ -383,8 +383,8 @@ def test_what_passed_is_an_answer_where_no_further_process_starts(scenario: Scen
     found = answer(recorder)
     assert (found["max_batch_size"], found["confirmed"]) == (4, False)
     (warning,) = [finding for finding in findings(recorder) if finding.id == "batch_size.confirmed"]
-    assert warning.message.startswith(f"no process could be set up to run it again: {said}")
-    assert warning.fix == "run it again"
+    assert warning.message.startswith(f"no process could be started to run it again: {said}")
+    assert warning.fix == "run the same command again"
 
 
 # Accelerators
@@ -473,7 +473,7 @@ def test_on_a_device_the_child_knows_the_budget(scenario: Scenario, monkeypatch:
     # Of 7.2 GiB, 1 is static, so 396 fit; run in the child of the confirmation.
     assert (found["recommended"]["batch_size"], found["trials"][-1]["purpose"]) == (392, "recommended")
     assert found["trials"][-1]["fresh_process"] is False
-    assert "budget: 8 GiB (r), 1 GiB of margin left out" in notices(recorder)
+    assert "budget: 8 GiB (r), 1 GiB margin excluded" in notices(recorder)
     assert "start 1" not in log.read_text()
 
 
@@ -481,7 +481,7 @@ def test_another_process_on_the_card_is_told(scenario: Scenario, monkeypatch: py
     busy = Device(kind="cuda", id="cuda:0", name="a GPU", processes=(Process(1, "compute"),))
     see(monkeypatch, Facts(host=FACTS.host, torch=GPU_FACTS.torch, devices=(busy, CPU)))
     scenario(static=GIB, per_sample=GIB, ready=READY)
-    assert notices(find(device="cuda"))[0] == "another process is on this device: the margin is doubled"
+    assert notices(find(device="cuda"))[0] == "another process uses this device: margin doubled"
 
 
 def test_who_is_on_a_card() -> None:
@@ -511,7 +511,7 @@ def test_where_failing_is_dangerous_it_stays_below(
     assert found["limited_by"] == "safety"
     assert found["first_failing"] is None
     assert 0.8 * 8 * GIB < found["peak_bytes"] <= 0.85 * 8 * GIB
-    assert "running out of memory is dangerous here: staying below 85 % of the budget" in notices(recorder)
+    assert "running out of memory is dangerous here; staying below 85 % of the budget" in notices(recorder)
 
 
 def test_memory_that_moves_is_tried_again_and_then_undecided(
@@ -672,7 +672,7 @@ def test_avoiding_to_run_out_stays_below(scenario: Scenario) -> None:
     assert 0.8 * 1024 <= found["peak_bytes"] / MIB <= 0.86 * 1024
     assert (found["method"]["seek_failure"], found["method"]["avoid_oom"]) == (False, True)
     assert findings(recorder)[0].message == (
-        "larger sizes are predicted above 85 % of the budget, which --avoid-oom stays below"
+        "larger sizes are predicted to exceed 85 % of the budget, the limit of --avoid-oom"
     )
 
 

@@ -387,7 +387,7 @@ def test_the_machine_is_in_the_document_also_where_the_device_is_not_there(monke
     recorder = Document()
     facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
     monkeypatch.setattr(inventory, "read", lambda: facts)
-    with pytest.raises(CannotLook, match="--device cuda:7 is not there"):
+    with pytest.raises(CannotLook, match="--device cuda:7 not found"):
         command.command(OverlapOptions(device="cuda:7"), recorder)
     assert recorder.events == [Started(facts)]
 

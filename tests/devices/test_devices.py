@@ -383,9 +383,9 @@ def test_which_devices_are_listed(requested: str, uuids: list[str | None]) -> No
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(CannotLook, match="--device cuda:7 is not there; torch sees cuda:0"):
+    with pytest.raises(CannotLook, match="--device cuda:7 not found; torch sees cuda:0"):
         selected("cuda:7", TWO)
-    with pytest.raises(UsageError, match="--device 'toaster' is no device"):
+    with pytest.raises(UsageError, match="--device 'toaster' is not a device"):
         selected("toaster", TWO)
 
 

@@ -320,7 +320,7 @@ def test_the_archive_still_says_what_is_broken(rig: Rig) -> None:
     assert set(files) == MEMBERS
     document = json.loads(files["report.json"])
     assert document["results"]["doctor"]["first"] == "torch.cpu_build"
-    assert files["report.txt"].startswith("✗ this torch is built for the CPU and cannot use the GPU")
+    assert files["report.txt"].startswith("✗ this torch is a CPU-only build and cannot use the GPU")
     assert "\x1b" not in files["report.txt"]
     # Others can judge anew what was read.
     evidence = from_json(Evidence, json.loads(files["evidence.json"]))

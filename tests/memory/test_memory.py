@@ -376,7 +376,7 @@ def test_the_command_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     memory.command(MemoryOptions("auto"), recorder)
     assert recorder.events[0] == Started(read)
-    assert recorder.events[1] == Notice("no accelerator here: working on the CPU")
+    assert recorder.events[1] == Notice("no accelerator here; using the CPU")
     found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
     assert list(found) == ["memory.host", "memory.container", "memory.process", "memory.accounting"]
     assert found["memory.accounting"].verdict in ("pass", "skip"), found["memory.accounting"].message
@@ -384,7 +384,7 @@ def test_the_command_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_such_device_and_no_device_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "read", lambda processes: Facts(devices=(Device("cpu", "cpu"),)))
-    with pytest.raises(CannotLook, match="--device cuda:3 is not there"):
+    with pytest.raises(CannotLook, match="--device cuda:3 not found"):
         memory.command(MemoryOptions("cuda:3"), Recorder())
-    with pytest.raises(UsageError, match="'gpu' is no device"):
+    with pytest.raises(UsageError, match="'gpu' is not a device"):
         memory.command(MemoryOptions("gpu"), Recorder())

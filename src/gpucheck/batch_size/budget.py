@@ -16,7 +16,7 @@ MARGIN_BYTES = 512 * MIB
 MARGIN_SHARE = 0.03
 # A CPU's memory is everyone's: without a limit from the user, at most this much, and at most half of what is there.
 CPU_DEFAULT_BYTES = 2 * GIB
-CPU_DEFAULT_REASON = "the smaller of 2 GiB and half of what is available"
+CPU_DEFAULT_REASON = "the smaller of 2 GiB and half the available memory"
 # The limit that the system enforces in a child on the CPU: room for the allocator's own, yet the machine survives.
 GUARD_SHARE = 1.25
 GUARD_LEAST_BYTES = 64 * MIB
@@ -61,7 +61,7 @@ def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
     """The budget on a CPU, where `free` and `total` count a container's limit. No margin: only the growth counts."""
     if limit is None:
         return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, CPU_DEFAULT_REASON, free, total)
-    return _limited(limit, free, 0, free, total, "available")
+    return _limited(limit, free, 0, free, total, "available memory")
 
 
 def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool) -> Budget:
@@ -70,14 +70,14 @@ def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool)
     room = free - margin
     if room <= 0:
         raise CannotLook(
-            f"only {capacity(free)} of the device's {capacity(total)} are free",
-            f"a margin of {capacity(margin)} stays unused",
-            "end the other processes on it, see `gpucheck memory`",
+            f"only {capacity(free)} of the device's {capacity(total)} is free",
+            f"a margin of {capacity(margin)} is kept free",
+            "end other processes on it: gpucheck devices --processes",
             finding="batch_size.budget",
         )
     if limit is None:
-        return Budget(room, margin, "what is free less the margin", free, total)
-    return _limited(limit, room, margin, free, total, "free less the margin")
+        return Budget(room, margin, "free memory minus the margin", free, total)
+    return _limited(limit, room, margin, free, total, "free minus the margin")
 
 
 def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, what: str) -> Budget:
@@ -93,7 +93,7 @@ def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, 
             f"write it like {LIMIT_GRAMMAR}",
         )
     if asked > room:
-        return Budget(room, margin, f"what is {what}, less than --memory-limit {limit.text}", free, total)
+        return Budget(room, margin, f"{what}, less than --memory-limit {limit.text}", free, total)
     return Budget(int(asked), margin, f"--memory-limit {limit.text}", free, total)
 
 

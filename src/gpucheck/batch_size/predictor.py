@@ -94,7 +94,7 @@ class Predictor:
 def _ended(ended: ChildEnded) -> str:
     status = ended.returncode
     how = f"by signal {-status}" if status is not None and status < 0 else f"with exit status {status}"
-    return f"the process with fake tensors ended {how}"
+    return f"the fake-tensor process ended {how}"
 
 
 # Below this many sizes the search itself needs as few trials.
@@ -121,11 +121,11 @@ class Guide:
         """Start the child that predicts sizes from `lowest`, None for the smallest batch, to `highest`."""
         self._axis = setup.recipe.get("axis")
         if budget_bytes is None:
-            self.reason = "what is free on the device is not known before a trial"
+            self.reason = "the device's free memory is unknown before a trial"
         elif highest < LEAST_SIZES:
             self.reason = f"at most {highest} sizes are searched"
         elif setup.recipe.get("compile"):
-            self.reason = "what a compiler leaves of a model's tensors is not known before it runs"
+            self.reason = "a compiled model's tensors are known only after it runs"
         else:
             self._predictor = Predictor(setup, budget_bytes, lowest, highest, available_s)
 
@@ -186,7 +186,7 @@ class Guide:
     def _calibrated(self, first: Result) -> Calibration:
         assert self.prediction is not None
         if first.outcome != "fits":
-            raise Distrusted(f"{in_words(first.size, self._axis)}, a quarter of what was predicted, did not fit")
+            raise Distrusted(f"{in_words(first.size, self._axis)}, a quarter of the prediction, did not fit")
         return predict.calibrate(
             self.prediction.points,
             first.size,

@@ -245,7 +245,7 @@ class Runner:
         fresh, self._fresh = self._fresh, False
         if self.ready.get("settled") is False:
             self._drop()
-            why = "memory of the device that was free before the first trial is not: another process took it"
+            why = "another process took device memory that was free before the first trial"
             return Result(attempt.size, attempt.purpose, fresh, "inconclusive", reason=why)
         started = time.monotonic()
         self._watch.begin()
@@ -258,7 +258,7 @@ class Runner:
         else:
             result = self._failed(blank, answer, end, limit_s)
             if end.timed_out and deadline < started + limit_s:
-                why = f"the time budget ended it after {duration(seconds)}"
+                why = f"--time-budget ended it after {duration(seconds)}"
                 result = replace(result, outcome="out-of-time", reason=why, cut=True)
         if result.outcome != "fits":
             self._drop()
@@ -276,10 +276,10 @@ class Runner:
             why = f"another process moved {capacity(abs(answer['moved_bytes']))} of the device's memory"
             return replace(result, outcome="inconclusive", reason=why)
         if peak > budget:
-            why = f"its peak is {capacity(peak - budget)} above the budget"
+            why = f"peak exceeds the budget by {capacity(peak - budget)}"
             return replace(result, outcome="over-budget", reason=why)
         if result.retries:
-            why = f"the allocator emptied its cache {result.retries} times to find room"
+            why = f"the allocator emptied its cache {result.retries} times to make room"
             return replace(result, outcome="over-budget", reason=why)
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
@@ -292,7 +292,7 @@ class Runner:
             return replace(blank, outcome="user-error", reason=text, trace=error["trace"])
         assert self._watch is not None
         if self._watch.exceeded is not None:
-            why = f"its resident memory grew by {capacity(self._watch.exceeded)}, beyond the guard"
+            why = f"resident memory grew by {capacity(self._watch.exceeded)}, beyond the guard"
             return replace(blank, outcome="over-budget", reason=why, peak_bytes=self._watch.exceeded)
         outcome = classify(end, self.ready.get("kind", self.setup.device.split(":")[0]))
         trace = answer["traceback"] if answer is not None else end.stderr_tail
@@ -331,8 +331,10 @@ class Runner:
         if opening:
             return CannotLook(f"{self.setup.device} cannot be used", reason, "see `gpucheck smoke`")
         if answer is None and not end.raised:
-            return CannotLook("the process for the trials ended before its first", reason, "run again with --debug")
-        return TargetError(f"the target {self.setup.target} raised {reason}", "", "see it with --debug", trace=trace)
+            return CannotLook("the trial process ended before the first trial", reason, "run again with --debug")
+        return TargetError(
+            f"the target {self.setup.target} raised {reason}", "", "run with --debug to see the traceback", trace=trace
+        )
 
     # The child
 
@@ -388,7 +390,7 @@ def _at_once(asked: int | None, reached: int | None, budget: int) -> str | None:
         return None
     text = f"{AT_ONCE}{capacity(asked)} failed with {capacity(reached)} in use"
     if reached + asked < budget:
-        return f"{text}: more was allocated and never used, which counts too"
+        return f"{text}: memory that was allocated and never used counts too"
     return text
 
 
@@ -405,7 +407,7 @@ def _in_words(end: End, limit_s: float) -> str:
     if end.killed_by == KILLED:
         if end.kernel_says_memory:
             return "killed by the kernel: the machine's memory ran out"
-        return "killed by SIGKILL, which the kernel did not send for want of memory"
+        return "killed by SIGKILL, but not by the kernel's out-of-memory killer"
     if end.killed_by is not None:
         return f"killed by {_signal_name(end.killed_by)}{told}"
     return f"exit status {end.exit_status}{told}"

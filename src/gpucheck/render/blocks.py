@@ -89,9 +89,10 @@ Block = Table | Line | Drawing
 class Page:
     """What a command shows, in the order in which it is read.
 
-    `answer` is the first line: the verdict with the one figure that matters, and on which device. Below it stand the
-    `findings` that ask for something, worst first, each with its command, then the `body`. `cause` is the finding that
-    the answer says already: only its command is left to say. `then` is the command where no finding has one.
+    `answer` is the first line: the verdict with the one figure that matters, and on which device. What does not fit
+    there (the device, how a fault shows) is `under` it. Then come the `findings` that ask for something, worst first,
+    each with its command, then the `body`. `cause` is the finding that the answer says already: only its command is
+    left to say. `then` is the command where no finding has one.
     `details` and findings that ask for nothing stand on a screen with `-v` alone, and in every file.
     """
 
@@ -101,6 +102,7 @@ class Page:
     findings: Sequence[Finding] = ()
     cause: Finding | None = None
     then: str | None = None
+    under: Sequence[Line] = ()
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
@@ -126,8 +128,12 @@ def verdict_cell(verdict: Verdict, text: str | None = None) -> Cell:
 def finding_line(finding: Finding) -> Line:
     """A finding in one line: sign, title and what it says."""
     sign, _, style = SIGNS[finding.verdict]
-    message = f": {finding.message}" if finding.message else ""
-    return Line(f"{sign} {finding.title}{message}", style)
+    return Line(f"{sign} {finding_text(finding)}", style)
+
+
+def finding_text(finding: Finding) -> str:
+    """A finding's title and what it says."""
+    return f"{finding.title}: {finding.message}" if finding.message else finding.title
 
 
 def answer(verdict: Verdict, text: str) -> Line:

@@ -29,6 +29,7 @@ from gpucheck.render.blocks import (
 from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 
 # Every column, where there is room for the important ones.
@@ -288,9 +289,9 @@ def _narrow_row(device: Device, findings: tuple[Finding, ...]) -> list[Cell]:
     ]
 
 
-def short_name(device: Device) -> str:
+def short_name(device: Device | DeviceRef) -> str:
     """The name without what all of its maker's have, which would cost the table a column."""
-    if device.kind == "cpu":
+    if device.id == "cpu":
         return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
     return _OF_MANY_GPUS.sub("", device.name or UNKNOWN).strip() or UNKNOWN
 

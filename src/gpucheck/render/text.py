@@ -57,7 +57,7 @@ def head(page: Page, *, complete: bool = True) -> list[Block]:
     """The answer, what asks for something with the command to type, the worst first; whether all was done."""
     ranked = sorted(page.findings, key=lambda one: WORST_FIRST.index(one.verdict))
     asking = [one for one in ranked if one.verdict in _WORST_FIRST and one is not page.cause]
-    laid_out: list[Block] = [page.answer] if page.answer else []
+    laid_out: list[Block] = [*([page.answer] if page.answer else []), *page.under]
     if page.cause is not None and page.cause.fix:
         laid_out.append(advice_line(page.cause.fix))
     laid_out += said(asking)
