@@ -11,7 +11,7 @@ from unittest import mock
 from gpucheck.render import terminal
 from gpucheck.render.blocks import Block
 
-KEPT = Path(__file__).with_name("kept")
+KEPT = Path(__file__).parents[1] / "screens" / "kept"
 # Columns of a screen; None is a pipe.
 WIDTHS = (120, 80, 60, 40, None)
 
