@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command
 
 from gpucheck import exits
 from gpucheck.errors import GpucheckError, TargetError
@@ -103,10 +105,35 @@ def add(
         return function(common, mine, *(read(one, typed) for one in beside))
 
     run.__doc__ = help or function.__doc__
+    app.command(name, cls=_chosen_alone(run, command), epilog=exit_codes_epilog(), help=run.__doc__)(_unchosen)
+
+
+def _unchosen() -> int:
+    """What typer sees of a command before it is chosen: nothing that takes time to read."""
+    raise NotImplementedError
+
+
+def _chosen_alone(run: Callable[..., int], command: str) -> type[TyperCommand]:
+    """A command that has its options once it is chosen: typer takes longer to make those of all than to run one."""
+
+    class Command(TyperCommand):
+        def get_params(self, ctx: Any) -> list[Any]:
+            if not self.params:
+                whole = get_command(_alone(run, command))
+                self.params, self.callback = whole.params, whole.callback
+            return super().get_params(ctx)
+
+    return Command
+
+
+def _alone(run: Callable[..., int], command: str) -> typer.Typer:
+    """An application of one command, for typer to make its options."""
     parameters = [_parameter(one) for one in PARAMETERS[command]]
     run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": int}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    app.command(name, epilog=exit_codes_epilog())(run)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(run)
+    return app
 
 
 # Every command's parameters, in the order of its help page: for completion, and for tests.
