@@ -234,6 +234,44 @@ class Miscounting(TorchDispatchMode):  # type: ignore[misc]
         return result
 
 
+# -- children ---------------------------------------------------------------------------------------------------------
+
+HOWS = ("kill", "hang", "garbage", "half a line", "exit")
+SEARCH = "find-batch-size mlp --device cpu --max-batch-size 64 --memory-limit 1GiB --quick"
+# Each command with the children that it starts, and after how many of their lines they break off.
+CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
+    "devices": (
+        ("gpucheck.machine.nvml.read", 0),
+        ("gpucheck.machine.nvml.read", 2),
+        ("gpucheck.machine.cuda_driver", 0),
+        ("gpucheck.machine.cuda_driver", 1),
+        ("gpucheck.machine.kernel_driver", 0),
+    ),
+    "doctor --skip load": (
+        ("gpucheck.machine.nvml.read", 0),
+        ("gpucheck.machine.cuda_driver", 1),
+        ("torch_probe_child", 0),
+        ("torch_probe_child", 1),
+    ),
+    SEARCH: (
+        ("gpucheck.batch_size.trial;", 0),
+        ("gpucheck.batch_size.trial;", 1),
+        ("gpucheck.batch_size.trial;", 3),
+        ("gpucheck.batch_size.trial_fake;", 0),
+        ("gpucheck.batch_size.trial_fake;", 1),
+    ),
+    "bench bandwidth --device cpu --size 64KiB --time-budget 2s --runs 2": (("gpucheck.cli.app", 0), ("gpucheck.cli.app", 1)),
+}
+# What a child that says nothing is waited for.
+SHORT: tuple[tuple[Any, str, Any], ...] = (
+    (readings, "door_timeout_s", lambda: 1.0),
+    (kernel_driver, "FILES_TIMEOUT_S", 0.5),
+    (torch_probe, "TIMEOUT_S", 5.0),
+    (runs, "LONGEST_RUN_S", 5.0),
+    (predict, "LONGEST_S", 5.0),
+)
+
+
 def spoil(result: torch.Tensor, value: str) -> None:
     """Make one element of it wrong, or all of it."""
     element = result[(-1,) * result.ndim]
