@@ -1,6 +1,6 @@
 """Stands between a child and its parent, and breaks off after so many lines of the child's, as `HOW` says.
 
-    python relay.py HOW LINES PROGRAM…
+python relay.py HOW LINES PROGRAM…
 """
 
 from __future__ import annotations

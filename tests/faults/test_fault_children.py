@@ -24,6 +24,8 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the fake driver needs Linux"),
 ]
 RELAY = Path(__file__).with_name("relay.py")
+# How a child comes to its end by itself.
+ENDS_IT = ("kill", "half a line", "exit")
 EVERY = [(command, module, how, lines) for command, of in CHILDREN.items() for module, lines in of for how in HOWS]
 
 
@@ -67,9 +69,65 @@ def test_a_child(
     code = main([*command.split(), "--json", "--quiet", "--output", str(target)])
     said = capsys.readouterr()
     assert broken, "no such child is started"
+    if module == "gpucheck.batch_size.trial;" and lines and how in ("exit", "half a line"):
+        # A process that leaves in the middle of a step was ended by the code that it ran, which is the user's.
+        assert (code, said.out) == (exits.USAGE, "")
+        assert said.err.startswith("gpucheck: mlp fails with a batch of 16; exit status ")
+        return
     assert code not in (exits.BUG, exits.USAGE), said.err
     document = json.loads(said.out)
     assert said.out == target.read_text(encoding="utf-8")
     validator().validate(document)
     assert document["summary"]["exit"] == code
-    print(code, [(f["id"], f["verdict"], f["title"], f["message"]) for f in document["findings"]], document["facts"]["unknown"], document["summary"], len(document.get("trials", ())))
+    {"devices": devices, "doctor": doctor, "bench": bench}.get(command.split()[0], search)(
+        module, how, lines, code, document
+    )
+
+
+def verdicts(document: dict[str, Any]) -> dict[str, str]:
+    return {one["id"]: one["verdict"] for one in document["findings"]}
+
+
+def devices(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
+    """What the other library tells is told, and what this one had said until then; the rest is unknown, with why."""
+    told = [one for one in document["facts"]["devices"] if one["kind"] != "cpu"]
+    assert len(told) == 2
+    assert document["summary"]["complete"] is True
+    if module.endswith("cuda_driver"):
+        assert (code, verdicts(document)["devices.libcuda"]) == (exits.OK, "warn")
+    elif lines == 0:
+        assert (code, verdicts(document)["devices.nvml"]) == (exits.OK, "warn")
+    else:
+        # The first card had answered, the second had not.
+        answers = [one["verdict"] for one in document["findings"] if one["id"] == "devices.answers"]
+        assert (code, answers) == (exits.UNDECIDED, ["pass", "warn"])
+    assert any(reason for path, reason in document["facts"]["unknown"].items() if path.startswith("/driver/"))
+
+
+def doctor(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
+    """The lowest rung that is broken is told: the driver's where its process was lost, else this torch without CUDA."""
+    failed = [one["id"] for one in document["findings"] if one["verdict"] == "fail"]
+    assert code == exits.FAILED and len(failed) == 1
+    if module.endswith("cuda_driver"):
+        assert failed[0].startswith("driver.")
+    assert "torch.cpu_build" in verdicts(document)
+    assert ("driver.nvml_crashed" in verdicts(document)) or not (module.endswith("nvml.read") and how in ENDS_IT)
+
+
+def bench(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
+    """A run without a document could not be looked at, one that was killed is undecided."""
+    assert code == (exits.UNDECIDED if how == "kill" else exits.COULD_NOT_LOOK)
+    assert verdicts(document) == {"runs.child": "inconclusive" if how == "kill" else "skip"}
+
+
+def search(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
+    """A prediction that is lost is replaced by trials; a trial that is lost is none that fits."""
+    result = document["results"].get("find_batch_size")
+    if module.startswith("gpucheck.batch_size.trial_fake"):
+        assert code == exits.OK and (result["max_batch_size"] or result["at_least"]) == 64, (code, document["findings"])
+    elif lines == 0:
+        assert (code, result) == (exits.COULD_NOT_LOOK, None)
+    else:
+        assert (code, result["max_batch_size"], result["at_least"]) == (exits.UNDECIDED, None, None), document[
+            "findings"
+        ]
