@@ -125,6 +125,7 @@ def _run(given: list[str]) -> int:
         tell_bug(error, given)
         return exits.BUG
     finally:
+        gc.unfreeze()
         gc.enable()
 
 
