@@ -24,8 +24,8 @@ Scenario = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("cpu_machine")
 
 RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
-OUT_OF_MEMORY = {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory."}], "traceback": "t"}
-BROKEN = {"raised": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
+OUT_OF_MEMORY = {"chain": [{"classes": RUNTIME, "message": "CUDA out of memory."}], "traceback": "t"}
+BROKEN = {"chain": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
 GROWS = {"static": 100 * MIB, "per_sample": MIB}
 # The one batch there is, and names that are no sentences.
 FIXED = re.compile(r"at batch size 8|find-batch-size")

@@ -24,7 +24,7 @@ Scenario = Callable[..., Path]
 CPU = Device(kind="cpu", id="cpu", name="a CPU")
 FACTS = Facts(host=Host(system="Linux"), devices=(CPU,))
 RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
-OUT_OF_MEMORY = {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory."}], "traceback": "t"}
+OUT_OF_MEMORY = {"chain": [{"classes": RUNTIME, "message": "CUDA out of memory."}], "traceback": "t"}
 
 
 pytestmark = pytest.mark.usefixtures("cpu_machine")
@@ -131,7 +131,7 @@ def test_what_else_an_epoch_holds_is_run_at_the_answer(scenario: Scenario) -> No
 
 
 def test_a_partial_batch_that_fails_is_a_finding_and_no_wrong_answer(scenario: Scenario) -> None:
-    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
+    raised = {"chain": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
     scenario(per_sample=1, at={"1": raised}, ready={"smallest_batch": 2})
     recorder = find(max_batch_size=8)
     assert answer(recorder)["max_batch_size"] == 8
@@ -174,7 +174,7 @@ def test_not_even_the_smallest_fits(scenario: Scenario) -> None:
 
 def test_the_model_alone_does_not_fit(scenario: Scenario) -> None:
     raised = {"classes": RUNTIME, "message": "DefaultCPUAllocator: can't allocate memory: you tried"}
-    scenario(setup={"stage": "build", "raised": [raised], "traceback": "t"})
+    scenario(setup={"stage": "build", "chain": [raised], "traceback": "t"})
     recorder = find(memory_limit="1GiB")
     (finding,) = findings(recorder)
     assert (finding.verdict, finding.title) == ("fail", "not even the model fits")
@@ -253,7 +253,7 @@ def test_a_failure_above_a_size_that_had_no_time_does_not_say_that_nothing_fits(
 
 
 def test_an_error_that_two_samples_have_too_is_told_of_one(scenario: Scenario) -> None:
-    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "wrong shape"}], "traceback": "t"}
+    raised = {"chain": [{"classes": ["builtins.ValueError"], "message": "wrong shape"}], "traceback": "t"}
     scenario(**{"from": 1, "beyond": raised})
     with pytest.raises(TargetError) as caught:
         find()
@@ -270,7 +270,7 @@ def test_a_program_that_kills_itself_at_any_size_is_no_memory_that_is_full(scena
 
 
 def test_a_model_that_cannot_train_with_one_sample_is_searched_from_two_and_told(scenario: Scenario) -> None:
-    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
+    raised = {"chain": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
     scenario(static=100, per_sample=100, at={"1": raised}, **{"from": 30, "beyond": OUT_OF_MEMORY})
     recorder = find(quick=True)
     assert sizes(recorder)[:2] == [1, 2]
@@ -281,7 +281,7 @@ def test_a_model_that_cannot_train_with_one_sample_is_searched_from_two_and_told
 
 
 def test_a_normalisation_over_the_batch_is_tried_with_one_sample_whatever_else_is_left_out(scenario: Scenario) -> None:
-    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
+    raised = {"chain": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
     scenario(per_sample=1, at={"1": raised}, ready={"smallest_batch": 2})
     recorder = find(max_batch_size=8, quick=True)
     assert [check["batch_size"] for check in answer(recorder)["checks"]] == [1]
@@ -306,7 +306,7 @@ def test_quick_leaves_out_what_follows(scenario: Scenario) -> None:
 
 def test_what_was_asked_for_at_once_explains_a_failure_far_below_the_budget(scenario: Scenario) -> None:
     message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 891977728 bytes. Error code 12"
-    raised = {"raised": [{"classes": RUNTIME, "message": message}], "traceback": "t", "reached_bytes": 300 * MIB}
+    raised = {"chain": [{"classes": RUNTIME, "message": message}], "traceback": "t", "reached_bytes": 300 * MIB}
     scenario(static=100 * MIB, per_sample=MIB // 2, **{"from": 400, "beyond": raised})
     found = answer(find(memory_limit="1GiB"))
     assert (found["max_batch_size"], found["first_failing_at_once"]) == (399, True)
@@ -331,7 +331,7 @@ def test_out_of_memory_bounds_the_search(scenario: Scenario) -> None:
 
 
 def test_what_is_suspected_counts_once_a_smaller_batch_passed(scenario: Scenario) -> None:
-    suspected = {"raised": [{"classes": RUNTIME, "message": "could not create a primitive"}], "traceback": "t"}
+    suspected = {"chain": [{"classes": RUNTIME, "message": "could not create a primitive"}], "traceback": "t"}
     scenario(static=100, per_sample=100, **{"from": 30, "beyond": suspected})
     found = answer(find())
     assert (found["max_batch_size"], found["limited_by"]) == (29, "suspected")
@@ -341,7 +341,7 @@ def test_what_is_suspected_counts_once_a_smaller_batch_passed(scenario: Scenario
     "message", ["could not create a primitive", "Storage size calculation overflowed with sizes=[1]"]
 )
 def test_at_the_smallest_size_it_is_the_targets_error(scenario: Scenario, message: str) -> None:
-    raised = {"raised": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
+    raised = {"chain": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
     scenario(at={"1": raised})
     with pytest.raises(TargetError) as caught:
         find()
@@ -351,7 +351,7 @@ def test_at_the_smallest_size_it_is_the_targets_error(scenario: Scenario, messag
 
 
 def test_the_users_error_at_a_larger_size_is_no_answer(scenario: Scenario) -> None:
-    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "at most 10"}], "traceback": "all of it"}
+    raised = {"chain": [{"classes": ["builtins.ValueError"], "message": "at most 10"}], "traceback": "all of it"}
     scenario(per_sample=1, **{"from": 11, "beyond": raised})
     with pytest.raises(TargetError) as caught:
         find()
@@ -361,7 +361,7 @@ def test_the_users_error_at_a_larger_size_is_no_answer(scenario: Scenario) -> No
 
 
 def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenario) -> None:
-    broken = {"raised": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
+    broken = {"chain": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
     scenario(per_sample=1, **{"from": 11, "beyond": broken})
     recorder = find()
     assert next((f.id, f.verdict) for f in findings(recorder)) == ("batch_size.device", "fail")
@@ -418,7 +418,7 @@ def test_a_model_of_ours_that_fails_on_a_device_is_the_devices_failure(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     see(monkeypatch, GPU_FACTS)
-    raised = {"raised": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
+    raised = {"chain": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
     scenario(setup={"stage": "build", **raised})
     finding = device_error(find(device="cuda"))
     assert message in finding.evidence["text"]
@@ -430,7 +430,7 @@ def test_so_is_one_that_fails_with_the_smallest_batch(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     see(monkeypatch, GPU_FACTS)
-    raised = {"raised": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
+    raised = {"chain": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
     scenario(ready=READY, at={"1": raised}, static=1)
     assert message in device_error(find(device="cuda", max_batch_size=1)).evidence["text"]
 
@@ -439,7 +439,7 @@ def test_what_a_user_asks_of_a_model_of_ours_is_the_users_error(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     see(monkeypatch, GPU_FACTS)
-    raised = {"raised": [{"classes": RUNTIME, "message": "mat1 and mat2 shapes cannot be multiplied"}]}
+    raised = {"chain": [{"classes": RUNTIME, "message": "mat1 and mat2 shapes cannot be multiplied"}]}
     scenario(setup={"stage": "build", "traceback": "t", **raised})
     for asked in ({"inputs": ("x:3:float32",)}, {"dtype": "float16"}, {"amp": "bfloat16"}):
         with pytest.raises(TargetError):
@@ -447,14 +447,14 @@ def test_what_a_user_asks_of_a_model_of_ours_is_the_users_error(
 
 
 def test_a_trial_that_broke_the_device_is_a_fault(scenario: Scenario) -> None:
-    broken = {"raised": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
+    broken = {"chain": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
     scenario(per_sample=1, **{"from": 11, "beyond": broken})
     (fault,) = [event.fault for event in find().events if isinstance(event, Failed)]
     assert (fault.kind, fault.cause, fault.where) == ("device", "cuda.illegal_access", "find-batch-size")
 
 
 def test_the_trials_before_the_users_error_are_told(scenario: Scenario) -> None:
-    raised = {"raised": [{"classes": ["builtins.ValueError"], "message": "at most 10"}], "traceback": "all of it"}
+    raised = {"chain": [{"classes": ["builtins.ValueError"], "message": "at most 10"}], "traceback": "all of it"}
     scenario(per_sample=1, **{"from": 11, "beyond": raised})
     recorder = Recorder()
     with pytest.raises(TargetError):

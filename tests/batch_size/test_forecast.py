@@ -104,7 +104,7 @@ class Clocked(Runner):
 
     def start(self) -> dict[str, Any]:
         self.clock.now += START_S
-        self.start_s, self._child, self._fresh = START_S, SimpleNamespace(kill=lambda: None), True  # type: ignore[assignment]
+        self.start_s, self._child, self._fresh = START_S, SimpleNamespace(stop=lambda: None), True  # type: ignore[assignment]
         facts = {"smallest_batch": 1, "parameter_bytes": 1, "kind": "cpu", "integrated": False}
         self.ready = {**facts, "method": self.method}
         return self.ready

@@ -213,7 +213,7 @@ def test_children_that_are_killed_cost_time_and_not_the_answer(search: Callable[
     running.wait_for(lambda: running.child(TRIALS, but=second.pid)).kill()
     code, found, _ = running.answer()
     assert (code, found["confirmed"], found["max_batch_size"]) == (0, True, LARGEST)
-    assert found["prediction"]["reason"] == "the fake-tensor process ended by signal 9"
+    assert found["prediction"]["reason"] == "the fake-tensor process ended by SIGKILL"
     assert {trial["outcome"] for trial in found["trials"]} == {"fits"}
 
 

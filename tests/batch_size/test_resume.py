@@ -15,7 +15,7 @@ from gpucheck.units import MIB
 Scenario = Callable[..., Path]
 Find = Callable[..., Collector]
 OUT_OF_MEMORY = {
-    "raised": [{"classes": ["builtins.RuntimeError", "builtins.Exception"], "message": "CUDA out of memory."}],
+    "chain": [{"classes": ["builtins.RuntimeError", "builtins.Exception"], "message": "CUDA out of memory."}],
     "traceback": "t",
 }
 
@@ -122,7 +122,7 @@ def test_a_long_log_does_not_use_up_the_trials_of_today(scenario: Scenario, find
 def test_an_error_at_the_smallest_size_is_the_targets_again(scenario: Scenario, find: Find, tmp_path: Path) -> None:
     kept = str(tmp_path / "trials")
     grid = {"classes": ["builtins.RuntimeError"], "message": "CUDA error: invalid configuration argument"}
-    scenario(at={"1": {"raised": [grid], "traceback": "t"}})
+    scenario(at={"1": {"chain": [grid], "traceback": "t"}})
     for _ in range(2):
         with pytest.raises(TargetError, match="mlp fails with a batch of 1"):
             find(resume=kept)

@@ -127,12 +127,12 @@ RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
         ("kill", "host-out-of-memory", "killed by the kernel: the machine's memory ran out"),
         ("exit", "suspected", "exit status 1 (libgomp: Thread creation failed)"),
         (
-            {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory.\nmore"}], "traceback": "all"},
+            {"chain": [{"classes": RUNTIME, "message": "CUDA out of memory.\nmore"}], "traceback": "all"},
             "out-of-memory",
             "RuntimeError: CUDA out of memory.",
         ),
         (
-            {"raised": [{"classes": ["builtins.ValueError"], "message": "batch too large"}], "traceback": "all of it"},
+            {"chain": [{"classes": ["builtins.ValueError"], "message": "batch too large"}], "traceback": "all of it"},
             "user-error",
             "ValueError: batch too large",
         ),
@@ -228,12 +228,12 @@ def test_only_a_cpu_is_measured_with_other_malloc_settings(scenario: Scenario, m
             "w; y; f",
         ),
         (
-            {"stage": "build", "raised": [{"classes": RUNTIME, "message": "bad"}], "traceback": "t"},
+            {"stage": "build", "chain": [{"classes": RUNTIME, "message": "bad"}], "traceback": "t"},
             TargetError,
             "the target models.py:make raised RuntimeError: bad; run with --debug to see the traceback",
         ),
         (
-            {"stage": "device", "raised": [{"classes": RUNTIME, "message": "no driver"}], "traceback": "t"},
+            {"stage": "device", "chain": [{"classes": RUNTIME, "message": "no driver"}], "traceback": "t"},
             CannotLook,
             "cpu cannot be used; RuntimeError: no driver; see `gpucheck smoke`",
         ),
@@ -272,7 +272,7 @@ def test_a_child_that_never_gets_ready(scenario: Scenario) -> None:
 
 def test_no_room_for_the_model_itself(scenario: Scenario) -> None:
     raised = {"classes": RUNTIME, "message": "DefaultCPUAllocator: can't allocate memory: you tried"}
-    scenario(setup={"stage": "build", "raised": [raised], "traceback": "t"})
+    scenario(setup={"stage": "build", "chain": [raised], "traceback": "t"})
     with Runner(SETUP) as runner:
         with pytest.raises(Refused) as caught:
             runner.start()

@@ -91,7 +91,7 @@ def test_a_device_on_which_nothing_fits_leaves_no_common_batch(
 def test_a_device_that_cannot_be_used_does_not_cost_the_others_their_answer(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = {"stage": "device", "raised": [{"classes": ["builtins.RuntimeError"], "message": "busy"}], "traceback": ""}
+    broken = {"stage": "device", "chain": [{"classes": ["builtins.RuntimeError"], "message": "busy"}], "traceback": ""}
     scenario(static=GIB, per_sample=GIB // 64, devices={**UNLIKE, "cuda:0": {"setup": broken}})
     monkeypatch.setattr(inventory, "read", lambda *_, **__: FACTS)
     said = Collector()
@@ -107,7 +107,7 @@ def test_a_device_that_fails_does_not_cost_the_others_their_answer(
 ) -> None:
     message = "CUDA error: uncorrectable ECC error encountered"
     raised = [{"classes": ["torch.AcceleratorError", "builtins.RuntimeError"], "message": message}]
-    broken = {"stage": "build", "raised": raised, "traceback": ""}
+    broken = {"stage": "build", "chain": raised, "traceback": ""}
     scenario(static=GIB, per_sample=GIB // 64, devices={**UNLIKE, "cuda:0": {"setup": broken}})
     said = find()
     assert said.results["find_batch_size"].device.id == "cuda:1"

@@ -282,7 +282,7 @@ def _goes_on(times: list[float], steps: int, *, unlike: bool) -> bool:
 def _failure(error: BaseException) -> Json:
     """What was raised as plain data; the frames that hold the trial's tensors are let go."""
     told = {
-        "raised": [asdict(link) for link in chain_of(error)],
+        "chain": [asdict(link) for link in chain_of(error)],
         "traceback": "".join(traceback.format_exception(error)),
     }
     with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -92,6 +93,8 @@ def _run(given: list[str]) -> int:
     """Run a command line. Every error ends here, as one sentence on stderr."""
     debug = "--debug" in given
     warned.settle()
+    # What is loaded from here on stays: looking for garbage in it takes longer than some of it. The work turns it on.
+    gc.disable()
     try:
         check_where_loaded()
         code = app(given, prog_name="gpucheck", standalone_mode=False)
@@ -123,6 +126,9 @@ def _run(given: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 (the one place that turns a bug outside a session into its exit status)
         tell_bug(error, given)
         return exits.BUG
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 def check_where_loaded() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
+from typer.main import get_command
 
 from gpucheck import exits, thresholds
 from gpucheck.cli import pages
@@ -149,10 +150,35 @@ def add(
         return begin(function, common, mine, *(read(one, typed) for one in beside))
 
     run.__doc__ = help or function.__doc__
+    app.command(name, cls=_chosen_alone(run, command), help=run.__doc__)(_unchosen)
+
+
+def _unchosen() -> int:
+    """What typer sees of a command before it is chosen: nothing that takes time to read."""
+    raise NotImplementedError
+
+
+def _chosen_alone(run: Callable[..., int], command: str) -> type[HelpCommand]:
+    """A command that has its options once it is chosen: typer takes longer to make those of all than to run one."""
+
+    class Command(HelpCommand):
+        def get_params(self, ctx: Any) -> list[Any]:
+            if not self.params:
+                whole = get_command(_alone(run, command))
+                self.params, self.callback = whole.params, whole.callback
+            return super().get_params(ctx)
+
+    return Command
+
+
+def _alone(run: Callable[..., int], command: str) -> typer.Typer:
+    """An application of one command, for typer to make its options."""
     parameters = [parameter for one in PARAMETERS[command] for parameter in _parameters(one)]
     run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": int}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    app.command(name, cls=HelpCommand)(run)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(run)
+    return app
 
 
 def begin(function: Callable[..., int], common: Common, options: Any, *beside: Any) -> int:
