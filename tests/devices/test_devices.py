@@ -157,7 +157,7 @@ def test_a_card_that_does_not_answer_warns_and_one_never_reached_is_not_judged()
         (
             9,
             "Driver Not Loaded",
-            "Driver Not Loaded: NVIDIA's kernel module is not loaded, or NVML does not reach the loaded module",
+            "Driver Not Loaded: NVIDIA's kernel module is not loaded, or NVML does not reach the kernel module",
             "gpucheck doctor",
         ),
         (
@@ -176,8 +176,7 @@ def test_a_card_that_does_not_answer_warns_and_one_never_reached_is_not_judged()
         (
             999,
             "Unknown Error",
-            "Unknown Error: a control group refuses the driver's device nodes, or NVML does not start and gives no "
-            "reason",
+            "Unknown Error: a control group refuses the driver's device nodes, or NVML does not start (unknown error)",
             "gpucheck doctor",
         ),
         (20, "Insufficient Memory", "Insufficient Memory", None),
@@ -222,13 +221,13 @@ def test_a_container_without_the_drivers_libraries_is_told_how_to_get_them() -> 
             802,
             "CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized",
             "cuInit returns 802 (CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized): the GPU of this "
-            "confidential machine is not released for use, or the fabric between the GPUs is not ready",
+            "confidential machine is not in ready state, or the fabric between the GPUs is not ready",
             "gpucheck doctor",
         ),
         (
             34,
             "CUDA_ERROR_STUB_LIBRARY",
-            "cuInit returns 34 (CUDA_ERROR_STUB_LIBRARY): the libcuda that is found is a stub",
+            "cuInit returns 34 (CUDA_ERROR_STUB_LIBRARY): libcuda is a stub",
             "take the stubs folder out of LD_LIBRARY_PATH",
         ),
         (1, "odd", "cuInit returns 1 (odd)", None),

@@ -31,7 +31,7 @@ def words(picture: str) -> str:
 def test_a_picture_is_the_screen_below_its_command_line(theme: svg.Theme) -> None:
     seen = words(svg.svg(report("memory", "--device", "cpu", "--output", "x.svg", "--json"), theme))
     assert "$ gpucheck memory --device cpu" in seen and "--output" not in seen and "--json" not in seen
-    assert "✗ the resident set: <b> & {x}" in seen
+    assert "✗ cpu: the resident set <b> & {x}" in seen
     assert "→ end process 12" in seen
 
 

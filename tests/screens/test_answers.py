@@ -28,7 +28,7 @@ def shown(made: Report, width: int | None, monkeypatch: pytest.MonkeyPatch, *, v
 FIRST: dict[str, list[str]] = {
     "search_healthy": [
         "✓ largest that trains: 116   recommended: 104 (12 % headroom, same speed)",
-        "models.py:make_gpt, training on NVIDIA H200 (cuda:0) · AdamW · budget 138 GiB",
+        "models.py:make_gpt, training on H200 (cuda:0) · AdamW · budget 138 GiB",
         "",
     ],
     "search_time": [
@@ -38,12 +38,12 @@ FIRST: dict[str, list[str]] = {
     ],
     "search_nothing": [
         "✗ not even a batch of 1 fits: needs 150 GiB, budget 138 GiB",
-        "models.py:make_gpt, training on NVIDIA H200 (cuda:0) · AdamW · budget 138 GiB",
+        "models.py:make_gpt, training on H200 (cuda:0) · AdamW · budget 138 GiB",
         "→ raise --memory-limit, or use a smaller model or input",
     ],
     "search_disturbed": [
         "✓ largest that trains: 116   recommended: 104 (12 % headroom, same speed)",
-        "models.py:make_gpt, training on NVIDIA H200 (cuda:0) · AdamW · budget 138 GiB",
+        "models.py:make_gpt, training on H200 (cuda:0) · AdamW · budget 138 GiB",
         "! confidence: medium (a trial was disturbed)",
     ],
     "search_cut": [
@@ -53,7 +53,7 @@ FIRST: dict[str, list[str]] = {
     ],
     "search_once": [
         "! largest that trains: 116 (passed once)",
-        "models.py:make_gpt, training on NVIDIA H200 (cuda:0) · AdamW · budget 138 GiB",
+        "models.py:make_gpt, training on H200 (cuda:0) · AdamW · budget 138 GiB",
         "! a batch of 116 passed once: its run in a fresh process was inconclusive",
     ],
     "search_devices": [
@@ -82,22 +82,22 @@ FIRST: dict[str, list[str]] = {
         "→ use a smaller model, or estimate for a larger --memory-limit",
     ],
     "smoke_healthy": [
-        "✓ 16 passed · NVIDIA H200 (cuda:0)",
+        "✓ 16 passed · H200 (cuda:0)",
         "",
-        "driver 580.159.04 (CUDA 13.0) · torch 2.11.0+cu130 built for CUDA 13.0 · Python",
+        "driver 580.159.04 (CUDA 13.0) · torch 2.11.0+cu130 (CUDA 13.0) · Python 3.12.3",
     ],
     "smoke_cpu": [
         "✓ 16 passed, 2 skipped (not on cpu) · Intel Xeon (cpu)",
         "",
-        "no NVIDIA driver · torch 2.13.0+cpu built for the CPU · Python 3.12.3",
+        "no NVIDIA driver · torch 2.13.0+cpu (CPU build) · Python 3.12.3",
     ],
     "smoke_failing": [
-        "✗ 2 failed, 16 passed · NVIDIA H200 (cuda:0)",
+        "✗ 2 failed, 16 passed · H200 (cuda:0)",
         "✗ copies.pinned: 3 of 1048576 elements wrong on the device",
         "→ gpucheck bench transfer",
     ],
     "smoke_dead_card": [
-        "✗ 1 failed, 3 passed, 4 skipped (device unusable) · NVIDIA H200 (cuda:0)",
+        "✗ 1 failed, 3 passed, 4 skipped (device unusable) · H200 (cuda:0)",
         "✗ copies.pinned: 3 of 1048576 elements wrong on the device",
         "→ gpucheck bench transfer",
     ],
@@ -107,17 +107,17 @@ FIRST: dict[str, list[str]] = {
         "",
     ],
     "smoke_cut": [
-        "? 2 passed · NVIDIA H200 (cuda:0)",
+        "? 2 passed · H200 (cuda:0)",
         "! not complete: the command was cut off",
         "",
     ],
     "smoke_time": [
-        "✓ 2 passed, 3 skipped (--time-budget ended) · NVIDIA H200 (cuda:0)",
+        "✓ 2 passed, 3 skipped (--time-budget ended) · H200 (cuda:0)",
         "",
-        "driver 580.159.04 (CUDA 13.0) · torch 2.11.0+cu130 built for CUDA 13.0 · Python",
+        "driver 580.159.04 (CUDA 13.0) · torch 2.11.0+cu130 (CUDA 13.0) · Python 3.12.3",
     ],
     "smoke_no_memory": [
-        "? 1 inconclusive, 2 passed · NVIDIA H200 (cuda:0)",
+        "? 1 inconclusive, 2 passed · H200 (cuda:0)",
         "? numerics.matmul: OutOfMemoryError: CUDA out of memory",
         "→ gpucheck memory --device cuda:0: see who holds memory, then run again",
     ],

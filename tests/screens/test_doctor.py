@@ -85,7 +85,7 @@ def test_the_diagnosis_comes_first_and_the_worst_of_the_rest_next(monkeypatch: p
         " run      – not reached",
         "",
         "follow-on failures: a kernel fails (run.x)",
-        "driver 580.95.05 (CUDA 13.0) · torch 2.13.0+cpu built for the CPU · Python 3.12.3",
+        "driver 580.95.05 (CUDA 13.0) · torch 2.13.0+cpu (CPU build) · Python 3.12.3",
     ]
     whole = shown(monkeypatch, FIRST, SKIPPED, verbose=True, first="torch.cpu_build")
     assert "– not known: cannot be read" in whole

@@ -134,7 +134,7 @@ def test_a_search_with_its_answer_above_the_trials(monkeypatch: pytest.MonkeyPat
     made = report("find-batch-size", results=from_json(Results, {"find_batch_size": found}), findings=findings)
     assert shown(made, monkeypatch).splitlines() == [
         "✓ largest that trains: 116",
-        "models.py:make_gpt, training on NVIDIA H200 (cuda:0) · AdamW · budget 138 GiB",
+        "models.py:make_gpt, training on H200 (cuda:0) · AdamW · budget 138 GiB",
         "",
         " batch   result            peak, GiB   samples/s   run       why",
         "─",
