@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
     from gpucheck.report.results.matmul import SearchResult, SustainedResult
     from gpucheck.report.results.memory import MemoryStep
+    from gpucheck.report.results.model import ModelResult
     from gpucheck.report.results.overlap import OverlapResult
     from gpucheck.report.results.transfer import TransferResult
 
@@ -38,6 +39,7 @@ class Results(TypedDict, total=False):
     find_batch_size: FoundBatchSize
     find_batch_size_devices: FoundBatchSizes
     find_batch_size_estimate: EstimatedBatchSize
+    model: ModelResult
 
 
 def late_types() -> dict[str, Any]:
@@ -51,9 +53,22 @@ def late_types() -> dict[str, Any]:
         find_batch_size,
         matmul,
         memory,
+        model,
         overlap,
         transfer,
     )
 
-    modules = (bench_all, compare, crossover, doctor, explain, find_batch_size, matmul, memory, overlap, transfer)
+    modules = (
+        bench_all,
+        compare,
+        crossover,
+        doctor,
+        explain,
+        find_batch_size,
+        matmul,
+        memory,
+        model,
+        overlap,
+        transfer,
+    )
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
