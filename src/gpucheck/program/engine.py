@@ -1,8 +1,8 @@
 """The engine of claimed devices: plain CPU tensors with true values that say that they are on a GPU.
 
 Two modes of torch work together. The function mode (`surface`) sees what the program asks of torch: moves, factories,
-`.device`. The dispatch mode here sees every operation below that, in the backward pass too: it judges where the operands
-lie and notes where the results do. What neither can know stays unknown and is never a finding.
+`.device`. The dispatch mode here sees every operation below that, in the backward pass too: it judges where the
+operands lie and notes where the results do. What neither can know stays unknown and is never a finding.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
-class Dispatch(TorchDispatchMode):
+class Dispatch(TorchDispatchMode):  # type: ignore[misc]
     """Judges the operands of every operation, and notes where its results lie."""
 
     def __init__(self, world: World) -> None:
@@ -190,7 +190,12 @@ class Dispatch(TorchDispatchMode):
                 return NotImplemented  # what it wraps comes by here itself
             verdict, operands = self._judged(func, given)
             storages = [storage_of(tensor) for _, tensor in operands]
-        out = func(*args, **kwargs)
+        if func.namespace in rules.JUDGED:
+            # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
+            with torch._C.DisableTorchFunction():
+                out = func(*args, **kwargs)
+        else:
+            out = func(*args, **kwargs)
         if func._schema.name != "aten::set_":  # it takes a storage that was there before
             with torch._C.DisableTorchFunction():
                 self._note(out, verdict, operands, storages)

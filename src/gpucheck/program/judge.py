@@ -1,4 +1,4 @@
-"""What is wrong with a model on its way to a GPU: from what was seen to findings, each with the line and the fix. Pure."""
+"""What is wrong with a model on its way to a GPU: findings of what was seen, each with its line and the fix. Pure."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _HOLDERS = {
 
 def findings(result: ModelResult) -> list[Finding]:
     """All findings, the worst first; what passes last."""
+    behind = {one.name: one for one in result.left_behind}
     found = [
         *_meta(result),
-        *(_mismatch(one) for one in (result.run.mismatches if result.run else ())),
+        *(_mismatch(one, behind) for one in (result.run.mismatches if result.run else ())),
         *(_left(one) for one in result.left_behind),
         *(_untied(one) for one in result.untied),
         *_split(result.split, result.run),
@@ -129,7 +130,7 @@ def _split(parts: tuple[PlacedPart, ...], run: Run | None) -> Iterator[Finding]:
         return
     told = ", ".join(f"{one.count} on {one.device}, as {one.first}" for one in parts)
     on_cpu = next((one for one in parts if one.device == "cpu"), None)
-    proved = run is not None and run.stopped is None
+    proved = run is not None and run.stopped is None and not run.mismatches
     verdict: Verdict = "fail" if on_cpu is not None and not proved else "info"
     at = f" ({on_cpu.place})" if on_cpu is not None and on_cpu.place else ""
     fix = f"move the whole model: {on_cpu.first} stays on the CPU{at}" if on_cpu is not None and not proved else None
@@ -140,14 +141,19 @@ def _split(parts: tuple[PlacedPart, ...], run: Run | None) -> Iterator[Finding]:
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-def _mismatch(one: DeviceMismatchEntry) -> Finding:
+def _mismatch(one: DeviceMismatchEntry, behind: dict[str, LeftBehind]) -> Finding:
     wrong = next((operand for operand in one.operands if operand.is_wrong), one.operands[0])
     where = " in ".join(part for part in (one.place, one.module) if part)
-    title = f"{where}: {one.operation}" if where else one.operation
-    message = f"needs {_device(one.expected)}, but {_called(wrong)} is on {_device(wrong.device)}"
-    if cause := _cause(wrong):
+    title = where or "in torch's own code"
+    message = f"{one.operation} needs {_device(one.expected)}, but {_called(wrong)} is on {_device(wrong.device)}"
+    left = behind.get(wrong.origin_name or "")
+    cause = _cause(wrong)
+    if left is not None:
+        cause = f"{left.what}{f' at {left.place}' if left.place else ''}, {_reason(left)}"
+    if cause:
         message += f": {cause}"
-    return Finding("model.mismatch", "fail", title, message, asdict(one), fix=_mismatch_fix(one, wrong))
+    fix = _fix(left) if left is not None else _mismatch_fix(one, wrong)
+    return Finding("model.mismatch", "fail", title, message, asdict(one), fix=fix)
 
 
 def _called(operand: MismatchedTensor) -> str:
@@ -159,13 +165,11 @@ def _called(operand: MismatchedTensor) -> str:
 def _cause(operand: MismatchedTensor) -> str:
     at = f" at {operand.origin_place}" if operand.origin_place else ""
     causes = {
-        "attribute": f"assigned{at}, .to() does not move it",
         "parameter": "a parameter",
         "buffer": "a buffer",
         "input": "an input of the model",
         "made": f"made{at} by {operand.origin_name}",
         "moved": f"moved there{at}",
-        "state": "made before the model moved",
     }
     return causes.get(operand.origin or "", "")
 
@@ -177,16 +181,10 @@ def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str:
     target = f"{one.peer}.device" if one.peer else f'"{_bare(one.expected)}"'
     if wrong.device != "cpu":
         return f"{one.place}: bring both to one device, as with .to({target})" if one.place else "use one device"
-    if wrong.origin == "attribute":
-        name = (wrong.origin_name or "").rpartition(".")[2]
-        made = f'self.register_buffer("{name}", …)' if name.isidentifier() else "let the module register it"
-        return f"{at}{made}"
     if wrong.origin == "made":
         return f"{at}{wrong.origin_name}(…, device={target})"
     if wrong.origin == "moved":
         return f"{at}leave it on {one.expected}, or bring it back with .to({target})"
-    if wrong.origin == "state":
-        return "make the optimizer after model.to(device)"
     if wrong.name == "generator":
         return f"{one.place}: torch.Generator(device={target})" if one.place else f"torch.Generator(device={target})"
     place = f"{one.place}: " if one.place else ""
@@ -205,10 +203,12 @@ def _run(run: Run | None, not_run: str | None) -> Iterator[Finding]:
         yield Finding("model.forward", "inconclusive", f"{what} is not judged{at}", run.stopped, evidence)
     elif not run.mismatches:
         yield Finding("model.forward", "pass", f"{what} runs", f"batch of {run.batch_size}, on claimed devices")
+    if run.note:
+        yield Finding("model.note", "warn", run.note)
     if run.unjudged:
         told = ", ".join(one.operation + (f" ({one.place})" if one.place else "") for one in run.unjudged)
-        evidence = {"operations": [asdict(one) for one in run.unjudged]}
-        yield Finding("model.unjudged", "info", "operations of other libraries were not judged", told, evidence)
+        operations = {"operations": [asdict(one) for one in run.unjudged]}
+        yield Finding("model.unjudged", "info", "operations of other libraries were not judged", told, operations)
 
 
 def _on_device(ran: DeviceRun | None, run: Run | None) -> Iterator[Finding]:

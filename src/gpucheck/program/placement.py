@@ -39,7 +39,7 @@ from gpucheck.report.results.model import (
     Use,
 )
 from gpucheck.work.spec import Recipe, Target
-from gpucheck.work.target import Batch, Built, Workload, build, equip, load, raised, step
+from gpucheck.work.target import Batch, Built, Workload, autocast, build, equip, forward, load, raised, step
 from gpucheck.work.target_parts import by_name
 
 # After so many a person has enough to repair.
@@ -230,7 +230,7 @@ class _Examination:
         if run is not None and run.stopped is None:
             return "unread"
         if one.kind == "tensor" and one.holder in ("attribute", "class") and one.owner_module is not None:
-            return read_use(one.owner_module, one.attribute)
+            return read_use(self.built.model, one.attribute)
         return "unknown"
 
     def _replaced(self, one: _Left) -> str | None:
@@ -282,13 +282,15 @@ class _Examination:
         asked = self.asked
         if not self.built.has_inputs:
             return None, "no --input, and the target has no make_batch"
-        phase: Phase = "step" if asked.train else "forward"
-        workload = self._workload()
+        train = asked.train and any(one.requires_grad for one in self.built.model.parameters())
+        phase: Phase = "step" if train else "forward"
+        workload = self._workload(train)
         found: list[Mismatch] = []
         stopped: tuple[str, Place | None] | None = None
         while len(found) < MOST_MISMATCHES:
+            self.world.last = None
             try:
-                step(workload, self._batch(workload))
+                self._step(workload, train)
             except Exception as error:  # noqa: BLE001 (the user's model may raise anything)
                 mismatch = self._mismatch_in(error)
                 if mismatch is not None:
@@ -307,17 +309,26 @@ class _Examination:
                 ),
                 stopped=stopped[0] if stopped else None,
                 stopped_at=_text(stopped[1]) if stopped else None,
-                loss=workload.loss_text,
+                note="no parameter takes a gradient: no training step" if asked.train and not train else None,
             ),
             None,
         )
 
-    def _workload(self) -> Workload:
+    def _step(self, workload: Workload, train: bool) -> None:
+        batch = self._batch(workload)
+        if train:
+            step(workload, batch)
+            return
+        # Not inference mode: a forward that takes gradients of its own runs under no_grad alone.
+        with torch.no_grad(), autocast(self.asked.amp, workload.device):
+            forward(workload, batch)
+
+    def _workload(self, train: bool) -> Workload:
         asked = self.asked
         return equip(
             self.built,
             asked.target,
-            mode="train" if asked.train else "infer",
+            mode="train" if train else "infer",
             optimizer=asked.optimizer,
             dtype=asked.dtype,
             device=torch.device(self.device),
@@ -335,20 +346,19 @@ class _Examination:
         return batch
 
     def _mismatch_in(self, error: BaseException) -> Mismatch | None:
-        """The mismatch that an exception comes from. TorchScript keeps its text alone."""
+        """The mismatch that an exception comes from. TorchScript's own error says nothing of it."""
         link: BaseException | None = error
         while link is not None:
             if isinstance(link, DeviceMismatch):
                 return link.mismatch
             link = link.__cause__ or link.__context__
-        last = self.world.last
-        if last is not None and str(DeviceMismatch(last)) in str(error) and last.site not in self.world.tolerated:
-            return last
-        return None
+        return self.world.last if "TorchScript" in str(error) else None
 
     def _stop(self, error: Exception, found: Sequence[Mismatch]) -> tuple[str, Place | None]:
         """Why the run cannot be followed further. Raises TargetError for an error of the program's own."""
         if isinstance(error, GpucheckError):
+            # The same words serve a search, whose option is another.
+            error.fix = error.fix.replace("add --mode infer", "leave --train out")
             raise error
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
         of_device = isinstance(error, (NotImplementedError, ImportError)) or any(

@@ -40,7 +40,7 @@ def shown(file: str) -> str:
 
 @lru_cache(maxsize=4096)
 def rank(file: str) -> int:
-    """Whose file: 0 the user's, 1 an installed package's, 2 nobody's whom a finding could name (torch, Python, ours)."""
+    """Whose file: 0 the user's, 1 an installed package's, 2 no place for a finding to name (torch, Python, ours)."""
     if file.startswith("<"):
         return 2
     path = os.path.abspath(file)

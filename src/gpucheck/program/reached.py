@@ -1,4 +1,4 @@
-"""What a model holds beside its parameters and buffers: tensors and modules in attributes, lists, closures and hooks."""
+"""What a model holds beside its parameters and buffers: tensors and modules in attributes, lists, closures, hooks."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ class Assignments:
                 if place is not None:
                     self._places.setdefault(module, {})[name] = place
 
-        nn.Module.__setattr__ = assign  # type: ignore[method-assign]
+        nn.Module.__setattr__ = assign
         try:
             yield self
         finally:
-            nn.Module.__setattr__ = original  # type: ignore[method-assign]
+            nn.Module.__setattr__ = original
 
 
 def line_of(value: Any) -> Place | None:
@@ -88,11 +88,16 @@ def line_of(value: Any) -> Place | None:
     code = getattr(value, "__code__", None)
     if code is not None:
         return Place(code.co_filename, code.co_firstlineno) if rank(code.co_filename) < 2 else None
-    try:
-        file = inspect.getsourcefile(value)
-        return Place(file, inspect.getsourcelines(value)[1]) if file and rank(file) < 2 else None
-    except (OSError, TypeError):  # made at run time, or in C
+    if not isinstance(value, type) or not _is_users(value):
         return None
+    _, line, file = source_of(value)
+    return Place(file, line) if file else None
+
+
+def _is_users(kind: type) -> bool:
+    """Whether a class is of the user's own source or of an installed package other than torch."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is not None and rank(file) < 2
 
 
 def reached(model: nn.Module, assignments: Assignments) -> list[Reached]:
@@ -120,11 +125,14 @@ class _Walk:
                 for hook in value.values():
                     self._look(hook, f"{_in_words(name)}", "hook", line_of(_code_of(hook)), owner, name, 0)
                 continue
+            if isinstance(value, _PLAIN):
+                continue
+            if any(f"{name}_{part}" in module._parameters for part in ("orig", "g", "v")):
+                continue  # a norm of torch.nn.utils makes it anew before each forward
             place = self.assignments.of(module, name)
             self._look(value, name, "attribute", place, owner, name, 0)
         for kind in type(module).__mro__:
-            file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-            if kind in (nn.Module, object) or file is None or rank(file) == 2:
+            if not _is_users(kind):
                 continue
             for name, value in vars(kind).items():
                 if isinstance(value, (Tensor, list, tuple, dict)) and not name.startswith("__"):
@@ -191,8 +199,7 @@ def _is_of_interest(kind: type) -> bool:
         return kind is types.SimpleNamespace
     if kind.__name__ == "SimpleNamespace":
         return True
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return file is not None and rank(file) < 2 and module.partition(".")[0] not in ("numpy", "torchvision")
+    return _is_users(kind) and module.partition(".")[0] not in ("numpy", "torchvision")
 
 
 def _code_of(hook: Any) -> Any:
@@ -226,7 +233,7 @@ def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
         return None, 0, ""
 
 
-# -- what a class does with an attribute, where nothing runs -------------------------------------------------------------
+# -- what a class does with an attribute, where nothing runs -----------------------------------------------------------
 
 # What a method of a tensor takes to another device, and what is read of it on the host.
 _MOVES = ("to", "cuda", "type_as", "cpu", "pin_memory")
@@ -246,11 +253,12 @@ _READS = (
 )
 
 
-def read_use(module: nn.Module, name: str) -> Use:
-    """What the class's own methods do with `self.NAME`: copy it wherever they read it, never read it, or else."""
+def read_use(model: nn.Module, name: str) -> Use:
+    """What the model's own classes do with an attribute: copy it wherever they read it, never read it, or else."""
+    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     loads: list[str] = []
-    for kind in type(module).__mro__:
-        tree = None if kind in (nn.Module, object) else source_of(kind)[0]
+    for kind in kinds:
+        tree = source_of(kind)[0] if _is_users(kind) else None
         if tree is None:
             continue
         # `__init__` runs before the move.
@@ -258,14 +266,23 @@ def read_use(module: nn.Module, name: str) -> Use:
         parents = {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         for node in ast.walk(tree):
             if id(node) not in begun and _is_load(node, name):
-                above = parents.get(id(node))
-                loads.append(above.attr if isinstance(above, ast.Attribute) else "")
+                loads.append(_taken_as(node, parents))
     if not loads:
         return "unread"
     moving = [load for load in loads if load not in _READS]
     if not moving:
         return "unread"
     return "copied" if all(load in _MOVES for load in moving) else "unknown"
+
+
+def _taken_as(node: ast.AST, parents: dict[int, ast.AST]) -> str:
+    """The attribute that is read of a value, `to` where it is an index, which is copied by itself; else nothing."""
+    above = parents.get(id(node))
+    if isinstance(above, ast.Attribute):
+        return above.attr
+    while isinstance(above, (ast.Tuple, ast.Slice)):
+        node, above = above, parents.get(id(above))
+    return "to" if isinstance(above, ast.Subscript) and above.slice is node else ""
 
 
 def _is_init(node: ast.AST) -> bool:

@@ -50,7 +50,7 @@ def _is_real(device: torch.device) -> bool:
     return device.type not in ("cpu", *CLAIMED)
 
 
-class Surface(TorchFunctionMode):
+class Surface(TorchFunctionMode):  # type: ignore[misc]
     """Answers what is asked of torch in Python, and tells the dispatch mode for which call it works."""
 
     def __init__(self, world: World) -> None:
@@ -84,6 +84,9 @@ class Surface(TorchFunctionMode):
         host = _HOST_ARGUMENTS.get(func)
         if host is not None:
             self._check_host(func, host(*args, **kwargs))
+        if func in _CARRIES and device is not None:
+            args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
+            kwargs = {key: self.move(arg, device) if isinstance(arg, Tensor) else arg for key, arg in kwargs.items()}
         with self.world.calling(name_of(func), device):
             return func(*args, **kwargs)
 
@@ -185,7 +188,7 @@ class Surface(TorchFunctionMode):
         return called
 
 
-class _Move(torch.autograd.Function):
+class _Move(torch.autograd.Function):  # type: ignore[misc]
     """A move that autograd knows: the gradient goes back to where the tensor was."""
 
     @staticmethod
@@ -208,7 +211,7 @@ def name_of(func: Any) -> str:
     if qualified.startswith(("TensorBase.", "Tensor.")):
         return _OPERATORS.get(name, f"Tensor.{name}")
     module = getattr(func, "__module__", None) or ""
-    if module.startswith("torch.nn.functional") or module.startswith("torch._C._nn"):
+    if module.startswith(("torch.nn.functional", "torch._C._nn")):
         return f"F.{name}"
     return f"torch.{name}" if not hasattr(torch.nn.functional, name) or hasattr(torch, name) else f"F.{name}"
 
@@ -226,7 +229,7 @@ _OPERATORS = {
 }
 
 
-# -- answers to what is asked of a tensor -------------------------------------------------------------------------------
+# -- answers to what is asked of a tensor ------------------------------------------------------------------------------
 
 
 def _device_get(surface: Surface, tensor: Tensor, *rest: Any) -> torch.device:
@@ -331,15 +334,18 @@ _HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
     _T.tensor_split: lambda *args, **more: _split_at(*args, **more),
 }
 
+# What takes its arguments to the device by itself: lengths and targets may lie on the CPU.
+_CARRIES = (torch.ctc_loss, torch.nn.functional.ctc_loss)
+
 
 def _split_at(tensor: Any, places: Any = None, *rest: Any, **more: Any) -> list[tuple[str, Any]]:
     return [("tensor_indices_or_sections", more.get("tensor_indices_or_sections", places))]
 
 
-# -- what is asked past the mode ----------------------------------------------------------------------------------------
+# -- what is asked past the mode ---------------------------------------------------------------------------------------
 
 
-class _Generator(torch.Generator):
+class _Generator(torch.Generator):  # type: ignore[misc]
     """A generator on the CPU that claims another device."""
 
     claimed = CPU

@@ -123,7 +123,7 @@ def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> int
 
 
 def _state_of(parameter: nn.Parameter, make: MakeOptimizer) -> int:
-    """Bytes of one parameter's state after a step: on meta tensors, and where the optimizer reads values on real ones."""
+    """Bytes of one parameter's state after a step: on a meta tensor, or a real one where the optimizer reads values."""
     try:
         return _stepped(parameter, make, torch.device("meta"))
     except (RuntimeError, NotImplementedError):

@@ -29,7 +29,7 @@ def blocks(report: Report) -> list[Block]:
         return [*map(finding_line, report.findings)]
     shown = [one for one in report.findings if not _is_told_elsewhere(one)]
     bad = [one for one in shown if one.verdict in ("fail", "warn", "inconclusive")]
-    rest = [one for one in shown if one.verdict in ("skip", "info") and one not in bad]
+    rest = [one for one in shown if one.verdict == "skip" or one.id == "model.unjudged"]
     laid_out: list[Block] = [_verdict(report, result, bad), *with_advice(bad), *with_advice(rest), Line()]
     return [*laid_out, _tree(result.rows), Line(), *_totals(result)]
 

@@ -1,4 +1,4 @@
-"""What `model` answers: the model's weights, what stays behind when it moves to a GPU, and where its forward meets that.
+"""What `model` answers: the weights, what stays behind when the model moves to a GPU, where its forward meets that.
 
 A line of source is text as `models.py:12`, None where it is not known. Sizes are bytes.
 """
@@ -88,7 +88,7 @@ class Tie:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPart:
-    """Parameters and buffers that the target itself put on `device`: how many, the first, and the line that named it."""
+    """What the target itself put on `device`: how many parameters and buffers, the first, and its line."""
 
     device: str
     count: int
@@ -138,6 +138,7 @@ class Run:
     """A forward, or with `phase` `step` a whole training step, on the device that the tensors claim.
 
     `stopped` is why it could not be followed to its end, `stopped_at` the line from which on nothing is known.
+    `note` says what else was not done that was asked for.
     """
 
     phase: Phase
@@ -146,7 +147,7 @@ class Run:
     unjudged: tuple[UnjudgedOperation, ...] = ()
     stopped: str | None = None
     stopped_at: str | None = None
-    loss: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
