@@ -88,7 +88,10 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
             kwargs = {key: self.move(arg, device) if isinstance(arg, Tensor) else arg for key, arg in kwargs.items()}
         with self.world.calling(name_of(func), device):
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+        for position in _HOST_RESULTS.get(func, ()):
+            self.world.claims.put(out[position], CPU)
+        return out
 
     def common(self, values: Any) -> torch.device | None:
         """The one device other than the CPU among the tensors of a call; the CPU where there is no other."""
@@ -333,6 +336,8 @@ _HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
     torch.tensor_split: lambda *args, **more: _split_at(*args, **more),
     _T.tensor_split: lambda *args, **more: _split_at(*args, **more),
 }
+# What comes out on the host, by its position, of calls that decompose before an operation is seen.
+_HOST_RESULTS: dict[Any, tuple[int, ...]] = {torch._pad_packed_sequence: (1,)}
 
 # What takes its arguments to the device by itself: lengths and targets may lie on the CPU.
 _CARRIES = (torch.ctc_loss, torch.nn.functional.ctc_loss)
