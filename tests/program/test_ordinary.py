@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-PROGRAMS = Path(__file__).parent.parent / "programs"
-sys.path.insert(0, str(PROGRAMS))
-
 from ordinary import FACTORIES
 
 from gpucheck.program import judge
 from gpucheck.report.results.model import ModelResult
+
+PROGRAMS = Path(__file__).parent.parent / "programs"
 
 # Operations that are not torch's own, and models on several devices on purpose: a remark each.
 REMARKS = {

@@ -7,13 +7,13 @@ from dataclasses import asdict
 
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.results.model import (
+    ClaimedRun,
     DeviceMismatchEntry,
     DeviceRun,
     LeftBehind,
     MismatchedTensor,
     ModelResult,
     PlacedPart,
-    Run,
     Tie,
 )
 
@@ -125,7 +125,7 @@ def _untied(one: Tie) -> Finding:
     )
 
 
-def _split(parts: tuple[PlacedPart, ...], run: Run | None) -> Iterator[Finding]:
+def _split(parts: tuple[PlacedPart, ...], run: ClaimedRun | None) -> Iterator[Finding]:
     if not parts:
         return
     told = ", ".join(f"{one.count} on {one.device}, as {one.first}" for one in parts)
@@ -191,7 +191,7 @@ def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str:
     return f"{place}{_called(wrong)}.to({target})" if wrong.origin else f"{place}move it with .to({target})"
 
 
-def _run(run: Run | None, not_run: str | None) -> Iterator[Finding]:
+def _run(run: ClaimedRun | None, not_run: str | None) -> Iterator[Finding]:
     if run is None:
         fix = "add --input NAME:SHAPE:DTYPE" if not_run and "--input" in not_run else None
         yield Finding("model.forward", "skip", "the forward pass was not run", not_run or "", fix=fix)
@@ -211,7 +211,7 @@ def _run(run: Run | None, not_run: str | None) -> Iterator[Finding]:
         yield Finding("model.unjudged", "info", "operations of other libraries were not judged", told, operations)
 
 
-def _on_device(ran: DeviceRun | None, run: Run | None) -> Iterator[Finding]:
+def _on_device(ran: DeviceRun | None, run: ClaimedRun | None) -> Iterator[Finding]:
     if ran is None or run is None:
         return
     what = _WORDS[run.phase]

@@ -23,6 +23,7 @@ from gpucheck.program.places import Place, place_of, rank, shown
 from gpucheck.program.reached import Assignments, Reached, reached, read_use
 from gpucheck.program.surface import Surface, claimed
 from gpucheck.report.results.model import (
+    ClaimedRun,
     DeviceMismatchEntry,
     DeviceRun,
     Holder,
@@ -32,7 +33,6 @@ from gpucheck.report.results.model import (
     ModelResult,
     Phase,
     PlacedPart,
-    Run,
     Tie,
     TrainingBytes,
     UnjudgedOperation,
@@ -196,7 +196,7 @@ class _Examination:
                 yield _Left(name, "optimizer-state", tensors, None, "object", None, "optimizer", "", optimizer)
                 return  # one stands for all: they are made in one line
 
-    def _told(self, one: _Left, run: Run | None) -> LeftBehind:
+    def _told(self, one: _Left, run: ClaimedRun | None) -> LeftBehind:
         shapes = "×".join(map(str, one.tensors[0].shape))
         dtype = str(one.tensors[0].dtype).removeprefix("torch.")
         what = f"{shapes} {dtype} tensor"
@@ -218,7 +218,7 @@ class _Examination:
             replaced=self._replaced(one),
         )
 
-    def _use(self, one: _Left, run: Run | None) -> Use:
+    def _use(self, one: _Left, run: ClaimedRun | None) -> Use:
         """What the run did with it; without a whole run what the source says."""
         origins = [self.world.claims.of(tensor).origin for tensor in one.tensors]
         entries = run.mismatches if run is not None else ()
@@ -277,7 +277,7 @@ class _Examination:
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
-    def _run(self) -> tuple[Run | None, str | None]:
+    def _run(self) -> tuple[ClaimedRun | None, str | None]:
         """A forward or a step, again after each mismatch, which is then let pass; or why there is none."""
         asked = self.asked
         if not self.built.has_inputs:
@@ -300,7 +300,7 @@ class _Examination:
                 stopped = self._stop(error, found)
             break
         return (
-            Run(
+            ClaimedRun(
                 phase=phase,
                 batch_size=asked.batch_size,
                 mismatches=tuple(self._entry(one, phase) for one in found),

@@ -134,7 +134,7 @@ class UnjudgedOperation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ClaimedRun:
     """A forward, or with `phase` `step` a whole training step, on the device that the tensors claim.
 
     `stopped` is why it could not be followed to its end, `stopped_at` the line from which on nothing is known.
@@ -177,6 +177,6 @@ class ModelResult:
     untied: tuple[Tie, ...] = ()
     meta: tuple[str, ...] = ()
     split: tuple[PlacedPart, ...] = ()
-    run: Run | None = None
+    run: ClaimedRun | None = None
     not_run: str | None = None
     on_device: DeviceRun | None = None
