@@ -117,7 +117,7 @@ def test_an_entry_goes_with_its_storage(surface: Surface) -> None:
 
 
 def test_torch_is_as_before() -> None:
-    before = {name: value for name, value in vars(torch.cuda).items()}
+    before = dict(vars(torch.cuda))
     generator, setter = torch.Generator, nn.Module.__setattr__
     with claimed(World()):
         assert torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)

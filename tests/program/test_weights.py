@@ -21,10 +21,6 @@ def tied() -> nn.Sequential:
 
 
 def test_alike_modules_are_one_row() -> None:
-    layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.BatchNorm1d(4))
-    model = nn.Sequential(
-        nn.Linear(2, 4), *[nn.Sequential(*(type(m)(4, 4) if i == 0 else m for i, m in enumerate(layer)))]
-    )
     model = nn.Sequential(nn.Linear(2, 4), *[nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(3)])
     rows = weights.rows(model, where, 3)
     assert [(row.name, row.kind, row.depth, row.repeats, row.parameters) for row in rows] == [
@@ -55,9 +51,8 @@ def test_states_are_as_large_as_after_a_real_step(name: str, dtype: torch.dtype)
     optimizer = made.build(list(model.parameters()))
     model(torch.ones(2, 6, dtype=dtype)).sum().backward()
     optimizer.step()
-    states = [
-        v for entry in optimizer.state.values() for v in entry.values() if isinstance(v, torch.Tensor) and v.dim()
-    ]
+    values = [value for entry in optimizer.state.values() for value in entry.values()]
+    states = [value for value in values if isinstance(value, torch.Tensor) and value.dim()]
     assert told.optimizer_bytes == sum(weights.size_of(one) for one in states)
     assert told.gradient_bytes == sum(weights.size_of(p.grad) for p in model.parameters() if p.grad is not None)
 

@@ -413,6 +413,19 @@ LEFT = {
                 return self.heads["a"](x)
     """,
     ),
+    "a tensor of an old class": (
+        "model.left_behind",
+        "scale",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+    -            self.scale = torch.FloatTensor(8).fill_(1.0)  # HERE
+    +            self.register_buffer("scale", torch.FloatTensor(8).fill_(1.0))
+            def forward(self, x):
+                return x * self.scale
+    """,
+    ),
     "a tie by data": (
         "model.untied",
         "embedding.weight and head.weight",

@@ -550,6 +550,25 @@ def sparse() -> SimpleNamespace:
     return of_vectors(Sparse())
 
 
+class OldStyle(nn.Module):
+    """Weights made by the classes of old, and values that are filled in later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.FloatTensor(8, 8))
+        self.bias = nn.Parameter(torch.Tensor(8))
+        self.lin = nn.Linear(8, 8)
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lin(F.linear(x, self.weight, self.bias))
+
+
+def old_style() -> SimpleNamespace:
+    return of_vectors(OldStyle())
+
+
 class Prior(nn.Module):
     """A distribution made where it is used, and statistics kept in buffers."""
 

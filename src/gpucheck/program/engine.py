@@ -8,6 +8,8 @@ operands lie and notes where the results do. What neither can know stays unknown
 from __future__ import annotations
 
 import contextlib
+import linecache
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -142,6 +144,10 @@ class World:
         return None
 
 
+# `torch.FloatTensor(2, 3)`, `torch.Tensor(3)`.
+_OLD_CLASSES = re.compile(r"\b(Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)?Tensor\(")
+
+
 @cache
 def _arguments(func: torch._ops.OpOverload) -> tuple[tuple[str, bool], ...]:
     """The names of an operation's arguments, and whether it writes to each."""
@@ -220,10 +226,16 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         return verdict, operands
 
     def _made_where(self, name: str) -> str | None:
-        """Where a tensor lies that torch makes of nothing: where the call that is running has its own."""
+        """Where a tensor lies that torch makes of nothing: where the call that is running has its own.
+
+        Without such a call it was code in C++, whose device is not known, or a class of old that makes CPU tensors and
+        that the function mode does not see: the line says so.
+        """
         if self.world.calls:
             return _text(self.world.calls[-1].device)
-        return None
+        frame = user_frame(sys._getframe(3))
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+        return "cpu" if _OLD_CLASSES.search(line) else None
 
     def _note(self, out: Any, verdict: rules.Verdict, operands: Any, storages: list[Any]) -> None:
         claims = self.world.claims

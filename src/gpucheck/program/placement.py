@@ -119,6 +119,7 @@ class _Examination:
         names: dict[str, list[str]] = {}
         for name, tensor in _registered(self.built.model):
             names.setdefault(self._where(tensor), []).append(name)
+        names.pop("unknown", None)
         if len(names) < 2:
             only = next(iter(names), "cpu")
             self.device = self.asked.device if only == "cpu" else only
