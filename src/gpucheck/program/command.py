@@ -34,7 +34,8 @@ def command(options: ModelOptions, emit: Emit) -> None:
     if result.run is not None and _has_gpu(facts):
         emit(Progress("run it on the GPU", 1, 2))
         try:
-            result = replace(result, on_device=from_json(DeviceRun, _asked(options, on_device=True)))
+            ran = _asked(options, on_device=True)
+            result = replace(result, on_device=None if ran is None else from_json(DeviceRun, ran))
         except CannotLook as error:
             emit(Notice(f"the run on the GPU itself ended early: {error}", "warning"))
     emit(Answered("model", result))

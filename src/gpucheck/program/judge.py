@@ -67,8 +67,7 @@ def _left(one: LeftBehind) -> Finding:
         "copied": "the forward copies it to the GPU each time",
         "unread": "nothing in the forward reads it on the GPU",
     }
-    at = f" ({one.place})" if one.place else ""
-    why = [f"{one.what}{at} {_reason(one)}"]
+    why = [f"{one.what} {_reason(one)}"]
     if one.use in ends:
         why.append(ends[one.use])
     identifier = {"module": "model.unregistered", "optimizer-state": "model.optimizer_state"}.get(
@@ -80,11 +79,13 @@ def _left(one: LeftBehind) -> Finding:
 
 
 def _reason(one: LeftBehind) -> str:
+    """Why `.to()` does not reach it, with its line."""
+    at = f" ({one.place})" if one.place else ""
     if one.kind == "optimizer-state":
-        return "was made before the model moved"
+        return "made before the model moved"
     if one.replaced:
-        return f"is not moved by {one.replaced}"
-    return f"is in {_HOLDERS[one.holder]}, which .to() does not see"
+        return f"in {_HOLDERS[one.holder]}{at}, not moved by {one.replaced}"
+    return f"in {_HOLDERS[one.holder]}{at}, which .to() does not see"
 
 
 def _fix(one: LeftBehind) -> str:
@@ -145,11 +146,12 @@ def _mismatch(one: DeviceMismatchEntry, behind: dict[str, LeftBehind]) -> Findin
     wrong = next((operand for operand in one.operands if operand.is_wrong), one.operands[0])
     where = " in ".join(part for part in (one.place, one.module) if part)
     title = where or "in torch's own code"
-    message = f"{one.operation} needs {_device(one.expected)}, but {_called(wrong)} is on {_device(wrong.device)}"
+    operation = one.operation if one.operation[0].isalpha() else f"`{one.operation}`"
+    message = f"{operation} needs {_device(one.expected)}, but {_called(wrong)} is on {_device(wrong.device)}"
     left = behind.get(wrong.origin_name or "")
     cause = _cause(wrong)
     if left is not None:
-        cause = f"{left.what}{f' at {left.place}' if left.place else ''}, {_reason(left)}"
+        cause = f"{left.what} {_reason(left)}"
     if cause:
         message += f": {cause}"
     fix = _fix(left) if left is not None else _mismatch_fix(one, wrong)
@@ -219,7 +221,9 @@ def _on_device(ran: DeviceRun | None, run: ClaimedRun | None) -> Iterator[Findin
         yield Finding("model.on_device", "pass", f"{what} runs on {ran.device} itself")
         return
     at = f" at {ran.place}" if ran.place else ""
-    yield Finding("model.on_device", "fail", f"{what} fails on {ran.device} itself{at}", ran.error, asdict(ran))
+    # A full GPU says nothing of the model.
+    verdict: Verdict = "inconclusive" if "out of memory" in ran.error.lower() else "fail"
+    yield Finding("model.on_device", verdict, f"{what} fails on {ran.device} itself{at}", ran.error, asdict(ran))
 
 
 def _device(device: str) -> str:

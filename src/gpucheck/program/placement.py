@@ -366,7 +366,7 @@ class _Examination:
             word in text.lower() for word in OF_THE_DEVICE
         )
         if not of_device and not found:
-            what = "a training step" if self.asked.train else "the forward"
+            what = "the training step" if self.asked.train else "the forward pass"
             raise raised(f"{what} of {self.asked.target.text}", error) from error
         return text[:300], _innermost(error.__traceback__)
 
@@ -428,8 +428,13 @@ class _Left:
     value: Any = None
 
 
-def on_device(asked: Asked) -> DeviceRun:
-    """The same step on the GPU that is here, with nothing in between. Raises TargetError and UsageError."""
+def on_device(asked: Asked) -> DeviceRun | None:
+    """The same step on the GPU that is here, with nothing in between; None where this torch can use none.
+
+    Raises TargetError and UsageError.
+    """
+    if not torch.cuda.is_available():
+        return None
     recipe = Recipe(amp=asked.amp)
     mode = "train" if asked.train else "infer"
     device = torch.device(asked.device)

@@ -44,7 +44,7 @@ def _verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> Lin
     what = "the training step" if result.run is not None and result.run.phase == "step" else "the forward pass"
     counts = {
         "mismatch": sum(1 for one in bad if one.id == "model.mismatch"),
-        "other": sum(1 for one in bad if one.id != "model.mismatch" and one.verdict == "fail"),
+        "other": sum(1 for one in bad if one.verdict == "fail" and one.id not in ("model.mismatch", "model.on_device")),
     }
     parts = []
     if counts["mismatch"]:
