@@ -87,6 +87,13 @@ def test_a_file_is_loaded_where_it_was_asked_for(surface: Surface) -> None:
     assert torch.load(file)["a"].device.type == "cpu"
 
 
+def test_classes_of_old(surface: Surface) -> None:
+    x = torch.cuda.FloatTensor([1.0, 2.0])
+    assert (x.device, x.tolist(), isinstance(x, torch.cuda.FloatTensor)) == (GPU, [1.0, 2.0], True)
+    assert not isinstance(x, torch.cuda.HalfTensor) and not isinstance(torch.ones(2), torch.cuda.FloatTensor)
+    assert torch.FloatTensor(2).device.type == "cpu"
+
+
 def test_unknown_is_no_finding(surface: Surface) -> None:
     """What nobody placed settles with the first operation that knows."""
     x = torch.ones(3)

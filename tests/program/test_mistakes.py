@@ -70,6 +70,30 @@ def test_several_mismatches_in_one_run(findings_of: FindingsOf) -> None:
     assert [one.title.partition(" in")[0] for one in findings_of(text)] == ["prog.py:17", "prog.py:19"]
 
 
+def test_alike_modules_are_told_once(findings_of: FindingsOf) -> None:
+    text, _ = program(
+        """
+        class Part(nn.Module):
+            def __init__(self):
+                super().__init__()
+    -            self.scale = torch.ones(8)
+    +            self.scale = 1.0
+            def forward(self, x):
+                return x * self.scale
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.parts = nn.Sequential(*[Part() for _ in range(12)])
+            def forward(self, x):
+                return self.parts(x)
+    """,
+        wrong=True,
+    )
+    (found, _) = findings_of(without_batch(text))
+    assert found.title == "parts.0.scale and 11 more stay on the CPU"
+    assert found.evidence["names"] == [f"parts.{index}.scale" for index in range(12)]
+
+
 def test_a_program_that_catches_the_error_is_right(findings_of: FindingsOf) -> None:
     text, _ = program(
         """

@@ -478,6 +478,22 @@ LEFT = {
                 return self.part(x)
     """,
     ),
+    "a .to that moves half of it": (
+        "model.replaced_move",
+        "lin.weight",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale, self.lin = torch.ones(8), nn.Linear(8, 8)
+            def to(self, device):
+                self.scale = self.scale.to(device)
+    -            return self
+    +            return super().to(device)
+            def forward(self, x):
+                return self.lin(x) * self.scale
+    """,
+    ),
     "an _apply that forgets the rest": (
         "model.replaced_move",
         "part.lin.weight",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.results.model import (
@@ -35,7 +35,7 @@ def findings(result: ModelResult) -> list[Finding]:
     found = [
         *_meta(result),
         *(_mismatch(one, behind) for one in (result.run.mismatches if result.run else ())),
-        *(_left(one) for one in result.left_behind),
+        *_left_behind(result.left_behind),
         *(_untied(one) for one in result.untied),
         *_split(result.split, result.run),
     ]
@@ -59,6 +59,20 @@ def _meta(result: ModelResult) -> Iterator[Finding]:
             {"names": list(result.meta)},
             fix=f'model.to_empty(device="{_bare(result.device)}"), then load or initialise the weights',
         )
+
+
+def _left_behind(things: tuple[LeftBehind, ...]) -> Iterator[Finding]:
+    """A finding for each line and fix: twelve layers of one class are told once."""
+    groups: dict[tuple[object, ...], list[LeftBehind]] = {}
+    for one in things:
+        place = one.replaced if one.kind == "parameter" else one.place or one.name
+        groups.setdefault((one.kind, one.use, place, one.attribute if one.kind != "parameter" else ""), []).append(one)
+    for alike in groups.values():
+        finding = _left(alike[0])
+        if len(alike) > 1:
+            title = f"{alike[0].name} and {len(alike) - 1} more stay on the CPU"
+            finding = replace(finding, title=title, evidence={**finding.evidence, "names": [one.name for one in alike]})
+        yield finding
 
 
 def _left(one: LeftBehind) -> Finding:

@@ -135,9 +135,10 @@ class _Examination:
         return self.assignments.of(self.built.model.get_submodule(owner), attribute)
 
     def _move(self) -> None:
-        cast = None if self.asked.dtype is None else getattr(torch, self.asked.dtype)
+        # As most programs write it: a `.to` of the user's own may take nothing else.
+        wanted = (self.device,) if self.asked.dtype is None else (self.device, getattr(torch, self.asked.dtype))
         try:
-            moved = self.built.model.to(device=self.device, dtype=cast)
+            moved = self.built.model.to(*wanted)
         except GpucheckError:
             raise
         except Exception as error:

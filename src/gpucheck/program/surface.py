@@ -521,10 +521,31 @@ def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
+class _OldClass(type):
+    """A class like `torch.cuda.FloatTensor`: makes tensors that claim the device, and knows them."""
+
+    surface: Surface
+    plain: Any
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.surface.move(cls.plain(*args, **kwargs), device_of("cuda") or CPU)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        device = cls.surface.world.claims.device(value) if isinstance(value, Tensor) else None
+        return device is not None and device.type == "cuda" and value.dtype == cls.plain.dtype
+
+
+def _old_classes(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
+    for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
+        named = {"surface": surface, "plain": getattr(torch, f"{name}Tensor"), "__module__": "torch.cuda"}
+        yield torch.cuda, f"{name}Tensor", _OldClass(f"{name}Tensor", (), named)
+
+
 def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     autocast = torch.amp.autocast_mode.autocast
     patches: list[tuple[Any, str, Any]] = [
         *((torch.cuda, name, value) for name, value in _cuda_functions().items()),
+        *_old_classes(surface),
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
         (autocast, "__init__", _autocast_init(autocast.__init__)),
