@@ -79,6 +79,13 @@ def test_without_inputs_the_module_alone_is_judged(run: Run) -> None:
 
 
 @pytest.mark.slow
+def test_a_cache_folder_of_the_users(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler is loaded before anything of torch is replaced, whatever its cache."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert run("mlp", "--train")[0] == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "arguments", "code", "sentence"),
     [

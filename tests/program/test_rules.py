@@ -186,7 +186,7 @@ ILLEGAL: dict[str, Callable[[], object]] = {
     "where": lambda: torch.where(torch.tensor([True]), gpu(1), gpu(1)),
     "conv2d": lambda: nn.Conv2d(1, 1, 1).cuda()(torch.ones(1, 1, 2, 2)),
     "batch_norm": lambda: F.batch_norm(gpu(2, 3), torch.zeros(3), torch.ones(3)),
-    "attention": lambda: F.scaled_dot_product_attention(*(gpu(1, 1, 2, 4) for _ in range(3)), torch.ones(2, 2)),
+    "attention": lambda: F.scaled_dot_product_attention(*(gpu(1, 1, 2, 4),) * 3, attn_mask=torch.ones(2, 2)),
     "matmul": lambda: gpu(2, 3) @ torch.ones(3),
     "einsum": lambda: torch.einsum("ij,j->i", gpu(2, 3), torch.ones(3)),
     "numpy": lambda: gpu(3).numpy(),

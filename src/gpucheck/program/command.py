@@ -68,6 +68,8 @@ def _asked(options: ModelOptions, *, on_device: bool) -> Any:
     answer = heard.merged
     if "raised" in answer:
         raise talk.rebuilt(answer["raised"])
+    if "failed" in answer:
+        raise RuntimeError(f"in the process that runs the model:\n{answer['failed']}")
     if "answer" in answer:
         return answer["answer"]
     raise _ended(heard.ending, answer, options.target)

@@ -25,6 +25,9 @@ def main() -> int:
         trace = error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc()
         say(speaking.raised(error, trace))
         return 0
+    except Exception:  # noqa: BLE001 (what the user's code raises is a TargetError by now: this is ours)
+        say({"failed": traceback.format_exc(), "end": True})
+        return 1
     say({"answer": answer, "end": True})
     return 0
 

@@ -7,6 +7,7 @@ device. What is asked past it (module-level functions of `torch.cuda`, classes) 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -606,7 +607,9 @@ def _loading(surface: Surface) -> Iterator[None]:
 @contextlib.contextmanager
 def claimed(world: World) -> Iterator[Surface]:
     """While this lasts tensors claim their devices in `world`, and torch says that a GPU is here."""
-    import_compiler()  # it refuses functions that were replaced before
+    # The compiler refuses functions that were replaced before it was loaded.
+    import_compiler()
+    importlib.import_module("torch._dynamo")
     surface = Surface(world)
     _current[0] = 0
     with _replaced(_patches(surface)), _loading(surface), surface, Dispatch(world):
