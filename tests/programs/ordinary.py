@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -567,6 +568,54 @@ class OldStyle(nn.Module):
 
 def old_style() -> SimpleNamespace:
     return of_vectors(OldStyle())
+
+
+class Threads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(2) as pool:
+            parts = pool.map(lambda part: self.lin(part) + torch.ones(8, device=part.device), [x, x])
+            return torch.stack(list(parts)).sum(0)
+
+
+def threads() -> SimpleNamespace:
+    return of_vectors(Threads())
+
+
+def lazy() -> SimpleNamespace:
+    model = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyBatchNorm1d())
+    model(torch.ones(2, 8))
+    return of_vectors(model)
+
+
+class Momentum(nn.Module):
+    """A slow copy that follows by `.data`, and a queue that is written in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(8, 8)
+        self.slow = copy.deepcopy(self.lin).requires_grad_(False)
+        self.register_buffer("queue", torch.randn(4, 8))
+        self.register_buffer("place", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for fast, slow in zip(self.lin.parameters(), self.slow.parameters(), strict=True):
+                slow.data = slow.data * 0.9 + fast.data * 0.1
+            self.queue[int(self.place) % 4] = self.slow(x).mean(0)
+            self.place[0] = int(self.place) + 1
+        return self.lin(x) @ self.queue.T
+
+
+def momentum() -> SimpleNamespace:
+    return of_vectors(Momentum())
+
+
+def compiled() -> SimpleNamespace:
+    return of_vectors(nn.Sequential(torch.compile(nn.Linear(8, 8)), nn.Linear(8, 2)))
 
 
 class Prior(nn.Module):

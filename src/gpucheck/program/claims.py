@@ -91,5 +91,5 @@ def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
             parts = (tensor.values(), tensor.crow_indices(), tensor.col_indices())
             return [part.untyped_storage() for part in parts]
         return [tensor.untyped_storage()]
-    except (NotImplementedError, RuntimeError):  # a wrapper, or an opaque layout
+    except (NotImplementedError, RuntimeError, ValueError):  # a wrapper, an opaque layout, a lazy parameter
         return []

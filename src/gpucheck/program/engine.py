@@ -11,6 +11,7 @@ import contextlib
 import linecache
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -81,6 +82,14 @@ class Call:
     device: torch.device | None
 
 
+class PerThread(threading.local):
+    """The calls of torch that are running in a thread, and how many of them the function mode works on."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.handling = 0
+
+
 @dataclass(slots=True)
 class World:
     """One program's claims, and what was seen of it. `tolerated` are sites that were found before: they raise no more.
@@ -94,16 +103,16 @@ class World:
     last: Mismatch | None = None
     unjudged: dict[str, Place | None] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
+    here: PerThread = field(default_factory=lambda: PerThread())
 
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
         """What is made without a device of its own until this ends lies on `device`."""
-        self.calls.append(Call(name, device))
+        self.here.calls.append(Call(name, device))
         try:
             yield
         finally:
-            self.calls.pop()
+            self.here.calls.pop()
 
     def refuse(self, verdict: rules.Verdict, operands: list[tuple[rules.Operand, Tensor]], operation: str) -> None:
         """Raise what CUDA would, unless it was found before."""
@@ -221,7 +230,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             frame = user_frame(sys._getframe(2))
             world.unjudged[name] = place_of(frame) if frame is not None else None
         if verdict.wrong:
-            called = world.calls[-1].name if world.calls else name.partition("::")[2]
+            called = world.here.calls[-1].name if world.here.calls else name.partition("::")[2]
             world.refuse(verdict, operands, called)
         return verdict, operands
 
@@ -231,8 +240,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         Without such a call it was code in C++, whose device is not known, or a class of old that makes CPU tensors and
         that the function mode does not see: the line says so.
         """
-        if self.world.calls:
-            return _text(self.world.calls[-1].device)
+        if self.world.here.calls:
+            return _text(self.world.here.calls[-1].device)
         frame = user_frame(sys._getframe(3))
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
         return "cpu" if _OLD_CLASSES.search(line) else None

@@ -45,7 +45,18 @@ from gpucheck.work.target_parts import by_name
 # After so many a person has enough to repair.
 MOST_MISMATCHES = 20
 # Words of errors that a build or a machine without the device raises, not the program.
-OF_THE_DEVICE = ("cuda", "cudnn", "nccl", "triton", "not implemented for", "aten_cuda", "gpu", "flash_attn", "xformers")
+OF_THE_DEVICE = (
+    "cuda",
+    "cudnn",
+    "nccl",
+    "triton",
+    "not implemented for",
+    "aten_cuda",
+    "gpu",
+    "flash_attn",
+    "xformers",
+    "torch._c",
+)
 
 
 @dataclass(frozen=True, slots=True)

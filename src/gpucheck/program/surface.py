@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -57,14 +58,13 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
-        self.handling = 0
         # What is called by a name and was copied to a device, by its origin.
         self.copied: set[Origin] = set()
         self._constructors = frozenset(_device._device_constructors())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.handling += 1
+        self.world.here.handling += 1
         try:
             answer = _ANSWERS.get(func)
             if answer is not None:
@@ -73,7 +73,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
                 return self._made(func, args, kwargs)
             return self._called(func, args, kwargs)
         finally:
-            self.handling -= 1
+            self.world.here.handling -= 1
 
     # -- calls that work on tensors ------------------------------------------------------------------------------------
 
@@ -180,14 +180,15 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         """The function under this mode, which torch lays aside while it works on a call: user code runs in some."""
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            if not self.handling:
+            own = self.world.here
+            if not own.handling:
                 return function(*args, **kwargs)
-            before, self.handling = self.handling, 0
+            before, own.handling = own.handling, 0
             try:
                 with self:
                     return function(*args, **kwargs)
             finally:
-                self.handling = before
+                own.handling = before
 
         return called
 
@@ -559,8 +560,16 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     # Hooks, checkpoints and functions of the user's run in the backward pass, and as tensors are saved for it.
     push = torch._C._autograd._push_saved_tensors_default_hooks
     run = torch.autograd._engine_run_backward
+    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def begun(thread: threading.Thread) -> None:
+        """A thread of the program's: modes are each thread's own."""
+        with surface, Dispatch(surface.world):
+            begin(thread)
+
     return [
         *patches,
+        (threading.Thread, "_bootstrap_inner", begun),
         (torch.autograd, "_engine_run_backward", surface.again(run)),
         (
             torch._C._autograd,
