@@ -132,7 +132,7 @@ def test_a_run_that_cannot_be_followed_is_no_fault(monkeypatch: pytest.MonkeyPat
     stop = "NotImplementedError: no kernel"
     run = ClaimedRun(phase="forward", batch_size=2, stopped=stop, stopped_at="net.py:12")
     assert shown(monkeypatch, "inconclusive", run).partition("\n\n")[0] == (
-        "? Net on cuda:0: the forward pass is not judged from net.py:12 on\n"
+        "? Net on cuda:0: not judged to the end\n"
         "? the forward pass is not judged from net.py:12 on: NotImplementedError: no kernel"
     )
 

@@ -35,7 +35,7 @@ _HOOKS = (
     "_state_dict_hooks",
     "_load_state_dict_pre_hooks",
 )
-# Modules of torch hold their own parameters in lists too (an LSTM's flat weights); these move.
+# What holds nothing.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 
 

@@ -56,7 +56,8 @@ def _verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> Lin
         ran = f", and {what} runs" if result.run is not None else ""
         parts = [f"all of it moves{ran}"]
     elif not parts:
-        parts = [bad[0].title] if bad else ["see below"]
+        undecided = result.run is not None and result.run.stopped is not None
+        parts = ["not judged to the end" if undecided else bad[0].title if bad else "see below"]
     text = f"{result.kind} on {result.device}: {'; '.join(parts)}"
     return finding_line(Finding("model", verdict, text))
 
