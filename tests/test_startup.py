@@ -52,6 +52,7 @@ def start(folder: Path, *command: str) -> tuple[subprocess.CompletedProcess[str]
         ["--help"],
         ["bench", "--help"],
         ["find-batch-size", "--help"],
+        ["model", "--help"],
         ["smoke", "--help"],
         ["doctor", "--help"],
         ["compare", "--help"],

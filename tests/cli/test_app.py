@@ -23,6 +23,7 @@ COMMANDS = {
     "bench all",
     "explain",
     "find-batch-size",
+    "model",
     "compare",
     "schema",
 }
@@ -50,8 +51,8 @@ def test_the_version_tells_where_it_is(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("command", sorted(COMMANDS - {"schema"}))
 def test_every_command_takes_the_shared_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, *command.split(), "--help")
-    # doctor looks at every device that there is; explain and compare at none.
-    wanted = SHARED - {"--device"} if command in ("doctor", "explain", "compare") else SHARED
+    # doctor looks at every device that there is; explain, compare and model at none.
+    wanted = SHARED - {"--device"} if command in ("doctor", "explain", "compare", "model") else SHARED
     assert {option for option in SHARED if f"{option} " in out} == wanted
 
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "bench matmul": ("bench", "matmul", "--device", "cpu", "--size", "64", "--dtype", "float32", "--time-budget", "1s"),
     "bench all": ("bench", "all", "--device", "cpu", "--only", "band", "--only", "mat", "--time-budget", "1s"),
     "find-batch-size": ("find-batch-size", "mlp", "--device", "cpu", "--max-batch-size", "2", "--memory-limit", "1GiB"),
+    "model": ("model", "mlp", "--train"),
 }
 # What needs a document of an earlier run is given one of this command.
 WITH_DOCUMENTS = {"compare": ("compare", "{document}", "{document}")}
@@ -136,6 +137,13 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
         (("doctor", "--python", "/no/such/python"), "--python /no/such/python cannot be started"),
         (("find-batch-size", "nowhere.py:make"), "the target's file nowhere.py is not there"),
         (("find-batch-size", "mlp", "--input", "x"), "--input 'x' is not understood"),
+        (("model",), "Missing argument 'TARGET'"),
+        (("model", "nowhere.py:make"), "the target's file nowhere.py is not there"),
+        (("model", "mlp", "--input", "x"), "--input 'x' is not understood"),
+        (("model", "mlp", "--input", "x:seq:float32"), "--input x names a dimension 'seq'; give its length"),
+        (("model", "mlp", "--depth", "0"), "--depth '0' is out of range"),
+        (("model", "mlp", "--dtype", "int8"), "--dtype 'int8' is not known"),
+        (("model", "mlp", "--amp", "bfloat16", "--dtype", "float16"), "--amp bfloat16 and --dtype float16 exclude"),
         (
             ("find-batch-size", "mlp", "--max-batch-size", "-3"),
             "--max-batch-size must be an integer from 1 to 2147483647, not '-3'",

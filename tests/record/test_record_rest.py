@@ -106,6 +106,13 @@ CASES = {
         Case("find-batch-size mlp --device cuda:97 --json", forms=NO_FORMS),
         Case("find-batch-size --nonsense", forms=NO_FORMS),
     ],
+    "model": [
+        Case("model transformer --depth 2", figures=False),
+        Case("model {folder}/../nothing.py:make --json", forms=NO_FORMS),
+        Case("model mlp --input x:seq:float32", forms=NO_FORMS),
+        Case("model mlp --amp bfloat16 --dtype float16", forms=NO_FORMS),
+        Case("model --nonsense", forms=NO_FORMS),
+    ],
     "gpucheck": [
         Case("", forms=NO_FORMS),
         Case("--version", forms=NO_FORMS),
@@ -117,7 +124,18 @@ CASES = {
         *(
             Case(f"{name} --help", forms=NO_FORMS)
             for name in (
-                *("devices", "doctor", "explain", "memory", "smoke", "find-batch-size", "lint", "compare", "bench"),
+                *(
+                    "devices",
+                    "doctor",
+                    "explain",
+                    "memory",
+                    "smoke",
+                    "find-batch-size",
+                    "lint",
+                    "model",
+                    "compare",
+                    "bench",
+                ),
                 *(f"bench {one}" for one in ("transfer", "bandwidth", "matmul", "overlap", "crossover", "all")),
             )
         ),

@@ -14,7 +14,20 @@ import typer
 import gpucheck
 from gpucheck import exits, warned
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, judge, lint, memory, schema, smoke, streams
+from gpucheck.cli import (
+    compare,
+    devices,
+    doctor,
+    explain,
+    find_batch_size,
+    judge,
+    lint,
+    memory,
+    model,
+    schema,
+    smoke,
+    streams,
+)
 from gpucheck.cli.bench import app as bench_app
 from gpucheck.cli.common import PARAMETERS, Common, HelpCommand, HelpGroup, add, tell, tell_bug
 from gpucheck.devices.options import DevicesOptions
@@ -23,6 +36,7 @@ from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
 from gpucheck.memory.options import MemoryOptions
 from gpucheck.options import declared
 from gpucheck.program.lint.options import LintOptions
+from gpucheck.program.options import ModelOptions
 from gpucheck.smoke.options import SmokeOptions
 
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
@@ -72,6 +86,7 @@ add(app, "smoke", smoke.smoke, SmokeOptions)
 app.add_typer(bench_app, name="bench")
 add(app, "find-batch-size", find_batch_size.find_batch_size, FindBatchSizeOptions)
 add(app, "lint", lint.lint, LintOptions, device=None)
+add(app, "model", model.model, ModelOptions, device=None)
 add(app, "compare", compare.compare, compare.CompareOptions, device=None)
 add(app, "judge", judge.judge, judge.JudgeOptions, device=None)
 app.command("schema", cls=HelpCommand)(schema.schema)

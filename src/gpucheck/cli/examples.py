@@ -33,6 +33,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "gpucheck smoke --require cuda --min-devices 8 --output smoke.xml",
         "gpucheck smoke --only training --skip training.autocast",
     ),
+    "gpucheck model": (
+        "gpucheck model net.py:make --input image:3x224x224:float32",
+        "gpucheck model net.py:make --input ids:1024:int64:0..50256 --train",
+        "gpucheck model transformer --depth 2",
+    ),
     "gpucheck lint": (
         "gpucheck lint .",
         "gpucheck lint train.py --output lint.sarif",

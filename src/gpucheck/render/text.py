@@ -25,6 +25,7 @@ LAYOUTS = {
     "bench crossover": "crossover",
     "bench all": "bench_all",
     "find-batch-size": "batch_size",
+    "model": "model",
     "compare": "compare",
     "lint": "lint",
 }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.lint import LintResult
     from gpucheck.report.results.matmul import SearchResult, SustainedResult
     from gpucheck.report.results.memory import MemoryStep
+    from gpucheck.report.results.model import ModelResult
     from gpucheck.report.results.overlap import OverlapResult
     from gpucheck.report.results.transfer import TransferResult
 
@@ -40,6 +41,7 @@ class Results(TypedDict, total=False):
     lint: LintResult
     find_batch_size_devices: FoundBatchSizes
     find_batch_size_estimate: EstimatedBatchSize
+    model: ModelResult
 
 
 def late_types() -> dict[str, Any]:
@@ -54,9 +56,23 @@ def late_types() -> dict[str, Any]:
         lint,
         matmul,
         memory,
+        model,
         overlap,
         transfer,
     )
 
-    modules = (bench_all, compare, crossover, doctor, explain, find_batch_size, lint, matmul, memory, overlap, transfer)
+    modules = (
+        bench_all,
+        compare,
+        crossover,
+        doctor,
+        explain,
+        find_batch_size,
+        lint,
+        matmul,
+        memory,
+        model,
+        overlap,
+        transfer,
+    )
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
