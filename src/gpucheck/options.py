@@ -27,7 +27,8 @@ class Option:
 
     `repeat` takes several values, also with commas between them where `commas` is set; the field then holds a tuple.
     `choices` are all values there are. `positional` is an argument without a name, `shown` what help tells of the
-    default; `fold` makes of several values what the field holds.
+    default; `fold` makes of several values what the field holds. `short` is a one-letter name. What is `verbatim` takes
+    everything from its place on as it is, options and empty texts too: another program's command line.
     """
 
     field: str
@@ -43,6 +44,8 @@ class Option:
     shown: str = ""
     required: bool = False
     fold: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+    short: str = ""
+    verbatim: bool = False
 
     @property
     def key(self) -> str:
@@ -69,10 +72,13 @@ def option(
     shown: str = "",
     required: bool = False,
     fold: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
+    short: str = "",
+    verbatim: bool = False,
 ) -> Any:
     """A field that is an option. `name` is the option's where it is not the field's with dashes."""
     default = () if repeat and default is None else default
-    one = Option("", name, help, metavar, parse, default, repeat, commas, positional, choices, shown, required, fold)
+    kinds = (repeat, commas, positional, choices, shown, required, fold, short, verbatim)
+    one = Option("", name, help, metavar, parse, default, *kinds)
     if required:
         return dataclasses.field(metadata={_KEY: one})
     return dataclasses.field(default=default, metadata={_KEY: one})
@@ -109,6 +115,8 @@ def read(kind: type[Declared], given: Mapping[str, Any]) -> Declared:
 def _read(one: Option, value: Any) -> Any:
     if one.is_flag:
         return bool(value)
+    if one.verbatim:
+        return tuple(value)
     if not one.repeat:
         return _parsed(one, value)
     parts = [part for text in value for part in (text.split(",") if one.commas else [text])]

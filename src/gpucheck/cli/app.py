@@ -13,7 +13,7 @@ import typer
 import gpucheck
 from gpucheck import exits, warned
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, judge, memory, schema, smoke, streams
+from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, judge, memory, run, schema, smoke, streams
 from gpucheck.cli.bench import app as bench_app
 from gpucheck.cli.common import PARAMETERS, Common, add, exit_codes_epilog, tell, tell_bug
 from gpucheck.devices.options import DevicesOptions
@@ -21,6 +21,7 @@ from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
 from gpucheck.memory.options import MemoryOptions
 from gpucheck.options import declared
+from gpucheck.program.run.options import RunOptions
 from gpucheck.smoke.options import SmokeOptions
 
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
@@ -69,6 +70,7 @@ add(app, "explain", explain.explain, explain.ExplainOptions, device=None)
 add(app, "smoke", smoke.smoke, SmokeOptions)
 app.add_typer(bench_app, name="bench")
 add(app, "find-batch-size", find_batch_size.find_batch_size, FindBatchSizeOptions)
+add(app, "run", run.run, RunOptions, device=None)
 add(app, "compare", compare.compare, compare.CompareOptions, device=None)
 add(app, "judge", judge.judge, judge.JudgeOptions, device=None)
 app.command("schema", epilog=exit_codes_epilog())(schema.schema)

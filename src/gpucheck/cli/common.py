@@ -84,7 +84,7 @@ def add(
 
     def run(**typed: Any) -> int:
         for one in PARAMETERS[command]:
-            for text in _texts(typed[one.key]):
+            for text in () if one.verbatim else _texts(typed[one.key]):
                 refuse_empty(one, text)
         values = {one.key: typed.pop(one.key) for one in shared}
         values["output"] = tuple(values["output"] or ())
@@ -107,7 +107,9 @@ def add(
     parameters = [_parameter(one) for one in PARAMETERS[command]]
     run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": int}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    app.command(name, epilog=exit_codes_epilog())(run)
+    # Behind the first word that is no option, everything belongs to the other program.
+    context = {"allow_interspersed_args": False} if any(one.verbatim for one in own) else None
+    app.command(name, epilog=exit_codes_epilog(), context_settings=context)(run)
 
 
 # Every command's parameters, in the order of its help page: for completion, and for tests.
@@ -129,7 +131,8 @@ def _parameter(one: Option) -> inspect.Parameter:
         what: Any = typer.Argument(metavar=one.metavar, help=one.help, show_default=False)
     else:
         text = f"{one.help}  [default: {one.shown}]" if one.shown else one.help
-        what = typer.Option(one.name, metavar=one.metavar or None, help=text, show_default=False)
+        names = (one.short, one.name) if one.short else (one.name,)
+        what = typer.Option(*names, metavar=one.metavar or None, help=text, show_default=False)
     kind: Any = bool if one.is_flag else list[str] | None if one.repeat else str | None
     default = inspect.Parameter.empty if one.required else False if one.is_flag else None
     if one.required:

@@ -26,6 +26,7 @@ LAYOUTS = {
     "bench all": "bench_all",
     "find-batch-size": "batch_size",
     "compare": "compare",
+    "run": "run",
 }
 
 

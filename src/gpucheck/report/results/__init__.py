@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.matmul import SearchResult, SustainedResult
     from gpucheck.report.results.memory import MemoryStep
     from gpucheck.report.results.overlap import OverlapResult
+    from gpucheck.report.results.run import RunResult
     from gpucheck.report.results.transfer import TransferResult
 
 
@@ -38,6 +39,7 @@ class Results(TypedDict, total=False):
     find_batch_size: FoundBatchSize
     find_batch_size_devices: FoundBatchSizes
     find_batch_size_estimate: EstimatedBatchSize
+    run: RunResult
 
 
 def late_types() -> dict[str, Any]:
@@ -52,8 +54,9 @@ def late_types() -> dict[str, Any]:
         matmul,
         memory,
         overlap,
+        run,
         transfer,
     )
 
-    modules = (bench_all, compare, crossover, doctor, explain, find_batch_size, matmul, memory, overlap, transfer)
+    modules = (bench_all, compare, crossover, doctor, explain, find_batch_size, matmul, memory, overlap, run, transfer)
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
