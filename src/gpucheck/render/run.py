@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck import units
 from gpucheck.program.run.judge import at, costly
-from gpucheck.render.blocks import Block, Column, Line, Page, answer, column_of_numbers, table
+from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page, answer, column_of_numbers, table
 from gpucheck.report.report import Report
 from gpucheck.report.results.run import RunLine, RunResult, TimeShares
 
@@ -67,7 +67,7 @@ def _time(result: RunResult) -> Iterator[Block]:
 
 def _shares(shares: TimeShares) -> Block:
     names = ("data", "copies", "waits", "rest", "device busy")
-    busy = "–" if shares.device_busy is None else units.percent(shares.device_busy)
+    busy = UNKNOWN if shares.device_busy is None else units.percent(shares.device_busy)
     parts = [units.percent(one) for one in (shares.data, shares.copies, shares.waits, shares.rest)]
     return table([Column(name) for name in names], [[*parts, busy]])
 
@@ -77,16 +77,16 @@ def _lines(rows: Sequence[RunLine], folder: str) -> Block:
         Column("line", "left"),
         Column("what", "left", keep=8),
         Column("times", keep=6),
-        Column("MiB", keep=5),
+        Column("bytes", keep=5),
         Column("time, ms", keep=9),
         Column("memory", "left", keep=4),
         Column("source", "left", keep=1, cropped=True),
     )
-    size = column_of_numbers([one.bytes if one.bytes else None for one in rows], units.MIB)
+    size = [units.capacity(one.bytes) if one.bytes else UNKNOWN for one in rows]
     spent = column_of_numbers([one.time_s for one in rows], 1e-3)
     cells = [
         [at(one.file, one.line, folder), _NAMES.get(one.kind, one.kind), str(one.count), moved, took, _pinned(one)]
-        + [one.source or "–"]
+        + [one.source or UNKNOWN]
         for one, moved, took in zip(rows, size, spent, strict=True)
     ]
     return table(columns, cells)
@@ -94,7 +94,7 @@ def _lines(rows: Sequence[RunLine], folder: str) -> Block:
 
 def _pinned(line: RunLine) -> str:
     if not line.pinned and not line.pageable:
-        return "–"
+        return UNKNOWN
     return "pinned" if not line.pageable else "pageable" if not line.pinned else "both"
 
 
@@ -119,7 +119,7 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
     peak = column_of_numbers([one.peak_bytes for one in traced.lines], units.MIB)
     kept = column_of_numbers([one.kept_bytes_per_step or None for one in traced.lines], units.MIB)
     rows = [
-        [at(one.file, one.line, folder), one.module or "–", one.phase, most, stays, one.held_by or "–"]
+        [at(one.file, one.line, folder), one.module or UNKNOWN, one.phase, most, stays, one.held_by or UNKNOWN]
         for one, most, stays in zip(traced.lines, peak, kept, strict=True)
     ]
     head = f"{traced.steps} steps looked at with everything{cost}: peak {units.capacity(traced.peak_bytes)} of tensors"

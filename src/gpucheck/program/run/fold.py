@@ -388,7 +388,7 @@ def _traced(read: board.Read, window: Sequence[RunStep]) -> Traced | None:
     slowdown = said["step_ns"] / 1e9 / steady if steady else None
     rows = tuple(
         TracedLine(*(one[name] for name in ("file", "line", "function", "module", "phase", "peak")),
-                   one["kept"] / max(said["steps"], 1), one["kept_tensors"], one["held_by"])
+                   one["kept"] / said["counted"], one["kept_tensors"], one["held_by"])
         for one in read.said("traced")
     )
     return Traced(said["steps"], said["peak"], slowdown, rows)

@@ -50,7 +50,7 @@ def time_finding(result: RunResult) -> Finding:
         "host": "the device waits for the host",
         "copies": "the program waits for copies",
         "device": "the device is busy" if result.device_used else "the CPU is busy",
-        "inconclusive": "inconclusive: what the program waits for",
+        "inconclusive": "inconclusive",
     }
     verdicts: dict[str, Verdict] = {"device": "pass", "inconclusive": "inconclusive"}
     fixes = {"data": "more num_workers, or cheaper transforms, in the DataLoader", "host": "gpucheck run --trace 3 …"}
@@ -87,7 +87,8 @@ def _growth(result: RunResult, folder: str) -> Finding:
     if kept:
         worst = max(kept, key=lambda one: one.kept_bytes_per_step)
         message += f"; most is made at {at(worst.file, worst.line, folder)}"
-        message += f" and held by {worst.held_by}" if worst.held_by else ""
+        held_by = worst.held_by or next((one.held_by for one in kept if one.held_by), None)
+        message += f", kept by {held_by}" if held_by else ""
     else:
         fix = "gpucheck run --memory … names the line that makes what stays"
     return Finding("run.memory.growth", "warn", f"{of} grows from step to step", message, fix=fix)
@@ -156,9 +157,14 @@ def _is_a_heap(seen: OutOfMemory) -> bool:
 # -- lines ------------------------------------------------------------------------------------------------------------
 
 
+def window_s(result: RunResult) -> float:
+    """The time that shares are shares of."""
+    return result.shares.window_s if result.shares is not None else result.wall_s
+
+
 def _verdict(line: RunLine, result: RunResult) -> Verdict:
     """A warning where the line takes a part of the time that can be seen."""
-    return "warn" if line.time_s >= _WORTH * result.wall_s else "info"
+    return "warn" if line.time_s >= _WORTH * window_s(result) else "info"
 
 
 def _cost(line: RunLine) -> str:
@@ -261,5 +267,5 @@ def costly(result: RunResult) -> Iterator[RunLine]:
     """The lines that are worth a row: what takes time, or what something is said of."""
     told = {(one.evidence.get("file"), one.evidence.get("line")) for one in findings(result)}
     for line in result.lines:
-        if line.time_s >= _WORTH / 10 * result.wall_s or (line.file, line.line) in told:
+        if line.time_s >= _WORTH / 10 * window_s(result) or (line.file, line.line) in told:
             yield line

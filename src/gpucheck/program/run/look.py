@@ -474,7 +474,36 @@ class _Steps:
         else:
             _keep(number, row)
         cells[board.STEPS] = number + 1
+        if _tracing is not None:
+            _trace(number + 1)
+            ended, totals, cpu = now(), [cells[place] for place in _TOTALS], time.process_time_ns()
         self.began, self.before, self.cpu = ended, totals, cpu
+
+
+# The steps that are to be traced, and the tracer once it is at work.
+_to_trace = 0
+_tracing: Any = None
+
+
+def _trace(done: int) -> None:
+    """Begin or end the window of traced steps; `done` steps are behind."""
+    global _tracing
+    from gpucheck.program.run.trace import SKIPPED
+
+    if done == SKIPPED:
+        _tracing.start()
+    elif done > SKIPPED:
+        _tracing.ended()
+        cells[board.TRACED_STEPS] = done - SKIPPED
+        if done == SKIPPED + _to_trace:
+            _stop_trace()
+
+
+def _stop_trace() -> None:
+    global _tracing
+    tracer, _tracing = _tracing, None
+    tracer.stop()
+    tracer.tell(lambda line: board.write(memory, cells, line), cells[board.STEPS])
 
 
 _TOTALS = (board.DATA_NS, board.COPIES_NS, board.WAITS_NS, board.BACKWARD_NS, board.OPTIMIZER_NS)
@@ -590,7 +619,7 @@ def uninstall() -> None:
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 0) -> None:
     """Look at this process from now on, and write to the board."""
-    global memory, cells, lines
+    global memory, cells, lines, _to_trace, _tracing
     memory, cells = shared, board.cells_of(shared)
     cells[board.TORCH_NS] = now()
     main = sys.modules.get("__main__")
@@ -599,6 +628,10 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 
     lines = rule.Lines(folder, file)
     board.write(memory, cells, {"say": "torch", "version": torch.__version__, "pid": os.getpid()})
     install()
+    if trace:
+        from gpucheck.program.run.trace import Tracer
+
+        _to_trace, _tracing = trace, Tracer(lines, lambda: cells[board.PHASE])
     held.observe(lambda line: board.write(memory, cells, line), lines)
     os.register_at_fork(after_in_child=_forked)
     atexit.register(_end)
@@ -615,6 +648,8 @@ def _forked() -> None:
 def _end() -> None:
     """The program ends by itself: what it was that ended it, and who held memory where that ran out."""
     began = now()
+    if _tracing is not None and _tracing.began_ns:
+        _stop_trace()  # the program ended within the window
     error = getattr(sys, "last_value", None)
     if error is not None:
         held.tell_error(error, _steps.optimizers, cells[board.STEPS], cells[board.PHASE])
