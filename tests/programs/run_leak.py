@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """A loop that keeps memory, or its corrected twin: `run_leak.py NAME`."""
 
 import sys

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """One mistake, or its corrected twin, in a loop: `run_mistakes.py NAME`."""
 
 import sys
@@ -77,7 +78,7 @@ def made_twin():
 
 def small():
     for batch in data:
-        rows = [row.to("cuda") for row in batch for _ in range(16)]
+        rows = [row.to("cuda") for row in batch.repeat(16, 1)]
         train(torch.stack(rows))
 
 

@@ -1,7 +1,9 @@
+# mypy: ignore-errors
 """Memory runs out on the CPU: `run_out_of_memory.py hoard|batch`."""
 
 import resource
 import sys
+from pathlib import Path
 
 import torch
 
@@ -9,7 +11,7 @@ model = torch.nn.Linear(1024, 1024)
 optimizer = torch.optim.AdamW(model.parameters())
 model(torch.ones(4, 1024)).sum().backward()
 optimizer.step()
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 600 * 2**20, used + 600 * 2**20))
 
 

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """A device that is not there: tensors that say so, for programs that are run on a machine without one.
 
 Imported first by a program. Copies to "cuda" are tensors of a class of their own, whose values lie on the host; the

@@ -33,7 +33,9 @@ STDERR_TAIL_BYTES = 64 * 2**10
 
 # What a person or a scheduler sends a program to end it or to tell it something.
 _HANDED_ON = frozenset(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
 )
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck import units
 from gpucheck.program.run.judge import at, costly
-from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page, answer, column_of_numbers, table
+from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page, answer, column_of_numbers, finding_line, table
 from gpucheck.report.report import Report
 from gpucheck.report.results.run import RunLine, RunResult, TimeShares
 
@@ -34,7 +34,9 @@ def page(report: Report) -> Page:
     if result is None or time_found is None:
         return Page(None, findings=report.findings)
     where = "; ".join(one.name for one in result.devices) or ("" if result.device_used else "CPU")
-    text = f"{time_found.title}: {time_found.message}" + (f"   {where}" if where else "")
+    # What ended the program is the answer; else what it waited for.
+    main = next((one for one in report.findings if one.id == "run.memory.full"), time_found)
+    text = f"{main.title}: {main.message}" + (f"   {where}" if where else "")
     body: list[Block] = list(_time(result))
     folder = os.getcwd()
     rows = list(costly(result))
@@ -44,10 +46,10 @@ def page(report: Report) -> Page:
             body.append(Line(f"{len(rows) - _MOST_LINES} more lines in the JSON", "dim"))
     body += [Line(), *_memory(result)]
     body += _traced(result, folder)
-    ended = [Line(f"· {one.title}{f': {one.message}' if one.message else ''}") for one in report.findings if one.id == "run.ended"]
-    others = [one for one in report.findings if one is not time_found and one.id != "run.ended"]
+    ended = [finding_line(one) for one in report.findings if one.id == "run.ended" and main is time_found]
+    others = [one for one in report.findings if one is not main and one.id != "run.ended"]
     details: list[Block] = [Line(f"not seen from Python: {one}") for one in result.not_seen]
-    return Page(answer(time_found.verdict, text), [*ended, *body], details, others, time_found)
+    return Page(answer(main.verdict, text), [*ended, *body], details, others, main)
 
 
 def _time(result: RunResult) -> Iterator[Block]:
@@ -85,8 +87,10 @@ def _lines(rows: Sequence[RunLine], folder: str) -> Block:
     size = [units.capacity(one.bytes) if one.bytes else UNKNOWN for one in rows]
     spent = column_of_numbers([one.time_s for one in rows], 1e-3)
     cells = [
-        [at(one.file, one.line, folder), _NAMES.get(one.kind, one.kind), str(one.count), moved, took, _pinned(one)]
-        + [one.source or UNKNOWN]
+        (
+            *(at(one.file, one.line, folder), _NAMES.get(one.kind, one.kind), str(one.count)),
+            *(moved, took, _pinned(one), one.source or UNKNOWN),
+        )
         for one, moved, took in zip(rows, size, spent, strict=True)
     ]
     return table(columns, cells)

@@ -45,16 +45,44 @@ PHASES = ("forward", "backward", "step")
 
 # -- devices: a row each --------------------------------------------------------------------------------------------
 DEVICES_AT, MOST_DEVICES = 64, 16
-DEVICE = ("seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase", "retries")
+DEVICE: tuple[str, ...] = (
+    "seen",
+    "allocated",
+    "reserved",
+    "peak_allocated",
+    "peak_reserved",
+    "peak_step",
+    "peak_phase",
+    "retries",
+)
 DEVICE += ("ooms", "inactive_split", "total", "reserved_at_peak")
 
 # -- sites: a row for each line that copies or waits, by kind ---------------------------------------------------------
 SITES_AT, MOST_SITES = 512, 2048
-SITE = ("count", "bytes", "time_ns", "longest_ns", "pinned", "pageable", "unpinned_async", "again", "back")
+SITE: tuple[str, ...] = (
+    "count",
+    "bytes",
+    "time_ns",
+    "longest_ns",
+    "pinned",
+    "pageable",
+    "unpinned_async",
+    "again",
+    "back",
+)
 SITE += ("steps", "last_step")
 
 # -- steps: the first ones, and a ring of the others that is thinned out when it is full -------------------------------
-STEP = ("end_ns", "duration_ns", "data_ns", "copies_ns", "waits_ns", "backward_ns", "optimizer_ns", "allocated")
+STEP: tuple[str, ...] = (
+    "end_ns",
+    "duration_ns",
+    "data_ns",
+    "copies_ns",
+    "waits_ns",
+    "backward_ns",
+    "optimizer_ns",
+    "allocated",
+)
 STEP += ("reserved", "resident", "number", "cpu_ns")
 FIRST_STEPS = 16
 FIRST_AT = SITES_AT + MOST_SITES * len(SITE)

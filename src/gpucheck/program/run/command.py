@@ -82,7 +82,9 @@ def _sampler(uuid: str) -> LineChild:
 
 def _loads(watch: Watch) -> list[tuple[float, float]]:
     rows: list[dict[str, Any]] = watch.take()
-    return [(one["at_s"], one["utilization_percent"] / 100) for one in rows if one.get("utilization_percent") is not None]
+    return [
+        (one["at_s"], one["utilization_percent"] / 100) for one in rows if one.get("utilization_percent") is not None
+    ]
 
 
 def _answer(running: Started, ended: fold.Ended, emit: Emit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 from collections.abc import Sequence
@@ -101,8 +102,19 @@ def result(read: board.Read, ended: Ended) -> RunResult:
 
 def _step(row: dict[str, int]) -> RunStep:
     allocated, reserved, resident = (row[name] if row[name] >= 0 else None for name in board.STEP[7:10])
-    seconds = (row[name] / 1e9 for name in board.STEP[1:7])
-    return RunStep(row["number"], *seconds, allocated, reserved, resident, row["cpu_ns"] / 1e9)
+    return RunStep(
+        number=row["number"],
+        duration_s=row["duration_ns"] / 1e9,
+        data_s=row["data_ns"] / 1e9,
+        copies_s=row["copies_ns"] / 1e9,
+        waits_s=row["waits_ns"] / 1e9,
+        backward_s=row["backward_ns"] / 1e9,
+        optimizer_s=row["optimizer_ns"] / 1e9,
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        resident_bytes=resident,
+        cpu_s=row["cpu_ns"] / 1e9,
+    )
 
 
 def _steps(read: board.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int | None]:
@@ -134,16 +146,16 @@ def _traced_end(read: board.Read) -> int:
     return max((int(line["last_step"]) for line in read.said("trace")), default=0)
 
 
-def _shares(
-    read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns: int | None
-) -> TimeShares | None:
+def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns: int | None) -> TimeShares | None:
     """Over the steady steps, else from the load of torch to the end; None where torch was never loaded."""
     if not read.head[board.TORCH_NS]:
         return None
     ends_ns = read.head[board.END_NS] or ended.at_ns
     if window:
         whole = sum(one.duration_s for one in window)
-        parts = [sum(values) for values in zip(*((one.data_s, one.copies_s, one.waits_s) for one in window), strict=True)]
+        parts = [
+            sum(values) for values in zip(*((one.data_s, one.copies_s, one.waits_s) for one in window), strict=True)
+        ]
         begins_ns = begins_ns or 0
     else:
         begins_ns = read.head[board.TORCH_NS]
@@ -201,7 +213,7 @@ def _lines(read: board.Read) -> tuple[RunLine, ...]:
     said = {int(line["site"]): line for line in read.said("site")}
     merged: dict[tuple[str, str, int], RunLine] = {}
     for number, row in enumerate(read.sites):
-        if number not in said or not row["count"] and not row["time_ns"]:
+        if number not in said or not (row["count"] or row["time_ns"]):
             continue
         one = _line(said[number], row, sources)
         key = (one.kind, one.file, one.line)
@@ -302,7 +314,7 @@ def growth(window: Sequence[RunStep]) -> Growth | None:
     parts = [held[n * size : (n + 1) * size] for n in range(_PARTS)]
     medians = [statistics.median(value for _, value in part) for part in parts]
     grown = medians[-1] - medians[0]
-    if grown < _LEAST_GROWTH[of] or any(later <= before for before, later in zip(medians, medians[1:], strict=False)):
+    if grown < _LEAST_GROWTH[of] or any(later <= before for before, later in itertools.pairwise(medians)):
         return None
     middle = [statistics.median(number for number, _ in part) for part in parts]
     steps = int(middle[-1] - middle[0])
@@ -328,7 +340,7 @@ def _out_of_memory(read: board.Read) -> OutOfMemory | None:
         return None
     held = next(read.said("held"), {})
     # The last that was raised is the one that ended the program.
-    told = next(reversed([*read.said("oom")]), {}) if error["cause"] == "oom.cuda" else {}
+    told: dict[str, Any] = next(reversed([*read.said("oom")]), {}) if error["cause"] == "oom.cuda" else {}
     asked = told.get("asked") or _size(_ASKED.search(error["text"]))
     others = sum(_size(match) or 0 for match in _OTHERS.finditer(error["text"])) or None
     device = f"cuda:{told['device']}" if told else "cpu" if error["cause"] == "oom.cpu" else "cuda"
@@ -387,8 +399,17 @@ def _traced(read: board.Read, window: Sequence[RunStep]) -> Traced | None:
     steady = statistics.median(one.duration_s for one in window) if window else None
     slowdown = said["step_ns"] / 1e9 / steady if steady else None
     rows = tuple(
-        TracedLine(*(one[name] for name in ("file", "line", "function", "module", "phase", "peak")),
-                   one["kept"] / said["counted"], one["kept_tensors"], one["held_by"])
+        TracedLine(
+            file=one["file"],
+            line=one["line"],
+            function=one["function"],
+            module=one["module"],
+            phase=one["phase"],
+            peak_bytes=one["peak"],
+            kept_bytes_per_step=one["kept"] / said["counted"],
+            kept_tensors=one["kept_tensors"],
+            held_by=one["held_by"],
+        )
         for one in read.said("traced")
     )
     return Traced(said["steps"], said["peak"], slowdown, rows)

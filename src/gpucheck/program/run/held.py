@@ -189,7 +189,7 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
 
 def _holders(frames: list[FrameType]) -> list[dict[str, Any]]:
     """The user's variables that hold most, each by the bytes that no larger one holds already."""
-    rows = []
+    rows: list[tuple[dict[str, Any], list[Any]]] = []
     for frame in reversed(frames):
         for name, value in list(frame.f_locals.items()):
             members = list(_tensors(value, _DEPTH))
@@ -197,7 +197,7 @@ def _holders(frames: list[FrameType]) -> list[dict[str, Any]]:
                 where = {"file": _lines.path(frame.f_code), "line": frame.f_lineno, "function": frame.f_code.co_name}
                 rows.append(({"name": name, "kind": type(value).__name__, "tensors": len(members)} | where, members))
     seen: set[int] = set()
-    told = []
+    told: list[dict[str, Any]] = []
     for row, members in sorted(rows, key=lambda one: -sum(_once(member, set()) for member in one[1])):
         size = sum(_once(member, seen) for member in members)
         if size:

@@ -89,12 +89,9 @@ _kept_codes: list[Any] = []
 
 def _is_discarded(frame: FrameType) -> bool:
     """Whether the statement that the frame is in throws the call's result away."""
-    instructions = iter(dis.get_instructions(frame.f_code))
-    for one in instructions:
-        if one.offset == frame.f_lasti:
-            following = next(instructions, None)
-            return following is not None and following.opname == "POP_TOP"
-    return False
+    # Where the call is inlined, the place is that of the caches behind the instruction.
+    following = (one for one in dis.get_instructions(frame.f_code) if one.offset > frame.f_lasti)
+    return next((one.opname == "POP_TOP" for one in following), False)
 
 
 def _count(site: int, size: int, spent_ns: int) -> int:
@@ -103,7 +100,8 @@ def _count(site: int, size: int, spent_ns: int) -> int:
         return -1
     at = SITES_AT + site * _WIDTH
     cells[at] += 1
-    cells[at + _BYTES] += size
+    if size:
+        cells[at + _BYTES] += size
     cells[at + _TIME] += spent_ns
     if spent_ns > cells[at + _LONGEST]:
         cells[at + _LONGEST] = spent_ns
@@ -125,18 +123,18 @@ def _spend(site: int, spent_ns: int) -> None:
 def _size(tensor: Any) -> int:
     """Bytes of the tensor's elements."""
     with rule.unseen():
-        return int(tensor.element_size() * tensor.numel())
+        return int(tensor.nbytes)
 
 
 # -- waits ------------------------------------------------------------------------------------------------------------
 
 
 def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
-    spent = now() - began
-    if _silent is not None and _silent == threading.get_ident():
+    spent, thread = now() - began, threading.get_ident()
+    if _silent == thread:
         return
     _count(_site(kind, frame), 0 if tensor is None else _size(tensor), spent)
-    if threading.get_ident() == _main_thread:
+    if thread == _main_thread:
         cells[board.WAITS_NS] += spent
 
 
@@ -145,11 +143,15 @@ def _reader(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global _silent  # a subclass may come by here again
         try:
             if device_of(self) is None:
                 return original(self, *args, **kwargs)
-            began = now()
-            result = original(self, *args, **kwargs)
+            began, outer, _silent = now(), _silent, threading.get_ident()
+            try:
+                result = original(self, *args, **kwargs)
+            finally:
+                _silent = outer
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
@@ -164,15 +166,19 @@ def _scalar(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def read(self: Any) -> Any:
+        global _silent
         try:
             if device_of(self) is None:
                 return original(self)
-            began = now()
-            result = original(self)
+            began, outer, _silent = now(), _silent, threading.get_ident()
+            try:
+                result = original(self)
+            finally:
+                _silent = outer
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
-        _waited(kind, began, self, sys._getframe(1))
+        _waited(kind, began, None, sys._getframe(1))
         return result
 
     return read
@@ -294,12 +300,14 @@ def _filler(original: Callable[..., Any]) -> Callable[..., Any]:
     return fill
 
 
-def _copied(
-    moved: Any, result: Any, source: str | None, target: str | None, began: int, non_blocking: bool
-) -> None:
+def _copied(moved: Any, result: Any, source: str | None, target: str | None, began: int, non_blocking: bool) -> None:
     spent = now() - began
+    frame = sys._getframe(2)
+    if rule.is_plain(moved) and rule.is_plain(result):
+        _note_copy(moved, result, source, target, spent, non_blocking, frame)
+        return
     with rule.unseen():
-        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2))
+        _note_copy(moved, result, source, target, spent, non_blocking, frame)
 
 
 def _note_copy(
@@ -311,14 +319,15 @@ def _note_copy(
     non_blocking: bool,
     frame: FrameType,
 ) -> None:
-    if moved.device == result.device and source == target:  # a dtype or a layout on one device
+    if source == target and moved.device == result.device:  # a dtype or a layout on one device
         return
-    if _silent is not None and _silent == threading.get_ident():
+    thread = threading.get_ident()
+    if _silent == thread:
         return
     kind = "to_device" if source is None else "to_host" if target is None else "between"
     site = _site(kind, frame)
-    at = _count(site, moved.element_size() * moved.numel(), spent)
-    if threading.get_ident() == _main_thread:
+    at = _count(site, moved.nbytes, spent)
+    if thread == _main_thread:
         # A copy to the host returns when the device is done with what comes before it: that is waiting.
         cells[board.WAITS_NS if target is None else board.COPIES_NS] += spent
     if at < 0:

@@ -12,8 +12,10 @@ from pathlib import Path
 # Functions of torch that make a tensor on the host unless they are told a device. What takes data that is there
 # already (from_numpy, as_tensor, load) is none: such data has to come to the device in some way.
 _FACTORIES = frozenset(
-    ("zeros", "ones", "full", "empty", "rand", "randn", "randint", "randperm", "arange", "linspace", "logspace", "eye")
-    + ("tensor", "tril_indices", "triu_indices", "normal", "bernoulli", "multinomial")
+    (
+        *("zeros", "ones", "full", "empty", "rand", "randn", "randint", "randperm", "arange", "linspace", "logspace"),
+        *("eye", "tensor", "tril_indices", "triu_indices", "normal", "bernoulli", "multinomial"),
+    )
 )
 _MOVES = frozenset(("to", "cuda", "cpu", "xpu", "copy_"))
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -97,7 +99,11 @@ def _factory(value: ast.expr) -> str | None:
     """The factory at the root of `torch.zeros(3).view(-1)`, or of `torch.tril(torch.ones(4, 4))`."""
     while isinstance(value, ast.Call):
         function = value.func
-        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "torch":
+        if (
+            isinstance(function, ast.Attribute)
+            and isinstance(function.value, ast.Name)
+            and function.value.id == "torch"
+        ):
             if function.attr in _FACTORIES:
                 on_device = any(word.arg == "device" for word in value.keywords)
                 return None if on_device else f"torch.{function.attr}"
@@ -115,7 +121,8 @@ def _last_value(scope: ast.AST, name: str, line: int) -> ast.expr | None:
     found: ast.expr | None = None
     at = 0
     for node in ast.walk(scope):
-        if isinstance(node, ast.Assign) and at <= node.lineno < line:
-            if any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
-                found, at = node.value, node.lineno
+        if not (isinstance(node, ast.Assign) and at <= node.lineno < line):
+            continue
+        if any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
+            found, at = node.value, node.lineno
     return found

@@ -144,6 +144,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
             row |= {"peak": self.at_peak.get(place, 0), "kept": sizes.get(place, 0)}
             say({"say": "traced", **row, "kept_tensors": len(kept.get(place, [])), "held_by": holders.get(place)})
 
+
 def _holders(kept: dict[int, _Place]) -> dict[_Place, str]:
     """The list or dictionary that holds tensors of these storages, by the place that made them, named as a variable."""
     found: dict[_Place, str] = {}

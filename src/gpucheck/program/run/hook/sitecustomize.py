@@ -1,5 +1,8 @@
+# mypy: ignore-errors
+# (Types would need `typing`, and this file loads nothing that a program could bring under the same name.)
+#
 # Python reads this file as it starts, before the program: it waits for torch and then has it looked at. It takes every
-# trace of itself away, loads nothing that a program could bring under the same name, and stops nothing by failing.
+# trace of itself away, and stops nothing by failing.
 import os
 import sys
 
@@ -85,7 +88,7 @@ def _begin():
             from gpucheck.program.run import look
 
             look.begin(memory, folder, int(trace))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (whatever fails of ours must not fail the program)
             memory[1] = 1  # and the program goes on as if nothing had been
             text = repr(error).encode("ascii", "replace")[:1000]
             memory[len(memory) - len(text) :] = text
