@@ -116,6 +116,7 @@ def _read(one: Option, value: Any) -> Any:
     if one.is_flag:
         return bool(value)
     if one.verbatim:
+        refuse_empty(one, value[0])  # the program itself; its arguments may be
         return tuple(value)
     if not one.repeat:
         return _parsed(one, value)

@@ -27,7 +27,11 @@ from gpucheck.program.run.board import SITES_AT, STEP
 
 now = time.perf_counter_ns
 _WIDTH, _STEP_WIDTH = len(board.SITE), len(STEP)
+_DONE, _WAITS_NS, _COPIES_NS = board.STEPS, board.WAITS_NS, board.COPIES_NS
 _COUNT, _BYTES, _TIME, _LONGEST, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _BACK, _STEPS, _LAST = range(_WIDTH)
+# So many copies of a line are looked at closely, and later every one of so many: a line goes on as it began. Where
+# something was seen in what it copies, all are.
+_CLOSELY = 32
 # Copies whose results are remembered, to see them go back; the oldest are forgotten.
 _MOST_MOVED = 4096
 # Other optimizers may step this often before the one whose steps are counted is taken for gone.
@@ -46,6 +50,8 @@ _sites: dict[tuple[str, int, int], int] = {}
 _last_moved: dict[int, tuple[weakref.ref[Any], int]] = {}
 # Results of copies by id: what was moved, its version, and the site.
 _moved: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+_followed: set[int] = set()
+_was_pinned: dict[int, bool] = {}
 
 
 # -- sites ------------------------------------------------------------------------------------------------------------
@@ -53,6 +59,10 @@ _moved: dict[int, tuple[weakref.ref[Any], int, int]] = {}
 
 def _site(kind: str, frame: FrameType) -> int:
     """The number of the user's line at which `frame` was called, for what is done there; -1 where the board is full."""
+    # Most are called by the user's own code, at a line that is known.
+    number = _sites.get((kind, id(frame.f_code), frame.f_lasti))
+    if number is not None:
+        return number
     caller = lines.caller(frame)
     at = caller if caller is not None else frame
     key = (kind, id(at.f_code), at.f_lasti)
@@ -105,7 +115,7 @@ def _count(site: int, size: int, spent_ns: int) -> int:
     cells[at + _TIME] += spent_ns
     if spent_ns > cells[at + _LONGEST]:
         cells[at + _LONGEST] = spent_ns
-    step = cells[board.STEPS] + 1
+    step = cells[_DONE] + 1
     if cells[at + _LAST] != step:
         cells[at + _LAST] = step
         cells[at + _STEPS] += 1
@@ -135,7 +145,7 @@ def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
         return
     _count(_site(kind, frame), 0 if tensor is None else _size(tensor), spent)
     if thread == _main_thread:
-        cells[board.WAITS_NS] += spent
+        cells[_WAITS_NS] += spent
 
 
 def _reader(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -302,12 +312,11 @@ def _filler(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _copied(moved: Any, result: Any, source: str | None, target: str | None, began: int, non_blocking: bool) -> None:
     spent = now() - began
-    frame = sys._getframe(2)
-    if rule.is_plain(moved) and rule.is_plain(result):
-        _note_copy(moved, result, source, target, spent, non_blocking, frame)
+    if is_plain(moved):
+        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2))
         return
     with rule.unseen():
-        _note_copy(moved, result, source, target, spent, non_blocking, frame)
+        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2))
 
 
 def _note_copy(
@@ -329,16 +338,19 @@ def _note_copy(
     at = _count(site, moved.nbytes, spent)
     if thread == _main_thread:
         # A copy to the host returns when the device is done with what comes before it: that is waiting.
-        cells[board.WAITS_NS if target is None else board.COPIES_NS] += spent
+        cells[_WAITS_NS if target is None else _COPIES_NS] += spent
     if at < 0:
         return
+    count = cells[at]
+    looks = count <= _CLOSELY or not count % _CLOSELY
     host = moved if source is None else result if target is None else None
     if host is not None:
-        pinned = is_pinned(host)
+        pinned = _was_pinned[site] = is_pinned(host) if looks else _was_pinned[site]
         cells[at + (_PINNED if pinned else _PAGEABLE)] += 1
         if non_blocking and not pinned and source is None:
             cells[at + _UNPINNED_ASYNC] += 1
-    _follow(moved, result, site, at)
+    if looks or site in _followed:
+        _follow(moved, result, site, at)
 
 
 def _follow(moved: Any, result: Any, site: int, at: int) -> None:
@@ -350,11 +362,12 @@ def _follow(moved: Any, result: Any, site: int, at: int) -> None:
     last = _last_moved.get(site)
     if last is not None and last[0]() is moved and last[1] == version:
         cells[at + _AGAIN] += 1
+        _followed.add(site)
     _last_moved[site] = weakref.ref(moved), version
     came = _moved.get(id(moved))
     if came is not None and came[0]() is moved and came[1] == version and came[2] >= 0:
         cells[at + _BACK] += 1
-        _pair(came[2], site)
+        _followed.update((came[2], site))
     if len(_moved) >= _MOST_MOVED:
         del _moved[next(iter(_moved))]
     _moved[id(result)] = weakref.ref(result), made, site
@@ -364,15 +377,6 @@ def is_pinned(tensor: Any) -> bool:
     """Whether the host's side of a copy is page-locked: the device can then read it while the host goes on."""
     pinned: bool = tensor.is_pinned()
     return pinned
-
-
-_pairs: set[tuple[int, int]] = set()
-
-
-def _pair(there: int, back: int) -> None:
-    if (there, back) not in _pairs:
-        _pairs.add((there, back))
-        board.write(memory, cells, {"say": "pair", "there": there, "back": back})
 
 
 # -- data, phases and steps -------------------------------------------------------------------------------------------
@@ -559,7 +563,7 @@ def step() -> None:
 
 # -- beginning and end ------------------------------------------------------------------------------------------------
 
-device_of = rule.device_of
+device_of, is_plain = rule.device_of, rule.is_plain
 
 _SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool"}
 _WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "__index__": "index"}
