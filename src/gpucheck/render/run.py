@@ -46,6 +46,8 @@ def page(report: Report) -> Page:
             body.append(Line(f"{len(rows) - _MOST_LINES} more lines in the JSON", "dim"))
     body += [Line(), *_memory(result)]
     body += _traced(result, folder)
+    if result.snapshot is not None:
+        body.append(Line(f"history of memory: {result.snapshot}, for https://pytorch.org/memory_viz"))
     ended = [finding_line(one) for one in report.findings if one.id == "run.ended" and main is time_found]
     others = [one for one in report.findings if one is not main and one.id != "run.ended"]
     details: list[Block] = [Line(f"not seen from Python: {one}") for one in result.not_seen]
@@ -117,7 +119,7 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
     traced = result.traced
     if traced is None or not traced.lines:
         return []
-    cost = "" if traced.slowdown is None else f", {traced.slowdown:.1f} times slower than the others"
+    cost = "" if traced.slowdown is None else f", each took {traced.slowdown:.1f} times as long as the others"
     columns = [Column("line", "left"), Column("module", "left", keep=5), Column("phase", "left", keep=4)]
     columns += [Column("at the peak, MiB"), Column("kept a step, MiB"), Column("held by", "left", keep=3)]
     peak = column_of_numbers([one.peak_bytes for one in traced.lines], units.MIB)

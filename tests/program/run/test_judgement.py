@@ -111,11 +111,15 @@ def test_what_to_change_first(seen: OutOfMemory, advice: str) -> None:
     ("text", "asked", "others"),
     [
         ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has …", 2 * GIB, None),
-        ("Tried to allocate 20 MiB. Process 12 has 3.00 GiB memory in use. Process 13 has 1.00 GiB memory in use", 20 * 2**20, 4 * GIB),
+        (
+            "Tried to allocate 20 MiB. Process 12 has 3.00 GiB memory in use. Process 13 has 1.00 GiB memory in use",
+            20 * 2**20,
+            4 * GIB,
+        ),
         ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 805306368 bytes.", 805306368, None),
         ("std::bad_alloc", None, None),
     ],
-)  # fmt: skip
+)
 def test_what_the_text_of_the_error_says(text: str, asked: int | None, others: int | None) -> None:
     memory = bytearray(board.SIZE)
     with board.cells_of(memory) as cells:

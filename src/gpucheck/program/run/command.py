@@ -27,9 +27,10 @@ def command(options: RunOptions, emit: Emit) -> int:
     """
     script, *arguments = options.program
     _check(script, module=options.module)
+    snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
     cpu_before, began = _cpu_s(), time.perf_counter_ns()
     try:
-        with started(script, arguments, module=options.module, trace=options.traced) as running:
+        with started(script, arguments, module=options.module, trace=options.traced, snapshot=snapshot) as running:
             code, busy, unknown = _watched(running)
             ended = fold.Ended(
                 program=options.program,
@@ -40,6 +41,7 @@ def command(options: RunOptions, emit: Emit) -> int:
                 host_peak_bytes=_host_peak(),
                 busy=busy,
                 busy_unknown=unknown,
+                snapshot=snapshot if snapshot and os.path.exists(snapshot) else None,
             )
             _answer(running, ended, emit)
     except OSError as error:

@@ -20,18 +20,27 @@ _LOOK_AGAIN = 256
 # Holders that are named, and how deep their lists and dictionaries are followed.
 _MOST_HOLDERS, _DEPTH, _MOST_MEMBERS = 12, 3, 10_000
 _TEXT = 2000
+# A dump with the stacks of Python takes some seconds for so many; with those of C++ minutes (torchtitan issue 3628).
+_MOST_ENTRIES = 100_000
 
 _say: Callable[[dict[str, Any]], bool]
 _lines: rule.Lines
+_snapshot = ""
 _devices: list[int] = []
 _readings = 0
 _statm: int | None = None
 
 
-def observe(say: Callable[[dict[str, Any]], bool], lines: rule.Lines) -> None:
-    """Tell `say` of memory that runs out, from now on."""
-    global _say, _lines
-    _say, _lines = say, lines
+def observe(say: Callable[[dict[str, Any]], bool], lines: rule.Lines, snapshot: str = "") -> None:
+    """Tell `say` of memory that runs out, from now on; with `snapshot` CUDA's history of memory goes to that file."""
+    global _say, _lines, _snapshot
+    _say, _lines, _snapshot = say, lines, snapshot
+
+
+def dump() -> None:
+    """Write the history of CUDA's memory, where one was recorded: torch.org's memory_viz shows it."""
+    if _snapshot and _devices:
+        torch.cuda.memory._dump_snapshot(_snapshot)
 
 
 def read(cells: memoryview, phase: int) -> None:
@@ -66,6 +75,8 @@ def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:
                 )
                 if attach is not None:
                     attach(_out_of_memory)
+                if _snapshot:
+                    torch.cuda.memory._record_memory_history(max_entries=_MOST_ENTRIES, stacks="python")
             _devices.append(index)
             properties = torch.cuda.get_device_properties(index)
             uuid = getattr(properties, "uuid", None)
@@ -101,6 +112,7 @@ def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
     """torch's allocator has found no room; it raises after this."""
     stats = torch.cuda.memory_stats_as_nested_dict(device)
     segments = torch.cuda.memory_snapshot()
+    dump()
     blocks = [one["size"] for part in segments for one in part["blocks"] if one["state"] == "inactive"]
     _say(
         {

@@ -88,6 +88,8 @@ def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, us
         _sites[key] = -1
         return -1
     cells[board.SITES] += 1
+    # A loop that has neither a backward nor an optimizer uses a device too.
+    held.read(cells, cells[board.PHASE])
     _sites[key] = number
     _kept_codes.append(at.f_code)
     return number
@@ -630,7 +632,7 @@ def uninstall() -> None:
             setattr(holder, name, original)
 
 
-def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 0) -> None:
+def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 0, snapshot: str = "") -> None:
     """Look at this process from now on, and write to the board."""
     global memory, cells, lines, _to_trace, _tracing
     memory, cells = shared, board.cells_of(shared)
@@ -645,7 +647,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 
         from gpucheck.program.run.trace import Tracer
 
         _to_trace, _tracing = trace, Tracer(lines, lambda: cells[board.PHASE])
-    held.observe(lambda line: board.write(memory, cells, line), lines)
+    held.observe(lambda line: board.write(memory, cells, line), lines, snapshot)
     os.register_at_fork(after_in_child=_forked)
     atexit.register(_end)
 
@@ -663,6 +665,8 @@ def _end() -> None:
     began = now()
     if _tracing is not None and _tracing.began_ns:
         _stop_trace()  # the program ended within the window
+    held.read(cells, cells[board.PHASE])
+    held.dump()
     error = getattr(sys, "last_value", None)
     if error is not None:
         held.tell_error(error, _steps.optimizers, cells[board.STEPS], cells[board.PHASE])

@@ -37,8 +37,13 @@ class Started:
 
 
 @contextlib.contextmanager
-def started(script: str, arguments: Sequence[str], *, module: bool, trace: int = 0) -> Iterator[Started]:
-    """Start `python SCRIPT ARGS…`, or with `module` `python -m SCRIPT ARGS…`. Raises OSError."""
+def started(
+    script: str, arguments: Sequence[str], *, module: bool, trace: int = 0, snapshot: str = ""
+) -> Iterator[Started]:
+    """Start `python SCRIPT ARGS…`, or with `module` `python -m SCRIPT ARGS…`. Raises OSError.
+
+    `trace` is how many steps are looked at with everything, `snapshot` the file for CUDA's history of memory.
+    """
     path = _board_file()
     try:
         with open(path, "r+b") as file:
@@ -47,7 +52,7 @@ def started(script: str, arguments: Sequence[str], *, module: bool, trace: int =
         env = dict(os.environ)
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
-        env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(trace), given))
+        env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(trace), snapshot, given))
         argv = [*interpreter_argv(), *(["-m"] if module else []), script, *arguments]
         yield Started(Program(argv, env=env), memory)
     finally:
