@@ -39,7 +39,8 @@ SIZE = CELLS * 8 + TEXT_BYTES
     TRACED_STEPS,
     TRACE_NS,
     DUMP_NS,
-) = range(22)
+    TORCH_CPU_NS,
+) = range(23)
 # What the program was in the middle of, the value of PHASE.
 PHASES = ("forward", "backward", "step")
 

@@ -171,10 +171,10 @@ def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns
     rest = max(1.0 - data_share - copies - waits, 0.0)
     inside = [share for at_s, share in ended.busy if begins_ns / 1e9 <= at_s <= ends_ns / 1e9]
     unknown = None if inside else ended.busy_unknown or "no reading of the device fell into the window"
-    # The process's own time in the steps; that of its workers is known at its end alone.
+    # The process's own time in the steps; without steps that since torch was loaded, of its workers too.
     cpu = sum(one.cpu_s for one in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
-        cpu = ended.cpu_s / max((ended.at_ns - ended.began_ns) / 1e9, 1e-9)
+        cpu = max(ended.cpu_s - read.head[board.TORCH_CPU_NS] / 1e9, 0.0) / whole
     return TimeShares(
         whole, data_share, copies, waits, rest, statistics.fmean(inside) if inside else None, unknown, cpu
     )

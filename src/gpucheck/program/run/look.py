@@ -636,7 +636,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 
     """Look at this process from now on, and write to the board."""
     global memory, cells, lines, _to_trace, _tracing
     memory, cells = shared, board.cells_of(shared)
-    cells[board.TORCH_NS] = now()
+    cells[board.TORCH_NS], cells[board.TORCH_CPU_NS] = now(), time.process_time_ns()
     main = sys.modules.get("__main__")
     # The file of a program that is being started is not known to its module yet.
     file = getattr(main, "__file__", None) or (sys.argv[0] if sys.argv else None)
