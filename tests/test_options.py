@@ -75,7 +75,7 @@ def test_no_option_of_any_command_may_be_empty(command: str, one: Option, capsys
     required = [other.name for other in PARAMETERS[command] if other.required]
     name = one.name
     if not one.positional:
-        arguments = [*required, one.name, ""]
+        arguments = [one.name, "", *required]
     elif one.required:  # all that must be given are empty: the first of them is told
         arguments, name = [""] * len(required), required[0]
     else:

@@ -35,7 +35,8 @@ class Option:
     `choices` are all valid values. `positional` is an argument without a name, `shown` the default as help shows it;
     `fold` turns several values into what the field holds. `short` is a one-letter name, `aliases` are older names that
     still work and that no help page shows. `group` is the option's heading in help; `range` are the valid values, with
-    the unit, where `parse` does not say them.
+    the unit, where `parse` does not say them. What is `verbatim` takes everything from its place on as it is,
+    options and empty texts too: another program's command line.
     """
 
     field: str
@@ -55,6 +56,7 @@ class Option:
     aliases: tuple[str, ...] = ()
     group: str = "Options"
     range: str = ""
+    verbatim: bool = False
 
     @property
     def key(self) -> str:
@@ -96,6 +98,7 @@ def option(
     aliases: tuple[str, ...] = (),
     group: str = "Options",
     range: str = "",
+    verbatim: bool = False,
 ) -> Any:
     """A field that is an option. `name` is the option's where it is not the field's with dashes."""
     one = Option(
@@ -116,6 +119,7 @@ def option(
         aliases=aliases,
         group=group,
         range=range,
+        verbatim=verbatim,
     )
     default = one.default
     if required:
@@ -161,6 +165,9 @@ def read(kind: type[Declared], given: Mapping[str, Any]) -> Declared:
 def _read(one: Option, value: Any) -> Any:
     if one.is_flag:
         return bool(value)
+    if one.verbatim:
+        refuse_empty(one, value[0])  # the program itself; its arguments may be
+        return tuple(value)
     if not one.repeat:
         return _parsed(one, value)
     parts = [part for text in value for part in (text.split(",") if one.commas else [text])]

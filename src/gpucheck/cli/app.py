@@ -24,6 +24,7 @@ from gpucheck.cli import (
     lint,
     memory,
     model,
+    run,
     schema,
     smoke,
     streams,
@@ -37,6 +38,7 @@ from gpucheck.memory.options import MemoryOptions
 from gpucheck.options import declared
 from gpucheck.program.lint.options import LintOptions
 from gpucheck.program.options import ModelOptions
+from gpucheck.program.run.options import RunOptions
 from gpucheck.smoke.options import SmokeOptions
 
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
@@ -87,6 +89,7 @@ app.add_typer(bench_app, name="bench")
 add(app, "find-batch-size", find_batch_size.find_batch_size, FindBatchSizeOptions)
 add(app, "lint", lint.lint, LintOptions, device=None)
 add(app, "model", model.model, ModelOptions, device=None)
+add(app, "run", run.run, RunOptions, device=None)
 add(app, "compare", compare.compare, compare.CompareOptions, device=None)
 add(app, "judge", judge.judge, judge.JudgeOptions, device=None)
 app.command("schema", cls=HelpCommand)(schema.schema)

@@ -130,7 +130,7 @@ def add(
     def run(**typed: Any) -> int:
         _rename(command, typed)
         for one in PARAMETERS[command]:
-            for text in _texts(typed[one.key]):
+            for text in () if one.verbatim else _texts(typed[one.key]):
                 refuse_empty(one, text)
         values = {one.key: typed.pop(one.key) for one in shared}
         values["output"] = tuple(values["output"] or ())
@@ -150,7 +150,9 @@ def add(
         return begin(function, common, mine, *(read(one, typed) for one in beside))
 
     run.__doc__ = help or function.__doc__
-    app.command(name, cls=_chosen_alone(run, command), help=run.__doc__)(_unchosen)
+    # Behind the first word that is no option, everything belongs to the other program.
+    context = {"allow_interspersed_args": False} if any(one.verbatim for one in own) else None
+    app.command(name, cls=_chosen_alone(run, command), help=run.__doc__, context_settings=context)(_unchosen)
 
 
 def _unchosen() -> int:

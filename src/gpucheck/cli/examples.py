@@ -38,6 +38,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "gpucheck model net.py:make --input ids:1024:int64:0..50256 --train",
         "gpucheck model transformer --depth 2",
     ),
+    "gpucheck run": (
+        "gpucheck run train.py --epochs 1",
+        "gpucheck run --output run.json -m package.train",
+        "gpucheck run --trace 3 train.py",
+    ),
     "gpucheck lint": (
         "gpucheck lint .",
         "gpucheck lint train.py --output lint.sarif",

@@ -28,6 +28,7 @@ LAYOUTS = {
     "model": "model",
     "compare": "compare",
     "lint": "lint",
+    "run": "run",
 }
 
 

@@ -29,6 +29,8 @@ _SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reas
 FIELDS = tuple(field for field in fields.DETAILS if field.name in _SAMPLED)
 _ONCE = ("max_sm_clock_hz", "pcie/max_width", "pcie/max_generation", "pcie/device_max_generation")
 ONCE = (*(field for field in fields.DETAILS if field.name in _ONCE), fields.C2C)
+# How busy the device is: asked for by the second argument alone, since it costs a call for each sample.
+BUSY = tuple(field for field in fields.DETAILS if field.name == "utilization_percent")
 PLACE = (
     *(field for field in fields.IDENTITY if field.name == "pci_address"),
     *(field for field in fields.DETAILS if field.name == "numa_node"),
@@ -59,10 +61,11 @@ def card_width(address: str | None) -> int | None:
 class Sampler:
     """Reads the device again and again in a thread."""
 
-    def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False) -> None:
+    def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False, busy: bool = False) -> None:
         self._pynvml, self._handle = pynvml, handle
         # Energy is the whole card's, of whatever its other instances do; clock, heat and link are shared.
         self._fields = (*FIELDS, fields.VIOLATIONS) if of_card else (*FIELDS, ENERGY, fields.VIOLATIONS)
+        self._fields += BUSY if busy else ()
         self._unknown = {ENERGY.name: OF_CARD} if of_card else {}
         self._lock = threading.Lock()
         self._kept: list[dict[str, Any]] = []
@@ -144,7 +147,7 @@ def _instances(pynvml: Any, handle: Any) -> list[str]:
 
 
 def main() -> int:
-    """Sample the device whose UUID is the first argument, until stdin ends."""
+    """Sample the device whose UUID is the first argument, until stdin ends; with a second, `busy`, its load too."""
     say = claim_stdout()
     try:
         import pynvml
@@ -156,7 +159,7 @@ def main() -> int:
         if started["code"]:
             raise Refused(str(started["error"]))
         handle, of_card = find(pynvml, sys.argv[1])
-        sampler = Sampler(pynvml, handle, of_card=of_card)
+        sampler = Sampler(pynvml, handle, of_card=of_card, busy="busy" in sys.argv[2:])
     except Refused as refused:
         say({"error": refused.reason, "end": True})
         return 0

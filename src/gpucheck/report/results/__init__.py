@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.memory import MemoryStep
     from gpucheck.report.results.model import ModelResult
     from gpucheck.report.results.overlap import OverlapResult
+    from gpucheck.report.results.run import RunResult
     from gpucheck.report.results.transfer import TransferResult
 
 
@@ -42,6 +43,7 @@ class Results(TypedDict, total=False):
     find_batch_size_devices: FoundBatchSizes
     find_batch_size_estimate: EstimatedBatchSize
     model: ModelResult
+    run: RunResult
 
 
 def late_types() -> dict[str, Any]:
@@ -58,6 +60,7 @@ def late_types() -> dict[str, Any]:
         memory,
         model,
         overlap,
+        run,
         transfer,
     )
 
@@ -73,6 +76,7 @@ def late_types() -> dict[str, Any]:
         memory,
         model,
         overlap,
+        run,
         transfer,
     )
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
