@@ -242,7 +242,8 @@ def on_cpu(base: int = 230 * MIB, held: int = 64 * MIB, keeps: str | None = None
     figures = {step: MemoryFigures(resident_bytes=now, max_resident_bytes=top) for step, (now, top) in seen.items()}
     for finding in memory.judge_host(now, figures["peak"]):
         collector(Judged(finding))
-    walked = resident.judge(figures, keeps=keeps)  # type: ignore[arg-type]
+    readings = {step: resident.Reading(reading) for step, reading in figures.items()}
+    walked = resident.judge(readings, keeps=keeps)  # type: ignore[arg-type]
     collector(Answered("memory", walked))
     collector(Judged(replace(memory.judge_resident(walked), device="cpu")))
     return made("memory", collector)

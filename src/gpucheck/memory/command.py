@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.errors import GpucheckError
@@ -207,7 +208,9 @@ def on_cpu(accel: Accel, emit: Emit) -> None:
     if cannot:
         emit(Judged(Finding("memory.accounting", "skip", RESIDENT, cannot, device=accel.id)))
         return
-    steps = memory_resident.measured(accel.memory, accel.reset_peak, memory_resident.written_tensor, keeps=keeps)
+    steps = memory_resident.measured(
+        partial(memory_resident.read, accel), accel.reset_peak, memory_resident.written_tensor, keeps=keeps
+    )
     emit(Answered("memory", steps))
     emit(Judged(replace(judge_resident(steps), device=accel.id)))
 

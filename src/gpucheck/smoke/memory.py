@@ -6,6 +6,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -108,7 +109,9 @@ def _resident(dut: DeviceUnderTest) -> Passed:
     if cannot or keeps:
         raise Unavailable(cannot or keeps or "")
     accel = dut.accel
-    rows = memory_resident.measured(accel.memory, accel.reset_peak, memory_resident.written_tensor, keeps=None)
+    rows = memory_resident.measured(
+        partial(memory_resident.read, accel), accel.reset_peak, memory_resident.written_tensor, keeps=None
+    )
     for row in rows:
         expect(row.verdict != "fail", f"resident memory is wrong after '{row.does}'", **to_json(row))
     return Passed("judged by resident memory: torch has no figures on the CPU", {"steps": to_json(rows)})
