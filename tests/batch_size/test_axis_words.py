@@ -112,7 +112,7 @@ def test_an_evaluation_that_fails(scenario: Scenario, monkeypatch: pytest.Monkey
     ("search", "said"),
     [
         ({"start": 10}, "--start must be from 1 to 9, the greatest length of seq, not 10"),
-        ({"multiple_of": 10}, "--multiple-of 10 is more than 9, the greatest length of seq"),
+        ({"multiple_of": 10}, "--multiple-of 10 exceeds 9, the greatest length of seq"),
         ({"multiple_of": 0}, "--multiple-of must be at least 1, not 0"),
     ],
 )

@@ -439,7 +439,7 @@ def test_a_full_disk_costs_neither_the_diagnosis_nor_the_old_file(
     assert main(["doctor", "--python", str(rig.python), "--bundle", str(path)]) == 1
     assert main(["doctor", "--python", str(rig.python), "--skip", "torch.", "--bundle", str(path)]) == 3
     told = capsys.readouterr()
-    assert told.out.startswith("✗ this torch is built for the CPU")
+    assert told.out.startswith("✗ this torch is a CPU-only build")
     assert f"gpucheck: --bundle '{path}' cannot be written; No space left on device; free disk space" in told.err
     assert path.read_text() == "old"
     assert [one.name for one in rig.folder.iterdir() if "bundle" in one.name] == ["bundle.zip"]

@@ -341,7 +341,7 @@ def test_conditions_are_chosen_by_prefix(fake_driver: Fake, tmp_path: Path) -> N
     ("options", "words"),
     [
         (DoctorOptions(only=("torch_",)), "--only 'torch_' matches no condition; did you mean "),
-        (DoctorOptions(only=("torch.",), skip=("torch",)), "nothing would be looked for"),
+        (DoctorOptions(only=("torch.",), skip=("torch",)), "no condition would be checked"),
         (
             DoctorOptions(python="/no/such/python"),
             "--python /no/such/python cannot be started; No such file or directory",

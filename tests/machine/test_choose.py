@@ -42,7 +42,7 @@ def test_auto_is_the_cpu_where_the_gpus_were_hidden_on_purpose(mask: str) -> Non
         (machine(H200, torch=TorchBuild()), "torch is not installed"),
         (
             machine(Device(kind="cuda", name="NVIDIA H200"), driver=Driver(cuinit_code=802, cuinit_error="not ready")),
-            "cuInit answers 802 (not ready)",
+            "cuInit returns 802 (not ready)",
         ),
         (
             machine(host=Host(nvidia_pci_addresses=("0000:17:00.0",)), driver=Driver(nvml_error="Driver Not Loaded")),

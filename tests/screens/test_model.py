@@ -139,8 +139,8 @@ def test_a_run_that_cannot_be_followed_is_no_fault(monkeypatch: pytest.MonkeyPat
 
 def test_without_a_batch_it_says_what_was_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
     out = shown(monkeypatch, "pass", None, not_run="no --input, and the target has no make_batch")
-    assert out.partition("\n\n")[0] == (
-        "✓ Net on cuda:0: all of it moves\n"
+    assert out.startswith(
+        "✓ Net on cuda:0: all of it moves\n\n"
         "– the forward pass was not run: no --input, and the target has no make_batch\n"
-        "→ add --input NAME:SHAPE:DTYPE"
+        "→ add --input NAME:SHAPE:DTYPE\n\n"
     )

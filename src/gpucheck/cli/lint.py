@@ -8,7 +8,10 @@ from gpucheck.program.lint.rules import RULES, Rule
 
 
 def lint(common: Common, options: LintOptions) -> int:
-    """Which lines of my source are device mistakes? Reads it; runs nothing."""
+    """Find the lines of source that are device mistakes.
+
+    It reads source and runs nothing.
+    """
     from gpucheck.cli import session
     from gpucheck.program.lint.command import command
 

@@ -7,7 +7,10 @@ from gpucheck.program.options import ModelOptions
 
 
 def model(common: Common, options: ModelOptions) -> int:
-    """What your model leaves behind on the way to a GPU: weights, memory, and tensors on the wrong device."""
+    """Show what a model leaves behind on its way to a GPU.
+
+    Its weights, what a training step adds to them, and every tensor on the wrong device, with its line. Needs no GPU.
+    """
     from gpucheck.cli import session
     from gpucheck.program.command import command
 

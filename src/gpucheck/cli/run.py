@@ -21,7 +21,10 @@ if TYPE_CHECKING:  # a help page needs neither
 
 
 def run(common: Common, options: RunOptions) -> int:
-    """Where does my program's time and memory go? Runs it as python would, then reports on stderr."""
+    """Show where a program's time and memory go.
+
+    It runs as python would run it; the report goes to stderr.
+    """
     from gpucheck.cli import outputs
     from gpucheck.machine.child import end_like
     from gpucheck.program.run.command import command

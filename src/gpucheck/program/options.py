@@ -38,10 +38,8 @@ class ModelOptions:
     )
     dtype: str | None = option("float32, float16, bfloat16 or float64.", metavar="DTYPE", choices=FLOATING)
     amp: str | None = option("Mixed precision with autocast: bfloat16 or float16.", metavar="DTYPE", choices=AMP)
-    batch_size: int = option(
-        "Samples in a batch.", BATCH_SIZE, metavar="N", parse=units.parse_whole, shown=str(BATCH_SIZE)
-    )
-    depth: int = option("Levels of the tree to show.", DEPTH, metavar="N", parse=units.parse_whole, shown=str(DEPTH))
+    batch_size: int = option("Samples in a batch.", BATCH_SIZE, metavar="N", parse=units.Whole(), shown=str(BATCH_SIZE))
+    depth: int = option("Levels of the tree to show.", DEPTH, metavar="N", parse=units.Whole(), shown=str(DEPTH))
 
     def check(self) -> None:
         """Raises UsageError for a slip that needs no torch to be seen, and TargetError for a file that is not there."""

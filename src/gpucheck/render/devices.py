@@ -125,7 +125,7 @@ def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[
         *([line] if not faults and line is not None else []),
     ]
     laid_out += [Line()] if report.facts.devices else []
-    causes = said([_with_time(one) for one in report.findings if one.verdict in _FAULTS])
+    causes = said(_faults(report.findings))
     return [*laid_out, *_body(report), *([Line(), *causes] if causes else [])]
 
 
@@ -141,12 +141,17 @@ def _body(report: Report) -> list[Block]:
 
 
 def _groups(found: Sequence[Finding]) -> list[Group]:
-    """The faults, the worst first, each once for all its cards."""
+    """The faults, each once for all its cards."""
+    return grouped(_faults(found))
+
+
+def _faults(found: Sequence[Finding]) -> list[Finding]:
+    """The worst first, those that began with the time."""
     ordered = sorted(
         (finding for finding in found if finding.verdict in _FAULTS),
         key=lambda finding: (_FAULTS.index(finding.verdict), finding.id != _FIRST),
     )
-    return grouped([_with_time(finding) for finding in ordered])
+    return [_with_time(finding) for finding in ordered]
 
 
 def _with_time(finding: Finding) -> Finding:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from gpucheck.render.blocks import SIGNS, Column, Line, Page, answer, finding_line, table
+from gpucheck.render.blocks import SIGNS, Line, Page, answer, finding_line
 from gpucheck.report.finding import WORST_FIRST, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.lint import LintResult
-
-_LIST = (Column("id", "left"), Column("verdict", "left", keep=2), Column("what", "left", wraps=True))
 
 
 def page(report: Report) -> Page:
     """The verdict, then each mistake: file, line and column, the rule, what is wrong and what to do."""
     told = report.results.get("lint") or LintResult()
-    if told.files is None and told.rules:
-        return Page(None, [table(_LIST, [[one.id, one.verdict, one.title] for one in told.rules])])
     placed = [finding for finding in report.findings if "file" in finding.evidence]
     mistakes = [_mistake(finding) for finding in placed]
     ignored = [Line(f"{_count(told.ignored, 'finding')} ignored by comments", "dim")] if told.ignored else []

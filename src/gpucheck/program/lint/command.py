@@ -44,19 +44,17 @@ def command(options: LintOptions, emit: Emit) -> None:
     """Judge every file below the paths. Raises UsageError for a path that is not there."""
     chosen = options.rules
     told = tuple(LintRule(rule.id, rule.verdict, rule.title) for rule in chosen)
-    if options.list_all:
-        emit(Answered("lint", LintResult(rules=told)))
-        return
+    paths = options.paths or (".",)
     counts = _Counts()
     taken = frozenset(rule.id for rule in chosen)
-    files = list(_files(options.paths))
+    files = list(_files(paths))
     with with_room():
         for at, path in enumerate(files):
             if at and at % _STEP == 0:
                 emit(Progress("reading", at, len(files)))
             _one(path, taken, counts, emit)
     if not (counts.files or counts.unread):
-        named = ", ".join(options.paths)
+        named = ", ".join(paths)
         emit(Judged(Finding("lint.files", "skip", f"no Python files in {named}", "a folder is searched for *.py")))
     elif not (counts.found or counts.unread):
         files_text = "1 file" if counts.files == 1 else f"{counts.files} files"

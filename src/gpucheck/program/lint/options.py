@@ -15,7 +15,7 @@ class LintOptions:
     """What was asked. `only` and `skip` are prefixes of rule ids."""
 
     paths: tuple[str, ...] = option(
-        "Files and folders with Python source; - reads standard input.",
+        "Files and folders with Python source; - reads standard input. [default: .]",
         name="PATH",
         metavar="[PATH...]",
         positional=True,
@@ -39,10 +39,12 @@ class LintOptions:
             meant=lambda prefix: naming.did_you_mean(prefix, [rule.id for rule in RULES]),
         )
 
+    def names(self) -> list[tuple[str, str]]:
+        """The selected rules with their titles."""
+        return [(rule.id, rule.title) for rule in self.rules]
+
     def check(self) -> None:
         """Raises UsageError for what does not go together."""
         self.rules  # noqa: B018
         if self.list_all and self.paths:
             raise UsageError("--list takes no path", "", "leave one of them out")
-        if not self.list_all and not self.paths:
-            raise UsageError("there is nothing to lint", "", "name files or folders: gpucheck lint .")

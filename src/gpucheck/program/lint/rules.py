@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gpucheck.report.finding import Verdict
+if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.report.finding import Verdict
 
 
 @dataclass(frozen=True, slots=True)

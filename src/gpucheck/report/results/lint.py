@@ -19,9 +19,9 @@ class LintRule:
 @dataclass(frozen=True, slots=True)
 class LintResult:
     """How many files were looked at, how many mistakes in them a comment ignores, how many files could not be judged,
-    and the rules. Where only the rules were asked for, the numbers are None."""
+    and the rules."""
 
-    files: int | None = None
-    ignored: int | None = None
-    unjudged: int | None = None
+    files: int = 0
+    ignored: int = 0
+    unjudged: int = 0
     rules: tuple[LintRule, ...] = ()
