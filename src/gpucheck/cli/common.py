@@ -62,6 +62,10 @@ class HelpCommand(typer.core.TyperCommand):
         """The whole page, as wide as the terminal."""
         return help_page(self, ctx)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Without the braces that typer draws around an argument that has to be given."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
 
 class HelpGroup(typer.core.TyperGroup):
     """A group of commands whose `--help` is laid out here."""
