@@ -72,11 +72,6 @@ def resolve(requested: str, facts: Facts) -> str:
     return chosen.ids[0]
 
 
-def open_for(requested: str, facts: Facts) -> Accel:
-    """The one device that `requested` means, ready for use. Raises as `resolve` does; this imports torch."""
-    return open_named(resolve(requested, facts), facts)
-
-
 def open_named(device_id: str, facts: Facts) -> Accel:
     """The device with this id of the facts, ready for use. Raises CannotLook when torch cannot use it."""
     from gpucheck.machine import installed_torch

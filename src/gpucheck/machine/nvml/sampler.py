@@ -1,7 +1,7 @@
 """One device's clocks, temperature, link and energy, sampled by NVML in a child while something runs on the device.
 
 The child samples by itself and keeps what it read: the process that is being measured is not woken. It is started with
-the device's UUID and says one line, `{"sampling": true, "numa_node": …}` or `{"error": …}`. Each request is answered by
+the device's UUID and says one line, `{"sampling": true}` or `{"error": …}`. Each request is answered by
 a line for each sample since the last, one of this very moment being the last, and the `end`.
 `measure/telemetry.py` is the parent's side.
 """
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck import links
-from gpucheck.machine import host
 from gpucheck.machine.nvml import fields, read
 from gpucheck.machine.nvml.row import Refused, Row, call
 from gpucheck.machine.speaking import claim_stdout, requests
@@ -31,10 +30,7 @@ _ONCE = ("max_sm_clock_hz", "pcie/max_width", "pcie/max_generation", "pcie/devic
 ONCE = (*(field for field in fields.DETAILS if field.name in _ONCE), fields.C2C)
 # How busy the device is: asked for by the second argument alone, since it costs a call for each sample.
 BUSY = tuple(field for field in fields.DETAILS if field.name == "utilization_percent")
-PLACE = (
-    *(field for field in fields.IDENTITY if field.name == "pci_address"),
-    *(field for field in fields.DETAILS if field.name == "numa_node"),
-)
+ADDRESS = tuple(field for field in fields.IDENTITY if field.name == "pci_address")
 DEVICES = Path("/sys/bus/pci/devices")
 # In millijoules since the driver was loaded (Volta and later).
 ENERGY = fields.Field(
@@ -71,22 +67,11 @@ class Sampler:
         self._kept: list[dict[str, Any]] = []
         self._once = Row()
         self._once.read(pynvml, handle, ONCE)
-        self._place = Row()
-        self._place.read(pynvml, handle, PLACE)
-        width = card_width(self._place.device.get("pci_address"))
+        place = Row()
+        place.read(pynvml, handle, ADDRESS)
+        width = card_width(place.device.get("pci_address"))
         if width is not None:
             self._once.put("pcie/device_max_width", width)
-
-    def place(self) -> dict[str, Any]:
-        """The NUMA node that the device is attached to, as NVML tells it, else the kernel; None and why."""
-        address, node = self._place.device.get("pci_address"), self._place.device.get("numa_node")
-        if node is None and address is not None:
-            node = host.numa_nodes([address]).get(address)
-        reason = self._place.unknown.get("numa_node", "NVML tells none")
-        return {
-            "numa_node": node,
-            "numa_unknown": None if node is not None else f"{reason}, and the kernel none either",
-        }
 
     def run(self) -> None:
         """Sample until the process ends."""
@@ -165,7 +150,7 @@ def main() -> int:
         return 0
     # A daemon: a call into a wedged driver must not keep the process.
     threading.Thread(target=sampler.run, daemon=True).start()
-    say({"sampling": True, **sampler.place(), "end": True})
+    say({"sampling": True, "end": True})
     for _ in requests():
         # Counters are read before and after a row: what the thread read last may be older than its interval.
         sampler.keep()
