@@ -20,8 +20,9 @@ from gpucheck.bench.transfer import command, peer, peer_judge
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Together
 from gpucheck.errors import CannotLook
-from gpucheck.machine import accel, child, choose, inventory, speaking
+from gpucheck.machine import accel, child, choose, inventory, speaking, talk
 from gpucheck.machine.child import ChildResult
+from gpucheck.machine.talk import Heard
 from gpucheck.report.events import Progress, Recorder, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -147,8 +148,8 @@ def test_the_child_says_a_line_for_each_measurement_or_why_there_is_none(monkeyp
 # what the parent does
 
 
-def ended(stdout: str = "", returncode: int | None = 0, stderr: str = "", *, timed_out: bool = False) -> ChildResult:
-    return ChildResult(returncode, stdout, stderr, timed_out, returncode is None, 1.0)
+def ended(stdout: str = "", returncode: int | None = 0, stderr: str = "", *, timed_out: bool = False) -> Heard:
+    return talk.heard(ChildResult(returncode, stdout, stderr, timed_out, returncode is None, 1.0), 60.0)
 
 
 def together(*ids: str, left_s: float = 100.0) -> Together:
@@ -170,7 +171,7 @@ def test_every_two_devices_of_a_kind_are_a_pair_neighbours_first() -> None:
 def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def run_child(argv: Sequence[str], timeout_s: float) -> ChildResult:
+    def run_child(argv: Sequence[str], timeout_s: float) -> Heard:
         pair = tuple(argv[-2:])
         asked.append(pair)
         assert timeout_s == peer.CHILD_TIMEOUT_S and "gpucheck.bench.transfer.peer" in argv[-3]
@@ -194,7 +195,7 @@ def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pyte
         for what, ways, why in (
             ("rate and latency", "cuda:1 to cuda:2", "its process was ended by SIGSEGV"),
             ("rate and latency", "cuda:2 to cuda:1", "its process was ended by SIGSEGV"),
-            ("latency", "cuda:2 to cuda:0", "its process did not end within 1 min and could not be ended"),
+            ("latency", "cuda:2 to cuda:0", "its process did not answer within 60 s and could not be ended"),
         )
     ]
     steps = [event.step for event in given.emit.events if isinstance(event, Progress)]  # type: ignore[attr-defined]
@@ -209,10 +210,10 @@ For debugging consider passing CUDA_LAUNCH_BLOCKING=1.
 
 
 @pytest.mark.parametrize(
-    ("result", "reason"),
+    ("heard", "reason"),
     [
-        (ended(returncode=None, timed_out=True), "its process did not end within 1 min and could not be ended"),
-        (ended(returncode=-9, timed_out=True), "its process did not end within 1 min"),
+        (ended(returncode=None, timed_out=True), "its process did not answer within 60 s and could not be ended"),
+        (ended(returncode=-9, timed_out=True), "its process did not answer within 60 s"),
         (
             ended(returncode=1, stderr=TRACEBACK),
             "its process ended with 1: torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
@@ -223,8 +224,8 @@ For debugging consider passing CUDA_LAUNCH_BLOCKING=1.
         (ended(), ""),
     ],
 )
-def test_why_a_child_said_nothing(result: ChildResult, reason: str) -> None:
-    assert peer.read(result) == peer.Answer((), reason)
+def test_why_a_child_said_nothing(heard: Heard, reason: str) -> None:
+    assert peer.read(heard) == peer.Answer((), reason)
 
 
 def test_a_child_that_ends_well_and_says_nothing_is_told() -> None:
@@ -248,7 +249,7 @@ def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has such a device")
 def test_a_real_child_says_that_there_is_no_such_device() -> None:
-    answer = peer.read(child.run(child.python_argv("gpucheck.bench.transfer.peer", "cuda:0", "cuda:1"), 60.0))
+    answer = peer.read(talk.run(child.python_argv("gpucheck.bench.transfer.peer", "cuda:0", "cuda:1"), 60.0))
     assert answer.measurements == ()
     assert answer.reason.startswith("torch cannot use cuda:0; ")
 

@@ -14,7 +14,7 @@ from gpucheck.bench.buffers import Room
 from gpucheck.bench.transfer import together, together_judge
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Together
-from gpucheck.bench.transfer.together import Lost, Talk
+from gpucheck.bench.transfer.together import Copier, Lost
 from gpucheck.bench.verified import Verified
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa
@@ -147,7 +147,7 @@ READY = 'print(\'{"ready": true, "directions": ["host_to_device"]}\', flush=True
         (("sys.exit('no device')",), "its process ended with 1: no device"),
         (("import os; os.kill(os.getpid(), 9)",), "its process was ended by SIGKILL"),
         (('print(\'{"error": "torch cannot use cuda:0"}\', flush=True)',), "torch cannot use cuda:0"),
-        (("print('half', flush=True)",), "its process did not end its line"),
+        (("print('half', flush=True)",), "its process ended with 0"),
         ((READY, "import time; time.sleep(60)"), "its process did not answer within 1 s"),
     ],
 )
@@ -174,7 +174,7 @@ def test_a_child_that_cannot_be_started() -> None:
         raise FileNotFoundError(2, "No such file or directory")
 
     with pytest.raises(Lost) as lost:
-        Talk("cuda:0", "x", start)
+        Copier("cuda:0", "x", start)
     assert lost.value.reason == "its process cannot be started (No such file or directory)"
 
 
