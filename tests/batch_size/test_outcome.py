@@ -157,7 +157,7 @@ def test_the_whole_chain_counts() -> None:
     ("end", "expected"),
     [
         (End(), "fits"),
-        (End(exit_status=0), "fits"),
+        (End(exit_status=0), "user-error"),
         (End(timed_out=True, killed_by=9), "timeout"),
         (End(killed_by=9), "killed"),
         (End(killed_by=9, kernel_says_memory=True), "host-out-of-memory"),

