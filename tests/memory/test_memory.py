@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
+import functools
+import platform
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
-from gpucheck.machine.accel import Allocator
+from gpucheck.machine.accel import Allocator, open_device
 from gpucheck.machine.host import HostMemory
 from gpucheck.memory import command as memory
 from gpucheck.memory import resident as memory_resident
@@ -373,6 +376,34 @@ def test_what_the_kernel_does_with_pages_of_files_is_not_the_allocations() -> No
     ]
     kept = {**seen, "free": resident(BASE - half + 64 * MIB, None, half)}
     assert memory_resident.judge(kept, keeps=None)[3].verdict == "fail"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's malloc that keeps them")
+def test_what_malloc_keeps_free_is_no_fault() -> None:
+    """Three hundred MiB in one piece, resident and free: a block is cut from it."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.c_size_t],
+        [ctypes.c_void_p],
+    )
+    held = [libc.malloc(100_000) for _ in range(3000)]
+    for block in held:
+        ctypes.memset(block, 1, 100_000)
+    top = held.pop()
+    for block in held:
+        libc.free(block)
+    accel = open_device("cpu")
+    try:
+        steps = memory_resident.measured(
+            functools.partial(memory_resident.read, accel),
+            accel.reset_peak,
+            memory_resident.written_tensor,
+            keeps=None,
+        )
+    finally:
+        libc.free(top)
+    assert [step.verdict for step in steps] == ["info", "pass", "pass", "pass", "skip"]
 
 
 def test_another_malloc_and_little_memory_are_reasons() -> None:
