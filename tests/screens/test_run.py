@@ -62,7 +62,7 @@ def screen(result: RunResult, width: int = 80) -> list[str]:
 def test_a_program_that_waits_for_data() -> None:
     assert screen(a_run(0.3, data=60, copies=1))[:4] == [
         "! the program waits for data: 60 % of the time is spent waiting for the",
-        "DataLoader   NVIDIA H200",
+        "DataLoader · NVIDIA H200",
         "→ more num_workers, or cheaper transforms, in the DataLoader",
         "! pageable copies block the program for 20.0 ms: train.py:31, 20 times, 20 MiB,",
     ]
@@ -70,16 +70,16 @@ def test_a_program_that_waits_for_data() -> None:
 
 def test_a_device_that_is_busy_asks_for_nothing() -> None:
     lines = screen(a_run(0.97, data=1))
-    assert lines[0] == "✓ the device is busy: kernels ran for 97 % of the time   NVIDIA H200"
+    assert lines[0] == "✓ the device is busy: kernels ran for 97 % of the time · NVIDIA H200"
     assert not [line for line in lines if line.startswith(("!", "→", "✗", "?"))]
     assert "20 steps, 100 ms each (median), slowest 100 ms" in lines
     assert "cuda:0: peak 32 GiB of 141 GiB in backward, step 2; reserved 36 GiB, unused at" in lines
 
 
 def test_who_waits_is_not_known_without_telemetry() -> None:
-    assert screen(a_run(None), 120)[0] == ("? inconclusive: how busy the device was is unknown: no NVML   NVIDIA H200")
+    assert screen(a_run(None), 120)[0] == ("? inconclusive: how busy the device was is unknown: no NVML · NVIDIA H200")
 
 
 def test_a_host_that_is_too_slow() -> None:
     first = "! the device waits for the host: kernels ran for only 12 % of the time; data and copies are not the cause"
-    assert screen(a_run(0.12), 120)[0] == f"{first}   NVIDIA H200"
+    assert screen(a_run(0.12), 120)[0] == f"{first} · NVIDIA H200"

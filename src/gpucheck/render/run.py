@@ -33,10 +33,10 @@ def page(report: Report) -> Page:
     time_found = next((one for one in report.findings if one.id == "run.time"), None)
     if result is None or time_found is None:
         return Page(None, findings=report.findings)
-    where = "; ".join(one.name for one in result.devices) or ("" if result.device_used else "CPU")
+    where = "; ".join(one.name for one in result.devices)
     # What ended the program is the answer; else what it waited for.
     main = next((one for one in report.findings if one.id == "run.memory.full"), time_found)
-    text = f"{main.title}: {main.message}" + (f"   {where}" if where else "")
+    text = f"{main.title}: {main.message}" + (f" · {where}" if where else "")
     body: list[Block] = list(_time(result))
     folder = os.getcwd()
     rows = list(costly(result))

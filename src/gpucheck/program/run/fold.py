@@ -192,7 +192,7 @@ def waits_of(shares: TimeShares | None, device_used: bool) -> tuple[WaitsFor, st
     if not device_used:
         if shares.cpu is not None and shares.cpu < IDLE:
             return "inconclusive", f"no GPU was used, and the CPU worked for {units.percent(shares.cpu)} of the time"
-        return "device", "no GPU was used: the CPU does the work"
+        return "device", "no GPU was used"
     busy = shares.device_busy
     if busy is not None and busy >= BUSY:
         return "device", f"kernels ran for {units.percent(busy)} of the time"

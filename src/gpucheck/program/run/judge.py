@@ -53,8 +53,7 @@ def time_finding(result: RunResult) -> Finding:
         "inconclusive": "inconclusive",
     }
     verdicts: dict[str, Verdict] = {"device": "pass", "inconclusive": "inconclusive"}
-    fixes = {"data": "more num_workers, or cheaper transforms, in the DataLoader", "host": "gpucheck run --trace 3 …"}
-    fix = fixes.get(result.waits_for) if result.waits_for != "host" else None
+    fix = "more num_workers, or cheaper transforms, in the DataLoader" if result.waits_for == "data" else None
     verdict = verdicts.get(result.waits_for, "warn")
     return Finding("run.time", verdict, titles[result.waits_for], result.reason, {"of": result.waits_for}, fix)
 
