@@ -14,7 +14,8 @@ from .layers import is_ready, layer_folder, layer_python
 from .lock import locked, mark_in_use
 
 # The whole suite takes a processor's time, and more than four would not make its slowest file shorter.
-IN_PARALLEL = ("-n", "logical", "--maxprocesses=4", "--dist", "loadfile")
+# A worker that is lost to a test that hung is not replaced: the next one would run that test again.
+IN_PARALLEL = ("-n", "logical", "--maxprocesses=4", "--dist", "loadfile", "--max-worker-restart=0")
 TYPED = ("src", "scripts", "tests", "benchmarks")
 RUNNER = os.path.join(ROOT, "scripts", "bootstrap", "run_gpucheck.py")
 
