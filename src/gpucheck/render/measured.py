@@ -354,6 +354,10 @@ def _advice(findings: Sequence[Finding]) -> str | None:
     return next((one.fix for name in ADVISING for one in findings if one.id == name and one.fix), None)
 
 
+# A spread of more than so many medians is read as a multiple.
+_FAR = 10.0
+
+
 def rests_on(report: Report) -> str:
     """Below the tables: samples, how far they spread, and whether all results were verified."""
     rows = report.measurements
@@ -365,7 +369,9 @@ def rests_on(report: Report) -> str:
         for row in rows
         if row.time_s and row.time_s.p05 is not None and row.time_s.p95 is not None
     ]
-    told += f", spread up to {units.percent(max(spreads))}" if spreads else ""
+    if spreads:
+        widest = max(spreads)
+        told += f", spread up to {units.percent(widest) if widest < _FAR else ratio_text(widest, 2)}"
     checks = [one.verdict for one in report.findings if one.id in VERIFICATIONS]
     verified = "all results verified" if checks and set(checks) == {"pass"} else ""
     return "; ".join(part for part in (told, verified) if part)
