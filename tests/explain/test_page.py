@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import gpucheck
@@ -40,6 +41,13 @@ def test_every_check_of_smoke_has_its_page() -> None:
 def test_every_finding_of_the_benchmarks_has_its_page() -> None:
     written = written_ids("bench/**/*.py")
     assert len(written) > 40
+    assert sorted(written - set(PAGES)) == []
+
+
+def test_every_finding_of_model_and_run_has_its_page() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in SOURCE.glob("program/**/*.py")]
+    written = {found for text in texts for found in re.findall(r'"((?:model|run)\.[a-z_.]+)"', text)}
+    assert len(written) > 25
     assert sorted(written - set(PAGES)) == []
 
 

@@ -1,4 +1,4 @@
-"""Pages of what `smoke`, `bench` and `lint` find: what an id asks and what to do where it does not pass."""
+"""Pages of what commands find (doctor's conditions have their own): what an id asks, and what to do where it fails."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ _SMOKE = (
 
 _CHANGED = "Data arrived changed: memory, link or driver are faulty, or a torch with a bug."
 _MEMORY = "There was not enough free memory for what was to be measured."
-_BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
+_ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     "bench transfer": (
         ("transfer.copies", "copies were made", "Nothing could be copied.", "gpucheck smoke"),
         ("transfer.corrupt", "copies arrive as they were sent", _CHANGED, "sudo dmesg | grep -i xid; reseat the card"),
@@ -354,6 +354,169 @@ _BENCH: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         ),
         ("runs.child", "every run ended well", "A run in a process of its own failed.", "run it without --runs"),
     ),
+    "model": (
+        (
+            "model.left_behind",
+            "all tensors of the module move",
+            ".to() moves parameters, buffers and submodules. A plain attribute, a list or a closure stays where it is.",
+            "register_buffer, nn.ParameterList or nn.ModuleList, as the finding says by line",
+        ),
+        (
+            "model.unregistered",
+            "all submodules are registered",
+            "A module in a plain list or dictionary is none of .to()'s, of parameters()'s or of state_dict()'s.",
+            "keep it in nn.ModuleList or nn.ModuleDict",
+        ),
+        (
+            "model.replaced_move",
+            "no module keeps tensors from moving",
+            "The module has a .to() or an _apply() of its own that does not move everything.",
+            "call super() there, and override _apply(), which a module above calls too",
+        ),
+        (
+            "model.optimizer_state",
+            "the optimizer's state is on the model's device",
+            "State that was made before the model moved stays behind.",
+            "make the optimizer after model.to(device)",
+        ),
+        (
+            "model.untied",
+            "tied weights stay tied",
+            "They share memory before .to() and not after it: each becomes a tensor of its own.",
+            "share the Parameter itself",
+        ),
+        (
+            "model.meta",
+            "every parameter has data",
+            "Tensors on the meta device have shapes alone: .to() cannot copy them.",
+            "model.to_empty(device=…), then load or initialise the weights",
+        ),
+        (
+            "model.devices",
+            "all parameters are on one device",
+            "Some stay on another. A model that is split on purpose moves its activations between them.",
+            "move the whole model, or leave the split to what made it",
+        ),
+        (
+            "model.placement",
+            "the whole model moves",
+            "Every parameter, buffer and tensor that was found arrives on the device.",
+            "",
+        ),
+        (
+            "model.mismatch",
+            "no operation mixes devices",
+            "An operation was given tensors of two devices; on a GPU it raises. It was found with tensors on the CPU "
+            "that claim to be on the GPU.",
+            "make or move the operand that is named as wrong",
+        ),
+        (
+            "model.forward",
+            "the forward pass, or the training step, runs to its end",
+            "It was not run, or not followed to its end; the finding says from which line on.",
+            "add --input; gpucheck run sees the program as it runs",
+        ),
+        (
+            "model.unjudged",
+            "every operation could be judged",
+            "An operation of another library was not: it may take tensors of any device.",
+            "run it once on a GPU",
+        ),
+        (
+            "model.note",
+            "a training step could be run",
+            "No parameter takes a gradient: only the forward pass was run.",
+            "leave out --train, or unfreeze what should train",
+        ),
+        (
+            "model.on_device",
+            "the model runs on the GPU that is here",
+            "It raised there, or memory ran out; claimed devices cannot show missing kernels and full memory.",
+            "gpucheck explain with the error's text",
+        ),
+    ),
+    "run": (
+        (
+            "run.time",
+            "what the program waits for",
+            "Shares of the time since torch was loaded: in the DataLoader, in copies, in waits, and how busy the "
+            "device was. Where none stands out it is inconclusive.",
+            "the lines below the verdict; gpucheck run --trace 3 shows more",
+        ),
+        (
+            "run.copies.discarded",
+            "the result of .to() is kept",
+            "A tensor does not move in place: the copy was made and thrown away.",
+            "x = x.to(device)",
+        ),
+        (
+            "run.copies.back",
+            "no tensor goes there and back unchanged",
+            "What comes back is bit for bit what was sent.",
+            "keep the tensor that was copied",
+        ),
+        (
+            "run.copies.again",
+            "no tensor is copied twice",
+            "The same tensor, unchanged, is copied in every step.",
+            "copy it once before the loop; in a module: register_buffer",
+        ),
+        (
+            "run.copies.made_on_host",
+            "tensors are made where they are used",
+            "One is made on the host in every step and then moved.",
+            "torch.zeros(…, device=device)",
+        ),
+        (
+            "run.copies.unpinned",
+            "non_blocking copies come from pinned memory",
+            "From pageable memory they block all the same.",
+            "pin_memory=True in the DataLoader",
+        ),
+        (
+            "run.copies.pageable",
+            "copies do not block the program",
+            "Copies from pageable memory do, and take a part of the time that can be seen.",
+            "pin_memory=True in the DataLoader and non_blocking=True; gpucheck bench transfer shows what it gains",
+        ),
+        (
+            "run.copies.small",
+            "no line copies little, often",
+            "Each copy has a fixed cost of some µs, whatever its size.",
+            "stack them and copy once",
+        ),
+        (
+            "run.empty_cache",
+            "empty_cache() is not called in a loop",
+            "What it frees is asked of the driver again in the next step.",
+            "leave it out",
+        ),
+        (
+            "run.waits",
+            "no line waits for the device in every step",
+            ".item(), bool(), printing and the like wait until the device has done all that was asked of it.",
+            "read it every so many steps, or once at the end",
+        ),
+        (
+            "run.memory.full",
+            "memory does not run out",
+            "Who held it, what was asked for at once, and whether size, fragmentation or another process is to blame.",
+            "what the finding says; gpucheck find-batch-size",
+        ),
+        (
+            "run.memory.growth",
+            "memory does not grow from step to step",
+            "Something keeps tensors: a list of losses with their graphs, often.",
+            "gpucheck run --memory names the line; keep loss.item()",
+        ),
+        ("run.ended", "the program comes to its end", "It raised, or a signal ended it. Its own status is kept.", ""),
+        (
+            "run.not_seen",
+            "gpucheck could look into the program",
+            "It ran as always, and nothing was seen of it: another start-up file, or -S and -I, kept gpucheck out.",
+            "",
+        ),
+    ),
 }
 
 
@@ -438,7 +601,7 @@ _LINT = "gpucheck lint PATH names the lines; docs/lint.md shows each rule wrong 
 
 def _pages() -> dict[str, Page]:
     pages = {row[0]: Page(row[0], "smoke", *row[1:]) for row in _SMOKE} | {row[0]: Page(*row) for row in _FAULTS}
-    for command, rows in _BENCH.items():
+    for command, rows in _ROWS.items():
         pages |= {row[0]: Page(row[0], command, *row[1:]) for row in rows}
         pages |= _of_any_benchmark(command.removeprefix("bench ")) if command.startswith("bench ") else {}
     pages |= {rule.id: Page(rule.id, "lint", rule.title, rule.meaning, _LINT) for rule in RULES}
