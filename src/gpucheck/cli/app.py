@@ -16,6 +16,7 @@ from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, judge, memory, schema, smoke, streams
 from gpucheck.cli.bench import app as bench_app
 from gpucheck.cli.common import PARAMETERS, Common, add, exit_codes_epilog, tell, tell_bug
+from gpucheck.cli.fleet import app as fleet_app
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
@@ -71,6 +72,7 @@ app.add_typer(bench_app, name="bench")
 add(app, "find-batch-size", find_batch_size.find_batch_size, FindBatchSizeOptions)
 add(app, "compare", compare.compare, compare.CompareOptions, device=None)
 add(app, "judge", judge.judge, judge.JudgeOptions, device=None)
+app.add_typer(fleet_app, name="fleet")
 app.command("schema", epilog=exit_codes_epilog())(schema.schema)
 
 

@@ -3,8 +3,10 @@
 Devices of one node share its power, heat and links, so nodes are what is counted and not devices. On logarithms of
 rates: the centre is the median of the nodes' medians, the spread has two parts, each from a median absolute deviation
 (Rousseeuw and Croux 1993): of the nodes' medians about the centre, and of devices about their own node. A device's
-distance is held against Student's t with the degrees of freedom that a MAD of so many nodes is worth, at a level that
-is shared among all devices and figures of the fleet (Bonferroni), so that an even fleet has no slow device.
+distance is held against Student's t at a level that is shared among all devices and figures of the fleet (Bonferroni),
+so that an even fleet has no slow device. Its degrees of freedom are those of both parts together (Welch 1947,
+Satterthwaite 1946): few nodes with many devices know the spread of devices well, and that of nodes badly.
+`benchmarks/fleet_power.py` proves both by simulation.
 """
 
 from __future__ import annotations
@@ -80,10 +82,11 @@ def place(figures: Sequence[Figure], comparisons: int) -> Group:
     centre = stats.median(list(medians.values()))
     between, within = _spreads(medians, by_node, centre)
     spread = math.hypot(between, within)
+    freedom = _freedom(between, len(medians) - 1, within, len(figures) - len(medians))
     if len(medians) < LEAST_NODES:
         return Group(len(medians), math.exp(centre), spread, ())
     level = 1 - 2 / (EVEN_FLEETS * max(comparisons, len(figures)))
-    t = stats.student_quantile(level, max(_EFFICIENCY * (len(medians) - 1), 1.0))
+    t = stats.student_quantile(level, freedom)
     # The spread has the usual noise in it; a device that is noisier than its siblings is held less firmly.
     usual = stats.median([figure.error**2 for figure in figures])
     placed = tuple(
@@ -104,6 +107,13 @@ def _spreads(
     shrunk = math.sqrt(1 - 1 / stats.median(sizes)) if sizes else 1.0
     within = _NORMAL * stats.median(deviations) / shrunk if deviations else 0.0
     return between, within
+
+
+def _freedom(between: float, nodes: int, within: float, devices: int) -> float:
+    """The degrees of freedom of both spreads together; `nodes` and `devices` are how many values are free in each."""
+    worth = max(_EFFICIENCY * nodes, 1.0), max(_EFFICIENCY * devices, 1.0)
+    parts = between**4 / worth[0] + within**4 / worth[1]
+    return (between**2 + within**2) ** 2 / parts if parts > 0 else worth[0]
 
 
 def _placed(figure: Figure, distance: float, reach: float) -> Placed:

@@ -26,6 +26,8 @@ LAYOUTS = {
     "bench all": "bench_all",
     "find-batch-size": "batch_size",
     "compare": "compare",
+    "fleet check": "fleet",
+    "fleet judge": "fleet",
 }
 
 

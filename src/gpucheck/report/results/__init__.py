@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.doctor import DoctorResult
     from gpucheck.report.results.explain import ExplainResult
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
+    from gpucheck.report.results.fleet import FleetResult, NodeDocument
     from gpucheck.report.results.matmul import SearchResult, SustainedResult
     from gpucheck.report.results.memory import MemoryStep
     from gpucheck.report.results.overlap import OverlapResult
@@ -38,6 +39,8 @@ class Results(TypedDict, total=False):
     find_batch_size: FoundBatchSize
     find_batch_size_devices: FoundBatchSizes
     find_batch_size_estimate: EstimatedBatchSize
+    fleet_check: NodeDocument
+    fleet_judge: FleetResult
 
 
 def late_types() -> dict[str, Any]:
@@ -49,11 +52,13 @@ def late_types() -> dict[str, Any]:
         doctor,
         explain,
         find_batch_size,
+        fleet,
         matmul,
         memory,
         overlap,
         transfer,
     )
 
-    modules = (bench_all, compare, crossover, doctor, explain, find_batch_size, matmul, memory, overlap, transfer)
+    first = (bench_all, compare, crossover, doctor, explain, find_batch_size, fleet)
+    modules = (*first, matmul, memory, overlap, transfer)
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
