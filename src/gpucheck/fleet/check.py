@@ -37,6 +37,8 @@ from gpucheck.report.results.fleet import (
 # A document has so many of each: 64 devices with 16 figures, and what a person may read of one node.
 MOST_FIGURES, MOST_PROBLEMS, MOST_DEVICES = 1024, 64, 256
 MOST_TEXT = 300
+# No part can start in less.
+LEAST_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ PARTS: Mapping[str, Part] = {
     "devices": Part(lambda limit_s: ["devices"], 1.0),
     "doctor": Part(_timed("doctor", option="--timeout", share=0.8), 2.0),
     "smoke": Part(_timed("smoke", "--device", "all"), 3.0),
-    "bench": Part(_timed("bench", "all", "--device", "all", "--only", "bandwidth", "--only", "matmul", share=0.5), 4.0),
+    "bench": Part(_timed("bench", "all", "--device", "all", "--only", "bandwidth", "--only", "matmul", share=0.35), 4.0),
     "memory": Part(lambda limit_s: ["memory"], 1.0),
     "transfer": Part(_timed("bench", "transfer", "--device", "all", share=0.5), 3.0),
     "overlap": Part(_timed("bench", "overlap", "--device", "all", share=0.5), 2.0),
@@ -131,6 +133,8 @@ def _left(node: NodeDocument, gather: str | None, *, first: bool = False, last: 
 
 
 def _run(part: str, limit_s: float) -> child.ChildResult:
+    if limit_s < LEAST_S:
+        return child.ChildResult(None, "", "", True, False, 0.0)
     argv = child.python_argv("gpucheck.cli.app", *PARTS[part].arguments(limit_s), "--json", "--quiet")
     try:
         return child.run(argv, limit_s, env=launcher.alone(os.environ))
@@ -155,7 +159,9 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         fix = f"on {node.host}: gpucheck {' '.join(PARTS[part].arguments(limit_s)[:2])}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not end well", why, fix))
     if report is not None:
-        problems += [_problem(part, one) for one in report.findings if one.verdict in _ASKING]
+        # What does not apply to a device is no problem; where a part could not look at all, why is.
+        asking = _ASKING if code == exits.COULD_NOT_LOOK else _ASKING[:-1]
+        problems += [_problem(part, one) for one in report.findings if one.verdict in asking]
         node = _with_facts(node, report.facts)
         figures = [figure for row in report.measurements if (figure := figure_of(row)) is not None]
         node = replace(node, figures=_largest((*node.figures, *figures), node.devices))
