@@ -20,12 +20,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from gpucheck.fleet import documents
 from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDevice, NodeDocument, NodeFigure, NodePart, NodeProblem
 
+ROOT = Path(__file__).resolve().parents[1]
 BYTES = 64_000
 DEVICES = 8
 FIGURES = 12

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import typer
 
 from gpucheck import exits
-from gpucheck.cli import outputs
 from gpucheck.cli.common import Common, add, exit_codes_epilog
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet.options import FleetCheckOptions, FleetJudgeOptions
 
 if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.cli import outputs
     from gpucheck.fleet.judge import Judged
     from gpucheck.report.events import Emit
     from gpucheck.report.report import Report
@@ -48,7 +50,8 @@ def judge(common: Common, options: FleetJudgeOptions) -> int:
     def work(emit: Emit) -> None:
         from gpucheck.report.events import Answered, Judged, Notice
 
-        judged, notices = _waited(options, emit)
+        with _kept():
+            judged, notices = _waited(options, emit)
         for text in notices:
             emit(Notice(text))
         emit(Answered("fleet_judge", judged.result))
@@ -82,10 +85,24 @@ def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, 
         time.sleep(min(POLL_S, left_s))
 
 
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    """Millions of small objects that all stay: the collector of cycles would walk over them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _lists(folder: str | None) -> list[outputs.Wanted]:
     """The files of --into."""
     if folder is None:
         return []
+    from gpucheck.cli import outputs
+
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:

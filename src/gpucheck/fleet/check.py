@@ -34,8 +34,8 @@ from gpucheck.report.results.fleet import (
     NodeProblem,
 )
 
-# A document has so many of each: 64 devices with 16 figures, and what a person may read of one node.
-MOST_FIGURES, MOST_PROBLEMS, MOST_DEVICES = 1024, 64, 256
+# A document has so many of each: 64 devices with 16 figures.
+MOST_FIGURES, MOST_DEVICES = 1024, 256
 MOST_TEXT = 300
 # No part can start in less.
 LEAST_S = 0.5
@@ -58,7 +58,9 @@ PARTS: Mapping[str, Part] = {
     "devices": Part(lambda limit_s: ["devices"], 1.0),
     "doctor": Part(_timed("doctor", option="--timeout", share=0.8), 2.0),
     "smoke": Part(_timed("smoke", "--device", "all"), 3.0),
-    "bench": Part(_timed("bench", "all", "--device", "all", "--only", "bandwidth", "--only", "matmul", share=0.35), 4.0),
+    "bench": Part(
+        _timed("bench", "all", "--device", "all", "--only", "bandwidth", "--only", "matmul", share=0.35), 4.0
+    ),
     "memory": Part(lambda limit_s: ["memory"], 1.0),
     "transfer": Part(_timed("bench", "transfer", "--device", "all", share=0.5), 3.0),
     "overlap": Part(_timed("bench", "overlap", "--device", "all", share=0.5), 2.0),
@@ -165,7 +167,7 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         node = _with_facts(node, report.facts)
         figures = [figure for row in report.measurements if (figure := figure_of(row)) is not None]
         node = replace(node, figures=_largest((*node.figures, *figures), node.devices))
-    return replace(node, parts=(*node.parts, done), problems=tuple(_worst(problems)[:MOST_PROBLEMS]))
+    return replace(node, parts=(*node.parts, done), problems=tuple(_worst(problems)[: documents.MOST_PROBLEMS]))
 
 
 _EXITS = (exits.OK, exits.FAILED, exits.COULD_NOT_LOOK, exits.UNDECIDED)

@@ -37,6 +37,8 @@ MOST_BYTES = 256 * 2**10
 # NodeDocument → devices → one → nothing deeper: what is deeper is none of ours.
 MOST_DEPTH = 8
 MOST_ITEMS = 4096
+# A node writes its worst first and no more; a judge needs one for the cause.
+MOST_PROBLEMS = 16
 MOST_TEXT = 2000
 MOST_SHARED = 64
 # A log that carries documents may be long; a line of one may not.
@@ -242,7 +244,7 @@ def _list_of(item: Decode, where: str) -> Decode:
     def decode(value: Any) -> tuple[Any, ...]:
         if type(value) is not list or len(value) > MOST_ITEMS:
             raise Refused(f"{where} is no list, or too long")
-        return tuple([item(one) for one in value])
+        return tuple([item(one) for one in (value if where != "problems" else value[:MOST_PROBLEMS])])
 
     return decode
 

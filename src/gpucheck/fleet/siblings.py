@@ -2,17 +2,19 @@
 
 Devices of one node share its power, heat and links, so nodes are what is counted and not devices. On logarithms of
 rates: the centre is the median of the nodes' medians, the spread has two parts, each from a median absolute deviation
-(Rousseeuw and Croux 1993): of the nodes' medians about the centre, and of devices about their own node. A device's
-distance is held against Student's t at a level that is shared among all devices and figures of the fleet (Bonferroni),
-so that an even fleet has no slow device. Its degrees of freedom are those of both parts together (Welch 1947,
-Satterthwaite 1946): few nodes with many devices know the spread of devices well, and that of nodes badly.
+(Rousseeuw and Croux 1993): of the nodes' medians about the centre, and of devices about the others of their node. A
+device's distance is held against Student's t at a level that is shared among all devices and figures of the fleet
+(Bonferroni), so that an even fleet has no slow device. Its degrees of freedom are those of both parts together (Welch
+1947, Satterthwaite 1946): few nodes with many devices know the spread of devices well, and that of nodes badly. A
+device is also held against the others of its own node, whose power and heat it shares: that spread is the smaller
+one, and the level is halved for the second test. Slow is what either calls certain, far enough away from both.
 `benchmarks/fleet_power.py` proves both by simulation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +26,10 @@ _NORMAL = 1.4826
 _EFFICIENCY = 0.37
 # Of how many even fleets one may have a device that is called slow.
 EVEN_FLEETS = 1000
+# Of how many one may have a device that is worth another look.
+EVEN_FLEETS_MAYBE = 10
+# The median of fewer devices of a node is mostly the device itself.
+LEAST_DEVICES = 4
 # Fewer nodes with a model say nothing about one of them.
 LEAST_NODES = 5
 # What is nearer than this to its siblings is no reason to drain a node, however certain it is.
@@ -46,7 +52,7 @@ class Figure:
 class Placed:
     """A device beside its siblings: `ratio` of its rate to theirs with an interval at the fleet's level.
 
-    `maybe` is far away and not certain, or certain for a node as a whole alone.
+    They are those of all nodes, or where these leave it open those of its own. `maybe` is far away and not certain.
     """
 
     figure: Figure
@@ -80,33 +86,65 @@ def place(figures: Sequence[Figure], comparisons: int) -> Group:
         by_node.setdefault(figure.node, []).append(log)
     medians = {node: stats.median(values) for node, values in by_node.items()}
     centre = stats.median(list(medians.values()))
-    between, within = _spreads(medians, by_node, centre)
+    between = _NORMAL * stats.median([abs(one - centre) for one in medians.values()])
+    others = {node: _from_others(values) for node, values in by_node.items()}
+    from_others = [abs(one) for values in others.values() for one in values]
+    beside = _NORMAL * stats.median(from_others) if from_others else 0.0
+    # The median of the others varies too, at least as the mean of as many.
+    usually = stats.median([len(values) for values in by_node.values()])
+    within = beside / math.sqrt(1 + 1 / (usually - 1)) if usually > 1 else beside
     spread = math.hypot(between, within)
-    freedom = _freedom(between, len(medians) - 1, within, len(figures) - len(medians))
     if len(medians) < LEAST_NODES:
         return Group(len(medians), math.exp(centre), spread, ())
-    level = 1 - 2 / (EVEN_FLEETS * max(comparisons, len(figures)))
-    t = stats.student_quantile(level, freedom)
     # The spread has the usual noise in it; a device that is noisier than its siblings is held less firmly.
     usual = stats.median([figure.error**2 for figure in figures])
-    placed = tuple(
-        _placed(figure, log - centre, t * math.sqrt(spread**2 + max(figure.error**2 - usual, 0.0)))
-        for figure, log in zip(figures, logs, strict=True)
-    )
-    return Group(len(medians), math.exp(centre), spread, placed)
+    count, devices = max(comparisons, len(figures)), len(figures) - len(medians)
+    of_fleet = _Scale(spread, _freedom(between, len(medians) - 1, within, devices), count)
+    of_node = _Scale(beside, max(_EFFICIENCY * devices, 1.0), count)
+    placed = []
+    remaining = {node: iter(values) for node, values in others.items()}
+    for figure, log in zip(figures, logs, strict=True):
+        from_own = next(remaining[figure.node], 0.0)
+        more = max(figure.error**2 - usual, 0.0)
+        one = _placed(figure, log - centre, of_fleet, more)
+        if one.standing in ("maybe", "even") and len(by_node[figure.node]) >= LEAST_DEVICES and _is_far(log - centre):
+            in_node = _placed(figure, from_own, of_node, more)
+            one = in_node if in_node.standing == "slow" else one
+        placed.append(one)
+    return Group(len(medians), math.exp(centre), spread, tuple(placed))
 
 
-def _spreads(
-    medians: Mapping[str, float], by_node: Mapping[str, Sequence[float]], centre: float
-) -> tuple[float, float]:
-    """The spread of nodes about the centre, and of devices about the median of their node."""
-    between = _NORMAL * stats.median([abs(one - centre) for one in medians.values()])
-    deviations = [abs(log - medians[node]) for node, logs in by_node.items() for log in logs if len(logs) > 1]
-    # A median of k values lies too near to them: their deviations from it are smaller than from the truth.
-    sizes = [len(logs) for logs in by_node.values() if len(logs) > 1]
-    shrunk = math.sqrt(1 - 1 / stats.median(sizes)) if sizes else 1.0
-    within = _NORMAL * stats.median(deviations) / shrunk if deviations else 0.0
-    return between, within
+class _Scale:
+    """How far chance takes a device: a spread with its degrees of freedom, at the levels of a fleet's two tests."""
+
+    def __init__(self, spread: float, freedom: float, count: int) -> None:
+        self._square = spread**2
+        # Slow is one side; half of what an even fleet may have is this test's, half the other one's.
+        self._certain, self._maybe = (
+            stats.student_quantile(1 - 1 / (fleets * count), freedom) for fleets in (EVEN_FLEETS, EVEN_FLEETS_MAYBE)
+        )
+
+    def reaches(self, more: float) -> tuple[float, float]:
+        """The distances beyond which a device is certain, and worth another look; `more` is variance of its own."""
+        spread = math.sqrt(self._square + more)
+        return self._certain * spread, self._maybe * spread
+
+
+def _from_others(values: Sequence[float]) -> list[float]:
+    """How far each value is from the median of the others; nothing for a single one.
+
+    From a median that has the value itself in it one of three is no distance at all: such a spread is too small.
+    """
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ordered = [values[place] for place in order]
+    middle, is_odd = divmod(len(values) - 1, 2)
+    found = [0.0] * len(values)
+    for rank, place in enumerate(order if len(values) > 1 else ()):
+        # The middle of the others: behind the value's own rank they stand one further on.
+        upper = ordered[middle + (middle >= rank)]
+        lower = upper if is_odd else ordered[middle - 1 + (middle - 1 >= rank)]
+        found[place] = values[place] - (lower + upper) / 2
+    return found if len(values) > 1 else []
 
 
 def _freedom(between: float, nodes: int, within: float, devices: int) -> float:
@@ -116,20 +154,17 @@ def _freedom(between: float, nodes: int, within: float, devices: int) -> float:
     return (between**2 + within**2) ** 2 / parts if parts > 0 else worth[0]
 
 
-def _placed(figure: Figure, distance: float, reach: float) -> Placed:
-    """`distance` and `reach` are of logarithms: how far it is from the centre, and how far chance may take it."""
-    ratio = math.exp(distance)
+def _is_far(distance: float) -> bool:
+    return abs(math.exp(distance) - 1) >= LEAST_DISTANCE
+
+
+def _placed(figure: Figure, distance: float, scale: _Scale, more: float) -> Placed:
+    """`distance` is of logarithms, from what the device is held against; `more` the variance that is its own."""
+    reach, look = scale.reaches(more)
     standing: Standing = "even"
-    if abs(ratio - 1) >= LEAST_DISTANCE:
-        certain = abs(distance) > reach
-        standing = ("fast" if distance > 0 else "slow") if certain else "maybe" if distance < 0 else "even"
-    return Placed(figure, ratio, math.exp(distance - reach), math.exp(distance + reach), standing)
-
-
-def slow_nodes(placed: Iterable[Placed]) -> dict[str, list[Placed]]:
-    """The nodes with slow devices, each with these."""
-    found: dict[str, list[Placed]] = {}
-    for one in placed:
-        if one.standing == "slow":
-            found.setdefault(one.figure.node, []).append(one)
-    return found
+    if _is_far(distance):
+        if abs(distance) > reach:
+            standing = "fast" if distance > 0 else "slow"
+        elif -distance > look:
+            standing = "maybe"
+    return Placed(figure, math.exp(distance), math.exp(distance - reach), math.exp(distance + reach), standing)
