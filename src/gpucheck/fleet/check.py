@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -128,7 +129,8 @@ def _left(node: NodeDocument, gather: str | None, *, first: bool = False, last: 
     if gather == "-":
         if first or last:
             # stdout may be the JSON; a log has both streams.
-            pass
+            sys.stderr.write(f"{documents.marked(node)}\n")
+            sys.stderr.flush()
     elif gather is not None:
         documents.write(Path(gather), node)
     return node
