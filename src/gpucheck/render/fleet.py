@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, answer, finding_line, table, verdict_cell
+from gpucheck.render.blocks import (
+    ADVICE,
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    Line,
+    Page,
+    answer,
+    finding_line,
+    table,
+    verdict_cell,
+)
 from gpucheck.report.finding import WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodePart, NodeState
@@ -24,8 +36,7 @@ _VERDICTS: dict[NodeState, tuple[Verdict, str]] = {
 _NODES = (
     Column("node", "left"),
     Column("state", "left"),
-    Column("cause", "left", keep=8, wraps=True),
-    Column("what to do", "left", keep=4, wraps=True),
+    Column("cause → what to do", "left", wraps=True),
 )
 _GROUPS = (
     Column("model", "left"),
@@ -70,7 +81,9 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
 
 def _row(row: FleetNode) -> Sequence[str | Cell]:
     verdict, word = _VERDICTS[row.state]
-    return [row.host, verdict_cell(verdict, word), row.cause or UNKNOWN, row.fix or UNKNOWN]
+    # In one cell: at 80 columns a column of its own would be the first to go.
+    cause = f"{row.cause or UNKNOWN} {ADVICE}{row.fix}" if row.fix else row.cause or UNKNOWN
+    return [row.host, verdict_cell(verdict, word), cause]
 
 
 def _counts(fleet: FleetResult) -> str:
