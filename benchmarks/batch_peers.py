@@ -185,7 +185,7 @@ class Trials:
         answer = self.session.trial(size, STEPS)
         if not answer["ok"]:
             self.failures += 1
-            chain = tuple(Raised(tuple(link["classes"]), link["message"]) for link in answer["raised"])
+            chain = tuple(Raised(tuple(link["classes"]), link["message"]) for link in answer["chain"])
             known = OUT_OF_MEMORY if classify(End(raised=chain), "cpu") in BOUNDING else "no want of memory"
             raise RuntimeError(f"{known}: {chain[0].message}")
         if answer["peak_bytes"] > self.budget_bytes:

@@ -5,7 +5,8 @@
 `--help` against a Typer application with the same commands and empty bodies; `devices` against the bare start of NVML
 and libcuda, which its document reports; and `devices` against `nvitop -1`, both on eight cards of the fake driver in
 tests/fakes, so that a machine without a GPU measures it too. The pairs alternate, so that a change of the machine's
-speed hits both. nvitop is the one on the PATH unless another is named; without one that pair is left out, and says so.
+speed hits both. Both sides have their bytecode, as an installer leaves it, also where the environment forbids writing
+it. nvitop is the one on the PATH unless another is named; without one that pair is left out, and says so.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ import doctor_faults
 
 ROOT = Path(__file__).resolve().parents[1]
 PAIRS = 15
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+# Written by the run of each that warms up, and not beside the sources, which may be read-only.
+BYTECODE = tempfile.TemporaryDirectory()
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+    "PYTHONPATH": str(ROOT / "src"),
+    "PYTHONPYCACHEPREFIX": BYTECODE.name,
+}
 GPUCHECK = [sys.executable, "-m", "gpucheck"]
 NULL = subprocess.DEVNULL
 CARDS = 8

@@ -156,7 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     facts = inventory.read()
     uuids = [device.uuid for device in facts.devices if device.uuid and device.nvml_index is not None]
-    accel = choose.open_for(given.device if given.device != "auto" or not uuids else _device(facts), facts)
+    wanted = given.device if given.device != "auto" or not uuids else _device(facts)
+    accel = choose.open_named(choose.resolve(wanted, facts), facts)
     uuid = accel.uuid or next(iter(uuids), None)
     if uuid is None:
         print("telemetry_cost: NVML reads no device here: there is nothing to measure", file=sys.stderr)

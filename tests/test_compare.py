@@ -172,8 +172,8 @@ def test_with_fewer_than_three_runs_nothing_can_be_told(old: int, new: int) -> N
     comparison = compare(report(row([1.0] * old)), report(row([9.0] * new)))
     (one,) = comparison.rows
     assert (one.change, one.ci_low, one.ratio) == ("cannot tell", None, 9.0)
-    assert one.why == f"{old} and {new} runs; at least 3 a side are needed"
-    assert "use --runs 7" in (finding(judge.judge(comparison), "compare.changes").fix or "")
+    assert one.why == f"{old} and {new} runs, at least 3 a side needed"
+    assert "measure both with --runs 7" in (finding(judge.judge(comparison), "compare.changes").fix or "")
 
 
 def test_rows_without_enough_runs_cost_the_others_no_certainty() -> None:
@@ -329,7 +329,7 @@ def test_a_busy_machine_fails_no_gate(busy: int, verdict: str) -> None:
     assert changes(comparison) == ["slower"]
     gate = finding(judge.judge(comparison, 0.05), "compare.slower")
     assert gate.verdict == verdict
-    told = "matmul float32, 64: 2.000× the time" + (", but the new side was cpu-busy in most runs" if busy > 3 else "")
+    told = "matmul float32, 64: 2.00×, but most new runs were cpu-busy" if busy > 3 else "matmul float32, 64 2.00×"
     assert gate.message == told
 
 
@@ -337,7 +337,7 @@ def test_a_baseline_that_was_disturbed_passes_no_gate() -> None:
     busy = row(STEADY, flags=("cpu-busy",))
     gate = finding(judge.judge(compare(report(busy), report(row(STEADY))), 0.05), "compare.slower")
     assert gate.verdict == "inconclusive"
-    assert gate.message == "matmul float32, 64: the old side was cpu-busy in most runs, and the new one was not"
+    assert gate.message == "matmul float32, 64: most old runs were cpu-busy, the new ones were not"
     alike = compare(report(busy), report(busy))
     assert finding(judge.judge(alike, 0.05), "compare.slower").verdict == "pass"
     slower = compare(report(busy), report(row(scaled(2))))

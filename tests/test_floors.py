@@ -84,6 +84,9 @@ JUDGES = (
     "doctor/condition*.py",
     "doctor/ladder.py",
     "memory/steps.py",
+    "program/lint/*",
+    "program/judge.py",
+    "program/rules.py",
     "report/*",
     "smoke/table.py",
 )
@@ -265,6 +268,8 @@ def test_the_plan_lets_the_command_down_and_never_up(route: Route) -> None:
     ("command", "start", "uses", "torch_at_once"),
     [
         ("find-batch-size TARGET", "gpucheck.batch_size.trial", "gpucheck.work.target", True),
+        ("model TARGET", "gpucheck.program.placement", "gpucheck.work.target", True),
+        ("model", "gpucheck.program.command", "gpucheck.report.results.model", False),
         ("devices", "gpucheck.devices.command", "gpucheck.report.facts", False),
         ("smoke", "gpucheck.smoke.command", "gpucheck.machine.accel", True),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpucheck.bench.transfer import options as transfer
 from gpucheck.cli import app as app_module
 from gpucheck.cli.common import PARAMETERS
 from gpucheck.errors import UsageError
-from gpucheck.options import Option, declared, option, read
+from gpucheck.options import COMMON, Option, declared, grouped, option, read
 
 EVERY = [(command, one) for command, rows in PARAMETERS.items() for one in rows]
 
@@ -53,10 +54,10 @@ def test_what_is_declared_is_read_and_what_is_not_keeps_its_default() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"size": ["1MiB,,2MiB"]}, "--size is empty; a variable that is not set reads so"),
+        ({"size": ["1MiB,,2MiB"]}, "--size is empty; an unset variable gives an empty value"),
         ({"size": ["1MiB", " "]}, "--size is empty"),
         ({"way": ""}, "--way is empty"),
-        ({"way": "h2dd"}, "--way 'h2dd' is not known; did you mean h2d?"),
+        ({"way": "h2dd"}, "--way 'h2dd' is unknown; did you mean h2d?"),
         ({"cold": True, "size": ["1"]}, "--cold and --size exclude each other"),
     ],
 )
@@ -74,7 +75,7 @@ def test_no_option_of_any_command_may_be_empty(command: str, one: Option, capsys
     required = [other.name for other in PARAMETERS[command] if other.required]
     name = one.name
     if not one.positional:
-        arguments = [*required, one.name, ""]
+        arguments = [one.name, "", *required]
     elif one.required:  # all that must be given are empty: the first of them is told
         arguments, name = [""] * len(required), required[0]
     else:
@@ -98,6 +99,41 @@ def test_names_are_unique_and_told_in_the_same_words() -> None:
         assert len(names) == len(set(names)), command
     helps = {(one.name, one.help) for _, one in EVERY if one.name in ("--json", "--output", "--runs", "--baseline")}
     assert len(helps) == 4
+
+
+def test_shared_options_have_one_order_behind_a_commands_own() -> None:
+    shared = [
+        *("--only", "--skip", "--list", "--time-budget", "--runs"),
+        *("--device", "--verbose", "--json", "--output", "--strict", "--quiet", "--config", "--debug"),
+    ]
+    for command, rows in PARAMETERS.items():
+        names = [one.name for one in rows]
+        assert [name for name in names if name in shared] == [name for name in shared if name in names], command
+        assert names[names.index("--verbose") :] == shared[shared.index("--verbose") :], command
+        groups = [group for group, _ in grouped(rows)]
+        assert groups[-1] == COMMON
+        assert [one for _, members in grouped(rows) for one in members] == list(rows)
+
+
+def test_what_is_selected_can_be_listed_and_what_measures_has_a_budget() -> None:
+    for command, rows in PARAMETERS.items():
+        names = {one.name for one in rows}
+        assert ("--only" in names) <= ({"--skip", "--list"} <= names or command == "bench crossover"), command
+        measures = command.startswith("bench ") or command in ("find-batch-size", "smoke", "doctor")
+        assert ("--time-budget" in names) == measures, command
+
+
+@pytest.mark.parametrize(("command", "one"), EVERY, ids=[f"{command} {one.name}" for command, one in EVERY])
+def test_a_number_has_its_range_in_help_and_in_the_error(command: str, one: Option) -> None:
+    numeric = one.metavar in ("N", "SIZE", "TIME", "PERCENT", "RANGE", "MxNxK", "LOW:HIGH:STEP", "LIMIT")
+    assert numeric == bool(one.valid), f"{command} {one.name}"
+    if not numeric:
+        return
+    assert re.search(rf"\[{re.escape(one.valid)}(; default: .+)?\]$", one.text)
+    if one.parse is not None:
+        with pytest.raises(UsageError) as raised:
+            one.parse("zero", one.name)
+        assert str(raised.value).startswith(f"{one.name} must ") and "'zero'" in str(raised.value)
 
 
 def test_what_is_known_before_torch_is_what_torch_then_brings() -> None:

@@ -1,4 +1,4 @@
-"""gpucheck from Python: the search of `gpucheck find-batch-size`, with the same report.
+"""gpucheck from Python: the search of `gpucheck find-batch-size`, with the same report, and steps for `gpucheck run`.
 
     from gpucheck import api
 
@@ -32,7 +32,7 @@ from gpucheck.report.events import Event
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.find_batch_size import FoundBatchSize
 
-__all__ = ["BatchSize", "CannotLook", "GpucheckError", "TargetError", "UsageError", "find_batch_size"]
+__all__ = ["BatchSize", "CannotLook", "GpucheckError", "TargetError", "UsageError", "find_batch_size", "step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,16 @@ class BatchSize:
     @property
     def _found(self) -> FoundBatchSize | None:
         return self.report.results.get("find_batch_size")
+
+
+def step() -> None:
+    """Say to `gpucheck run` that a step of this program ends here; elsewhere nothing happens.
+
+    For loops that no optimizer ends (inference, several optimizers): from the first call on these steps count alone.
+    """
+    look = sys.modules.get("gpucheck.program.run.look")
+    if look is not None:
+        look.step()
 
 
 def find_batch_size(

@@ -42,10 +42,10 @@ def parse(text: str, name: str, *, below: str = "") -> Settings | None:
         return None
     prefix = f"{name}:{below}." if below else f"{name}:"
     if not isinstance(table, Mapping):
-        raise UsageError(f"{prefix.rstrip('.')} is no table", "", f"write it as [{below}]")
+        raise UsageError(f"{prefix.rstrip('.')} must be a table", "", f"write it as [{below}]")
     for key in table:
         if key not in KEYS:
-            raise UsageError(f"{prefix}{clipped(key)} is not known", "", naming.did_you_mean(key, KEYS))
+            raise UsageError(f"{prefix}{clipped(key)} is unknown", "", naming.did_you_mean(key, KEYS))
     origins = {key: f"{prefix}{key}" for key in table if key != "thresholds"}
     return Settings(
         file=name,
@@ -70,28 +70,28 @@ def _loaded(text: str, name: str) -> dict[str, Any]:
     except RecursionError as error:
         raise UsageError(f"{name} is nested too deeply") from error
     except ValueError as error:  # TOMLDecodeError, which names the line, and numbers that Python refuses to read
-        raise UsageError(f"{name} is no TOML", str(error), "correct it or give another --config") from error
+        raise UsageError(f"{name} is not valid TOML", str(error), "correct it or give another --config") from error
     return loaded
 
 
 def _text(value: Any, origin: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"{origin} {shown(value)} is no text", "", 'write it in quotes, like "cuda:1"')
+        raise UsageError(f"{origin} must be text, not {shown(value)}", "", 'write it in quotes, like "cuda:1"')
     if not value.strip():
-        raise UsageError(f"{origin} is empty", "", "give a value, or leave the line out")
+        raise UsageError(f"{origin} is empty", "", "set a value or remove the line")
     return value
 
 
 def _flag(value: Any, origin: str) -> bool:
     if not isinstance(value, bool):
-        raise UsageError(f"{origin} {shown(value)} is neither true nor false")
+        raise UsageError(f"{origin} must be true or false, not {shown(value)}")
     return value
 
 
 def _duration(value: Any, origin: str) -> str:
     huge = isinstance(value, int) and value.bit_length() > 64
     if huge or isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise UsageError(f"{origin} {shown(value)} is no time", "", 'write it like "30s"')
+        raise UsageError(f"{origin} must be a time, not {shown(value)}", "", 'write it like "30s"')
     units.parse_duration(str(value), origin)
     return str(value)
 
@@ -102,7 +102,7 @@ def _duration(value: Any, origin: str) -> str:
 def _thresholds(table: Any, prefix: str) -> tuple[Limit, ...]:
     """The thresholds of a file, those for a device by name first."""
     if not isinstance(table, Mapping):
-        raise UsageError(f"{prefix} is no table", "", "write it as [thresholds]")
+        raise UsageError(f"{prefix} must be a table", "", "write it as [thresholds]")
     general: list[Limit] = []
     named: list[Limit] = []
     for key, value in table.items():
@@ -111,7 +111,7 @@ def _thresholds(table: Any, prefix: str) -> tuple[Limit, ...]:
             continue
         for name, inner in _flat({key: value}):
             if name not in BY_ID:
-                raise UsageError(f"{prefix}.{clipped(name)} is not known", "", naming.did_you_mean(name, BY_ID))
+                raise UsageError(f"{prefix}.{clipped(name)} is unknown", "", naming.did_you_mean(name, BY_ID))
             general.append(_in_file(name, inner, f"{prefix}.{name}"))
     return (*named, *general)
 
@@ -125,7 +125,7 @@ def _of_device(device: str, table: Mapping[str, Any], prefix: str) -> list[Limit
             # Without quotes a dot makes a table of its own: what looks like a device may be half an id.
             halves = [one.partition(".")[2] for one in BY_ID]
             meant = f"{device}.{name}" if name in halves else name
-            raise UsageError(f"{where} is not known", "", naming.did_you_mean(meant, BY_ID))
+            raise UsageError(f"{where} is unknown", "", naming.did_you_mean(meant, BY_ID))
         if BY_ID[name].command == "compare":
             raise UsageError(f"{where} is not for one device", "", f"write it in [{prefix}]")
         found.append(_in_file(name, value, where, device))

@@ -31,16 +31,18 @@ TABLE: tuple[Exit, ...] = (
     Exit(
         FAILED,
         "failed",
-        "a check or the device failed, a threshold or requirement was missed, or not even the smallest batch fits",
+        "a check or the device failed, a threshold or requirement was missed, or the smallest batch does not fit",
     ),
-    Exit(USAGE, "usage", "wrong usage, or the target given is missing, raises or rejects its input"),
+    Exit(USAGE, "usage", "wrong usage, or the target is missing, raises an error or rejects its input"),
     Exit(
-        COULD_NOT_LOOK, "could not look", "no such device, no usable torch, nothing was checked, or no room for output"
+        COULD_NOT_LOOK,
+        "could not look",
+        "no such device, no usable torch, nothing was checked, or the output cannot be written",
     ),
-    Exit(UNDECIDED, "undecided", "asked but undecided: too noisy, busy, throttled, or out of time"),
+    Exit(UNDECIDED, "undecided", "inconclusive: too noisy, busy, throttled, or out of time"),
     Exit(BUG, "bug", "a bug in gpucheck; the report so far is printed"),
     Exit(INTERRUPTED, "interrupted", "Ctrl-C; the report so far is printed"),
-    Exit(CLOSED_STDOUT, "closed stdout", "the reader of stdout went away"),
+    Exit(CLOSED_STDOUT, "closed stdout", "the reader of stdout closed the pipe"),
     Exit(TERMINATED, "terminated", "SIGTERM; the report so far is printed"),
 )
 

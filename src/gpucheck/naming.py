@@ -35,7 +35,7 @@ def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
 def one_of(option: str, value: str, known: Sequence[str], between: str = ", ") -> None:
     """Raises UsageError for a value that is not among the known ones."""
     if value not in known:
-        raise UsageError(f"{option} {value!r} is not known", "", hint(value, known, between))
+        raise UsageError(f"{option} {value!r} is unknown", "", hint(value, known, between))
 
 
 def select(
@@ -58,9 +58,19 @@ def select(
         for prefix in prefixes:
             if not prefix or not any(name.startswith(prefix) for name in names):
                 told = meant(prefix) if meant else did_you_mean(prefix, names)
-                raise UsageError(f"{option} {prefix!r} fits no {noun}", "", told)
+                raise UsageError(f"{option} {prefix!r} matches no {noun}", "", told)
     taken = [row for row in rows if not only or name_of(row).startswith(tuple(only))]
     left = [row for row in taken if not name_of(row).startswith(tuple(skip))]
     if not left:
-        raise UsageError(f"--skip leaves no {noun} of --only", nothing, "skip fewer")
+        raise UsageError(f"--only and --skip leave no {noun}", nothing, "skip fewer")
     return left
+
+
+# A sentence names so many of several; the rest is counted.
+MOST_NAMED = 2
+
+
+def few(texts: Sequence[str], between: str = "; ") -> str:
+    """The first of these, and how many more there are: `a; b; and 3 more`."""
+    more = len(texts) - MOST_NAMED
+    return between.join([*texts[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])

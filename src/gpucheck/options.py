@@ -8,11 +8,13 @@ loaded that costs time. Pure.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import keyword
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from gpucheck import units
 from gpucheck.errors import UsageError
 
 # Reads a text that was given for the option of this name. Raises UsageError, which names the option.
@@ -21,14 +23,21 @@ Declared = TypeVar("Declared")
 
 _KEY = "option"
 
+# The groups of a help page that several commands have, in this order behind a command's own.
+SELECTION, TIME, LIMITS, COMMON = "Selection", "Time and runs", "Pass or fail", "Common options"
+SHARED_GROUPS = (SELECTION, TIME, LIMITS, COMMON)
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """What a field says of its option. `parse` is None for text as it is; a flag is a field whose default is False.
 
     `repeat` takes several values, also with commas between them where `commas` is set; the field then holds a tuple.
-    `choices` are all values there are. `positional` is an argument without a name, `shown` what help tells of the
-    default; `fold` makes of several values what the field holds.
+    `choices` are all valid values. `positional` is an argument without a name, `shown` the default as help shows it;
+    `fold` turns several values into what the field holds. `short` is a one-letter name, `aliases` are older names that
+    still work and that no help page shows. `group` is the option's heading in help; `range` are the valid values, with
+    the unit, where `parse` does not say them. What is `verbatim` takes everything from its place on as it is,
+    options and empty texts too: another program's command line.
     """
 
     field: str
@@ -44,6 +53,11 @@ class Option:
     shown: str = ""
     required: bool = False
     fold: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+    short: str = ""
+    aliases: tuple[str, ...] = ()
+    group: str = "Options"
+    range: str = ""
+    verbatim: bool = False
 
     @property
     def key(self) -> str:
@@ -57,6 +71,17 @@ class Option:
     def is_flag(self) -> bool:
         """Whether it is given without a value."""
         return self.default is False
+
+    @property
+    def valid(self) -> str:
+        """The range of its values with their unit; empty where they are no numbers."""
+        return self.range or str(getattr(self.parse, "range", ""))
+
+    @property
+    def text(self) -> str:
+        """Its help with the range and the default: `Run in N processes. [1 to 1000; default: 1]`."""
+        notes = "; ".join(note for note in (self.valid, f"default: {self.shown}" if self.shown else "") if note)
+        return f"{self.help} [{notes}]" if notes else self.help
 
 
 def option(
@@ -73,10 +98,34 @@ def option(
     shown: str = "",
     required: bool = False,
     fold: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
+    short: str = "",
+    aliases: tuple[str, ...] = (),
+    group: str = "Options",
+    range: str = "",
+    verbatim: bool = False,
 ) -> Any:
     """A field that is an option. `name` is the option's where it is not the field's with dashes."""
-    default = () if repeat and default is None else default
-    one = Option("", name, help, metavar, parse, default, repeat, commas, positional, choices, shown, required, fold)
+    one = Option(
+        field="",
+        name=name,
+        help=help,
+        metavar=metavar,
+        parse=parse,
+        default=() if repeat and default is None else default,
+        repeat=repeat,
+        commas=commas,
+        positional=positional,
+        choices=choices,
+        shown=shown,
+        required=required,
+        fold=fold,
+        short=short,
+        aliases=aliases,
+        group=group,
+        range=range,
+        verbatim=verbatim,
+    )
+    default = one.default
     if required:
         return dataclasses.field(metadata={_KEY: one})
     return dataclasses.field(default=default, metadata={_KEY: one})
@@ -85,11 +134,18 @@ def option(
 def declared(*classes: type) -> Iterator[Option]:
     """The options of these dataclasses, in the order of their fields; fields that are no options are left out."""
     for one in classes:
-        for field in dataclasses.fields(one):
-            if _KEY in field.metadata:
-                found: Option = field.metadata[_KEY]
-                name = found.name or (found.metavar if found.positional else f"--{field.name.replace('_', '-')}")
-                yield dataclasses.replace(found, field=field.name, name=name)
+        yield from _declared(one)
+
+
+@functools.cache  # every command asks for those that all share
+def _declared(kind: type) -> tuple[Option, ...]:
+    options = []
+    for field in dataclasses.fields(kind):
+        if _KEY in field.metadata:
+            found: Option = field.metadata[_KEY]
+            name = found.name or (found.metavar if found.positional else f"--{field.name.replace('_', '-')}")
+            options.append(dataclasses.replace(found, field=field.name, name=name))
+    return tuple(options)
 
 
 def read(kind: type[Declared], given: Mapping[str, Any]) -> Declared:
@@ -113,6 +169,9 @@ def read(kind: type[Declared], given: Mapping[str, Any]) -> Declared:
 def _read(one: Option, value: Any) -> Any:
     if one.is_flag:
         return bool(value)
+    if one.verbatim:
+        refuse_empty(one, value[0])  # the program itself; its arguments may be
+        return tuple(value)
     if not one.repeat:
         return _parsed(one, value)
     parts = [part for text in value for part in (text.split(",") if one.commas else [text])]
@@ -125,17 +184,62 @@ def _parsed(one: Option, text: str) -> Any:
     if one.choices and text not in one.choices:
         from gpucheck import naming
 
-        raise UsageError(f"{one.name} {text!r} is not known", "", naming.hint(text, one.choices))
+        raise UsageError(f"{one.name} {text!r} is unknown", "", naming.hint(text, one.choices))
     return text if one.parse is None else one.parse(text, one.name)
 
 
 def refuse_empty(one: Option, text: str) -> None:
     """Raises UsageError for an empty value: an unset variable of a script must not switch a check off in silence."""
     if not text.strip():
-        raise UsageError(f"{one.name} is empty", "a variable that is not set reads so", "give a value, or leave it out")
+        raise UsageError(f"{one.name} is empty", "an unset variable gives an empty value", "set a value or omit it")
+
+
+def grouped(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:
+    """Options under their headings: a command's own groups as they appear, then those that commands share."""
+    own = dict.fromkeys(one.group for one in options if one.group not in SHARED_GROUPS)
+    groups = [(group, [one for one in options if one.group == group]) for group in (*own, *SHARED_GROUPS)]
+    return [(group, members) for group, members in groups if members]
+
+
+# -- the options that several commands share --------------------------------------------------------------------------
+
+
+def only(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
+    """The field of `--only`; `noun` is what is selected, in the plural, and `named` what of it counts."""
+    text = f"Run only {noun} whose {named} starts with {metavar}. Repeatable."
+    return option(text, metavar=metavar, repeat=True, group=SELECTION)
+
+
+def skip(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
+    """The field of `--skip`, as `only` has it."""
+    text = f"Skip {noun} whose {named} starts with {metavar}. Repeatable."
+    return option(text, metavar=metavar, repeat=True, group=SELECTION)
+
+
+def list_all(noun: str) -> Any:
+    """The field of `--list`; a dataclass with `names()` is listed without running anything."""
+    return option(f"List the {noun} and exit.", False, name="--list", group=SELECTION)
+
+
+def time_budget(shown: str, text: str = "Time limit for the whole command.", *, aliases: tuple[str, ...] = ()) -> Any:
+    """The field of `--time-budget`, in seconds; None is the default, which help shows as `shown`."""
+    return option(
+        text,
+        name="--time-budget",
+        metavar="TIME",
+        parse=units.parse_duration,
+        shown=shown,
+        aliases=aliases,
+        group=TIME,
+    )
 
 
 def require() -> Any:
     """The field of `--require KIND`: what torch must be able to use. It calls ROCm's devices cuda, too."""
     kinds = ("cuda", "rocm", "mps", "xpu")
-    return option("Fail unless torch can use one: cuda, mps, xpu.", metavar="KIND", choices=kinds)
+    return option(
+        "Fail if torch cannot use a device of this kind: cuda, rocm, mps or xpu.",
+        metavar="KIND",
+        choices=kinds,
+        group=LIMITS,
+    )

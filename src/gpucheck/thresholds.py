@@ -39,7 +39,7 @@ class Threshold:
     help: str = ""
 
 
-_OF_PEAK = "Fail below this share of the part's peak, like 80%; undecided where that is only estimated."
+_OF_PEAK = "Fail below this share of the GPU's peak; inconclusive if the peak is only an estimate."
 
 # Ids never change their meaning. The commands' own limits may be set too, by the id of the finding that they decide.
 THRESHOLDS: tuple[Threshold, ...] = (
@@ -51,7 +51,7 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "the largest pinned copy of each direction; on a CPU the largest copy",
         "--min-gbps",
         metavar="N",
-        help="Fail where the largest pinned copy of a direction is slower, in GB/s.",
+        help="Fail if the largest pinned copy of a direction is slower than N GB/s.",
     ),
     Threshold(
         "transfer.link",
@@ -77,7 +77,7 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "every operation on the largest cold arrays",
         "--min-gbps",
         metavar="N",
-        help="Fail where one of the operations is slower, in GB/s.",
+        help="Fail if an operation is slower than N GB/s.",
     ),
     Threshold(
         "bandwidth.min_percent_of_peak",
@@ -97,7 +97,7 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "the fastest product of all (--dtype says of which)",
         "--min-tflops",
         metavar="N",
-        help="Fail where the fastest product is slower, in TFLOP/s.",
+        help="Fail if the fastest product is slower than N TFLOP/s.",
     ),
     Threshold(
         "matmul.min_percent_of_peak",
@@ -117,7 +117,7 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "how much slower a row is than the baseline's",
         "--fail-if-slower",
         metavar="PERCENT",
-        help="Fail where a row is slower by more than this, like 5%.",
+        help="Fail if a row is slower than the baseline by more than this.",
     ),
 )
 BY_ID = {one.id: one for one in THRESHOLDS}
@@ -158,6 +158,14 @@ class Limit:
     device: str | None = None
 
 
+_UNIT: dict[Kind, str] = {"GB/s": " GB/s", "TFLOP/s": " TFLOP/s", "percent": "%", "times": " times"}
+
+
+def range_of(kind: Kind) -> str:
+    """The values that a threshold of this kind takes, with the unit, for help pages."""
+    return f"in {kind}, 0 or more" if kind != "percent" else "0% or more"
+
+
 def limit(threshold: Threshold, value: Any, origin: str, *, device: str | None = None) -> Limit:
     """A threshold set to `value`, a number in its unit or its text. Raises UsageError."""
     return Limit(threshold.id, number(threshold.kind, value, origin), SI_UNIT[threshold.kind], origin, device)
@@ -172,12 +180,13 @@ def number(kind: Kind, value: Any, origin: str) -> float:
         found = math.nan
     if isinstance(value, bool) or not math.isfinite(found):
         grammar = {"percent": "80%", "times": "1.5"}.get(kind, f"50, which is {kind}")
-        raise UsageError(f"{origin} {shown(value)} is no number", "", f"write it like {grammar}")
+        raise UsageError(f"{origin} must be a number, not {shown(value)}", "", f"write it like {grammar}")
     if found < 0 or found > LARGEST:
-        raise UsageError(f"{origin} {shown(value)} is out of range", f"it is from 0 to {LARGEST:.0e}")
+        raise UsageError(f"{origin} must be from 0 to {LARGEST:.0f}{_UNIT[kind]}, not {shown(value)}")
     if kind == "percent" and not signed and 0 < found < 1:
-        why = "percent are meant, and this is less than one"
-        raise UsageError(f"{origin} {shown(value)} looks like a fraction", why, "write it like 80%")
+        raise UsageError(
+            f"{origin} must be a percentage, not {shown(value)}", "it looks like a fraction", "write it like 80%"
+        )
     return found * SCALE[kind]
 
 

@@ -5,12 +5,14 @@ GB is 10⁹ bytes (rates); GiB is 2³⁰ bytes (capacities).
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from dataclasses import dataclass
 
 from gpucheck.errors import UsageError
 
-KIB, MIB, GIB, TIB, PIB = 2**10, 2**20, 2**30, 2**40, 2**50
+KIB, MIB, GIB, TIB, PIB, EIB = 2**10, 2**20, 2**30, 2**40, 2**50, 2**60
 
 _SIZE_UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZE_UNITS |= {f"{prefix}b": scale for prefix, scale in _SIZE_UNITS.items() if prefix in "kmgt" and prefix}
@@ -19,72 +21,136 @@ _DURATION_UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)\s*", re.ASCII)
 
 # Larger than any memory of one machine; a larger number is a slip of the keyboard.
-LARGEST_SIZE = 2**60
+LARGEST_SIZE = EIB
 
 
-def _split(text: str, option: str, grammar: str) -> tuple[float, str]:
+# A year: threading and select refuse timeouts far beyond it.
+LONGEST_H = 366 * 24
+
+
+def _number(text: str) -> tuple[float, str] | None:
+    """A finite number and the letters after it; None for any other text."""
     match = _NUMBER.fullmatch(text)
-    if match is None:
-        raise UsageError(f"{option} {text!r} is not understood", "", f"write it like {grammar}", finding="usage")
-    value = float(match.group(1))
-    if not math.isfinite(value):
-        raise UsageError(f"{option} {text!r} is too large", "", f"write it like {grammar}", finding="usage")
-    return value, match.group(2)
+    if match is None or not math.isfinite(float(match.group(1))):
+        return None
+    return float(match.group(1)), match.group(2)
 
 
-def parse_size(text: str, option: str = "--size", *, smallest: int = 1) -> int:
-    """Bytes in `64MiB`, `64MB`, `1e9` or `4096`.
+def refused(option: str, allowed: str, text: object, fix: str = "", why: str = "") -> UsageError:
+    """The one sentence about a value outside of what its option takes."""
+    return UsageError(f"{option} must be {allowed}, not {text!r}", why, fix, finding="usage")
 
-    Raises UsageError for anything else, for less than `smallest` bytes and for more than an exbibyte.
+
+def _typed(size: int) -> str:
+    """A size as one types it: `64MiB`."""
+    return capacity(size).replace(" ", "")
+
+
+LARGEST_WHOLE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Reads an integer from `smallest` to `largest`; raises UsageError for anything else."""
+
+    smallest: int = 1
+    largest: int = LARGEST_WHOLE
+
+    @property
+    def range(self) -> str:
+        """What it takes, for a help page."""
+        return f"{self.smallest} or more" if self.largest == LARGEST_WHOLE else f"{self.smallest} to {self.largest}"
+
+    def __call__(self, text: str, option: str) -> int:
+        digits = text.strip()
+        if not re.fullmatch(r"[+-]?\d{1,18}", digits, re.ASCII) or not self.smallest <= int(digits) <= self.largest:
+            raise refused(option, f"an integer from {self.smallest} to {self.largest}", text)
+        return int(digits)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Reads bytes in `64MiB`, `64MB`, `1e9` or `4096`, from `smallest` to `largest`.
+
+    They are rounded down to a multiple of `step`. Raises UsageError for anything else.
     """
-    grammar = "64MiB, 64MB or 1e9 (bytes)"
-    value, unit = _split(text, option, grammar)
-    if unit.lower() not in _SIZE_UNITS:
-        raise UsageError(f"{option} {text!r} has an unknown unit {unit!r}", "", f"write it like {grammar}")
-    size = value * _SIZE_UNITS[unit.lower()]
-    if size < smallest:
-        raise UsageError(f"{option} {text!r} is too small", f"the least is {smallest} byte{'s' * (smallest != 1)}")
-    if size > LARGEST_SIZE:
-        raise UsageError(f"{option} {text!r} is too large", "no machine has an exbibyte of memory")
-    if size != int(size):
-        raise UsageError(f"{option} {text!r} is not a whole number of bytes", "", f"write it like {grammar}")
-    return int(size)
+
+    smallest: int = 1
+    largest: int = LARGEST_SIZE
+    step: int = 1
+
+    @property
+    def range(self) -> str:
+        """What it takes, for a help page."""
+        steps = f", in steps of {_typed(self.step)}" if self.step > 1 else ""
+        return f"{_typed(self.smallest)} to {_typed(self.largest)}{steps}"
+
+    def __call__(self, text: str, option: str = "--size") -> int:
+        number = _number(text)
+        scale = _SIZE_UNITS.get(number[1].lower()) if number else None
+        size = number[0] * scale if number and scale else math.nan
+        if not self.smallest <= size <= self.largest:
+            bounds = f"{_typed(self.smallest)} to {_typed(self.largest)}"
+            raise refused(option, f"a size from {bounds}", text, "write it like 64MiB, 64MB or 1e9 (bytes)")
+        if size != int(size):
+            raise refused(option, "an integer number of bytes", text, "write it like 64MiB, 64MB or 1e9 (bytes)")
+        return int(size) // self.step * self.step
 
 
-def parse_duration(text: str, option: str = "--time-budget") -> float:
-    """Seconds in `30s`, `5m`, `250ms`, `1h` or `30`. Raises UsageError for anything else and for zero or less."""
-    grammar = "30s, 5m or 250ms"
-    value, unit = _split(text, option, grammar)
-    if unit.lower() not in _DURATION_UNITS:
-        raise UsageError(f"{option} {text!r} has an unknown unit {unit!r}", "", f"write it like {grammar}")
-    seconds = value * _DURATION_UNITS[unit.lower()]
-    if seconds <= 0:
-        raise UsageError(f"{option} {text!r} is not more than zero", "", f"write it like {grammar}")
-    # A year: threading and select refuse timeouts far beyond it.
-    if seconds > 366 * 86400:
-        raise UsageError(f"{option} {text!r} is longer than a year", "", f"write it like {grammar}")
-    return seconds
+class Duration:
+    """Reads seconds in `30s`, `5m`, `250ms`, `1h` or `30`; raises UsageError for zero, over a year and other text."""
+
+    @property
+    def range(self) -> str:
+        """What it takes, for a help page."""
+        return "such as 30s or 5m"
+
+    def __call__(self, text: str, option: str = "--time-budget") -> float:
+        number = _number(text)
+        scale = _DURATION_UNITS.get(number[1].lower()) if number else None
+        seconds = number[0] * scale if number and scale else math.nan
+        if not 0 < seconds <= LONGEST_H * 3600:
+            raise refused(option, f"a time above 0s, up to {LONGEST_H}h", text, "write it like 30s, 5m or 250ms")
+        return seconds
 
 
-def parse_percent(text: str, option: str) -> float:
-    """The fraction in `5%` or `5`: 0.05. Raises UsageError for less than zero, and for what looks like a fraction."""
-    value, unit = _split(text, option, "5%")
-    if unit not in ("%", ""):
-        raise UsageError(f"{option} {text!r} has an unknown unit {unit!r}", "", "write it like 5%")
-    if value < 0:
-        raise UsageError(f"{option} {text!r} is less than zero", "", "write it like 5%")
-    if not unit and 0 < value < 1:
-        why = "percent are meant, and this is less than one"
-        raise UsageError(f"{option} {text!r} looks like a fraction", why, f"write it like {value * 100:g}%")
-    return value / 100
+@dataclass(frozen=True, slots=True)
+class Percent:
+    """Reads the fraction in `5%` or `5`: 0.05. Raises UsageError for less than zero and what looks like a fraction.
+
+    `above` excludes the lower end 0 %, `below` the upper end `largest`.
+    """
+
+    largest: float | None = None
+    above: bool = False
+    below: bool = False
+
+    @property
+    def range(self) -> str:
+        """What it takes, for a help page."""
+        low = "above 0%" if self.above else "at least 0%" if self.largest is None else "0%"
+        if self.largest is None:
+            return low
+        if self.below:
+            return f"{low} to below {self.largest * 100:g}%"
+        return f"{low}, up to {self.largest * 100:g}%" if self.above else f"{low} to {self.largest * 100:g}%"
+
+    def __call__(self, text: str, option: str) -> float:
+        number = _number(text)
+        if number and number[1] == "" and 0 < number[0] < 1:
+            raise refused(
+                option, "a percentage", text, f"write it like {number[0] * 100:g}%", "it looks like a fraction"
+            )
+        if number is None or number[1] not in ("%", "") or not self._takes(number[0] / 100):
+            raise refused(option, f"a percentage, {self.range}", text, "write it like 5%")
+        return number[0] / 100
+
+    def _takes(self, value: float) -> bool:
+        low = value > 0 if self.above else value >= 0
+        return low and (self.largest is None or value < self.largest or (value == self.largest and not self.below))
 
 
-def parse_whole(text: str, option: str, *, smallest: int = 1, largest: int = 2**31 - 1) -> int:
-    """A whole number from `smallest` to `largest`. Raises UsageError for anything else."""
-    digits = text.strip()
-    if not re.fullmatch(r"[+-]?\d{1,18}", digits, re.ASCII) or not smallest <= int(digits) <= largest:
-        raise UsageError(f"{option} {text!r} is out of range", f"it is a whole number from {smallest} to {largest}")
-    return int(digits)
+parse_whole, parse_size, parse_duration, parse_percent = Whole(), Size(), Duration(), Percent()
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -109,7 +175,7 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 def capacity(size: float) -> str:
     """A capacity in binary units: 2**30 → `1 GiB`."""
-    text = _scaled(size, ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B")))
+    text = _scaled(size, ((EIB, "EiB"), (TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B")))
     number, unit = text.split(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
@@ -122,6 +188,17 @@ def duration(seconds: float) -> str:
         parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
         return " ".join(f"{count} {unit}" for count, unit in parts if count)
     return _scaled(seconds, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
+
+
+def age(seconds: float) -> str:
+    """A time span to the whole second or coarser, in its two largest units: 90 → `1 min 30 s`, 97200 → `1 d 3 h`."""
+    steps = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    whole = int(seconds)
+    for (size, unit), (smaller, below) in itertools.pairwise(steps):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{whole} s"
 
 
 def byte_rate(rate: float) -> str:

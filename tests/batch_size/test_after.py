@@ -97,7 +97,7 @@ def test_a_size_that_fails_is_not_recommended() -> None:
 def test_a_child_that_cannot_start_leaves_the_answer_as_it_is() -> None:
     for error in (Refused("out-of-memory", "no room"), CannotLook("no trial could start")):
         found = after(Scripted(error, error))
-        assert (found.checks, recommended(found).reason) == ([], "it could not be run in the time left")
+        assert (found.checks, recommended(found).reason) == ([], "no time left to run it")
 
 
 def test_the_largest_is_recommended_where_it_leaves_the_headroom_and_there_is_no_time_for_another() -> None:
@@ -125,11 +125,11 @@ def test_what_is_left_out_says_why_and_a_batch_of_one_is_run_where_it_may_fail()
         runner.ready = {"smallest_batch": smallest}
         known = searched()
         made = After(runner, known, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
-        made.leave_out(90, "--quick leaves it out")
-        assert (recommended(known).reason, runner.asked) == ("--quick leaves it out", asked)
+        made.leave_out(90, "skipped by --quick")
+        assert (recommended(known).reason, runner.asked) == ("skipped by --quick", asked)
 
 
 def test_without_time_nothing_is_run() -> None:
     runner = Scripted()
-    assert recommended(after(runner, left_s=0.0)).reason == "it could not be run in the time left"
+    assert recommended(after(runner, left_s=0.0)).reason == "no time left to run it"
     assert runner.asked == []

@@ -76,10 +76,10 @@ def test_the_default_malloc_is_told_and_not_judged() -> None:
     assert result_of(ended).default_malloc_peak_bytes == 1124 * MIB
     finding = findings(ended)[-1]
     assert (finding.id, finding.verdict) == ("batch_size.default_malloc", "info")
-    assert finding.title == "under the system's default malloc its peak is 1.1 GiB"
-    assert finding.message == "100 MiB above the budget: freed memory is kept for later"
+    assert finding.title == "peak under the default malloc: 1.1 GiB"
+    assert finding.message == "100 MiB above the budget, because freed memory is kept"
     within = findings(closed(Ended("over-budget"), Followed(replace(above, peak_bytes=MIB))))[-1]
-    assert within.message == "within the budget as well"
+    assert within.message == "within the budget too"
 
 
 def test_the_first_finding_is_the_answer() -> None:
@@ -102,9 +102,7 @@ def only(*entries: Entry) -> Finding:
 
 def test_memory_that_ran_out_at_the_smallest_names_the_model_and_the_budget() -> None:
     finding = only(Tried(Result(1, "search", True, "out-of-memory")), Ended("out-of-memory"))
-    assert finding.message == (
-        "the model alone takes 10 MiB, and memory ran out, and the budget is 1 GiB (--memory-limit 1GiB)"
-    )
+    assert finding.message == ("memory ran out, the model alone takes 10 MiB, budget 1 GiB")
 
 
 def test_the_smallest_that_never_ends() -> None:
@@ -148,7 +146,7 @@ def besides(search: History) -> list[Finding]:
 def test_memory_in_pieces_has_a_remedy_only_where_the_gap_is_large() -> None:
     (finding,) = besides(ended(memory=MEMORY))
     assert (finding.id, finding.verdict) == ("batch_size.fragmentation", "info")
-    assert finding.title == "512 MiB of what the allocator holds is in no tensor"
+    assert finding.title == "512 MiB reserved by the allocator, in no tensor"
     assert finding.fix == (
         "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=expandable_segments:True"
     )

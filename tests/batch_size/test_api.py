@@ -114,7 +114,7 @@ def test_what_has_no_name_is_refused(target: Any, said: str) -> None:
 
 
 def test_an_option_that_cannot_be_is_a_usage_error() -> None:
-    with pytest.raises(api.UsageError, match=r"--mode 'trian' is not known; did you mean train\?"):
+    with pytest.raises(api.UsageError, match=r"--mode 'trian' is unknown; did you mean train\?"):
         api.find_batch_size("mlp", mode="trian")
 
 
@@ -128,7 +128,7 @@ def test_an_option_that_cannot_be_is_a_usage_error() -> None:
         ({"max_batch_size": None}, "max_batch_size is None; it takes a whole number"),
         ({"start": True}, "start is True; it takes a whole number"),
         ({"mode": None}, "mode is None; it takes text"),
-        ({"device": 0}, "--device '0' is no device; give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"),
+        ({"device": 0}, "--device '0' is not a device; give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"),
     ],
 )
 def test_a_value_of_another_kind_is_a_usage_error(options: dict[str, Any], said: str) -> None:

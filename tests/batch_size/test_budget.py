@@ -29,7 +29,7 @@ def test_no_limits(text: str) -> None:
 
 
 def test_a_cpu_takes_two_gib_or_half() -> None:
-    reason = "the smaller of 2 GiB and half of what is available"
+    reason = "the smaller of 2 GiB and half the available memory"
     assert on_cpu(None, 64 * GIB, 64 * GIB) == Budget(2 * GIB, 0, reason, 64 * GIB, 64 * GIB)
     assert on_cpu(None, 3 * GIB, 64 * GIB).bytes == GIB * 3 // 2
 
@@ -41,7 +41,7 @@ def test_limits_on_a_cpu() -> None:
     assert on_cpu(parse_limit("leave:1GiB"), free, total).bytes == 9 * GIB
     more = on_cpu(parse_limit("12GiB"), free, total)
     assert more.bytes == free
-    assert more.reason == "what is available, less than --memory-limit 12GiB"
+    assert more.reason == "available memory, less than --memory-limit 12GiB"
     with pytest.raises(UsageError, match="--memory-limit leave:10GiB leaves nothing; 10 GiB are free"):
         on_cpu(parse_limit("leave:10GiB"), free, total)
 
@@ -63,7 +63,7 @@ def test_a_limit_below_what_is_free_needs_no_more_margin() -> None:
 
 def test_a_full_device() -> None:
     with pytest.raises(
-        CannotLook, match="only 256 MiB of the device's 8 GiB are free; a margin of 512 MiB stays unused"
+        CannotLook, match="only 256 MiB of the device's 8 GiB is free; a margin of 512 MiB is kept free"
     ):
         on_device(None, 256 * MIB, 8 * GIB, shared=False)
 

@@ -17,7 +17,7 @@ STRAIGHT = "memory grows in a straight line"
 
 def test_without_a_doubt_it_is_high() -> None:
     assert confidence([ONE, HALF, BEST, AGAIN], 9, True, 1000, None) == Confidence(
-        "high", ("confirmed in a fresh process", "its peaks differ by 1.0 % of the budget", STRAIGHT), ()
+        "high", ("confirmed in a fresh process", "peaks differ by 1.0 % of the budget", STRAIGHT), ()
     )
 
 
@@ -28,10 +28,10 @@ def test_what_was_not_run_again_is_low() -> None:
 @pytest.mark.parametrize(
     ("results", "doubt"),
     [
-        ([BEST, replace(AGAIN, peak_bytes=970)], "its peaks differ by 3.0 % of the budget"),
+        ([BEST, replace(AGAIN, peak_bytes=970)], "peaks differ by 3.0 % of the budget"),
         ([BEST, AGAIN, replace(ONE, outcome="inconclusive")], "a trial was disturbed"),
-        ([BEST, AGAIN, replace(ONE, size=10, outcome="suspected")], "what failed may be something else than memory"),
-        ([ONE, replace(HALF, peak_bytes=800), BEST], "memory strays up to 13 % from growing in a straight line"),
+        ([BEST, AGAIN, replace(ONE, size=10, outcome="suspected")], "the failure may not be memory"),
+        ([ONE, replace(HALF, peak_bytes=800), BEST], "memory is up to 13 % off growing in a straight line"),
     ],
 )
 def test_a_doubt_makes_it_medium(results: list[Result], doubt: str) -> None:
@@ -44,7 +44,7 @@ BENT = [replace(ONE, peak_bytes=100), replace(HALF, peak_bytes=300), BEST, AGAIN
 
 def test_what_was_foreseen_to_grow_in_a_curve_is_no_doubt() -> None:
     line = confidence(BENT, 9, True, 1000, None)
-    assert (line.level, line.doubts) == ("medium", ("memory strays up to 16 % from growing in a straight line",))
+    assert (line.level, line.doubts) == ("medium", ("memory is up to 16 % off growing in a straight line",))
     found = confidence(BENT, 9, True, 1000, None, {1: 110.0, 5: 310.0, 9: 960.0})
     assert (found.level, found.support[-1]) == ("high", "memory grows as fake tensors predict")
 
@@ -52,8 +52,8 @@ def test_what_was_foreseen_to_grow_in_a_curve_is_no_doubt() -> None:
 @pytest.mark.parametrize(
     ("foreseen", "said"),
     [
-        ({1: 100.0, 5: 300.0, 9: 900.0}, "memory strays up to 9 % from growing as fake tensors predict"),
-        ({1: 100.0, 9: 990.0}, "memory strays up to 16 % from growing in a straight line"),  # 5 was not foreseen
+        ({1: 100.0, 5: 300.0, 9: 900.0}, "memory is up to 9 % off growing as fake tensors predict"),
+        ({1: 100.0, 9: 990.0}, "memory is up to 16 % off growing in a straight line"),  # 5 was not foreseen
     ],
 )
 def test_what_was_not_foreseen_is_one(foreseen: dict[int, float], said: str) -> None:
@@ -73,7 +73,7 @@ def test_a_search_that_did_not_end_is_low() -> None:
 def test_three_doubts_make_it_low() -> None:
     results = [replace(ONE, outcome="inconclusive"), replace(ONE, outcome="suspected"), BEST, AGAIN]
     found = confidence(results, 9, True, 1000, replace(BEST, peak_bytes=1001))
-    assert (found.level, found.doubts[-1]) == ("low", "with the default malloc its peak is above the budget")
+    assert (found.level, found.doubts[-1]) == ("low", "the peak exceeds the budget under the default malloc")
 
 
 def test_two_sizes_always_lie_on_a_line() -> None:

@@ -54,12 +54,12 @@ def test_an_estimate_leaves_room_for_what_is_no_tensor(scenario: Scenario) -> No
     room = 80 * GIB - margin - 10**9 - 64 * MIB
     assert (found["budget_bytes"], found["margin_bytes"]) == (room, margin)
     assert found["max_batch_size"] == 774
-    assert (found["error"], found["error_reason"]) == (None, "no search on a CUDA device is kept")
+    assert (found["error"], found["error_reason"]) == (None, "no search on a CUDA device is on record")
     assert (found["parameter_bytes"], found["gradient_bytes"], found["optimizer_bytes"]) == (1, 2, 3)
     assert (finding.id, finding.verdict) == ("batch_size.estimate", "info")
     assert finding.title == "estimate: a batch of 774 fits 80 GiB"
     assert finding.message == (
-        "its tensors take 76.6 GiB at their peak; 3.39 GiB are set aside for what is no tensor; "
+        "tensors take 76.6 GiB at peak; 3.39 GiB set aside for context, workspaces and margin; "
         "nothing was run; error unknown"
     )
 
@@ -69,8 +69,8 @@ def test_a_cpu_has_no_context(scenario: Scenario) -> None:
     found, finding = estimated(2 * GIB, "cpu", axis="T")
     assert (found["budget_bytes"], found["max_batch_size"]) == (2 * GIB, 10)
     assert finding.title == "estimate: a length of T of 10 fits 2 GiB"
-    assert finding.message == "its tensors take 1.98 GiB at their peak; nothing was run; error unknown"
-    assert (found["error"], found["error_reason"]) == (None, "no search of another dimension is kept")
+    assert finding.message == "tensors take 1.98 GiB at peak; nothing was run; error unknown"
+    assert (found["error"], found["error_reason"]) == (None, "no search along another dimension is on record")
 
 
 def test_on_a_cpu_the_error_is_what_searches_found_of_their_estimates(scenario: Scenario) -> None:
@@ -106,13 +106,13 @@ def test_what_cannot_be_estimated_says_why(scenario: Scenario) -> None:
         estimated(80 * GIB)
     with pytest.raises(UsageError, match="--estimate and --compile exclude each other"):
         estimated(80 * GIB, compile=True)
-    with pytest.raises(UsageError, match="1 GiB hold no workload"):
+    with pytest.raises(UsageError, match="1 GiB cannot hold any workload"):
         estimated(GIB)
 
 
 @pytest.mark.parametrize("limit", [None, "80%", "leave:2GiB"])
 def test_the_memory_has_to_be_told(limit: str | None) -> None:
-    with pytest.raises(UsageError, match="--estimate needs a size as its --memory-limit"):
+    with pytest.raises(UsageError, match="--estimate needs --memory-limit as a size"):
         estimate.checked(None if limit is None else parse_limit(limit), "auto")
 
 
@@ -123,7 +123,7 @@ def test_which_devices_it_is_about() -> None:
         (80 * GIB, "cuda"),
         (80 * GIB, "cpu"),
     ]
-    with pytest.raises(UsageError, match="--estimate knows nothing of mps"):
+    with pytest.raises(UsageError, match="--estimate does not know mps"):
         estimate.checked(limit, "mps")
 
 

@@ -104,7 +104,7 @@ class Clocked(Runner):
 
     def start(self) -> dict[str, Any]:
         self.clock.now += START_S
-        self.start_s, self._child, self._fresh = START_S, SimpleNamespace(kill=lambda: None), True  # type: ignore[assignment]
+        self.start_s, self._child, self._fresh = START_S, SimpleNamespace(stop=lambda: None), True  # type: ignore[assignment]
         facts = {"smallest_batch": 1, "parameter_bytes": 1, "kind": "cpu", "integrated": False}
         self.ready = {**facts, "method": self.method}
         return self.ready
@@ -173,7 +173,7 @@ def test_a_search_that_time_ends_uses_it_and_says_at_least(
     # It is far below what is predicted: nothing is recommended, and nothing of it run.
     assert found["predicted_batch_size"] > 60_000
     assert (found["recommended"]["batch_size"], found["checks"], found["default_malloc_peak_bytes"]) == (None, [], None)
-    assert found["recommended"]["reason"] == "the search ended below half of what is predicted"
+    assert found["recommended"]["reason"] == "the search ended below half the predicted size"
 
 
 def test_a_size_that_passed_once_is_an_answer_where_no_process_of_its_own_has_time(clock: Clock) -> None:

@@ -21,9 +21,9 @@ from gpucheck.units import MIB
 Scenario = Callable[..., Path]
 Find = Callable[..., Collector]
 RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
-OUT_OF_MEMORY = {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory."}], "traceback": "t"}
+OUT_OF_MEMORY = {"chain": [{"classes": RUNTIME, "message": "CUDA out of memory."}], "traceback": "t"}
 SINGLE = {
-    "raised": [{"classes": ["builtins.ValueError"], "message": "more than 1 value per channel"}],
+    "chain": [{"classes": ["builtins.ValueError"], "message": "more than 1 value per channel"}],
     "traceback": "t",
 }
 GROWS: dict[str, Any] = {"static": 100 * MIB, "per_sample": MIB}

@@ -38,10 +38,10 @@ def test_the_knee_is_the_smallest_within_five_percent_of_the_fastest() -> None:
     ("found", "reason"),
     [
         ((speed(1, 1.0),), "fewer than two sizes were timed"),
-        ((speed(1, 1.0, None), speed(2, 1.0, None)), "no size was timed twice, so the noise is not known"),
-        ((speed(1, 1.0, 0.06), speed(2, 1.0, 0.06)), "steps of one size differ by more than the 5 % looked for"),
+        ((speed(1, 1.0, None), speed(2, 1.0, None)), "no size was timed twice: noise unknown"),
+        ((speed(1, 1.0, 0.06), speed(2, 1.0, 0.06)), "steps of one size differ by more than 5 %"),
         # 94 could be 95 or more.
-        ((speed(1, 94.0, 0.02), speed(2, 100.0, 0.02)), "a smaller size is slower by no more than the noise"),
+        ((speed(1, 94.0, 0.02), speed(2, 100.0, 0.02)), "a smaller size is slower only by the noise"),
     ],
 )
 def test_within_the_noise_it_is_not_told(found: tuple[SizeSpeed, ...], reason: str) -> None:

@@ -190,7 +190,7 @@ def test_a_signal_leaves_the_report_so_far(
     assert code == status
     assert (summary["exit"], summary["complete"]) == (status, False)
     assert running.says("this is the report so far")
-    assert running.says("go on with --resume trials")
+    assert running.says("resume with --resume trials")
     assert len(found["trials"]) >= running.trials() - 1
     assert found["confirmed"] is (moment == "after the confirmation")
     if moment == "while the first child starts":
@@ -213,7 +213,7 @@ def test_children_that_are_killed_cost_time_and_not_the_answer(search: Callable[
     running.wait_for(lambda: running.child(TRIALS, but=second.pid)).kill()
     code, found, _ = running.answer()
     assert (code, found["confirmed"], found["max_batch_size"]) == (0, True, LARGEST)
-    assert found["prediction"]["reason"] == "the process with fake tensors ended by signal 9"
+    assert found["prediction"]["reason"] == "the fake-tensor process ended by SIGKILL"
     assert {trial["outcome"] for trial in found["trials"]} == {"fits"}
 
 
@@ -254,10 +254,10 @@ def test_a_full_disk_under_the_log_costs_a_warning_and_the_next_run_goes_on(sear
     found = report["results"]["find_batch_size"]
     assert (status, found["max_batch_size"], found["confirmed"]) == (0, 2, True)
     (warning,) = [finding for finding in report["findings"] if finding["id"] == "batch_size.log"]
-    assert (warning["verdict"], warning["message"]) == ("warn", "File too large: what ran after that is not in it")
+    assert (warning["verdict"], warning["message"]) == ("warn", "File too large: later trials are missing")
     assert not full.log.read_bytes().endswith(b"\n")
     again = search(*few)
-    again.wait_for(lambda: again.says("--resume: 1 trial taken over"))
+    again.wait_for(lambda: again.says("--resume: 1 trial reused"))
     again.process.terminate()
     assert again.end()[0] == 143
     assert again.log.read_bytes().endswith(b"\n")

@@ -164,10 +164,10 @@ def test_a_trial_calibrates() -> None:
 @pytest.mark.parametrize(
     ("size", "measured", "why"),
     [
-        (10, 89, "a batch of 10 took 0.89 times what was predicted"),
-        (10, 151, "a batch of 10 took 1.51 times what was predicted"),
+        (10, 89, "a batch of 10 took 0.89 times the prediction"),
+        (10, 151, "a batch of 10 took 1.51 times the prediction"),
         (10, None, "the first trial's peak was not measured"),
-        (30, 100, "nothing is predicted near a batch of 30"),
+        (30, 100, "no prediction near a batch of 30"),
     ],
 )
 def test_what_is_not_trusted(size: int, measured: int | None, why: str) -> None:
@@ -177,7 +177,7 @@ def test_what_is_not_trusted(size: int, measured: int | None, why: str) -> None:
 
 def test_memory_that_falls_is_not_trusted() -> None:
     checked(points((10, 100), (20, 100), (30, 99)))
-    with pytest.raises(Distrusted, match=r"^a batch of 30 is predicted to take less than a batch of 20$"):
+    with pytest.raises(Distrusted, match=r"^a batch of 30 is predicted to need less than a batch of 20$"):
         checked(points((10, 100), (30, 98), (20, 100)))
 
 
@@ -246,7 +246,7 @@ def test_a_curve_is_foreseen_and_what_lies_outside_the_prediction_is_not() -> No
     told = guide.foresight.result().points
     assert [one.batch_size for one in told] == [point.size for point in guide.prediction.points]
     assert all(one.peak_bytes == pytest.approx(1.1 * curve(one.batch_size), rel=0.02) for one in told)
-    guide.reason = "the first trial took 2.10 times what was predicted"
+    guide.reason = "the first trial took 2.10 times the prediction"
     assert guide.foresight.peaks(sizes) == {} and guide.foresight.result().points == ()
 
 
@@ -291,16 +291,16 @@ def test_what_the_prediction_leaves_out_as_a_constant() -> None:
 def test_a_prediction_that_is_wrong_is_let_go() -> None:
     search, guide, _ = steered(lambda size: (20 + size) * MIB, lambda size: (20 + 2 * size) * MIB)
     assert search.best is not None and 491 <= search.best.size <= 502
-    assert guide.foresight.method == "fitted trials: a batch of 251 took 1.93 times what was predicted"
+    assert guide.foresight.method == "fitted trials: a batch of 251 took 1.93 times the prediction"
     assert guide.calibration is None
-    assert guide.foresight.result().reason == "a batch of 251 took 1.93 times what was predicted"
+    assert guide.foresight.result().reason == "a batch of 251 took 1.93 times the prediction"
 
 
 def test_a_first_trial_that_fails_leaves_the_search_to_itself() -> None:
     search, guide, sizes = steered(lambda size: (20 + size) * MIB, lambda size: (20 + 8 * size) * MIB)
     assert sizes[:2] == [251, 62]
     assert search.best is not None and 123 <= search.best.size <= 125
-    assert guide.reason == "a batch of 251, a quarter of what was predicted, did not fit"
+    assert guide.reason == "a batch of 251, a quarter of the prediction, did not fit"
 
 
 def test_the_jump_keeps_to_the_searchs_own_limits() -> None:
@@ -360,8 +360,8 @@ def test_what_a_child_says_becomes_a_prediction(scenario: Scenario) -> None:
     [
         ([{"ok": False, "why": "RuntimeError: no"}], "fake tensors cannot run it: RuntimeError: no"),
         ([READY, {"ok": False, "size": 1, "why": "E: no"}], "fake tensors cannot run it: E: no"),
-        ([], "the process with fake tensors ended with exit status 0"),
-        ([READY, fake(1)], "the process with fake tensors ended with exit status 0"),
+        ([], "the fake-tensor process ended with exit status 0"),
+        ([READY, fake(1)], "the fake-tensor process ended with exit status 0"),
     ],
 )
 def test_a_child_that_cannot_predict_gives_a_reason(scenario: Scenario, lines: list[dict[str, Any]], why: str) -> None:
@@ -380,10 +380,10 @@ def test_nothing_is_started_where_there_is_nothing_to_gain() -> None:
     assert guide.reason == "at most 8 sizes are searched"
     guide = Guide()
     guide.begin(SETUP, None, None, 65536, 60.0)
-    assert guide.reason == "what is free on the device is not known before a trial"
+    assert guide.reason == "the device's free memory is unknown before a trial"
     guide = Guide()
     guide.begin(replace(SETUP, recipe={"compile": True}), GIB, None, 65536, 60.0)
-    assert guide.reason == "what a compiler leaves of a model's tensors is not known before it runs"
+    assert guide.reason == "a compiled model's tensors are known only after it runs"
 
 
 def test_a_child_that_is_too_slow_is_not_waited_for(scenario: Scenario) -> None:

@@ -15,7 +15,7 @@ from gpucheck.units import MIB
 Scenario = Callable[..., Path]
 Find = Callable[..., Collector]
 OUT_OF_MEMORY = {
-    "raised": [{"classes": ["builtins.RuntimeError", "builtins.Exception"], "message": "CUDA out of memory."}],
+    "chain": [{"classes": ["builtins.RuntimeError", "builtins.Exception"], "message": "CUDA out of memory."}],
     "traceback": "t",
 }
 
@@ -40,7 +40,7 @@ def test_a_search_goes_on_where_the_last_ended(scenario: Scenario, find: Find, t
     said = find(memory_limit="1GiB", resume=kept)
     second = answer(said)
     # Two of the same size: the search's, and the confirmation that the first run ended with.
-    assert f"--resume: {len(searched) + 1} trials taken over" in said.notices
+    assert f"--resume: {len(searched) + 1} trials reused" in said.notices
     assert second["max_batch_size"] == first["max_batch_size"]
     assert second["confirmed"] is True
     assert [trial["purpose"] for trial in second["trials"] if not trial["resumed"]] == [
@@ -91,7 +91,7 @@ def test_a_log_that_cannot_be_kept_costs_a_warning_and_not_the_answer(
     said = find(memory_limit="1GiB", resume=str(tmp_path / "trials"))
     assert answer(said)["confirmed"] is True
     assert [(f.id, f.verdict) for f in said.findings][-1] == ("batch_size.log", "warn")
-    assert said.findings[-1].message == "No space left on device: what ran after that is not in it"
+    assert said.findings[-1].message == "No space left on device: later trials are missing"
 
 
 def test_an_estimate_has_no_trials(find: Find, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_long_log_does_not_use_up_the_trials_of_today(scenario: Scenario, find
 def test_an_error_at_the_smallest_size_is_the_targets_again(scenario: Scenario, find: Find, tmp_path: Path) -> None:
     kept = str(tmp_path / "trials")
     grid = {"classes": ["builtins.RuntimeError"], "message": "CUDA error: invalid configuration argument"}
-    scenario(at={"1": {"raised": [grid], "traceback": "t"}})
+    scenario(at={"1": {"chain": [grid], "traceback": "t"}})
     for _ in range(2):
         with pytest.raises(TargetError, match="mlp fails with a batch of 1"):
             find(resume=kept)

@@ -79,14 +79,14 @@ def test_the_peak_decides_and_says_by_how_much(scenario: Scenario) -> None:
     with Runner(replace(SETUP, budget_bytes=10 * MIB)) as runner:
         assert run(runner, 10).outcome == "fits"
         result = run(runner, 12)
-    assert (result.outcome, result.reason) == ("over-budget", "its peak is 2 MiB above the budget")
+    assert (result.outcome, result.reason) == ("over-budget", "peak exceeds the budget by 2 MiB")
     assert result.peak_bytes == 12 * MIB
 
 
 @pytest.mark.parametrize(
     ("answer", "outcome", "reason"),
     [
-        ({"retries": 2}, "over-budget", "the allocator emptied its cache 2 times to find room"),
+        ({"retries": 2}, "over-budget", "the allocator emptied its cache 2 times to make room"),
         ({"swapped_bytes": 2**30}, "spill", "1 GiB went to swap"),
     ],
 )
@@ -113,7 +113,7 @@ def test_where_memory_does_not_come_back_nothing_is_tried(scenario: Scenario) ->
         result = run(runner, 4)
     assert (result.outcome, result.reason) == (
         "inconclusive",
-        "memory of the device that was free before the first trial is not: another process took it",
+        "another process took device memory that was free before the first trial",
     )
     assert "trial" not in log.read_text()
 
@@ -127,12 +127,12 @@ RUNTIME = ["builtins.RuntimeError", "builtins.Exception"]
         ("kill", "host-out-of-memory", "killed by the kernel: the machine's memory ran out"),
         ("exit", "suspected", "exit status 1 (libgomp: Thread creation failed)"),
         (
-            {"raised": [{"classes": RUNTIME, "message": "CUDA out of memory.\nmore"}], "traceback": "all"},
+            {"chain": [{"classes": RUNTIME, "message": "CUDA out of memory.\nmore"}], "traceback": "all"},
             "out-of-memory",
             "RuntimeError: CUDA out of memory.",
         ),
         (
-            {"raised": [{"classes": ["builtins.ValueError"], "message": "batch too large"}], "traceback": "all of it"},
+            {"chain": [{"classes": ["builtins.ValueError"], "message": "batch too large"}], "traceback": "all of it"},
             "user-error",
             "ValueError: batch too large",
         ),
@@ -160,7 +160,7 @@ def test_a_trial_that_the_kernel_did_not_kill_is_run_once_more(
         once, twice = run(runner, 5), run(runner, 4)
     assert (twice.outcome, twice.reason) == (
         "killed",
-        "twice killed by SIGKILL, which the kernel did not send for want of memory",
+        "twice killed by SIGKILL, but not by the kernel's out-of-memory killer",
     )
     assert (once.outcome, once.fresh) == ("fits", True)
     assert [line for line in log.read_text().splitlines() if line.startswith("trial")] == [
@@ -185,7 +185,7 @@ def test_a_trial_that_hangs_is_a_timeout_and_one_cut_by_the_deadline_is_told_apa
         cut = run(runner, 4, limit_s=SOON, left_s=0.2)
     assert (timeout.outcome, timeout.reason, timeout.cut) == ("timeout", "no answer within 200 ms", False)
     assert (cut.outcome, cut.cut) == ("out-of-time", True)
-    assert cut.reason.startswith("the time budget ended it after ")
+    assert cut.reason.startswith("--time-budget ended it after ")
 
 
 def test_the_watchdog_ends_a_child_that_grows_beyond_the_guard(scenario: Scenario) -> None:
@@ -194,7 +194,7 @@ def test_the_watchdog_ends_a_child_that_grows_beyond_the_guard(scenario: Scenari
         result = run(runner, 4)
     assert result.outcome == "over-budget"
     assert result.peak_bytes is not None and 200 * MIB < result.peak_bytes < 1000 * MIB
-    assert result.reason.startswith("its resident memory grew by ")
+    assert result.reason.startswith("resident memory grew by ")
 
 
 def test_where_the_child_cannot_tell_its_peak_the_watchdog_does(scenario: Scenario) -> None:
@@ -228,16 +228,16 @@ def test_only_a_cpu_is_measured_with_other_malloc_settings(scenario: Scenario, m
             "w; y; f",
         ),
         (
-            {"stage": "build", "raised": [{"classes": RUNTIME, "message": "bad"}], "traceback": "t"},
+            {"stage": "build", "chain": [{"classes": RUNTIME, "message": "bad"}], "traceback": "t"},
             TargetError,
-            "the target models.py:make raised RuntimeError: bad; see it with --debug",
+            "the target models.py:make raised RuntimeError: bad; run with --debug to see the traceback",
         ),
         (
-            {"stage": "device", "raised": [{"classes": RUNTIME, "message": "no driver"}], "traceback": "t"},
+            {"stage": "device", "chain": [{"classes": RUNTIME, "message": "no driver"}], "traceback": "t"},
             CannotLook,
             "cpu cannot be used; RuntimeError: no driver; see `gpucheck smoke`",
         ),
-        ("exit", CannotLook, "the process for the trials ended before its first; exit status 1"),
+        ("exit", CannotLook, "the trial process ended before the first trial; exit status 1"),
     ],
 )
 def test_a_child_that_cannot_be_set_up(scenario: Scenario, how: object, error: type[Exception], text: str) -> None:
@@ -254,7 +254,7 @@ def test_a_child_that_is_killed_before_its_first_trial_is_started_once_more(
     with Runner(SETUP) as runner:
         assert run(runner, 1).outcome == "fits"
     log = scenario(setup="kill")
-    with Runner(SETUP) as runner, pytest.raises(CannotLook, match="killed by SIGKILL, which the kernel did not send"):
+    with Runner(SETUP) as runner, pytest.raises(CannotLook, match="killed by SIGKILL, but not by the kernel's"):
         runner.start()
     monkeypatch.setattr(host, "memory_kills", iter(range(100)).__next__)
     with Runner(SETUP) as runner:
@@ -272,7 +272,7 @@ def test_a_child_that_never_gets_ready(scenario: Scenario) -> None:
 
 def test_no_room_for_the_model_itself(scenario: Scenario) -> None:
     raised = {"classes": RUNTIME, "message": "DefaultCPUAllocator: can't allocate memory: you tried"}
-    scenario(setup={"stage": "build", "raised": [raised], "traceback": "t"})
+    scenario(setup={"stage": "build", "chain": [raised], "traceback": "t"})
     with Runner(SETUP) as runner:
         with pytest.raises(Refused) as caught:
             runner.start()

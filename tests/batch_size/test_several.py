@@ -66,7 +66,7 @@ def test_each_device_has_its_answer_and_the_least_is_the_commands(
     titles = [finding.title for finding in said.findings]
     assert f"cuda:0: a batch of {first['max_batch_size']} fits" in titles
     assert titles[-1] == f"a batch of {second['max_batch_size']} fits every device"
-    assert said.findings[-1].message == "the least is that of cuda:1"
+    assert said.findings[-1].message == "least on cuda:1"
     assert said.findings[0].evidence["device"] == "cuda:0"
     assert {one.device.id for one in said.measurements} == {"cuda:0", "cuda:1"}
 
@@ -75,7 +75,7 @@ def test_alike_devices_are_not_split(scenario: Scenario, find: Callable[..., Col
     scenario(static=GIB, per_sample=GIB // 64, ready=ready(8 * GIB))
     said = find()
     assert said.results["find_batch_size_devices"].split is None
-    assert said.findings[-1].message == "all have the same answer"
+    assert said.findings[-1].message == "the same on all"
 
 
 def test_a_device_on_which_nothing_fits_leaves_no_common_batch(
@@ -85,13 +85,13 @@ def test_a_device_on_which_nothing_fits_leaves_no_common_batch(
     said = find()
     assert said.results["find_batch_size"].max_batch_size is None
     assert [finding.verdict for finding in said.findings if finding.id == "batch_size.all_devices"] == ["fail"]
-    assert said.findings[-1].title == "cuda:1 takes no batch at all"
+    assert said.findings[-1].title == "cuda:1 fits no batch at all"
 
 
 def test_a_device_that_cannot_be_used_does_not_cost_the_others_their_answer(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = {"stage": "device", "raised": [{"classes": ["builtins.RuntimeError"], "message": "busy"}], "traceback": ""}
+    broken = {"stage": "device", "chain": [{"classes": ["builtins.RuntimeError"], "message": "busy"}], "traceback": ""}
     scenario(static=GIB, per_sample=GIB // 64, devices={**UNLIKE, "cuda:0": {"setup": broken}})
     monkeypatch.setattr(inventory, "read", lambda *_, **__: FACTS)
     said = Collector()
@@ -107,7 +107,7 @@ def test_a_device_that_fails_does_not_cost_the_others_their_answer(
 ) -> None:
     message = "CUDA error: uncorrectable ECC error encountered"
     raised = [{"classes": ["torch.AcceleratorError", "builtins.RuntimeError"], "message": message}]
-    broken = {"stage": "build", "raised": raised, "traceback": ""}
+    broken = {"stage": "build", "chain": raised, "traceback": ""}
     scenario(static=GIB, per_sample=GIB // 64, devices={**UNLIKE, "cuda:0": {"setup": broken}})
     said = find()
     assert said.results["find_batch_size"].device.id == "cuda:1"

@@ -181,8 +181,8 @@ def test_a_failure_is_told_as_plain_data_and_holds_no_tensors() -> None:
 
     answer = session_on(Device(), batch).trial(3, 2)
     assert not answer["ok"]
-    assert answer["raised"][0]["classes"][0] == "builtins.RuntimeError"
-    assert answer["raised"][0]["message"] == "CUDA out of memory. True"
+    assert answer["chain"][0]["classes"][0] == "builtins.RuntimeError"
+    assert answer["chain"][0]["message"] == "CUDA out of memory. True"
     assert "in batch" in answer["traceback"]
     assert Big.alive == 0
 

@@ -128,7 +128,7 @@ def test_the_trials_of_another_search_are_refused(tmp_path: Path, options: dict[
     TrialLog(path, identity()).close()
     with pytest.raises(UsageError) as caught:
         TrialLog(path, identity(**options))
-    assert caught.value.what == f"--resume {path!r} holds the trials of another search"
+    assert caught.value.what == f"--resume {path!r} holds trials of another search"
     assert caught.value.why == said
 
 
@@ -137,7 +137,7 @@ def test_a_target_whose_file_changed_is_another(tmp_path: Path) -> None:
     model.write_text("def build(): ...\n")
     TrialLog(path, identity(target=f"{model}:build")).close()
     model.write_text("def build(): ...  # otherwise\n")
-    with pytest.raises(UsageError, match="another search; the target's file is not what it was"):
+    with pytest.raises(UsageError, match="another search; the target's file has changed"):
         TrialLog(path, identity(target=f"{model}:build"))
 
 
@@ -152,7 +152,7 @@ def test_a_module_that_changed_is_another_too(tmp_path: Path, monkeypatch: pytes
     assert named["target_sha256"] == identity(target="nets_of_a_log/small.py:build")["target_sha256"]
     TrialLog(path, named).close()
     (package / "small.py").write_text("def build(): ...  # otherwise\n")
-    with pytest.raises(UsageError, match="another search; the target's file is not what it was"):
+    with pytest.raises(UsageError, match="another search; the target's file has changed"):
         TrialLog(path, identity(target="nets_of_a_log.small:build"))
     for missing in ("nets_of_a_log.large:build", "nets_of_a_log.small.part:build", "nowhere.at.all:build"):
         assert identity(target=missing)["target_sha256"] is None
@@ -176,7 +176,7 @@ def test_a_module_that_changed_is_another_too(tmp_path: Path, monkeypatch: pytes
 def test_another_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
     path = tmp_path / "log"
     path.write_text(text)
-    with pytest.raises(UsageError, match="is no log of trials"):
+    with pytest.raises(UsageError, match="is not a log of trials"):
         TrialLog(str(path), identity())
     assert path.read_text() == text
 
@@ -205,7 +205,7 @@ def test_a_line_that_is_no_trial_is_refused_and_kept(tmp_path: Path, line: str) 
 def test_a_log_belongs_to_one_search_at_a_time(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     with TrialLog(path, identity()) as log:
-        with pytest.raises(UsageError, match="is in use; another search writes it now"):
+        with pytest.raises(UsageError, match="is in use; another search is writing it"):
             TrialLog(path, identity())
         log.write("cpu", 100, Result(8, "search", fresh=True, outcome="fits", peak_bytes=7))
     with TrialLog(path, identity()) as log:
@@ -213,7 +213,7 @@ def test_a_log_belongs_to_one_search_at_a_time(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    for path, said in ((str(tmp_path), "cannot be written"), ("/dev/null", "is no log of trials")):
+    for path, said in ((str(tmp_path), "cannot be written"), ("/dev/null", "is not a log of trials")):
         with pytest.raises(UsageError, match=said):
             TrialLog(path, identity())
     with pytest.raises(UsageError, match="cannot be written; No such file"):

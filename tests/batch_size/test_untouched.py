@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.batch_size import trial
 from gpucheck.batch_size.command import command
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.machine import host, inventory
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.report.facts import Facts
+from gpucheck.work import target
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +93,7 @@ def test_weights_random_numbers_and_folders(tmp_path: Path, monkeypatch: pytest.
 
 IMPORTS = """
 import os, sys, torch
-from gpucheck.batch_size.trial import CACHE, import_compiler
+from gpucheck.work.target import CACHE, import_compiler
 import_compiler()
 torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
 print(os.environ.get(CACHE), "torch._dynamo" in sys.modules)
@@ -104,9 +104,9 @@ print(os.environ.get(CACHE), "torch._dynamo" in sys.modules)
 def test_the_first_optimizer_makes_no_folder(given: bool, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
-    environment = {**os.environ, "TMPDIR": str(tmp_path)} | ({trial.CACHE: str(mine)} if given else {})
+    environment = {**os.environ, "TMPDIR": str(tmp_path)} | ({target.CACHE: str(mine)} if given else {})
     if not given:
-        environment.pop(trial.CACHE, None)
+        environment.pop(target.CACHE, None)
     ended = subprocess.run(
         [sys.executable, "-c", IMPORTS],
         env=environment,

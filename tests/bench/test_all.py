@@ -257,9 +257,9 @@ def test_what_is_left_out() -> None:
     assert AllOptions(only=("t", "mat")).ids == ["transfer", "matmul"]
     assert AllOptions(skip=("t",)).ids == [name for name in names if name != "transfer"]
     for only, skip, words in (
-        (("matmull",), (), "--only 'matmull' fits no benchmark; did you mean matmul"),
-        ((), ("",), "--skip '' fits no benchmark"),
-        (("m",), ("matmul",), "--skip leaves no benchmark of --only"),
+        (("matmull",), (), "--only 'matmull' matches no benchmark; did you mean matmul"),
+        ((), ("",), "--skip '' matches no benchmark"),
+        (("m",), ("matmul",), "--only and --skip leave no benchmark"),
     ):
         with pytest.raises(UsageError, match=words):
             AllOptions(only, skip).check()
@@ -295,7 +295,7 @@ def test_a_figure_with_its_interval_and_its_share() -> None:
     rows = [copy("host_to_device", 5e10), copy("host_to_device", 6e10, 2**20)]
     (link,) = headlines("transfer", rows, {"link": Ceiling(6.25e10)})
     assert link == Headline(
-        "transfer", "cuda:0", "to the device, pinned, 1 GiB", 5e10, "B/s", 5e10 / 1.01, 5e10 / 0.99, 0.8, "the link"
+        "transfer", "cuda:0", "pinned to device, 1 GiB", 5e10, "B/s", 5e10 / 1.01, 5e10 / 0.99, 0.8, "the link"
     )
     (memory,) = headlines("bandwidth", [READ], {"memory": Ceiling(4.8e12)})
     assert (memory.case, memory.share, memory.of, memory.flags) == ("read, 1 GiB", 4 / 4.8, "the peak", ("noisy",))
@@ -334,8 +334,8 @@ def hidden(streams: int) -> list[Measurement]:
 
 def test_what_hides_of_a_pinned_copy_on_a_second_stream() -> None:
     for rows, case in (
-        (hidden(1) + hidden(2), "to the device, pinned, two streams"),
-        (hidden(1), "to the device, pinned, one stream"),
+        (hidden(1) + hidden(2), "pinned to device, hidden"),
+        (hidden(1), "pinned to device, hidden, one stream"),
     ):
         (line,) = headlines("overlap", rows)
         assert (line.case, line.value, line.unit, line.share) == (case, 0.5, "1", None)
@@ -360,9 +360,9 @@ def test_from_what_size_on_the_device_is_faster() -> None:
     ]
     told = headlines("crossover", rows)
     assert [(one.case, one.value, one.low, one.high, one.unit) for one in told] == [
-        ("matmul, faster from 128×128 on; at 128×128", 2.0, 2.0, 2.0, "times"),
-        ("training, faster from batch 32 on; at batch 32", 4.0, 4.0, 4.0, "times"),
-        ("elementwise, never faster; at 1000 elements", 0.5, 0.5, 0.5, "times"),
+        ("matmul 128, pays from 128", 2.0, 2.0, 2.0, "times"),
+        ("training 32, pays from 32", 4.0, 4.0, 4.0, "times"),
+        ("elementwise 1000, never pays", 0.5, 0.5, 0.5, "times"),
     ]
     rows[2] = replace(rows[2], flags=("cpu-busy",))
     assert [one.flags for one in headlines("crossover", rows)] == [("cpu-busy",), (), ()]
@@ -380,7 +380,7 @@ def test_a_row_without_a_rate_shows_none() -> None:
         (("warn", "inconclusive"), BenchmarkSummary("matmul", "inconclusive", "t1")),
         (("inconclusive", "pass", "fail"), BenchmarkSummary("matmul", "fail", "t2")),
         (("info", "skip"), BenchmarkSummary("matmul", "skip", "t1")),
-        ((), BenchmarkSummary("matmul", "skip", "nothing was judged")),
+        ((), BenchmarkSummary("matmul", "skip", "nothing to judge")),
     ],
 )
 def test_a_benchmark_is_as_good_as_the_worst_of_its_findings(

@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_said() -> None:
     assert str(raised.value) == (
         "--size 1 GiB does not fit; three arrays of it are needed, and 1.5 GiB can be spared; give at most 512 MiB"
     )
-    with pytest.raises(CannotLook, match="no room to measure in"):
+    with pytest.raises(CannotLook, match="not enough memory to measure"):
         command.sizes_for(BandwidthOptions(), CPU, Room(0, MIB, True))
 
 
@@ -216,7 +216,7 @@ def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
     [
         ({"wrong_elements": 3}, "copy, 1 GiB: 3 wrong"),
         ({"verified_slices": 0}, "copy, 1 GiB: nothing was written"),
-        ({"unsteady_comparisons": 2}, "copy, 1 GiB: 2 comparisons came out otherwise at the second look"),
+        ({"unsteady_comparisons": 2}, "copy, 1 GiB: 2 comparisons changed when repeated"),
     ],
 )
 def test_a_wrong_result_fails(details: dict[str, Any], message: str) -> None:
@@ -233,7 +233,7 @@ def test_only_cold_rows_tell_a_rate() -> None:
 def test_the_share_of_the_memory_peak_names_its_source() -> None:
     part = lookup("NVIDIA H200", (9, 0), 132, 6144)
     finding = found(measured(), measured("read", 5.28e12), part=part)["bandwidth.share_of_peak"]
-    assert (finding.verdict, finding.title) == ("info", "share of the data sheet's memory peak")
+    assert (finding.verdict, finding.title) == ("info", "share of the data-sheet memory peak")
     assert (
         finding.message
         == "copy 83 %, read 110 % of 4.80 TB/s (NVIDIA H200 Tensor Core GPU data sheet, collected 2026-11)"
@@ -291,5 +291,5 @@ def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.Monk
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     monkeypatch.setattr(command, "allocate", fail)
-    with pytest.raises(CannotLook, match="no room for three arrays of 256 KiB"):
+    with pytest.raises(CannotLook, match="not enough memory for three arrays of 256 KiB"):
         run(BandwidthOptions(), monkeypatch)

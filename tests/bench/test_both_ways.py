@@ -261,11 +261,11 @@ def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: py
 def test_what_does_not_apply_and_what_there_is_no_room_for() -> None:
     assert not both_ways.applies(accel.open_device("cpu"))
     assert both_ways.applies(Fake())  # type: ignore[arg-type]
-    with pytest.raises(CannotLook, match="both ways at once are of pinned memory; --host-memory leaves it out"):
+    with pytest.raises(CannotLook, match="both ways at once need pinned memory; --host-memory excludes it"):
         list(both_ways.rows(setting(memories=("pageable",))))
     with pytest.raises(CannotLook, match="cuda:0 has no second stream"):
         list(both_ways.rows(setting(Fake(streams=False))))
-    with pytest.raises(CannotLook, match="no room to copy both ways at once; buffers may take 512 KiB each"):
+    with pytest.raises(CannotLook, match="not enough memory to copy both ways at once; buffers may take 512 KiB each"):
         list(both_ways.rows(setting(room=Room(MIB, 64 * MIB, MIB, True))))
 
 
@@ -342,7 +342,7 @@ def test_the_sum_stands_beside_one_direction_alone() -> None:
     assert (found.id, found.verdict) == ("transfer.both_ways", "info")
     assert found.title == "both directions at once: 48.0 GB/s to the device, 46.0 GB/s to the host"
     assert found.message == (
-        "94.0 GB/s in sum, 1.71× one direction alone (55.0 GB/s to the device, 54.0 GB/s to the host)"
+        "94.0 GB/s together, 1.71× one direction alone (55.0 GB/s to the device, 54.0 GB/s to the host)"
     )
     assert found.evidence["sum_bytes_per_s"] == 94e9
     assert found.evidence["alone_bytes_per_s"] == {"host_to_device": 55e9, "device_to_host": 54e9}
@@ -353,8 +353,8 @@ def test_two_directions_that_are_hardly_more_than_one_are_a_warning() -> None:
     (found,) = both_ways_judge.judge(both(11e9, 25e9), Facts())
     assert found.verdict == "warn"
     assert found.message == (
-        "36.0 GB/s in sum, 0.720× one direction alone (50.0 GB/s to the device, 50.0 GB/s to the host): "
-        "likely one copy engine for both, a link that they share, or a virtual machine's"
+        "36.0 GB/s together, 0.720× one direction alone (50.0 GB/s to the device, 50.0 GB/s to the host); "
+        "likely cause: one copy engine, a shared link, or a virtual machine"
     )
     assert found.evidence["alone_from"] == "a few copies before"
     assert found.fix is not None

@@ -17,8 +17,8 @@ def row(used: float | None, *flags: str) -> Measurement:
 def test_the_busiest_row_is_named() -> None:
     (found,) = remarks.cpu_busy("matmul.cpu_busy", [row(1.25, "cpu-busy"), row(0.5, "noisy", "cpu-busy"), row(None)])
     assert (found.id, found.verdict) == ("matmul.cpu_busy", "warn")
-    assert found.title == "other processes kept up to 1.2 cores busy"
-    assert found.message == "2 of 3 rows are timed on the host's clock and come out too slow"
+    assert found.title == "machine busy (1.2 cores)"
+    assert found.message == "2 of 3 figures are too low"
 
 
 def test_an_idle_machine_is_no_finding() -> None:

@@ -42,23 +42,20 @@ def test_nothing_is_said_of_free_clocks() -> None:
 
 def test_heat_is_named_with_clock_and_temperature() -> None:
     found = judged(row(), row("throttled", reasons=("hw_thermal_slowdown",), seconds={"thermal": 1.5, "power": 0.1}))
-    assert (found.id, found.verdict, found.title) == ("copy.clocks", "warn", "the device was throttled")
-    assert (
-        found.message
-        == "in 1 of 2 rows; hw thermal slowdown, 1.50 s thermal; SM clock down to 1200 of 1980 MHz; up to 87 °C"
-    )
+    assert (found.id, found.verdict, found.title) == ("copy.clocks", "warn", "GPU throttled")
+    assert found.message == "hw thermal slowdown, 1.50 s thermal, clock 1200 of 1980 MHz, 87 °C, 1 of 2 rows"
     assert found.fix is not None and "airflow" in found.fix
     assert found.evidence["violations_s"] == {"thermal": 1.5}
 
 
 def test_what_is_not_known_is_left_out() -> None:
     found = judged(row("throttled", seconds={"reliability": 2.0}, sm_clock_hz=None, temperature_celsius=None))
-    assert found.message == "in 1 of 1 rows; 2.00 s reliability"
+    assert found.message == "2.00 s reliability"
 
 
 @pytest.mark.parametrize(
     ("reason", "word"),
-    [("hw_power_brake_slowdown", "power supply or the rack"), ("hw_slowdown", "nvidia-smi -q -d PERFORMANCE")],
+    [("hw_power_brake_slowdown", "cables, load, the power cap"), ("hw_slowdown", "nvidia-smi -q -d PERFORMANCE")],
 )
 def test_the_advice_is_of_the_cause(reason: str, word: str) -> None:
     assert word in (judged(row("throttled", reasons=(reason,))).fix or "")
@@ -66,8 +63,8 @@ def test_the_advice_is_of_the_cause(reason: str, word: str) -> None:
 
 def test_a_setting_and_the_power_limit_are_remarks() -> None:
     held = judged(row("clock-held", reasons=("applications_clocks_setting",)))
-    assert (held.verdict, held.title) == ("info", "a setting holds the device's clock down")
-    assert held.fix == "see `nvidia-smi -q -d CLOCK`; `nvidia-smi -i INDEX -rac` and `-rgc` take such settings back"
+    assert (held.verdict, held.title) == ("info", "a setting holds the GPU clock below its maximum")
+    assert held.fix == "`nvidia-smi -q -d CLOCK` shows the setting; `nvidia-smi -i INDEX -rac` and `-rgc` reset it"
     limited = judged(row("power-limited", reasons=("sw_power_cap",), seconds={"power": 0.5}))
     assert limited.verdict == "info" and limited.fix is None
 

@@ -150,4 +150,4 @@ def test_sizes_in_words() -> None:
         "batch 32",
         "1024 elements",
     ]
-    assert crossing.size_text("elementwise", 2**20) == "1.05 million elements"
+    assert crossing.size_text("elementwise", 2**20) == "1.05 M elements"

@@ -136,9 +136,9 @@ def test_an_operation_in_one_sentence() -> None:
     )
     one = found["crossover.matmul"]
     assert one.verdict == "info"
-    assert one.title == "matmul: the device is faster from 512×512 on (without the copies faster from 256×256 on)"
+    assert one.title == "matmul: GPU faster from 512×512 (without copies faster from 256×256)"
     assert one.message == (
-        "without the copies the CPU up to 64×64, even at 128×128; with the copies the CPU up to 256×256; "
+        "without copies CPU faster up to 64×64, even at 128×128; with copies CPU faster up to 256×256; "
         "tried up to 512×512"
     )
     assert one.evidence["device"] == "cuda:0" and len(one.evidence["crossings"]) == 2
@@ -149,30 +149,27 @@ def test_always_and_never_are_told_with_the_sizes_that_were_tried() -> None:
     tried = [*rows("elementwise", 1024, 2.0, 1.0, 4.0), *rows("elementwise", 2**21, 2.0, 1.0, 4.0)]
     one = judged(*tried, ended={"elementwise": "memory"})["crossover.elementwise"]
     assert one.title == (
-        "elementwise: the device is never faster up to 2.10 million elements "
-        "(without the copies faster at every size, from 1024 elements on)"
+        "elementwise: GPU not faster up to 2.10 M elements "
+        "(without copies faster at every size tried, from 1024 elements)"
     )
-    assert one.message == "with the copies larger ones were left out for memory"
+    assert one.message == "with copies larger sizes skipped: out of memory"
     one = judged(*rows("matmul", 32, 1.0, 2.0, 4.0), ended={"matmul": "time"})["crossover.matmul"]
-    assert one.title == "matmul: the device is never faster up to 32×32, with the copies and without"
-    assert one.message == "larger ones were left out for time"
+    assert one.title == "matmul: GPU not faster up to 32×32, with and without copies"
+    assert one.message == "larger sizes skipped: out of time"
 
 
 def test_the_speed_up_of_a_training_step() -> None:
     one = judged(*rows("training", 32, 30.0, 1.0, 1.25))["crossover.training_speedup"]
-    assert one.title == "a training step at batch 32 is 24× as fast on the device"
-    assert (
-        one.message
-        == "24.0 to 24.0 times as fast, the batch copied in and the loss back; without these it is 30× as fast"
-    )
+    assert one.title == "training step at batch 32 is 24× as fast on the GPU"
+    assert one.message == "interval 24.0× to 24.0×, with batch and loss copied; without copies it is 30× as fast"
     one = judged(*rows("training", 32, 1.0, 1.5, 2.0, n=2))["crossover.training_speedup"]
-    assert one.title == "a training step at batch 32 takes 2.0× as long on the device"
-    assert one.message.startswith("too few rounds for an interval, ")
+    assert one.title == "training step at batch 32 takes 2.0× as long on the GPU"
+    assert one.message.startswith("no interval: too few rounds, ")
     noisy = [row("training", 32, "cpu", False, *(1.0, 1.5) * 6), row("training", 32, "device", True, *(1.1,) * 12)]
     one = judged(*noisy)["crossover.training_speedup"]
-    assert one.title == "a training step at batch 32 is as fast on the device"
+    assert one.title == "training step at batch 32 is as fast on the GPU"
     one = judged(*rows("training", 32, 1.04, 1.0, 1.03))["crossover.training_speedup"]
-    assert one.title == "a training step at batch 32 is as fast on the device"
+    assert one.title == "training step at batch 32 is as fast on the GPU"
     assert "crossover.training_speedup" not in judged(*rows("training", 16, 30.0, 1.0, 1.25))
 
 
@@ -202,7 +199,7 @@ def test_only_takes_prefixes() -> None:
     assert len(command.operations(CrossoverOptions())) == 3
     with pytest.raises(UsageError) as raised:
         read(CrossoverOptions, {"only": ["conv"]})
-    assert str(raised.value) == "--only 'conv' fits no operation; the operations are matmul, elementwise, training"
+    assert str(raised.value) == "--only 'conv' matches no operation; the operations are matmul, elementwise, training"
     with pytest.raises(UsageError, match="--only is empty"):
         read(CrossoverOptions, {"only": [""]})
 
@@ -391,7 +388,7 @@ def test_memory_ends_the_doubling(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (without.largest, without.ended_by) == (128, "memory")
     monkeypatch.setattr(command, "room", lambda options, device: 100)
     monkeypatch.setattr(command, "room", lambda options, device: 100)
-    with pytest.raises(CannotLook, match="no room for the smallest size of matmul"):
+    with pytest.raises(CannotLook, match="not enough memory for the smallest size of matmul"):
         run(monkeypatch, device=Fake(), options=options, largest={"matmul": 8192})
 
 
@@ -436,7 +433,7 @@ def test_a_cpu_alone_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
     recorder = Document()
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
-    with pytest.raises(CannotLook, match="there is no second device"):
+    with pytest.raises(CannotLook, match="no second device"):
         command.command(CrossoverOptions(), recorder)
     assert not [event for event in recorder.events if isinstance(event, (Notice, Skipped))]
 
@@ -459,6 +456,4 @@ def test_several_runs_have_one_crossing() -> None:
     assert (without.cpu_faster_up_to, without.device_faster_from, without.even) == (64, 128, (96,))
     assert with_copies.device_faster_from is None and with_copies.ended_by == "time"
     titles = {one.id: one.title for one in whole.findings}
-    assert titles["crossover.matmul"] == (
-        "matmul: the device is never faster up to 128×128 (without the copies faster from 128×128 on)"
-    )
+    assert titles["crossover.matmul"] == ("matmul: GPU not faster up to 128×128 (without copies faster from 128×128)")

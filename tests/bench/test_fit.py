@@ -68,7 +68,7 @@ def test_two_rates_are_no_line() -> None:
     made = fit(points)
     assert isinstance(made, NoFit)
     assert made.reason == (
-        "the time is not start + size / rate: 6 of 19 sizes lie more than 25 % off, most of all 1 GiB (caches, or "
+        "time is not latency + size / rate: 6 of 19 sizes lie more than 25 % off, worst 1 GiB (caches, or "
         "copies in pieces)"
     )
 
@@ -79,10 +79,10 @@ def test_two_rates_are_no_line() -> None:
         ([], "a fit needs 3 sizes"),
         (line(SIZES[:2]), "a fit needs 3 sizes"),
         ([*line(SIZES[:2]), *line(SIZES[:2])], "a fit needs 3 sizes"),
-        ([(size, 1e-3) for size in SIZES], "the time does not grow with the size"),
+        ([(size, 1e-3) for size in SIZES], "time does not grow with size"),
         (
             [(size, size / 50e9) for size in SIZES],
-            "no start is to be seen: small copies are not slower than their size tells",
+            "no latency visible: small copies take no longer than their size explains",
         ),
     ],
 )

@@ -79,7 +79,7 @@ def test_what_is_no_shape(shape: str) -> None:
 def test_an_unknown_dtype_names_those_that_are() -> None:
     with pytest.raises(UsageError) as raised:
         read(MatmulOptions, {"dtype": ["fp32"]})
-    assert str(raised.value) == ("--dtype 'fp32' is not known; did you mean tf32?")
+    assert str(raised.value) == ("--dtype 'fp32' is unknown; did you mean tf32?")
 
 
 # what a device has
@@ -141,7 +141,7 @@ def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
         list(cases.fitting([small, large], MatmulOptions(shapes=(large.shape,)), GIB))
     assert str(raised.value) == (
         "float32 65536x65536x65536 does not fit; "
-        "its matrices, a copy of the result and its check take 68 GiB, and 1 GiB are free; give a smaller --size"
+        "its matrices, a copy of the result and its check take 68 GiB, and 1 GiB are free; use a smaller --size"
     )
 
 
@@ -351,7 +351,7 @@ def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
 def test_float32_that_was_tf32_fails_and_names_what_may_have_done_it() -> None:
     finding = judged(JUDGE, [measured(observed="tf32", worst_error_of_bound=50.0)])[0]
     assert (finding.id, finding.verdict) == ("matmul.precision", "fail")
-    assert finding.message == "float32 8x8x8 was computed in tf32"
+    assert finding.message == "float32 8x8x8 computed in tf32"
     assert finding.fix and "NVIDIA_TF32_OVERRIDE" in finding.fix
     assert verdicts(measured(observed="tf32", worst_error_of_bound=50.0))["matmul.result"] == "pass"
 
@@ -365,7 +365,7 @@ def test_the_gain_of_tf32_is_told_where_there_is_one() -> None:
     gain = next(f for f in judged(JUDGE, [measured(), measured("tf32", 7.5e12)]) if f.id == "matmul.tf32_gain")
     assert (gain.title, gain.fix) == (
         "TF32 is 7.5× faster than float32 here",
-        'torch.set_float32_matmul_precision("high")',
+        'torch.set_float32_matmul_precision("high"): TF32, 7.5× faster',
     )
     assert "matmul.tf32_gain" not in verdicts(measured(), measured("tf32", 1.1e12))
 
@@ -384,7 +384,7 @@ def on(device: Device, *rows: Measurement) -> list[Finding]:
 def test_the_share_of_the_peak_names_its_source_and_accumulator_and_is_not_clamped() -> None:
     rows = [measured("bfloat16", 791.52e12), measured("bfloat16", 1e12), measured("float32", 73.7e12)]
     finding = next(one for one in on(H200, *rows) if one.id == "matmul.share_of_peak")
-    assert (finding.verdict, finding.title) == ("info", "share of the data sheet's dense peak")
+    assert (finding.verdict, finding.title) == ("info", "share of the data-sheet dense peak")
     assert finding.message == (
         "bfloat16 80 % of 989 TFLOP/s, float32 110 % of 67.0 TFLOP/s "
         "(float32 accumulator; NVIDIA H200 Tensor Core GPU data sheet, collected 2026-11)"
@@ -431,11 +431,11 @@ def test_one_run_of_seven_in_another_precision_fails() -> None:
     found = together(*[one_run(measured(rate=rate * 1e12)) for rate in range(1, 7)], one_run(measured(observed="tf32")))
     precision = next(one for one in found.findings if one.id == "matmul.precision")
     assert precision.verdict == "fail"
-    assert precision.message == "float32 8x8x8 was computed in tf32 (in 1 of 7 runs)"
+    assert precision.message == "float32 8x8x8 computed in tf32 (in 1 of 7 runs)"
     assert precision.evidence == {"float32 8x8x8": ["float32", "tf32"]}
     assert "matmul.result" in {one.id for one in found.findings if one.verdict == "pass"}
     every = together(*[one_run(measured(observed="tf32"))] * 7).findings
-    assert next(one.message for one in every if one.verdict == "fail") == "float32 8x8x8 was computed in tf32"
+    assert next(one.message for one in every if one.verdict == "fail") == "float32 8x8x8 computed in tf32"
 
 
 @pytest.mark.parametrize("more", [{"worst_error_of_bound": math.inf}, {"not_finite": 1}, {"operands_spread": 0.0}])
@@ -455,7 +455,10 @@ def test_sums_that_are_off_in_one_run_are_not_hidden_by_rows_that_are_further_of
     unclear = measured(worst_error_of_bound=0.1, column_sums=sums(1.5))
     found = together(*map(one_run, [right, unclear, right])).findings
     warned = next(one for one in found if one.id == "matmul.result")
-    assert (warned.verdict, warned.message) == ("warn", "float32 8x8x8 (in 1 of 3 runs): no single element is")
+    assert (warned.verdict, warned.message) == (
+        "warn",
+        "float32 8x8x8 (in 1 of 3 runs); every single element is within its bound",
+    )
     assert warned.evidence["float32 8x8x8"]["column_sums"]["worst_of_threshold"] == 1.5
 
 
@@ -530,7 +533,7 @@ def test_a_usual_size_that_there_is_no_room_for_is_told(monkeypatch: pytest.Monk
     recorder = run(MatmulOptions(dtypes=("float32",), time_budget_s=0.2), monkeypatch)
     assert [event.measurement.case["m"] for event in recorder.events if isinstance(event, Measured)] == [8]
     assert [event.text for event in recorder.events if isinstance(event, Notice)] == [
-        "float32 65536x65536x65536 is left out: it takes 68 GiB, and 8 GiB can be spared"
+        "float32 65536x65536x65536 skipped: it needs 68 GiB, 8 GiB available"
     ]
 
 

@@ -61,7 +61,7 @@ def seen(told: Document) -> tuple[list[str], list[tuple[str, ...]]]:
 def test_a_device_that_was_in_use_is_a_flag_on_every_row_and_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = Facts(devices=(replace(CARD, memory_used_bytes=3 * GIB), replace(CARD, id="cuda:1")))
     titles, flags = seen(measured(monkeypatch, facts, Shared()))
-    assert titles == ["cuda:0 was in use before this began: others hold 3 GiB of its memory"]
+    assert titles == ["cuda:0 in use: other processes hold 3 GiB"]
     assert flags == [("y", "device-shared")]
 
 

@@ -92,7 +92,7 @@ def test_the_usual_size_and_what_fits() -> None:
     assert on_device.size_of((), GIB) == 512 * MIB
     assert on_device.size_of((), 500 * MIB) == 256 * MIB
     assert on_device.size_of((KIB, 3 * MIB), GIB) == 3 * MIB
-    with pytest.raises(CannotLook, match="no room to copy in; each of two buffers may take 2 KiB"):
+    with pytest.raises(CannotLook, match="not enough memory to copy; each of two buffers may take 2 KiB"):
         on_device.size_of((), 2 * KIB)
     # Where host and device share their memory the two buffers come out of it.
     (row,) = on_device.rows(setting(device_bytes=None, sizes=()))
@@ -107,14 +107,16 @@ def test_it_is_for_devices_and_one_that_is_full_is_one_sentence(monkeypatch: pyt
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     monkeypatch.setattr(on_device, "allocate", refuse)
-    with pytest.raises(CannotLook, match=r"no room for two buffers of 1\.5 MiB on cuda:0; CUDA out of memory"):
+    with pytest.raises(
+        CannotLook, match=r"not enough memory for two buffers of 1\.5 MiB on cuda:0; CUDA out of memory"
+    ):
         list(on_device.rows(setting()))
 
 
 def test_the_rate_is_told_in_both_ways_of_counting() -> None:
     (found,) = on_device_judge.judge([measured(), replace(measured(), name="transfer")], Facts())
     assert (found.verdict, found.title) == ("info", "copies within the device at 4.00 TB/s")
-    assert found.message == "read and written (512 MiB at a time); nvbandwidth counts the half, 2.00 TB/s"
+    assert found.message == "read and written (512 MiB at a time); nvbandwidth counts half, 2.00 TB/s"
     assert found.evidence == {"bytes_per_s": 4e12, "bytes_copied_per_s": 2e12, "size_bytes": 512 * MIB}
     assert on_device_judge.judge([measured(rate=None)], Facts()) == []
 

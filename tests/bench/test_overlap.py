@@ -205,17 +205,17 @@ def test_pinned_copies_that_hide_pass_and_pageable_ones_get_advice() -> None:
     assert first.evidence["overlap"] == pytest.approx({"host_to_device": 0.97, "device_to_host": 0.99})
     pageable = found["overlap.pageable"]
     assert (pageable.verdict, pageable.fix) == ("info", judge.ADVICE)
-    assert pageable.title == "copies of pageable memory keep the host, and hide nothing or little"
+    assert pageable.title == "pageable copies block the host and hide little"
     assert pageable.message == "2.0 % to the device, with non_blocking=True"
     assert found["overlap.copies"].verdict == "pass"
 
 
 def test_copies_that_hide_less_than_half_warn_with_the_cause_that_is_seen() -> None:
     found = judged(*rows(0.95), *rows(0.3, direction="device_to_host"))["overlap.pinned_two_streams"]
-    assert (found.verdict, found.message) == ("warn", "95 % to the device, 30 % to the host")
-    assert found.fix is not None and found.fix.startswith("look for a debugger or profiler")
+    assert (found.verdict, found.message) == ("warn", "95 % to device, 30 % to host")
+    assert found.fix is not None and found.fix.startswith("look for a debugger, profiler")
     found = judged(*rows(0.0), environment={"CUDA_LAUNCH_BLOCKING": "1"})["overlap.pinned_two_streams"]
-    assert found.fix == "unset CUDA_LAUNCH_BLOCKING: with it every launch is waited for"
+    assert found.fix == "unset CUDA_LAUNCH_BLOCKING: it synchronizes every launch"
 
 
 def test_between_the_two_nothing_is_judged() -> None:
@@ -233,15 +233,15 @@ def test_what_is_noisy_neither_warns_nor_passes(overlap: float) -> None:
     copy.method.details["cores_used_by_others"] = 1.5
     found = judged(replace(copy, flags=("noisy", "drift", "cpu-busy")), *rest)["overlap.pinned_two_streams"]
     assert (found.verdict, found.fix) == ("info", judge.AGAIN)
-    assert found.title == "what of pinned copies hides on a second stream cannot be told for sure"
-    assert found.message.endswith("% to the device; rounds are cpu-busy and noisy")
+    assert found.title == "inconclusive: how much of a pinned copy hides on a second stream"
+    assert found.message.endswith("% to the device; rows are cpu-busy and noisy")
 
 
 def test_without_a_gain_there_is_no_advice() -> None:
     found = judged(*rows(0.3), *rows(0.1, host_memory="pageable"))
     assert found["overlap.pageable"].fix is None
     found = judged(*rows(0.9), *rows(0.9, host_memory="pageable"))
-    assert found["overlap.pageable"].title == "copies of pageable memory hide behind compute too"
+    assert found["overlap.pageable"].title == "pageable copies hide behind compute too"
 
 
 def test_copies_that_arrive_changed_fail() -> None:
@@ -289,7 +289,7 @@ def test_the_size_follows_the_room() -> None:
     assert command.size_for(OverlapOptions(), Room(100 * MIB, 8 * GIB, MIB, True)) == 32 * MIB
     with pytest.raises(UsageError, match=r"--size 64 MiB does not fit; .*; give at most 50 MiB"):
         command.size_for(OverlapOptions(64 * MIB), Room(100 * MIB, 8 * GIB, MIB, True))
-    with pytest.raises(CannotLook, match="no room to copy in"):
+    with pytest.raises(CannotLook, match="not enough memory to copy"):
         command.size_for(OverlapOptions(), Room(MIB, 8 * GIB, MIB, True))
 
 
@@ -387,7 +387,7 @@ def test_the_machine_is_in_the_document_also_where_the_device_is_not_there(monke
     recorder = Document()
     facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
     monkeypatch.setattr(inventory, "read", lambda: facts)
-    with pytest.raises(CannotLook, match="--device cuda:7 is not there"):
+    with pytest.raises(CannotLook, match="--device cuda:7 not found"):
         command.command(OverlapOptions(device="cuda:7"), recorder)
     assert recorder.events == [Started(facts)]
 
@@ -409,7 +409,7 @@ def test_memory_that_runs_out_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     monkeypatch.setattr(command, "compute", fail)
-    with pytest.raises(CannotLook, match="no room for the matrices") as raised:
+    with pytest.raises(CannotLook, match="not enough memory for the matrices") as raised:
         run(Fake(), monkeypatch, OverlapOptions(size=MIB))
     assert raised.value.finding == "overlap.memory"
 

@@ -20,8 +20,9 @@ from gpucheck.bench.transfer import command, peer, peer_judge
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Together
 from gpucheck.errors import CannotLook
-from gpucheck.machine import accel, child, choose, inventory, speaking
+from gpucheck.machine import accel, child, choose, inventory, speaking, talk
 from gpucheck.machine.child import ChildResult
+from gpucheck.machine.talk import Heard
 from gpucheck.report.events import Progress, Recorder, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -117,14 +118,14 @@ def test_bytes_that_change_on_the_way_are_found(monkeypatch: pytest.MonkeyPatch)
 def test_the_fuller_device_decides_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert peer.size_of(Fake("a", free=2**40), Fake("b", free=2**40)) == 256 * MIB  # type: ignore[arg-type]
     assert peer.size_of(Fake("a", free=2**40), Fake("b", free=13 * MIB)) == 2 * MIB  # type: ignore[arg-type]
-    with pytest.raises(CannotLook, match="there is no room on a and b; a buffer may take 32 KiB on each"):
+    with pytest.raises(CannotLook, match="not enough memory on a and b; a buffer may take 32 KiB on each"):
         peer.size_of(Fake("a", free=128 * KIB), Fake("b"))  # type: ignore[arg-type]
 
     def refuse(size: int, device: torch.device) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     monkeypatch.setattr(peer, "allocate", refuse)
-    with pytest.raises(CannotLook, match="no room for buffers of 1 MiB; CUDA out of memory"):
+    with pytest.raises(CannotLook, match="not enough memory for buffers of 1 MiB; CUDA out of memory"):
         work(Fake("cuda:0"), Fake("cuda:1"))
 
 
@@ -141,14 +142,14 @@ def test_the_child_says_a_line_for_each_measurement_or_why_there_is_none(monkeyp
     said = said_by_main(monkeypatch, "cuda:0", "cuda:3")
     assert [one["measurement"]["case"]["destination"] for one in said] == ["cuda:3", "cuda:3", "cuda:0", "cuda:0"]
     (refused,) = said_by_main(monkeypatch, "cuda:0", "cuda:3", free=KIB)
-    assert refused == {"error": "there is no room on cuda:0 and cuda:3; a buffer may take 256 B on each"}
+    assert refused == {"error": "not enough memory on cuda:0 and cuda:3; a buffer may take 256 B on each"}
 
 
 # what the parent does
 
 
-def ended(stdout: str = "", returncode: int | None = 0, stderr: str = "", *, timed_out: bool = False) -> ChildResult:
-    return ChildResult(returncode, stdout, stderr, timed_out, returncode is None, 1.0)
+def ended(stdout: str = "", returncode: int | None = 0, stderr: str = "", *, timed_out: bool = False) -> Heard:
+    return talk.heard(ChildResult(returncode, stdout, stderr, timed_out, returncode is None, 1.0), 60.0)
 
 
 def together(*ids: str, left_s: float = 100.0) -> Together:
@@ -170,7 +171,7 @@ def test_every_two_devices_of_a_kind_are_a_pair_neighbours_first() -> None:
 def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def run_child(argv: Sequence[str], timeout_s: float) -> ChildResult:
+    def run_child(argv: Sequence[str], timeout_s: float) -> Heard:
         pair = tuple(argv[-2:])
         asked.append(pair)
         assert timeout_s == peer.CHILD_TIMEOUT_S and "gpucheck.bench.transfer.peer" in argv[-3]
@@ -190,11 +191,11 @@ def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pyte
         (f"cuda:{place}", f"GPU-{place}") for place in (0, 1, 2)
     }
     assert [(one.id, one.verdict, one.title, one.message) for one in judged(given)] == [
-        ("transfer.peer", "inconclusive", f"the {what} of copies from {ways} could not be measured", why)
+        ("transfer.peer", "inconclusive", f"the {what} of copies from {ways} was not measured", why)
         for what, ways, why in (
             ("rate and latency", "cuda:1 to cuda:2", "its process was ended by SIGSEGV"),
             ("rate and latency", "cuda:2 to cuda:1", "its process was ended by SIGSEGV"),
-            ("latency", "cuda:2 to cuda:0", "its process did not end within 1 min and could not be ended"),
+            ("latency", "cuda:2 to cuda:0", "its process did not answer within 60 s and could not be ended"),
         )
     ]
     steps = [event.step for event in given.emit.events if isinstance(event, Progress)]  # type: ignore[attr-defined]
@@ -209,10 +210,10 @@ For debugging consider passing CUDA_LAUNCH_BLOCKING=1.
 
 
 @pytest.mark.parametrize(
-    ("result", "reason"),
+    ("heard", "reason"),
     [
-        (ended(returncode=None, timed_out=True), "its process did not end within 1 min and could not be ended"),
-        (ended(returncode=-9, timed_out=True), "its process did not end within 1 min"),
+        (ended(returncode=None, timed_out=True), "its process did not answer within 60 s and could not be ended"),
+        (ended(returncode=-9, timed_out=True), "its process did not answer within 60 s"),
         (
             ended(returncode=1, stderr=TRACEBACK),
             "its process ended with 1: torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
@@ -223,14 +224,14 @@ For debugging consider passing CUDA_LAUNCH_BLOCKING=1.
         (ended(), ""),
     ],
 )
-def test_why_a_child_said_nothing(result: ChildResult, reason: str) -> None:
-    assert peer.read(result) == peer.Answer((), reason)
+def test_why_a_child_said_nothing(heard: Heard, reason: str) -> None:
+    assert peer.read(heard) == peer.Answer((), reason)
 
 
 def test_a_child_that_ends_well_and_says_nothing_is_told() -> None:
     given = together("cuda:0", "cuda:1")
     assert list(peer.rows(given, lambda argv, timeout_s: ended())) == []
-    assert [one.message for one in judged(given)] == ["nothing was said of it"] * 2
+    assert [one.message for one in judged(given)] == ["no reason was given"] * 2
 
 
 def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,14 +242,14 @@ def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert (found.verdict, found.title, found.message) == (
         "skip",
         "2 of 3 pairs of devices were not measured",
-        "the time was up",
+        "out of time",
     )
     assert found.evidence == {"pairs": [["cuda:1", "cuda:2"], ["cuda:0", "cuda:2"]]}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has such a device")
 def test_a_real_child_says_that_there_is_no_such_device() -> None:
-    answer = peer.read(child.run(child.python_argv("gpucheck.bench.transfer.peer", "cuda:0", "cuda:1"), 60.0))
+    answer = peer.read(talk.run(child.python_argv("gpucheck.bench.transfer.peer", "cuda:0", "cuda:1"), 60.0))
     assert answer.measurements == ()
     assert answer.reason.startswith("torch cannot use cuda:0; ")
 
@@ -286,7 +287,7 @@ def test_a_sound_matrix_is_told_by_its_median() -> None:
     latency = measured(0, 1, "latency", None, 12e-6, {"path": "peer"})
     (found,) = peer_judge.judge([*every(390e9, 2), latency], Facts())
     assert (found.id, found.verdict, found.message) == ("transfer.peer", "info", "")
-    assert found.title == "devices copy to each other directly at 390 GB/s, the median of 2 ways"
+    assert found.title == "devices copy directly at 390 GB/s (median of 2 pairs)"
     assert found.evidence == {
         "devices": ["cuda:0", "cuda:1"],
         "bytes_per_s": [[None, 390e9], [390e9, None]],
@@ -302,10 +303,8 @@ def test_a_sound_matrix_is_told_by_its_median() -> None:
 
 def test_a_pair_much_slower_than_its_siblings_warns() -> None:
     (found,) = peer_judge.judge(every(390e9, r01=200e9, r10=195e9), Facts())
-    assert (found.verdict, found.title) == ("warn", "some pairs of devices are much slower than others")
-    assert found.message == (
-        "less than 60 % of the median of their kind: cuda:0 to cuda:1 (200 GB/s), cuda:1 to cuda:0 (195 GB/s)"
-    )
+    assert (found.verdict, found.title) == ("warn", "some pairs of devices are much slower than the others")
+    assert found.message == ("below 60 % of the median: cuda:0 to cuda:1 (200 GB/s), cuda:1 to cuda:0 (195 GB/s)")
     assert found.evidence["slow"] == [["cuda:0", "cuda:1"], ["cuda:1", "cuda:0"]]
     assert peer_judge.judge(every(390e9, r01=235e9, r10=235e9), Facts())[0].verdict == "info"
 
@@ -314,17 +313,17 @@ def test_pairs_through_the_host_warn_beside_direct_ones_and_are_not_held_against
     rows = [row(0, 1, 50e9), row(1, 0, 50e9), row(0, 2, 10e9, "staged"), row(2, 0, 10e9, "staged")]
     (found,) = peer_judge.judge(rows, Facts())
     assert (found.verdict, found.title) == ("warn", "some pairs of devices are without a direct path")
-    assert found.message == "through the host, while others copy directly: cuda:0 to cuda:2, cuda:2 to cuda:0"
+    assert found.message == "through the host, unlike others: cuda:0 to cuda:2, cuda:2 to cuda:0"
     assert found.evidence["slow"] == []
     (all_staged,) = peer_judge.judge(rows[2:], Facts())
     assert (all_staged.verdict, all_staged.message) == ("info", "")
-    assert all_staged.title == "devices copy to each other through the host at 10.0 GB/s, the median of 2 ways"
+    assert all_staged.title == "devices copy through the host at 10.0 GB/s (median of 2 pairs)"
 
 
 def test_a_pair_that_is_not_the_same_both_ways_is_told() -> None:
     (found,) = peer_judge.judge(every(390e9, r01=300e9), Facts())
     assert found.verdict == "info"
-    assert found.message == "not the same both ways: cuda:0 to cuda:1 (300 GB/s, back 390 GB/s)"
+    assert found.message == "different in the two directions: cuda:0 to cuda:1 (300 GB/s, back 390 GB/s)"
     assert found.evidence["asymmetric"] == [["cuda:0", "cuda:1", 300 / 390]]
 
 
@@ -344,7 +343,7 @@ def test_one_bad_run_of_seven_stays_bad() -> None:
 
 def test_no_rate_at_all_is_undecided_and_many_pairs_are_counted() -> None:
     (found,) = peer_judge.judge([row(0, 1, None), row(1, 0, None)], Facts())
-    assert (found.verdict, found.title) == ("inconclusive", "no pair of devices has a rate")
+    assert (found.verdict, found.title) == ("inconclusive", "inconclusive: no pair of devices has a rate")
     rows = [row(a, b, 1e9 * (a + 1), "staged" if b == 9 else "peer") for a in range(6) for b in (8, 9, 10)]
     (found,) = peer_judge.judge(rows, Facts())
     assert "cuda:3 to cuda:9 and 2 more" in found.message

@@ -23,7 +23,7 @@ from gpucheck.report.report import Part, Report, Summary
 from gpucheck.report.results import Results
 from gpucheck.report.results.transfer import TransferResult
 
-BAD = Finding("transfer.corrupt", "fail", "copies arrived changed")
+BAD = Finding("transfer.corrupt", "fail", "copies arrived corrupted")
 LEFT_OUT = Finding("transfer.time", "skip", "not measured: idioms", device="cpu")
 
 
@@ -106,7 +106,7 @@ def test_a_run_that_fails_ends_it_with_its_finding() -> None:
     assert len(starts) == 2
     (found,) = [one for one in judged(recorder).findings if one.verdict == "fail"]
     assert (found.id, found.message[:13]) == ("transfer.corrupt", "3 wrong bytes")
-    assert [event.text for event in told(recorder, Notice)] == ["run 2 of 3 failed: no more are started"]
+    assert [event.text for event in told(recorder, Notice)] == ["run 2 of 3 failed; the rest is skipped"]
 
 
 def test_an_undecided_run_is_no_reason_to_stop() -> None:

@@ -247,7 +247,7 @@ def test_a_search_goes_on_with_the_next_dtype(monkeypatch: pytest.MonkeyPatch) -
     command.command(
         MatmulOptions(("float64", "float32"), search=True, span=span, time_budget_s=1.5, device="cpu"), recorder
     )
-    assert [event.text for event in recorder.events if isinstance(event, Notice)] == ["float64 is left out: of this"]
+    assert [event.text for event in recorder.events if isinstance(event, Notice)] == ["float64 skipped: of this"]
     assert {event.measurement.case["dtype"] for event in recorder.events if isinstance(event, Measured)} == {"float32"}
 
 
@@ -351,7 +351,7 @@ def test_a_range_of_which_nothing_fits_is_wrong_usage() -> None:
     with pytest.raises(UsageError) as raised:
         search_run.search(CASE, cube(64, 128, 64), 1024, CPU, 5.0, search_run.Results(Recorder()))
     assert str(raised.value) == (
-        "no shape of the range 64:128:64x64:128:64x64:128:64 fits; 1 KiB are free; give a smaller --range"
+        "no shape of the range 64:128:64x64:128:64x64:128:64 fits; 1 KiB are free; use a smaller --range"
     )
 
 
@@ -395,7 +395,7 @@ def test_a_search_says_what_it_gains_and_what_is_as_fast() -> None:
     assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, 10 % above 8x8x8 (32x8x8 as fast)"
     assert finding.evidence["bfloat16"]["gain"] == pytest.approx(1.1)
     finding = judge.search([entry(complete=False, finalists=())], [row(24, 600e12), row(8, 600e12)])[0]
-    assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, no faster than 8x8x8, of what was tried until then"
+    assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, no faster than 8x8x8 (search cut off)"
     finding = judge.search([entry(dtype="int8", unit="OP/s", finalists=())], [])[0]
     assert finding.message == "int8 24x8x8 700 TOP/s"
     assert judge.search([], []) == judge.search([entry(best=None)], []) == []

@@ -63,7 +63,8 @@ def test_the_share_is_told_at_the_data_sheets_clock_and_at_the_one_that_was_seen
     finding = only(share.of_products(rows, H200))
     # 989.4 TFLOP/s at 1.83 GHz are 811 at 1.5.
     assert (
-        finding.message == f"bfloat16 80 % of 989 TFLOP/s and 98 % at the 1500 MHz seen (float32 accumulator; {SHEET})"
+        finding.message
+        == f"bfloat16 80 % of 989 TFLOP/s and 98 % at the observed 1500 MHz (float32 accumulator; {SHEET})"
     )
     assert finding.evidence["share"] == {"bfloat16": pytest.approx(0.8)}
     assert finding.evidence["share_at_clock_seen"] == {"bfloat16": pytest.approx(0.976)}
@@ -72,7 +73,7 @@ def test_the_share_is_told_at_the_data_sheets_clock_and_at_the_one_that_was_seen
 
 def test_more_than_the_peak_is_told_as_it_is() -> None:
     finding = only(share.of_products([row("float32", 73.7e12, telemetry(1.65e9))], H200))
-    assert finding.message.startswith("float32 110 % of 67.0 TFLOP/s and 132 % at the 1650 MHz seen (")
+    assert finding.message.startswith("float32 110 % of 67.0 TFLOP/s and 132 % at the observed 1650 MHz (")
 
 
 def test_a_clock_that_was_not_read_is_no_clock() -> None:
@@ -169,7 +170,7 @@ def test_what_is_not_estimated_says_why() -> None:
     assert (unknown.title, unknown.message) == ("the part's peak is unknown", l20.missing)
     both = only(share.of_products([row("bfloat16", 100e12), row("float32", 30e12)], l20))
     assert both.title == "share of the estimated dense peak" and both.message.startswith("float32 51 % of 58.9 TFLOP/s")
-    assert both.message.endswith(f"; no peak of bfloat16: {l20.missing}")
+    assert both.message.endswith(f"; peak of bfloat16 unknown: {l20.missing}")
     assert both.evidence["without_peak_because"] == l20.missing
 
 
@@ -212,9 +213,9 @@ def test_a_long_run_counts_more_than_a_row_of_windows() -> None:
 def test_a_row_too_short_to_count_its_energy_says_so() -> None:
     short = row("bfloat16", 700e12, telemetry(why="the row is shorter than the 2 s over which energy is counted"))
     finding = only(efficiency([short]))
-    assert finding.title == "the rate per watt is unknown"
+    assert finding.title == "rate per watt unknown"
     assert finding.message == (
-        "the row is shorter than the 2 s over which energy is counted; --sustain runs long enough to tell"
+        "the row is shorter than the 2 s over which energy is counted; --sustain runs long enough"
     )
     assert finding.evidence["efficiency"] == {"bfloat16": None}
     known = row("float32", 50e12, telemetry(power_w=500.0))

@@ -90,9 +90,13 @@ SLOWER = run_of(*[0.1] * 10, *[0.125] * 80)
 
 def test_what_is_sustained_is_told_and_is_no_fault() -> None:
     finding = judge.sustained([row(SLOWER, ("power-limited",), ("sw_power_cap",))])[0]
-    assert (finding.id, finding.verdict, finding.title) == ("matmul.sustained", "info", "sustained 0.80 of burst")
+    assert (finding.id, finding.verdict, finding.title) == (
+        "matmul.sustained",
+        "info",
+        "sustained rate is 0.80 of burst",
+    )
     assert finding.message == (
-        "bfloat16 8x8x8 800 TFLOP/s after 1.00 PFLOP/s, held by the power limit, which is normal at full load"
+        "bfloat16 8x8x8 800 TFLOP/s after 1.00 PFLOP/s, at the power limit (normal at full load)"
     )
     assert finding.evidence["bfloat16 8x8x8"]["share"] == pytest.approx(0.8)
     assert judge.sustained([]) == []
@@ -101,14 +105,14 @@ def test_what_is_sustained_is_told_and_is_no_fault() -> None:
 @pytest.mark.parametrize(
     ("reason", "cause", "fix"),
     [
-        ("hw_thermal_slowdown", "the device is too hot", "look at its fans, the airflow and the room's temperature"),
-        ("hw_power_brake_slowdown", "the power supply asks for less", "look at the power supply and its cables"),
+        ("hw_thermal_slowdown", "too hot", "check fans, airflow and inlet temperature"),
+        ("hw_power_brake_slowdown", "the power supply asked for less", "check the power supply and its cables"),
     ],
 )
 def test_a_throttled_run_is_a_warning_with_its_cause(reason: str, cause: str, fix: str) -> None:
     finding = judge.sustained([row(SLOWER, ("throttled",), (reason,))])[0]
     assert (finding.verdict, finding.fix) == ("warn", fix)
-    assert finding.message.endswith(f"; the clock was held: {cause} ({reason})")
+    assert finding.message.startswith(f"throttled: {cause} ({reason}); ")
 
 
 def test_a_wrong_result_after_a_long_run_fails() -> None:
@@ -124,7 +128,7 @@ def test_a_last_result_with_other_bits_than_the_first_is_named_where_it_is_wrong
     finding = judge.sustained([replace(row(SLOWER), method=asked)])[0]
     assert (finding.verdict, finding.title) == ("fail", "a result is wrong after a long run")
     assert finding.message == (
-        "bfloat16 8x8x8: 1 of 1 results differ, row 1, column 2 is 3.5 where float64 gives 1.25 (70.0 times its bound)"
+        "bfloat16 8x8x8: 1 of 1 results differ, row 1, column 2 is 3.5, float64 gives 1.25 (70.0 times its bound)"
     )
     within = replace(asked, details={**asked.details, "corruption": {**seen, "worst": {**element, "worst": 0.5}}})
     assert judge.sustained([replace(row(SLOWER), method=within)])[0].verdict == "info"
@@ -134,7 +138,7 @@ def test_several_runs_are_one_finding() -> None:
     steady = run_of(*[0.1] * 90)
     one = row(steady)
     finding = judge.sustained([row(SLOWER), replace(one, case={**one.case, "dtype": "float32"})])[0]
-    assert finding.title == "sustained 0.80 to 1.0 of burst"
+    assert finding.title == "sustained rate is 0.80 to 1.0 of burst"
 
 
 @pytest.mark.parametrize("place", [0, 3, 6])
@@ -150,8 +154,8 @@ def test_of_several_runs_the_median_is_sustained_and_one_that_was_throttled_is_t
     throttled = row(SLOWER, ("throttled",), ("hw_thermal_slowdown",))
     documents = [one_run(one) for one in (throttled, row(steady), row(steady))]
     finding = next(one for one in together(*documents).findings if one.id == "matmul.sustained")
-    assert (finding.verdict, finding.title) == ("warn", "sustained 1.0 of burst")
-    assert finding.message.endswith("; the clock was held: the device is too hot (hw_thermal_slowdown)")
+    assert (finding.verdict, finding.title) == ("warn", "sustained rate is 1.0 of burst")
+    assert finding.message.startswith("throttled: too hot (hw_thermal_slowdown); ")
     assert finding.evidence["bfloat16 8x8x8"]["sustained_flop_per_s"] == pytest.approx(1e15)
 
 
@@ -291,5 +295,5 @@ def test_a_budget_that_the_long_runs_use_up_is_wrong_usage(monkeypatch: pytest.M
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     options = MatmulOptions(dtypes=("float32",), time_budget_s=5.0, sustain_s=30.0)
-    with pytest.raises(UsageError, match=r"--sustain takes 33\.0 s here"):
+    with pytest.raises(UsageError, match=r"--sustain takes 33\.0 s for all dtypes"):
         command.command(options, Recorder())

@@ -14,7 +14,7 @@ from gpucheck.bench.buffers import Room
 from gpucheck.bench.transfer import together, together_judge
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Together
-from gpucheck.bench.transfer.together import Lost, Talk
+from gpucheck.bench.transfer.together import Copier, Lost
 from gpucheck.bench.verified import Verified
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa
@@ -125,7 +125,7 @@ def test_windows_outside_the_common_time_are_counted_and_left_out() -> None:
 
 
 def test_no_window_in_the_common_time_is_no_figure() -> None:
-    with pytest.raises(CannotLook, match="none of its copies ran while all devices copied; 1 windows ran outside"):
+    with pytest.raises(CannotLook, match="none of its copies overlapped with all others; 1 windows ran outside"):
         worker([(10.0, 1.0)]).measurement(10.5, 15.5, 2)
 
 
@@ -147,7 +147,7 @@ READY = 'print(\'{"ready": true, "directions": ["host_to_device"]}\', flush=True
         (("sys.exit('no device')",), "its process ended with 1: no device"),
         (("import os; os.kill(os.getpid(), 9)",), "its process was ended by SIGKILL"),
         (('print(\'{"error": "torch cannot use cuda:0"}\', flush=True)',), "torch cannot use cuda:0"),
-        (("print('half', flush=True)",), "its process did not end its line"),
+        (("print('half', flush=True)",), "its process ended with 0"),
         ((READY, "import time; time.sleep(60)"), "its process did not answer within 1 s"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_child_that_is_lost_leaves_it_undecided(
     assert list(together.rows(setting(recorder, "cuda:0"), says(*lines))) == []
     (finding,) = [event.finding for event in recorder.events if isinstance(event, Skipped)]
     assert (finding.id, finding.verdict, finding.message) == ("transfer.together", "inconclusive", reason)
-    assert finding.title == "cuda:0 did not copy beside the others"
+    assert finding.title == "cuda:0 did not copy with the others"
 
 
 def test_a_child_whose_device_failed_raises_that() -> None:
@@ -174,12 +174,12 @@ def test_a_child_that_cannot_be_started() -> None:
         raise FileNotFoundError(2, "No such file or directory")
 
     with pytest.raises(Lost) as lost:
-        Talk("cuda:0", "x", start)
+        Copier("cuda:0", "x", start)
     assert lost.value.reason == "its process cannot be started (No such file or directory)"
 
 
 def test_no_room_is_said() -> None:
-    with pytest.raises(CannotLook, match="there is no room for 2 buffers of 16 MiB"):
+    with pytest.raises(CannotLook, match="not enough memory for 2 buffers of 16 MiB"):
         list(together.rows(replace(setting(Recorder(), "cuda:0", "cuda:1"), options=TransferOptions(host_share=1e-9))))
 
 
@@ -213,8 +213,10 @@ ALONE = (row("cuda:0", 56.0, "transfer"), row("cuda:1", 55.0, "transfer"))
 
 def test_devices_that_keep_their_rate() -> None:
     found = judged(*ALONE, row("cuda:0", 54.0), row("cuda:1", 53.0))
-    assert (found.verdict, found.title) == ("info", "2 devices copying at once to the device")
-    assert found.message == "107 GB/s in all; cuda:0 54.0 GB/s of 56.0 GB/s alone, cuda:1 53.0 GB/s of 55.0 GB/s alone"
+    assert (found.verdict, found.title) == ("info", "2 devices copy to the device at once")
+    assert (
+        found.message == "107 GB/s in total; cuda:0 54.0 GB/s of 56.0 GB/s alone, cuda:1 53.0 GB/s of 55.0 GB/s alone"
+    )
     assert found.evidence["share"] == {"cuda:0": 54 / 56, "cuda:1": 53 / 55}
 
 
@@ -230,7 +232,7 @@ def test_devices_that_share_an_uplink() -> None:
     found = judged(*ALONE, row("cuda:0", 28.0, details=ways[0]), row("cuda:1", 33.0, details=ways[1]))
     assert (found.verdict, found.title) == (
         "warn",
-        "of 2 devices copying at once to the device, cuda:0 keeps 50 % of its rate",
+        "cuda:0 keeps 50 % of its rate when 2 devices copy to the device at once",
     )
     assert found.message.endswith("; cuda:0 and cuda:1 share the PCIe bridge 0000:00:01.0")
     assert found.evidence["shared_bridges"] == [{"bridge": "0000:00:01.0", "devices": ["cuda:0", "cuda:1"]}]
@@ -244,7 +246,7 @@ def test_the_cause_is_guessed_where_the_way_is_not_known() -> None:
 
 def test_without_rates_alone_there_is_nothing_to_compare_with() -> None:
     found = judged(row("cuda:0", 5.0), row("cuda:1", 6.0))
-    assert (found.verdict, found.message) == ("info", "11.0 GB/s in all; cuda:0 5.00 GB/s, cuda:1 6.00 GB/s")
+    assert (found.verdict, found.message) == ("info", "11.0 GB/s in total; cuda:0 5.00 GB/s, cuda:1 6.00 GB/s")
 
 
 def test_alone_means_the_same_direction_and_memory_and_the_link() -> None:

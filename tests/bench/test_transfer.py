@@ -112,7 +112,7 @@ def test_a_cpu_copies_from_host_to_host() -> None:
 def test_pinned_alone_cannot_be_had_on_a_cpu() -> None:
     with pytest.raises(CannotLook) as raised:
         copies.cases(TransferOptions(memories=("pinned",)), CPU, [MIB])
-    assert str(raised.value).startswith("there is no pinned memory for cpu; ")
+    assert str(raised.value).startswith("no pinned memory for cpu; ")
 
 
 def test_six_sizes_and_a_sweep() -> None:
@@ -284,7 +284,7 @@ def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer
 def test_the_whole_command_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     document = run(TransferOptions(sizes=(MIB,), time_budget_s=0.2), CPU, monkeypatch)
     notices = [event.text for event in document.events if isinstance(event, Notice)]
-    assert notices == ["on the CPU these are copies from host memory to host memory"]
+    assert notices == ["on a CPU: copies within host memory"]
     assert verdicts(document)["transfer.corrupt"] == "pass"
 
 
@@ -311,7 +311,7 @@ def late(options: TransferOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
 def test_the_largest_sizes_are_left_out_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, notices = late(TransferOptions(time_budget_s=1e-9, only=("copies",)), monkeypatch)
     assert sizes == [KIB]
-    assert notices == ["2 KiB, 4 KiB left out: the time was up; give a longer --time-budget"]
+    assert notices == ["2 KiB, 4 KiB skipped: out of time; use a longer --time-budget"]
 
 
 def test_a_size_that_was_asked_for_is_measured_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +359,7 @@ def test_a_device_that_is_full_after_all_is_one_sentence(monkeypatch: pytest.Mon
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     monkeypatch.setattr(buffers, "allocate", refuse)
-    with pytest.raises(CannotLook, match="no room for buffers of"):
+    with pytest.raises(CannotLook, match="not enough memory for buffers of"):
         run(TransferOptions(sizes=(MIB,), only=("copies",)), Fake(), monkeypatch)
 
 

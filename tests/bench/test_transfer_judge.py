@@ -57,7 +57,7 @@ def test_nothing_copied_is_a_skip() -> None:
 def test_a_row_of_which_nothing_was_compared_is_no_pass() -> None:
     found = by_id([row(1.0), row(1.0, 16 * MIB, verified_slices=0)])["transfer.corrupt"]
     assert found.verdict == "inconclusive"
-    assert found.message == "nothing was compared with pinned memory to the device, 16 MiB"
+    assert found.message == "no copy was compared in pinned copies to the device, 16 MiB"
     wrong = by_id([row(1.0, verified_slices=0), row(1.0, wrong_bytes=3, first_wrong_byte=0)])["transfer.corrupt"]
     assert wrong.verdict == "fail"
 
@@ -71,7 +71,7 @@ def test_sound_pinned_copies_reach_the_link() -> None:
 
 def test_the_slower_direction_decides() -> None:
     found = by_id([row(GIB / 55e9), row(GIB / 20e9, direction="device_to_host")])["transfer.link"]
-    assert (found.verdict, found.title) == ("warn", "pinned copies reach 32 % of the link")
+    assert (found.verdict, found.title) == ("warn", "pinned copies are slow for this link")
     assert found.fix is not None and "gpucheck devices" in found.fix
 
 
@@ -79,7 +79,8 @@ def test_faster_than_the_link_means_another_link() -> None:
     found = by_id([row(GIB / 346e9)])["transfer.link"]
     assert (found.verdict, found.title) == ("info", "pinned copies reach 346 GB/s to the device")
     assert (
-        found.message == "link unknown: it was read as PCIe 5 x16, 63.0 GB/s, and copies are faster: it is another link"
+        found.message
+        == "link unknown: it reports PCIe 5 x16, 63.0 GB/s, but copies are faster: another link carries them"
     )
 
 
@@ -93,7 +94,7 @@ def test_missing_lanes_are_told_and_warned_of_where_no_slot_has_so_few(lanes: in
     found = by_id([row(GIB / rate)], Link(5, lanes, 16))
     assert found["transfer.link"].verdict == "pass"
     width = found["transfer.link_width"]
-    assert (width.title, width.verdict) == (f"the link runs with {lanes} of 16 lanes under load", verdict)
+    assert (width.title, width.verdict) == (f"link with {lanes} of 16 lanes under load", verdict)
 
 
 def test_small_copies_say_nothing_of_the_link() -> None:
@@ -105,14 +106,14 @@ def test_gain_compares_as_called_with_as_called() -> None:
     rows = [row(1.0), called(4.0, "pinned"), called(18.0, "pageable")]
     assert to_json(speedups(rows)) == [{"direction": "host_to_device", "size_bytes": GIB, "gain": 4.5}]
     found = by_id(rows)["transfer.pinned_speedup"]
-    assert found.title == "pinned memory copies 4.5× faster to the device, as called"
-    assert found.fix == "for buffers that are reused, or a DataLoader with pin_memory=True: copy with non_blocking=True"
+    assert found.title == "pinned memory copies 4.5× faster to the device"
+    assert found.fix == "pin_memory=True and non_blocking=True copy 4.5× faster to the device"
 
 
 def test_no_gain_gives_no_advice() -> None:
     found = by_id([called(4.0, "pinned"), called(4.1, "pageable")])["transfer.pinned_speedup"]
     assert (found.verdict, found.fix) == ("info", None)
-    assert found.title == "pinned memory gains nothing here: 1.0× to the device, as called"
+    assert found.title == "pinned memory gains nothing here: 1.0× to the device"
 
 
 def test_the_size_below_which_latency_rules() -> None:
@@ -122,7 +123,7 @@ def test_the_size_below_which_latency_rules() -> None:
     assert found.time_s == pytest.approx(10e-6 + 64 * KIB / 50e9)
     assert found.half_rate_bytes == pytest.approx(500e3)
     rows += [called(20e-6 + size / 10e9, "pageable", size) for size in (64 * KIB, MIB, GIB)]
-    assert by_id(rows)["transfer.pinned_speedup"].message == "Below 488 KiB latency rules: batch small copies."
+    assert by_id(rows)["transfer.pinned_speedup"].message == "below 488 KiB latency dominates: batch small copies"
 
 
 def test_a_line_for_each_way_memory_and_clock() -> None:
@@ -154,8 +155,8 @@ def test_the_document_has_link_gains_latencies_and_fits() -> None:
 
 def test_a_wrong_byte_fails() -> None:
     found = by_id([row(1.0), row(1.0, 16 * MIB, wrong_bytes=3, first_wrong_byte=4096)])["transfer.corrupt"]
-    assert (found.verdict, found.title) == ("fail", "copies arrived changed")
-    assert found.message == "3 wrong bytes with pinned memory to the device, 16 MiB, the first at byte 4096"
+    assert (found.verdict, found.title) == ("fail", "copies arrived corrupted")
+    assert found.message == "3 wrong bytes in pinned copies to the device, 16 MiB, the first at byte 4096"
 
 
 def test_copies_on_the_host_are_told_as_such() -> None:
@@ -165,7 +166,7 @@ def test_copies_on_the_host_are_told_as_such() -> None:
     ]
     found = by_id(rows, Link(reason="a CPU has none"))
     assert set(found) == {"transfer.corrupt", "transfer.host_to_host"}
-    assert found["transfer.host_to_host"].title == "host memory copies at 16.8 GB/s (16 MiB at a time)"
+    assert found["transfer.host_to_host"].title == "copies in host memory reach 16.8 GB/s"
 
 
 def of_seven(bad: dict[str, Any]) -> list[dict[str, Any]]:

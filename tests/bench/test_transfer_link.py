@@ -83,7 +83,7 @@ def test_a_link_that_stepped_down_is_a_warning() -> None:
     found = judged(13e9, link)
     assert found["transfer.link"].verdict == "pass"
     assert found["transfer.link_generation"].verdict == "warn"
-    assert found["transfer.link_generation"].title == "the link runs at PCIe generation 3 of 5 under load"
+    assert found["transfer.link_generation"].title == "link at PCIe generation 3 of 5 under load"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_in_a_virtual_machine_the_slot_may_be_what_is_slow(address: str | None, 
     link = Link(generation, 16, 16, max_generation=5, device_max_generation=5)
     found = judged(3e9, link, address)["transfer.link_generation"]
     assert found.verdict == verdict
-    assert ("which a virtual machine does not show" in found.message) is (verdict == "info")
+    assert ("which a virtual machine hides" in found.message) is (verdict == "info")
 
 
 def test_where_the_card_sits_is_told_by_the_facts() -> None:
@@ -109,13 +109,13 @@ def test_where_the_card_sits_is_told_by_the_facts() -> None:
 
 def test_a_system_that_offers_less_than_the_card_is_a_remark() -> None:
     found = judged(26e9, Link(4, 16, 16, max_generation=4, device_max_generation=5))["transfer.link_generation"]
-    assert (found.verdict, found.title) == ("info", "this card could use PCIe generation 5, and the system offers 4")
+    assert (found.verdict, found.title) == ("info", "the system offers PCIe generation 4 of the card's 5")
 
 
 def test_a_slot_with_fewer_lanes_than_the_card_is_a_remark() -> None:
     """NVML says 8 of 8: its maximum is that of card and slot together."""
     found = judged(27e9, Link(5, 8, 8, device_max_width=16))["transfer.link_width"]
-    assert (found.verdict, found.title) == ("info", "this card could use 16 lanes, and its slot offers 8")
+    assert (found.verdict, found.title) == ("info", "the slot offers 8 of the card's 16 lanes")
     assert flags(seen(5, 8, max_width=8, device_max_width=16), GIB, 27e9) == ()
 
 

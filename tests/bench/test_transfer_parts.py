@@ -84,9 +84,9 @@ def test_parts_are_chosen_by_prefix() -> None:
     assert TransferOptions(only=("cop",)).select() == {"copies"}
     every = {one.id for one in command.PARTS} | {one.id for one in command.TOGETHER}
     assert TransferOptions().select() == every
-    with pytest.raises(UsageError, match="--only 'x' fits no part; the parts are copies"):
+    with pytest.raises(UsageError, match="--only 'x' matches no part; the parts are copies"):
         TransferOptions(only=("x",)).check()
-    with pytest.raises(UsageError, match="--skip leaves no part of --only"):
+    with pytest.raises(UsageError, match="--only and --skip leave no part"):
         TransferOptions(only=("copies",), skip=("copies",)).check()
 
 
@@ -118,7 +118,7 @@ def test_parts_without_time_are_told_in_one_finding(monkeypatch: pytest.MonkeyPa
     document = run(TransferOptions(time_budget_s=1e-9), monkeypatch, [part("a"), part("b"), part("c")])
     assert told(document) == ["a", ("time", "not measured: b, c"), ("a", "1 rows")]
     skipped = document.judged().findings[0]
-    assert (skipped.verdict, skipped.message) == ("skip", "the time was up")
+    assert (skipped.verdict, skipped.message) == ("skip", "out of time")
     assert skipped.fix == "give a longer --time-budget, or --only b"
 
 

@@ -43,7 +43,7 @@ class Session:
 
     def trial(self, size: int, steps: int) -> dict[str, Any]:
         if size > 150:
-            return {"ok": False, "raised": [{"classes": ["builtins.RuntimeError"], "message": self.raised}]}
+            return {"ok": False, "chain": [{"classes": ["builtins.RuntimeError"], "message": self.raised}]}
         return {"ok": True, "peak_bytes": size * MIB}
 
 

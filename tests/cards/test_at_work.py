@@ -104,13 +104,13 @@ def test_eight_cards_that_work_pass() -> None:
 @pytest.mark.parametrize(
     ("changes", "does"),
     [
-        ({"utilization_percent": 100.0}, "at work"),
-        ({"utilization_percent": 50.0}, "at work"),
-        ({"utilization_percent": 49.0}, "lightly used"),
-        ({"utilization_percent": 4.0, "power_w": 690.0}, "at rest"),
-        ({"utilization_percent": None, "power_w": 350.0}, "at work"),
+        ({"utilization_percent": 100.0}, "busy"),
+        ({"utilization_percent": 50.0}, "busy"),
+        ({"utilization_percent": 49.0}, "light load"),
+        ({"utilization_percent": 4.0, "power_w": 690.0}, "idle"),
+        ({"utilization_percent": None, "power_w": 350.0}, "busy"),
         ({"utilization_percent": None, "power_w": 100.0}, "unknown"),
-        ({"utilization_percent": None, "power_w": 100.0, "clock_reasons": ClockReasons(1, ("gpu_idle",))}, "at rest"),
+        ({"utilization_percent": None, "power_w": 100.0, "clock_reasons": ClockReasons(1, ("gpu_idle",))}, "idle"),
         ({"utilization_percent": None, "power_w": None, "clock_reasons": None}, "unknown"),
         ({"utilization_percent": None, "power_limit_w": None}, "unknown"),
     ],
@@ -125,10 +125,18 @@ def test_whether_a_card_works(changes: dict[str, Any], does: str) -> None:
 @pytest.mark.parametrize(
     ("reasons", "title", "words"),
     [
-        (("hw_slowdown",), "clock lowered: heat or power", "because of heat or for want of power"),
-        (("hw_slowdown", "hw_thermal_slowdown"), "clock lowered: heat", "the hardware lowers the clock because it is"),
-        (("hw_slowdown", "hw_power_brake_slowdown"), "clock lowered: power brake", "power brake"),
-        (("sw_thermal_slowdown",), "clock lowered: heat", "the driver lowers the clock because of heat"),
+        (("hw_slowdown",), "throttled by heat or power", "hw_slowdown in one reading"),
+        (
+            ("hw_slowdown", "hw_thermal_slowdown"),
+            "throttled by heat",
+            "hw_thermal_slowdown, hw_slowdown in one",
+        ),
+        (
+            ("hw_slowdown", "hw_power_brake_slowdown"),
+            "throttled by power brake",
+            "hw_power_brake_slowdown, hw_slowdown in one reading",
+        ),
+        (("sw_thermal_slowdown",), "throttled by heat", "sw_thermal_slowdown in one reading"),
     ],
 )
 def test_a_working_card_that_protects_itself_is_told_with_the_cause(
@@ -137,7 +145,7 @@ def test_a_working_card_that_protects_itself_is_told_with_the_cause(
     found = the_one(card(3, *reasons, sm_clock_hz=0.81e9))
     assert (found.id, found.verdict, found.title) == ("devices.throttled", "warn", title)
     assert words in found.message and found.message.startswith("cuda:3: ")
-    assert found.message.endswith("100 % busy; clock 810 of 1980 MHz, 59 % below the highest")
+    assert found.message.startswith("cuda:3: clock 810 of 1980 MHz (59 % lower)")
     assert found.evidence["clock_reasons"] == list(reasons)
 
 
@@ -151,7 +159,7 @@ def test_what_the_hardware_does_in_both_readings_is_a_failure(reason: str, verdi
 
 def test_a_hardware_slowdown_for_heat_on_a_cool_gpu_says_what_else_may_be_hot() -> None:
     found = the_one(card(3, "hw_thermal_slowdown", temperature_celsius=60.0))
-    assert "60 °C, and the GPU's own limit is 87 °C: its memory or its voltage regulators are hot" in found.message
+    assert "60 °C of 87 °C (memory or voltage regulators hot, or a faulty sensor)" in found.message
     near = the_one(card(3, "hw_thermal_slowdown", temperature_celsius=85.0))
     assert "; 85 °C; " in near.message and "regulators" not in near.message
 
@@ -170,9 +178,9 @@ def idle(*reasons: str, **changes: Any) -> Device:
 def test_a_card_at_rest_has_no_verdict_on_clock_and_link_and_says_so() -> None:
     found = the_one(idle())
     assert (found.id, found.verdict) == ("devices.not_judged", "skip")
-    assert found.message == "cuda:3: the card is at rest"
+    assert found.message == "cuda:3: the card is idle"
     narrow = the_one(idle(pcie=Link(1, 8, 5, 16, 5, 0)))
-    assert narrow.message == "cuda:3: the card is at rest; the link now has x8 of x16, as it may at rest"
+    assert narrow.message == "cuda:3: the card is idle; the link is at x8 of x16, normal for some idle cards"
     assert exit_code(tuple(judge(node(idle())))) == 0
 
 
@@ -182,7 +190,7 @@ def test_a_card_at_rest_has_no_verdict_on_clock_and_link_and_says_so() -> None:
         ({"utilization_percent": 12.0}, "cuda:3: the card is only 12 % busy"),
         (
             {"utilization_percent": None, "clock_reasons": ClockReasons(0)},
-            "cuda:3: NVML does not tell whether the card works (no utilisation)",
+            "cuda:3: NVML reports no utilisation",
         ),
     ],
 )
@@ -194,34 +202,34 @@ def test_a_card_that_is_not_seen_to_work_is_skipped_with_the_reason(changes: dic
 @pytest.mark.parametrize(
     ("reasons", "lasting", "seen"),
     [
-        (("hw_thermal_slowdown",), (), True),
-        (("hw_power_brake_slowdown",), (), True),
+        (("hw_thermal_slowdown",), (), "heat"),
+        (("hw_power_brake_slowdown",), (), "power brake"),
         # As clocks change it flashes.
-        (("hw_slowdown",), (), False),
-        (("hw_slowdown",), ("hw_slowdown",), True),
-        (("sw_thermal_slowdown",), (), False),
-        (("sw_thermal_slowdown",), ("sw_thermal_slowdown",), True),
-        (("sw_power_cap", "applications_clocks_setting"), (), False),
+        (("hw_slowdown",), (), ""),
+        (("hw_slowdown",), ("hw_slowdown",), "heat or power"),
+        (("sw_thermal_slowdown",), (), ""),
+        (("sw_thermal_slowdown",), ("sw_thermal_slowdown",), "heat"),
+        (("sw_power_cap", "applications_clocks_setting"), (), ""),
     ],
 )
-def test_a_card_that_is_slowed_down_at_rest(reasons: tuple[str, ...], lasting: tuple[str, ...], seen: bool) -> None:
+def test_a_card_that_is_slowed_down_at_rest(reasons: tuple[str, ...], lasting: tuple[str, ...], seen: str) -> None:
     resting = idle(*reasons, changes=Changes(2.0, lasting_clock_reasons=lasting))
     found = [one for one in said(resting) if one[1] != "skip"]
-    assert found == ([("devices.slowed_down", "warn", "slows itself down at rest")] if seen else [])
+    assert found == ([("devices.slowed_down", "warn", f"throttled by {seen} while idle")] if seen else [])
 
 
 def test_at_rest_is_said_of_a_card_at_rest_alone() -> None:
     lightly = idle("hw_thermal_slowdown", utilization_percent=20.0)
-    assert ("devices.slowed_down", "warn", "slows itself down") in said(lightly)
+    assert ("devices.slowed_down", "warn", "throttled by heat") in said(lightly)
 
 
 @pytest.mark.parametrize(
     ("violations", "verdict", "title"),
     [
-        ({"thermal": 0.8}, "warn", "clock held: thermal"),
-        ({"reliability": 0.8, "power": 2.0}, "warn", "clock held: reliability"),
-        ({"power": 2.0}, "info", "clock held: power"),
-        ({"board_limit": 1.0}, "info", "clock held: board limit"),
+        ({"thermal": 0.8}, "warn", "clock limited: thermal"),
+        ({"reliability": 0.8, "power": 2.0}, "warn", "clock limited: reliability"),
+        ({"power": 2.0}, "info", "clock limited: power"),
+        ({"board_limit": 1.0}, "info", "clock limited: board limit"),
         ({"thermal": 0.01}, None, None),
         ({"low_utilization": 2.0}, None, None),
         ({"thermal": None}, None, None),
@@ -236,7 +244,7 @@ def test_counters_that_grew_between_two_readings(
 
 def test_the_share_of_the_time_is_told() -> None:
     found = the_one(card(3, changes=Changes(2.0, violations_s={"thermal": 0.8}), sm_clock_hz=0.99e9))
-    words = "of the last 2.00 s: thermal 40 %; clock 990 of 1980 MHz, 50 % below the highest"
+    words = "thermal 40 % of the last 2.00 s; clock 990 of 1980 MHz (50 % lower)"
     assert found.message == f"cuda:3: {words}"
 
 
@@ -247,7 +255,7 @@ def test_a_counter_over_no_time_says_nothing() -> None:
 def test_what_held_the_clock_since_the_driver_was_loaded_is_a_remark() -> None:
     found = the_one(card(3, violations_s={"thermal": 0.0, "power": 90.0, "low_utilization": 9e9, "reliability": 0.5}))
     assert (found.id, found.verdict) == ("devices.violations", "info")
-    assert found.message == "cuda:3: since the driver was loaded: power 1 min 30 s"
+    assert found.message == "cuda:3: power 1 min 30 s since the driver was loaded"
 
 
 # --- heat -------------------------------------------------------------------------------------------------------------
@@ -260,7 +268,7 @@ def test_what_held_the_clock_since_the_driver_was_loaded_is_a_remark() -> None:
         ({"temperature_celsius": 91.0, "power_w": 690.0}, "warn", "91 °C, limit 87 °C"),
         ({"temperature_celsius": 91.0, "gpu_max_celsius": None}, "warn", "91 °C, limit 90 °C"),
         ({"temperature_celsius": 95.0}, "fail", "95 °C, limit 87 °C"),
-        ({**NO_LIMITS}, "skip", "not all of it could be judged"),
+        ({**NO_LIMITS}, "skip", "partly judged"),
         # Where NVML tells what is left to the limit and not the limit; a cool card's zero is a mistake of the driver's.
         ({**NO_LIMITS, "temperature_margin_celsius": 20.0}, None, None),
         ({**NO_LIMITS, "temperature_margin_celsius": 0.0}, None, None),
@@ -269,7 +277,7 @@ def test_what_held_the_clock_since_the_driver_was_loaded_is_a_remark() -> None:
             "warn",
             "88 °C, no margin left",
         ),
-        ({"temperature_celsius": None}, "skip", "not all of it could be judged"),
+        ({"temperature_celsius": None}, "skip", "partly judged"),
         ({"memory_temperature_celsius": 97.0}, "warn", "memory 97 °C, limit 95 °C"),
         ({"memory_temperature_celsius": 97.0, "memory_max_celsius": None}, None, None),
     ],
@@ -283,10 +291,9 @@ def test_heat_at_rest_is_heat() -> None:
 
 
 def test_hot_says_what_each_limit_does() -> None:
-    assert the_one(card(3, temperature_celsius=91.0, power_w=690.0)).message == (
-        "cuda:3: 91 °C: from 87 °C on the driver lowers the clock, from 90 °C on the hardware lowers the clock, from "
-        "95 °C on the card switches itself off; 100 % busy; 690 W of 700 W"
-    )
+    for celsius, what in ((87.0, "the driver lowers"), (91.0, "the hardware lowers")):
+        assert the_one(card(3, temperature_celsius=celsius)).message == f"cuda:3: {what} the clock"
+    assert the_one(card(3, temperature_celsius=95.0)).message == "cuda:3: the card shuts down"
 
 
 # --- power and settings -----------------------------------------------------------------------------------------------
@@ -295,18 +302,18 @@ def test_hot_says_what_each_limit_does() -> None:
 def test_a_power_cap_is_a_remark_with_what_it_costs() -> None:
     found = the_one(card(3, "sw_power_cap", power_w=698.0, sm_clock_hz=1.386e9))
     assert (found.id, found.verdict) == ("devices.power_limited", "info")
-    assert found.message == "cuda:3: 698 W of 700 W; 100 % busy; clock 1386 of 1980 MHz, 30 % below the highest"
+    assert found.message == "cuda:3: 698 W of 700 W; 100 % busy; clock 1386 of 1980 MHz (30 % lower)"
 
 
 def test_a_power_cap_far_below_the_limit_is_a_fault() -> None:
     found = the_one(card(3, "sw_power_cap", power_w=150.0, sm_clock_hz=0.345e9))
-    assert (found.verdict, found.title) == ("warn", "held by its power limit far below it")
+    assert (found.verdict, found.title) == ("warn", "power cap far below the limit")
 
 
 def test_without_reasons_the_power_itself_shows_the_limit() -> None:
     blind = card(3, power_w=699.0, sm_clock_hz=1.4e9, clock_reasons=None)
-    assert ("devices.power_limited", "info", "the power limit holds the clock") in said(blind)
-    assert said(card(3, power_w=900.0)) == [("devices.power_limited", "info", "draws more than its power limit")]
+    assert ("devices.power_limited", "info", "clock limited by power") in said(blind)
+    assert said(card(3, power_w=900.0)) == [("devices.power_limited", "info", "power above its limit")]
 
 
 @pytest.mark.parametrize(
@@ -320,9 +327,9 @@ def test_without_reasons_the_power_itself_shows_the_limit() -> None:
 def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> None:
     found = the_one(card(3, reason, sm_clock_hz=1.2e9))
     assert (found.id, found.verdict) == ("devices.clock_setting", "info")
-    assert words in found.message and found.message.endswith("clock 1200 of 1980 MHz, 39 % below the highest")
+    assert words in found.message and found.message.endswith("clock 1200 of 1980 MHz (39 % lower)")
     free = the_one(card(3, reason))
-    assert free.message.endswith("clock 1980 of 1980 MHz: it costs nothing now") and free.fix is None
+    assert free.message.endswith("clock 1980 of 1980 MHz, no loss now") and free.fix is None
 
 
 @pytest.mark.parametrize(
@@ -354,7 +361,7 @@ def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], fo
         ({"ecc": Ecc(True, 0, 0, 0, 0, False)}, ("devices.ecc_mode", "info", "ECC will be off")),
         (
             {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9},
-            ("devices.application_clocks", "info", "application clocks are set low"),
+            ("devices.application_clocks", "info", "application clocks set low"),
         ),
         ({"application_sm_clock_hz": 1.98e9, "default_application_sm_clock_hz": 1.98e9}, None),
     ],
@@ -459,7 +466,7 @@ def test_all_links_of_all_cards_down_under_a_fabric_that_calls_itself_completed(
     found = [one for one in judge(facts) if one.verdict != "pass"]
     assert {(one.id, one.verdict) for one in found} == {("links.inactive", "warn")} and len(found) == 8
     (group,) = devices_checks.grouped(found)
-    assert group.message.startswith("cuda:0 to cuda:7: none of 18 is active, although the fabric is registered")
+    assert group.message.startswith("cuda:0 to cuda:7: though the fabric is registered: copies")
 
 
 def test_all_links_down_without_a_fabric() -> None:
@@ -501,7 +508,7 @@ def test_errors_of_links_say_what_is_new() -> None:
     links = (replace(UP[0], errors={"replay": 7, "recovery": 0}), *UP[1:])
     found = the_one(card(3, nvlinks=links, changes=Changes(2.0, nvlink_errors={"replay": 2})))
     assert (found.id, found.verdict) == ("links.errors", "warn")
-    assert found.message == "cuda:3: 7 replay on link 0; new since the reading before: 2 replay"
+    assert found.message == "cuda:3: 7 replay on link 0; new: 2 replay"
 
 
 # --- memory, MIG, lost ------------------------------------------------------------------------------------------------
@@ -556,7 +563,7 @@ def test_cards_of_which_the_same_is_said_share_a_line() -> None:
     facts = node(*(card(index, compute_mode="prohibited") for index in (0, 1, 2, 5)))
     (group,) = devices_checks.grouped([one for one in judge(facts) if one.verdict == "info"])
     assert group.devices == ("cuda:0 to cuda:2", "cuda:5")
-    assert group.message == "cuda:0 to cuda:2, cuda:5: no program may compute on it, by its compute mode"
+    assert group.message == "cuda:0 to cuda:2, cuda:5: no program may use the card"
     assert len(group.fixes) == 4
 
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "bench matmul": ("bench", "matmul", "--device", "cpu", "--size", "64", "--dtype", "float32", "--time-budget", "1s"),
     "bench all": ("bench", "all", "--device", "cpu", "--only", "band", "--only", "mat", "--time-budget", "1s"),
     "find-batch-size": ("find-batch-size", "mlp", "--device", "cpu", "--max-batch-size", "2", "--memory-limit", "1GiB"),
+    "model": ("model", "mlp", "--train"),
 }
 # What needs a document of an earlier run is given one of this command.
 WITH_DOCUMENTS = {"compare": ("compare", "{document}", "{document}")}
@@ -121,28 +122,44 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("bench", "transfer", "--size", "64parsec"), "unknown unit 'parsec'"),
-        (("bench", "transfer", "--size", "1000TiB"), "too large"),
-        (("bench", "transfer", "--direction", "sideways"), "--direction 'sideways' is not known"),
+        (
+            ("bench", "transfer", "--size", "64parsec"),
+            "--size must be a size from 1B to 32TiB, not '64parsec'; write it like 64MiB",
+        ),
+        (("bench", "transfer", "--size", "1000TiB"), "--size must be a size from 1B to 32TiB, not '1000TiB'"),
+        (("bench", "transfer", "--direction", "sideways"), "--direction 'sideways' is unknown"),
         (("bench", "matmul", "--device", "cpu", "--size", "9000000"), "does not fit; its matrices, "),
-        (("bench", "matmul", "--dtype", "float33"), "--dtype 'float33' is not known"),
-        (("smoke", "--only", "tensor_"), "fits no check; did you mean "),
+        (("bench", "matmul", "--dtype", "float33"), "--dtype 'float33' is unknown"),
+        (("smoke", "--only", "tensor_"), "matches no check; did you mean "),
         (("smoke", "--require", "cud"), "did you mean cuda"),
-        (("doctor", "--only", "torch_"), "--only 'torch_' fits no condition; did you mean "),
+        (("doctor", "--only", "torch_"), "--only 'torch_' matches no condition; did you mean "),
         (("doctor", "--require", "cud"), "did you mean cuda"),
         (("doctor", "--python", "/no/such/python"), "--python /no/such/python cannot be started"),
         (("find-batch-size", "nowhere.py:make"), "the target's file nowhere.py is not there"),
         (("find-batch-size", "mlp", "--input", "x"), "--input 'x' is not understood"),
+        (("model",), "Missing argument 'TARGET'"),
+        (("model", "nowhere.py:make"), "the target's file nowhere.py is not there"),
+        (("model", "mlp", "--input", "x"), "--input 'x' is not understood"),
+        (("model", "mlp", "--input", "x:seq:float32"), "--input x names a dimension 'seq'; give its length"),
+        (("model", "mlp", "--depth", "0"), "--depth must be an integer from 1 to"),
+        (("model", "mlp", "--dtype", "int8"), "--dtype 'int8' is unknown"),
+        (("model", "mlp", "--amp", "bfloat16", "--dtype", "float16"), "--amp bfloat16 and --dtype float16 exclude"),
         (
             ("find-batch-size", "mlp", "--max-batch-size", "-3"),
-            "--max-batch-size '-3' is out of range; it is a whole number",
+            "--max-batch-size must be an integer from 1 to 2147483647, not '-3'",
         ),
-        (("find-batch-size", "mlp", "--memory-limit", "lots"), "--memory-limit 'lots' is not understood"),
-        (("find-batch-size", "mlp", "--tolerance", "0.02"), "--tolerance '0.02' looks like a fraction; percent are"),
+        (
+            ("find-batch-size", "mlp", "--memory-limit", "lots"),
+            "--memory-limit must be a size, a percentage or leave:SIZE, not 'lots'",
+        ),
+        (
+            ("find-batch-size", "mlp", "--tolerance", "0.02"),
+            "--tolerance must be a percentage, not '0.02'; it looks like a fraction; write it like 2%",
+        ),
         (("find-batch-size", "mlp", "--exact", "--tolerance", "2%"), "--exact and --tolerance exclude each other"),
         (("find-batch-size", "mlp", "--avoid-oom", "--exact"), "--exact and --avoid-oom exclude each other"),
-        (("find-batch-size", "mlp", "--multiple-of", "0"), "--multiple-of '0' is out of range"),
-        (("find-batch-size", "mlp", "--start", "0"), "--start '0' is out of range"),
+        (("find-batch-size", "mlp", "--multiple-of", "0"), "--multiple-of must be an integer from 1 to"),
+        (("find-batch-size", "mlp", "--start", "0"), "--start must be an integer from 1 to"),
         (("devices", "--output", "/no/such/folder/x.json"), "No such file or directory"),
     ],
 )
@@ -173,7 +190,7 @@ def test_a_full_disk_behind_stdout_is_one_sentence() -> None:
         process = started("devices", "--json", stdout=full)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 3
-    assert err.splitlines()[-1] == "gpucheck: stdout could not be written; No space left on device"
+    assert err.splitlines()[-1] == "gpucheck: stdout cannot be written; No space left on device"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
@@ -187,13 +204,13 @@ def test_a_watch_keeps_a_lost_card_and_tells_when_it_read(fake_driver: Callable[
     # In one go: half a script is another machine.
     (script.parent / "next").write_text("3.handle=!15\n" + script.read_text())
     (script.parent / "next").replace(script)
-    while not (line := process.stdout.readline()).startswith("✗ cuda:3: lost since "):
+    while not (line := process.stdout.readline()).startswith("✗ cuda:3  lost since "):
         assert process.poll() is None
     shown = [line] + [process.stdout.readline() for _ in range(20)]
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     rows = [line for line in shown if re.match(r" \d ", line)]
-    assert len(rows) == 8 and rows[3].split() == ["3", "–", "–", "✗", "lost"]
+    assert len(rows) == 8 and rows[3].split()[:7] == ["3", "–", "–", "–", "–", "✗", "lost"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")

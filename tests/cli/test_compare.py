@@ -100,14 +100,13 @@ def test_documents_without_measurements_have_nothing_to_compare(
     code, out, err = run(capsys, "compare", one, other, *gate)
     assert (code, err) == (4, "")
     assert out.startswith(
-        "? there is nothing to compare: neither document holds measurements: "
-        "old is of `gpucheck devices`, new is of `gpucheck devices`\n"
+        "? nothing to compare: neither document has measurements: old: gpucheck devices, new: gpucheck devices\n"
     )
     # What the machines are explains nothing here.
     assert "machines differ" not in out and "EPYC" not in out
     measured = written(tmp_path, "measured.json", document())
     code, out, err = run(capsys, "compare", measured, other, *gate)
-    assert (code, err) == (4, "") and "? there is nothing to compare: new holds no measurements: old is of" in out
+    assert (code, err) == (4, "") and "? nothing to compare: new has no measurements: old: gpucheck" in out
     assert "only in old" in out
 
 
@@ -118,7 +117,7 @@ def test_documents_of_two_benchmarks_have_no_row_in_common(tmp_path: Path, capsy
     paths = written(tmp_path, "old.json", old), written(tmp_path, "new.json", new)
     code, out, err = run(capsys, "compare", *paths)
     assert (code, err) == (4, "")
-    assert "? the two have no row in common: old is of `gpucheck bench matmul`, new is of `gpucheck bench" in out
+    assert "? no row in common: old: gpucheck bench matmul, new: gpucheck bench" in out
 
 
 @pytest.mark.parametrize("command", [("compare", "a.json", "b.json"), ("explain", "CUDA out of memory")])
@@ -142,7 +141,7 @@ def test_rows_stand_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixtur
         row[name] for name in ("old_s", "new_s", "ratio", "ci_low", "ci_high")
     ]
     assert (line["old_runs"], line["new_runs"], line["device"]) == ("7", "7", "cpu")
-    assert "| matmul 64 (cpu) |" in texts["md"] and "| 1.200 |" in texts["md"] and "| slower |" in texts["md"]
+    assert "| matmul 64 |" in texts["md"] and "| 1.20× |" in texts["md"] and "| ✗ slower |" in texts["md"]
     suites = ElementTree.fromstring(texts["xml"])
     cases = {case.get("name"): case for case in suites.iter("testcase")}
     mine = cases["matmul 64 on cpu"]
@@ -169,13 +168,13 @@ def test_rows_without_a_gate_are_passed_with_what_they_are(tmp_path: Path, capsy
     ("content", "words"),
     [
         (None, "cannot be read; No such file or directory; "),
-        ("{", "is no JSON document; "),
-        (b"\xff\xfe", "is no JSON document; "),
-        ("[]", "is no document of gpucheck; "),
-        ('{"schema": "else/1"}', "is no document of gpucheck; "),
+        ("{", "is not a JSON document; "),
+        (b"\xff\xfe", "is not a JSON document; "),
+        ("[]", "is not a gpucheck document; "),
+        ('{"schema": "else/1"}', "is not a gpucheck document; "),
         ('{"schema": "gpucheck.report/2"}', "has schema gpucheck.report/2; this gpucheck reads gpucheck.report/1; "),
-        ('{"schema": "gpucheck.report/1"}', "is not whole; "),
-        ('{"schema": "gpucheck.report/1", "measurements": [1]}', "is not whole; "),
+        ('{"schema": "gpucheck.report/1"}', "is incomplete; "),
+        ('{"schema": "gpucheck.report/1", "measurements": [1]}', "is incomplete; "),
     ],
 )
 def test_a_file_that_is_no_document(
@@ -193,10 +192,10 @@ def test_a_file_that_is_no_document(
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ({"samples_s": [0.0]}, "a run has a sample that is no time; "),
-        ({"samples_s": [-1.0]}, "a run has a sample that is no time; "),
-        ({"samples_s": [float("nan")]}, "a run has a sample that is no time; "),
-        ({"calls_per_sample": 0}, "a run has a sample that is no time; "),
+        ({"samples_s": [0.0]}, "a sample is not a valid time; "),
+        ({"samples_s": [-1.0]}, "a sample is not a valid time; "),
+        ({"samples_s": [float("nan")]}, "a sample is not a valid time; "),
+        ({"calls_per_sample": 0}, "a sample is not a valid time; "),
         ({"samples_s": [None]}, "it does not follow the schema gpucheck.report/1; "),
         ({"samples_s": ["1 s"]}, "it does not follow the schema gpucheck.report/1; "),
     ],
@@ -214,10 +213,10 @@ def test_a_document_with_samples_that_are_no_times(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--runs", "none"), "--runs 'none' is out of range; it is a whole number from 1 to 1000"),
-        (("--runs", "0"), "--runs '0' is out of range"),
-        (("--runs", "²"), "--runs '²' is out of range"),
-        (("--fail-if-slower", "5%"), "--fail-if-slower needs something to compare with; give --baseline FILE"),
+        (("--runs", "none"), "--runs must be an integer from 1 to 1000, not 'none'"),
+        (("--runs", "0"), "--runs must be an integer from 1 to 1000, not '0'"),
+        (("--runs", "²"), "--runs must be an integer from 1 to 1000, not '²'"),
+        (("--fail-if-slower", "5%"), "--fail-if-slower needs a baseline; add --baseline FILE"),
         (("--baseline", "/no/such.json"), "'/no/such.json' cannot be read"),
     ],
 )
@@ -268,5 +267,5 @@ def test_two_runs_in_fresh_processes_and_a_baseline_in_one_go(
     code, out, _ = run(capsys, *command, "--runs", "2", "--baseline", str(old), "--fail-if-slower", "900%", "--json")
     found = json.loads(out)
     assert (code, found["command"]) == (4, "bench matmul")
-    assert found["results"]["compare"]["rows"][0]["why"] == "2 and 2 runs; at least 3 a side are needed"
+    assert found["results"]["compare"]["rows"][0]["why"] == "2 and 2 runs, at least 3 a side needed"
     assert len(found["measurements"][0]["runs"]) == 2

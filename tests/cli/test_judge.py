@@ -129,13 +129,13 @@ def test_one_that_was_cut_off_passes_no_threshold(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda one: one.update(command="doctor"), "is of `gpucheck doctor`; only benchmarks are judged"),
-        (lambda one: one.update(command="smoke"), "is of `gpucheck smoke`"),
-        (lambda one: one.pop("parts"), "does not tell what was begun and ended; it was written by an older gpucheck"),
-        (lambda one: one.update(schema="other/1"), "is no document of gpucheck"),
+        (lambda one: one.update(command="doctor"), "is a result of `gpucheck doctor`; only benchmarks can be judged"),
+        (lambda one: one.update(command="smoke"), "is a result of `gpucheck smoke`"),
+        (lambda one: one.pop("parts"), "does not record which parts ran; it was written by an older gpucheck"),
+        (lambda one: one.update(schema="other/1"), "is not a gpucheck document"),
         (lambda one: one.update(schema="gpucheck.report/9"), "has schema gpucheck.report/9"),
-        (lambda one: one.pop("measurements"), "is not whole"),
-        (lambda one: one["measurements"][0]["runs"][0].update(samples_s=[-1.0]), "is not whole"),
+        (lambda one: one.pop("measurements"), "is incomplete"),
+        (lambda one: one["measurements"][0]["runs"][0].update(samples_s=[-1.0]), "is incomplete"),
     ],
 )
 def test_what_cannot_be_judged_is_one_sentence(
@@ -149,9 +149,9 @@ def test_what_cannot_be_judged_is_one_sentence(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda one: one.update(command="bench matmul"), "one is of `gpucheck bench bandwidth`, the other of"),
+        (lambda one: one.update(command="bench matmul"), "one is a result of `gpucheck bench bandwidth`, the other of"),
         (lambda one: one["facts"]["devices"][0].update(uuid="GPU-2"), "they were measured on different devices"),
-        (lambda one: None, "holds a run that was given before"),
+        (lambda one: None, "repeats a run; another file holds the same run"),
     ],
 )
 def test_what_is_no_second_run_is_told(

@@ -147,8 +147,8 @@ def test_a_bad_path_fails_before_anything_is_done(tmp_path: Path) -> None:
 
     for path, why in (
         (str(tmp_path / "no" / "x.json"), "No such file or directory"),
-        (str(tmp_path / "x.pdf"), "has no known format"),
-        (str(tmp_path / "x"), "has no known format"),
+        (str(tmp_path / "x.pdf"), "has an unknown format"),
+        (str(tmp_path / "x"), "has an unknown format"),
     ):
         with pytest.raises(UsageError, match=why):
             session.run(smoke(output=(path,)), work)
@@ -172,8 +172,8 @@ def test_a_full_disk_costs_neither_the_result_nor_the_old_file(
     captured = capsys.readouterr()
     assert json.loads(captured.out)["summary"]["verdict"] == "pass"
     assert captured.err == (
-        f"gpucheck: --output {str(target)!r} could not be written; No space left on device; "
-        "make room and run it again\n"
+        f"gpucheck: --output {str(target)!r} cannot be written; No space left on device; "
+        "free disk space and run it again\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
     assert target.read_text() == "old"

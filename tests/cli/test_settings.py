@@ -103,17 +103,17 @@ def test_a_shared_file_that_does_not_name_us_may_be_broken(folder: Path) -> None
     (folder / "pyproject.toml").write_text("[[[")
     assert of()[0] == Settings()
     (folder / "pyproject.toml").write_text("[[[ gpucheck")
-    with pytest.raises(UsageError, match=r"^pyproject.toml is no TOML; "):
+    with pytest.raises(UsageError, match=r"^pyproject.toml is not valid TOML; "):
         of()
 
 
 @pytest.mark.parametrize(
     ("content", "path", "sentence"),
     [
-        (None, "x.toml", "--config 'x.toml' is not there; "),
+        (None, "x.toml", "--config 'x.toml' does not exist; "),
         (None, ".", ". cannot be read; Is a directory; "),
-        (None, "/dev/zero", "/dev/zero is no file of settings; "),
-        (b"\xff", "x.toml", "x.toml is no text in UTF-8; "),
+        (None, "/dev/zero", "/dev/zero is not a settings file; "),
+        (b"\xff", "x.toml", "x.toml is not UTF-8 text; "),
         (b"[project]", "pyproject.toml", "--config 'pyproject.toml' has no table [tool.gpucheck]; "),
     ],
 )
@@ -128,9 +128,9 @@ def test_a_file_that_is_none(content: bytes | None, path: str, sentence: str, fo
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("GPUCHECK_DEVICES", "cpu", "the variable GPUCHECK_DEVICES is not known; did you mean GPUCHECK_DEVICE?"),
-        ("GPUCHECK_STRICT", "maybe", "GPUCHECK_STRICT='maybe' is neither true nor false; write 1 or 0"),
-        ("GPUCHECK_TIME_BUDGET", "soon", "GPUCHECK_TIME_BUDGET 'soon' is not understood; "),
+        ("GPUCHECK_DEVICES", "cpu", "variable GPUCHECK_DEVICES is unknown; did you mean GPUCHECK_DEVICE?"),
+        ("GPUCHECK_STRICT", "maybe", "GPUCHECK_STRICT must be 1 or 0, not 'maybe'"),
+        ("GPUCHECK_TIME_BUDGET", "soon", "GPUCHECK_TIME_BUDGET must be a time above 0s, up to 8784h, not 'soon'; "),
     ],
 )
 def test_a_wrong_variable(name: str, value: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,8 +186,8 @@ def test_what_is_set_is_told_on_stderr_and_in_the_document(folder: Path, capsys:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("devise = 1", "gpucheck: gpucheck.toml:devise is not known; did you mean device?\n"),
-        ('device = "banana"', "gpucheck: --device 'banana' is no device; "),
+        ("devise = 1", "gpucheck: gpucheck.toml:devise is unknown; did you mean device?\n"),
+        ('device = "banana"', "gpucheck: --device 'banana' is not a device; "),
     ],
 )
 def test_a_wrong_file_is_wrong_usage(
@@ -237,7 +237,10 @@ def test_a_threshold_reaches_the_judge_and_the_exit_status(folder: Path, capsys:
     }
     assert json.loads(out)["settings"]["thresholds"] == [found["evidence"]["threshold"]]
     code, _, err = run(capsys, *command, "--min-tflops", "fast")
-    assert (code, err) == (2, "gpucheck: --min-tflops 'fast' is no number; write it like 50, which is TFLOP/s\n")
+    assert (code, err) == (
+        2,
+        "gpucheck: --min-tflops must be a number, not 'fast'; write it like 50, which is TFLOP/s\n",
+    )
 
 
 def test_a_gate_on_a_comparison_tells_where_it_was_set(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -320,7 +320,7 @@ def test_the_archive_still_says_what_is_broken(rig: Rig) -> None:
     assert set(files) == MEMBERS
     document = json.loads(files["report.json"])
     assert document["results"]["doctor"]["first"] == "torch.cpu_build"
-    assert files["report.txt"].startswith("✗ this torch is built for the CPU and cannot use the GPU")
+    assert files["report.txt"].startswith("✗ this torch is a CPU-only build and cannot use the GPU")
     assert "\x1b" not in files["report.txt"]
     # Others can judge anew what was read.
     evidence = from_json(Evidence, json.loads(files["evidence.json"]))
@@ -407,11 +407,11 @@ def test_nobody_is_named_by_the_archive_itself(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("bundle.rar", "--bundle 'bundle.rar' has no known format; end it in .zip, .tar.gz"),
-        ("bundle", "--bundle 'bundle' has no known format; end it in .zip, .tar.gz"),
-        (".zip", "--bundle '.zip' has no known format; end it in .zip, .tar.gz"),
+        ("bundle.rar", "--bundle 'bundle.rar' has an unknown format; end the name in .zip, .tar.gz"),
+        ("bundle", "--bundle 'bundle' has an unknown format; end the name in .zip, .tar.gz"),
+        (".zip", "--bundle '.zip' has an unknown format; end the name in .zip, .tar.gz"),
         ("no/folder/x.zip", "--bundle 'no/folder/x.zip' cannot be written; No such file or directory"),
-        ("folder.zip", "--bundle 'folder.zip' is a folder; name a file"),
+        ("folder.zip", "--bundle 'folder.zip' is a folder; give a file"),
     ],
 )
 def test_a_file_that_cannot_be_is_said_at_once(
@@ -439,8 +439,8 @@ def test_a_full_disk_costs_neither_the_diagnosis_nor_the_old_file(
     assert main(["doctor", "--python", str(rig.python), "--bundle", str(path)]) == 1
     assert main(["doctor", "--python", str(rig.python), "--skip", "torch.", "--bundle", str(path)]) == 3
     told = capsys.readouterr()
-    assert told.out.startswith("✗ this torch is built for the CPU")
-    assert f"gpucheck: --bundle '{path}' could not be written; No space left on device; make room" in told.err
+    assert told.out.startswith("✗ this torch is a CPU-only build")
+    assert f"gpucheck: --bundle '{path}' cannot be written; No space left on device; free disk space" in told.err
     assert path.read_text() == "old"
     assert [one.name for one in rig.folder.iterdir() if "bundle" in one.name] == ["bundle.zip"]
 

@@ -148,4 +148,4 @@ def test_through_the_command_line_with_facts_in_the_document(
     assert (device["serial"], device["remap_banks"]["max"], device["fabric"]["state"]) == ("1650", 600, "completed")
     assert device["violations_s"]["thermal"] == 0.0 and device["sram_ecc"]["threshold_exceeded"] is False
     assert main(["devices"]) == 1
-    assert capsys.readouterr().out.startswith("✗ all 4 NVLinks down: cuda:")
+    assert capsys.readouterr().out.startswith("✗ cuda:1  all 4 NVLinks down: ")

@@ -43,7 +43,7 @@ def test_a_healthy_machine(fake_driver: Fake, tmp_path: Path) -> None:
     assert report.summary.exit == 0 and report.summary.verdict == "pass"
     answer = report.results["doctor"]
     assert (answer.first, answer.broken, answer.torch_works) == (None, None, True)
-    assert answer.rungs[-1] == RungStanding("run", "held", "a kernel and a product are right on cuda:0, cuda:1")
+    assert answer.rungs[-1] == RungStanding("run", "held", "kernel and matrix product correct on cuda:0, cuda:1")
 
 
 def test_a_machine_without_a_gpu_is_no_fault_unless_one_is_required(fake_driver: Fake, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_what_is_required_and_missing_is_sent_to_what_is_broken_here(
     python = interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))
     assert main(["doctor", "--python", python, "--require", "cuda"]) == 1
     printed = capsys.readouterr().out
-    assert "→ mend torch.cpu_build first" in printed and "gpucheck doctor" not in printed
+    assert "→ fix torch.cpu_build first" in printed and "gpucheck doctor" not in printed
 
 
 def test_no_sentence_of_the_doctor_sends_its_reader_to_the_doctor() -> None:
@@ -124,16 +124,16 @@ def test_a_stray_file_in_the_folder(fake_driver: Fake, tmp_path: Path) -> None:
     Path("timeit.py").write_text("raise SystemExit('stray')")
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, top="import timeit"))))
     assert worst(report) == [("torch.shadowed", "fail")]
-    assert report.findings[0].fix == "rename timeit.py, or work in another folder"
+    assert report.findings[0].fix == "rename timeit.py, or run from another folder"
 
 
 @pytest.mark.slow
 def test_a_torch_that_hangs_as_it_is_imported(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver(TWO_GPUS)
     site = torch_of(tmp_path, top="import time; time.sleep(600)")
-    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), timeout_s=5.0))
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), time_budget_s=5.0))
     assert worst(report) == [("torch.hung", "fail")]
-    assert report.findings[0].message == "importing torch did not end within 5.00 s (--timeout gives it longer)"
+    assert report.findings[0].message == "importing torch did not end within 5.00 s (raise it with --time-budget)"
     assert report.findings[0].evidence["limit_s"] == 5.0
 
 
@@ -172,8 +172,8 @@ def test_a_driver_that_hangs_is_told_without_waiting_for_torch(
     why = said["driver.hung"].evidence["torch_not_awaited"]
     assert why.startswith("libcuda did not answer within ") and why.endswith(" s, and torch waits for it too")
     states = {one.rung: (one.state, one.shown_by) for one in answer.rungs}
-    assert states["torch"] == ("unreached", f"not looked at: {why}")
-    assert states["run"] == ("unreached", "not looked at: cuinit is broken")
+    assert states["torch"] == ("unreached", f"not checked: {why}")
+    assert states["run"] == ("unreached", "not checked: cuinit is broken")
     assert said["device.required"].verdict == "fail" and "torch.hung" not in said
 
 
@@ -340,13 +340,13 @@ def test_conditions_are_chosen_by_prefix(fake_driver: Fake, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (DoctorOptions(only=("torch_",)), "--only 'torch_' fits no condition; did you mean "),
-        (DoctorOptions(only=("torch.",), skip=("torch",)), "nothing would be looked for"),
+        (DoctorOptions(only=("torch_",)), "--only 'torch_' matches no condition; did you mean "),
+        (DoctorOptions(only=("torch.",), skip=("torch",)), "no condition would be checked"),
         (
             DoctorOptions(python="/no/such/python"),
             "--python /no/such/python cannot be started; No such file or directory",
         ),
-        (DoctorOptions(python="/bin/false"), "--python /bin/false does not run the probe; exit status 1"),
+        (DoctorOptions(python="/bin/false"), "--python /bin/false cannot run the probe; exit status 1"),
         (DoctorOptions(python="/"), "--python / cannot be started; Permission denied"),
     ],
 )
@@ -415,7 +415,7 @@ def test_through_the_command_line(fake_driver: Fake, tmp_path: Path, capsys: pyt
     )
     assert document["results"]["doctor"]["broken"] == "torch"
     assert main(["doctor", "--python", python, "--skip", "torch."]) == 4
-    assert "? no cause found, and torch was not seen to use the GPU" in capsys.readouterr().out
+    assert "? no known cause found, and torch was not seen to use the GPU" in capsys.readouterr().out
     assert main(["doctor", "--python", "/no/such/python"]) == 2
     assert capsys.readouterr().err.endswith(
         "gpucheck: --python /no/such/python cannot be started; No such file or directory; "

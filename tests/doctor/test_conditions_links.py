@@ -47,10 +47,10 @@ def test_it_is_not_seen_on_a_healthy_machine_nor_where_nothing_is_known(conditio
 @pytest.mark.parametrize(
     ("fabric", "words"),
     [
-        (Fabric("in progress"), "cuda:1: its registration with the fabric is in progress"),
+        (Fabric("in progress"), "cuda:1: NVSwitch fabric registration is not completed"),
         (
             Fabric("completed", "NVML answers: unknown error"),
-            "cuda:1: its registration with the fabric ended with an error (NVML answers: unknown error)",
+            "cuda:1: NVSwitch fabric registration failed (NVML answers: unknown error)",
         ),
         (Fabric("completed", None, ("route_unhealthy",)), "cuda:1: route unhealthy"),
     ],
@@ -62,7 +62,7 @@ def test_a_gpu_that_is_not_well_in_its_fabric(fabric: Fabric, words: str) -> Non
 
 def test_one_gpu_that_works_can_do_without_the_fabric() -> None:
     evidence = with_cards(card(0, fabric=Fabric("not started")))
-    assert told("links.fabric", evidence) == ("info", "cuda:0: its registration with the fabric is not started")
+    assert told("links.fabric", evidence) == ("info", "cuda:0: NVSwitch fabric registration is not completed")
     failed = with_cards(card(0, fabric=Fabric("completed", "NVML answers: unknown error")))
     assert (told("links.fabric", failed) or ("",))[0] == "warn"
 
@@ -78,13 +78,13 @@ def test_where_cuda_does_not_start_for_it_the_fabric_is_a_remark() -> None:
 
 def test_links_that_no_card_of_the_name_has_active_are_a_remark() -> None:
     evidence = with_cards(card(0, nvlinks=(UP, DOWN)), card(1, nvlinks=(UP, DOWN)))
-    assert told("links.inactive", evidence) == ("info", "cuda:0, cuda:1: 1 active; inactive: 1")
+    assert told("links.inactive", evidence) == ("info", "cuda:0, cuda:1: 1 up; down: 1")
 
 
 def test_a_link_that_a_card_of_the_same_name_has_active_was_lost() -> None:
     whole = card(0, nvlinks=(UP, replace(UP, link=1)))
     evidence = with_cards(whole, card(1, nvlinks=(UP, DOWN)))
-    words = "cuda:1: 1 active, where a card of the same name has 2; inactive: 1"
+    words = "cuda:1: 1 up, 2 on a card of the same name; down: 1"
     assert told("links.inactive", evidence) == ("warn", words)
     other = with_cards(whole, card(1, name="another card", nvlinks=(UP, DOWN)))
     assert (told("links.inactive", other) or ("",))[0] == "info"

@@ -348,7 +348,7 @@ def test_what_is_seen_is_said() -> None:
         "NVML answers 18; the libraries are 580.105.08, the loaded module is 580.95.05"
     )
     assert message("library.other_version", SEEN["library.other_version"]) == (
-        "cuInit answers 999 (words); libcuda is 570.124.06 and the kernel module 580.95.05"
+        "cuInit returns 999 (words); libcuda is 570.124.06 and the kernel module 580.95.05"
     )
     assert message("container.gpus_kept_out", SEEN["container.gpus_kept_out"]) == (
         "NVIDIA_VISIBLE_DEVICES=none, and no GPU's node is in /dev"
@@ -377,7 +377,7 @@ def test_fixes_name_what_is_there() -> None:
     missing = seen("library.cuda_missing", SEEN["library.cuda_missing"])
     assert missing is not None and (missing.fix or "").startswith("sudo apt install libnvidia-compute-580 ")
     reboot = seen("gpu.recovery", SEEN["gpu.recovery"])
-    assert reboot is not None and reboot.fix == "reboot the machine"
+    assert reboot is not None and reboot.fix == "drain the node, then sudo reboot"
     from_variable = with_stack(SEEN["library.other_version"], path_libraries=(library("/opt/libcuda.so.570.124.06"),))
     other = seen("library.other_version", from_variable)
     assert other is not None and other.fix == "take /opt out of LD_LIBRARY_PATH"
@@ -390,11 +390,11 @@ def test_a_limit_of_addresses_is_nearly_certain() -> None:
     assert limited is not None
     assert (limited.certainty, limited.message) == (
         "strong",
-        "cuInit answers 2 (words); a process may take 64 GiB of addresses (ulimit -v)",
+        "cuInit returns 2 (words); a process may take 64 GiB of addresses (ulimit -v)",
     )
     left = seen("driver.out_of_memory", with_host(cuinit(2), container_available_bytes=GIB // 2))
     assert left is not None
-    assert (left.certainty, left.message) == (None, "cuInit answers 2 (words); the container has 0.5 GiB left")
+    assert (left.certainty, left.message) == (None, "cuInit returns 2 (words); the container has 0.5 GiB left")
 
 
 @pytest.mark.parametrize(
@@ -544,7 +544,7 @@ def test_803_of_a_libcuda_through_the_variable_names_it_and_blames_no_update(
     assert diagnosis.first is not None and diagnosis.first.condition.id == "library.other_version"
     seen = diagnosis.first.seen
     assert seen.message == (
-        "cuInit answers 803 (words); LD_LIBRARY_PATH brought /opt/old/libcuda.so.1 in place of /lib/libcuda.so.1"
+        "cuInit returns 803 (words); LD_LIBRARY_PATH brought /opt/old/libcuda.so.1 in place of /lib/libcuda.so.1"
     )
     assert seen.fix == "take /opt/old out of LD_LIBRARY_PATH"
     assert "driver.mismatch" not in [one.condition.id for one in diagnosis.consequences]

@@ -136,7 +136,7 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "devices.unlisted",
         with_host(nvidia_pci_addresses=("0000:11:00.0", "0000:21:00.0", "0000:31:00.0")),
-        "0000:31:00.0: bound to another driver",
+        "0000:31:00.0 (bound to vfio",
     ),
     (
         "devices.nvml_check",
@@ -180,14 +180,14 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "torch.cpu_build",
         with_torch(version="2.13.0+cpu", cuda=None, available=False, count=0, architectures=(), kernels=()),
-        "torch 2.13.0+cpu is built for the CPU alone",
+        "torch 2.13.0+cpu is a CPU-only build",
     ),
     (
         "torch.cpu_build",
         replace(HEALTHY, torch=None, facts=replace(HEALTHY.facts, torch=TorchBuild("2.9.1", "/x", "cpu"))),
-        "torch 2.9.1 is built for the CPU alone",
+        "torch 2.9.1 is a CPU-only build",
     ),
-    ("torch.cpu_build", without_gpu(), "torch 2.13.0+cpu is built for the CPU alone"),
+    ("torch.cpu_build", without_gpu(), "torch 2.13.0+cpu is a CPU-only build"),
     (
         "torch.wrong_backend",
         with_torch(version="2.11.0+rocm7.0", cuda=None, hip="7.0", available=False, count=0, kernels=()),
@@ -306,39 +306,59 @@ CASES: list[tuple[str, Evidence, str]] = [
         with_cards(card(0, clock_reasons=ClockReasons(0x41, ("gpu_idle", "hw_thermal_slowdown")))),
         "cuda:0: hw_thermal_slowdown",
     ),
-    ("devices.throttled", with_cards(busy(0, "hw_slowdown")), "cuda:0: hw_slowdown in this reading"),
-    ("devices.violations", with_cards(card(0, violations_s={"thermal": 90.0})), "cuda:0: since the driver was loaded"),
+    ("devices.throttled", with_cards(busy(0, "hw_slowdown")), "cuda:0: clock 1980 of 1980 MHz, no loss now"),
+    (
+        "devices.violations",
+        with_cards(card(0, violations_s={"thermal": 90.0})),
+        "cuda:0: thermal 1 min 30 s since the driver was loaded",
+    ),
     (
         "devices.hot",
         with_cards(card(0, temperature_celsius=91.0, gpu_max_celsius=87.0)),
-        "cuda:0: 91 °C: from 87 °C on",
+        "cuda:0: the driver lowers the clock",
     ),
     ("devices.low_clock", with_cards(busy(0, sm_clock_hz=345e6)), "cuda:0: clock 345 of 1980 MHz; 100 % busy"),
     ("devices.power_limited", with_cards(busy(0, "sw_power_cap")), "cuda:0: 690 W of 700 W; 100 % busy"),
     ("devices.clock_setting", with_cards(busy(0, "sync_boost")), "cuda:0: sync boost"),
-    ("devices.link_width", with_cards(busy(0, pcie=Link(5, 8, 5, 16))), "cuda:0: x8, and x16 is possible"),
-    ("devices.link_generation", with_cards(busy(0, pcie=Link(3, 16, 5, 16))), "cuda:0: generation 3, and generation 5"),
-    ("devices.pcie_replays", with_cards(card(0, pcie=Link(5, 16, 5, 16, replays=50_000))), "cuda:0: 50000 packets"),
-    ("devices.mig_empty", with_cards(card(0), card(1, cuda_index=None, mig=Mig(True, True))), "has no instance"),
-    ("devices.ecc_mode", with_cards(card(0, ecc=Ecc(enabled=False))), "cuda:0: errors of its memory"),
-    ("devices.power_limit", with_cards(busy(0, power_limit_default_w=1000.0)), "cuda:0: 700 W, where"),
+    ("devices.link_width", with_cards(busy(0, pcie=Link(5, 8, 5, 16))), "cuda:0: 100 % busy"),
+    ("devices.link_generation", with_cards(busy(0, pcie=Link(3, 16, 5, 16))), "cuda:0: 100 % busy"),
+    (
+        "devices.pcie_replays",
+        with_cards(card(0, pcie=Link(5, 16, 5, 16, replays=50_000))),
+        "cuda:0: since the driver was loaded; a sound link",
+    ),
+    (
+        "devices.mig_empty",
+        with_cards(card(0), card(1, cuda_index=None, mig=Mig(True, True))),
+        "cuda:1: no program can use the card",
+    ),
+    ("devices.ecc_mode", with_cards(card(0, ecc=Ecc(enabled=False))), "cuda:0: memory errors are neither"),
+    ("devices.power_limit", with_cards(busy(0, power_limit_default_w=1000.0)), "cuda:0: lowers the clock under load"),
     (
         "devices.application_clocks",
         with_cards(card(0, application_sm_clock_hz=1e9, default_application_sm_clock_hz=1.98e9)),
         "cuda:0: clock 1000 of 1980 MHz",
     ),
-    ("devices.compute_mode", with_cards(card(0, compute_mode="prohibited")), "cuda:0: no program may compute"),
-    ("devices.remap_banks", with_cards(card(0, remap_banks=RemapBanks(500, 10, 1, 0, 1))), "cuda:0: 1 of the memory's"),
+    ("devices.compute_mode", with_cards(card(0, compute_mode="prohibited")), "cuda:0: no program may use"),
+    (
+        "devices.remap_banks",
+        with_cards(card(0, remap_banks=RemapBanks(500, 10, 1, 0, 1))),
+        "cuda:0: the next faulty memory row",
+    ),
     (
         "devices.sram_ecc",
         with_cards(card(0, sram_ecc=SramEcc(0, 0, 0, 0, 4, 5, True, {"l2": 9}))),
-        "(SRAM) than it may have: 9 over its life (l2 9)",
+        "cuda:0: 9 uncorrected in its life (l2 9)",
     ),
-    ("devices.answers", with_cards(card(0), card(1, state="lost")), "cuda:1: the driver lost the card"),
-    ("devices.recovery_action", with_cards(card(0, recovery_action="gpu_reset")), "recovery action gpu_reset"),
-    ("devices.remapped_rows", with_cards(card(0, remapped_rows=RemappedRows(0, 9, False, True))), "cuda:0: a faulty"),
-    ("devices.ecc", with_cards(card(0, ecc=Ecc(True, 0, 2))), "cuda:0: counted since the driver was loaded"),
-    ("devices.retired_pages", with_cards(card(0, retired_pages=RetiredPages(60, 4, False))), "diagnostics fail from"),
+    ("devices.answers", with_cards(card(0), card(1, state="lost")), "cuda:1: off the PCI bus or not answering"),
+    ("devices.recovery_action", with_cards(card(0, recovery_action="gpu_reset")), "recovery action is gpu_reset"),
+    (
+        "devices.remapped_rows",
+        with_cards(card(0, remapped_rows=RemappedRows(0, 9, False, True))),
+        "cuda:0: no spare replaces",
+    ),
+    ("devices.ecc", with_cards(card(0, ecc=Ecc(True, 0, 2))), "cuda:0: results since driver load"),
+    ("devices.retired_pages", with_cards(card(0, retired_pages=RetiredPages(60, 4, False))), "DCGM fails it at 63"),
     (
         "devices.unread",
         with_unknown("/devices/1/ecc", "NVML answers: unknown error"),
@@ -726,13 +746,13 @@ def test_two_cards_that_fail_are_both_told() -> None:
     cards = [card(0, ecc=Ecc(True, 0, 1)), card(1, ecc=Ecc(True, 0, 5))]
     seen = judged("devices.ecc", with_cards(*cards))
     assert seen is not None and len(seen.evidence["devices"]) == 2
-    assert "cuda:0: counted" in seen.message and "cuda:1: counted" in seen.message
+    assert "cuda:0: results" in seen.message and "cuda:1: results" in seen.message
 
 
 def test_a_pending_remap_is_a_warning_that_can_wait() -> None:
     seen = judged("devices.remapped_rows", with_cards(card(0, remapped_rows=RemappedRows(0, 1, True, False))))
     assert seen is not None and (seen.verdict, seen.title) == ("warn", "row remap pending")
-    assert seen.fix is not None and seen.fix.startswith("let running work end")
+    assert seen.fix is not None and seen.fix.startswith("drain the node")
 
 
 def test_a_programs_own_mistakes_are_a_remark_and_stand_last() -> None:

@@ -210,8 +210,8 @@ def test_a_rung_above_the_broken_one_that_was_seen_to_hold_holds() -> None:
     found = states(NO_LIBCUDA)
     assert (found["libraries"], found["nvml"], found["cuinit"]) == ("broken", "held", "unreached")
     assert reasons(NO_LIBCUDA)["nvml"] == "lists 2, driver 580.95.05"
-    assert reasons(NO_LIBCUDA)["torch"] == "torch 2.11.0+cu130 can be imported and finds no GPU"
-    assert reasons(NO_LIBCUDA)["run"] == "not looked at: torch has no GPU to run on"
+    assert reasons(NO_LIBCUDA)["torch"] == "torch 2.11.0+cu130 imports, but sees no GPU"
+    assert reasons(NO_LIBCUDA)["run"] == "not checked: torch has no GPU"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_rung_above_the_broken_one_that_fails_too_says_what_fails() -> None:
     two = with_torch(NO_LIBCUDA, version="2.13.0+cpu", cuda=None, architectures=())
     assert (states(two)["torch"], reasons(two)["torch"]) == (
         "unreached",
-        "this torch is built for the CPU and cannot use the GPU",
+        "this torch is a CPU-only build and cannot use the GPU",
     )
 
 

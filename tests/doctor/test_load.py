@@ -380,7 +380,7 @@ def test_a_load_that_fails_or_hangs(fake_driver: Fake, tmp_path: Path, monkeypat
     monkeypatch.setattr(load_run, "TIMEOUT_S", 1.0)
     (tmp_path / "hangs").mkdir()
     hangs = interpreter(tmp_path / "hangs", torch_of(tmp_path / "hangs", load="__import__('time').sleep(600)"))
-    report = diagnosed(DoctorOptions(python=hangs, timeout_s=4.0))
+    report = diagnosed(DoctorOptions(python=hangs, time_budget_s=4.0))
     assert worst(report) == [("load.failed", "fail")]
     # A torch that was given longer to be imported is given as long again.
     ran = report.results["doctor"].load

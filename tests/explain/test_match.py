@@ -209,7 +209,7 @@ def test_beside_an_error_that_is_not_known_it_is_a_guess() -> None:
     known = text("a.text", "no room", certainty="proof")
     traceback = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
     (match,) = find(f"there is no room\n{traceback}KeyError: 'loss'", [known])
-    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known here")
+    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known")
     (match,) = find(f"{traceback}ValueError: there is no room", [known])
     assert (match.certainty, match.doubt) == ("proof", "")
     (match,) = find(f"{traceback}ValueError: it happened:\nthere is no room", [known])
@@ -220,7 +220,7 @@ def test_beside_another_cause_it_is_a_guess() -> None:
     one, other = text("a.one", "no room", certainty="proof"), text("b.other", "no air", certainty="proof")
     first, second = find("no room\nno air", [one, other])
     assert (first.text.id, first.certainty) == ("a.one", "hint")
-    assert first.doubt == "the paste holds other causes too"
+    assert first.doubt == "the paste has other causes too"
     assert second.certainty == "proof"
 
 
@@ -229,7 +229,7 @@ def test_what_the_program_goes_on_without_is_no_cause_of_an_error() -> None:
     warning = "UserWarning: no kernel here, falling back to CPU"
     traceback = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
     (match,) = find(warning, [known])
-    assert (match.certainty, match.doubt) == ("hint", "the program says that it goes on without")
+    assert (match.certainty, match.doubt) == ("hint", "the program says it continues without it")
     assert find(f"{warning}\n{traceback}KeyError: 'loss'", [known]) == []
 
 
@@ -237,7 +237,7 @@ def test_a_line_of_source_is_no_error_where_the_error_is_another() -> None:
     pasted = FRAME.format(error="KeyError: 'loss'")
     assert ids(pasted) == []
     (match,) = find(pasted.rsplit("KeyError", 1)[0], TEXTS)
-    assert (match.certainty, match.doubt) == ("hint", "it stands in a line of source")
+    assert (match.certainty, match.doubt) == ("hint", "it is in a line of source code")
 
 
 def test_the_lines_around_are_given_for_who_reads_their_numbers() -> None:

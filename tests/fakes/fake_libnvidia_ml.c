@@ -24,7 +24,8 @@ Code nvmlSystemGetConfComputeState(Confidential *state) {
     return small(-1, "confidential", "!3", &state->feature);
 }
 Code nvmlSystemGetConfComputeGpusReadyState(unsigned *ready) { return small(-1, "confidential.ready", "1", ready); }
-/* Only other tools ask for these (benchmarks/startup.py): nvitop prints a traceback for each that is not there. */
+/* Only other tools ask for these (benchmarks/startup.py, docs/session.md): nvitop prints a traceback for each that is
+ * not there, gpustat stops. */
 Code nvmlSystemGetCudaDriverVersion(unsigned *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
 Code nvmlDeviceGetEncoderUtilization(Handle handle, unsigned *percent, unsigned *period_us) {
     *percent = *period_us = 0;
@@ -34,6 +35,7 @@ Code nvmlDeviceGetDecoderUtilization(Handle handle, unsigned *percent, unsigned 
     *percent = *period_us = 0;
     return 0;
 }
+Code nvmlDeviceGetIndex(Handle handle, unsigned *index) { *index = (unsigned)DEVICE(handle); return 0; }
 Code nvmlDeviceGetDisplayActive(Handle handle, unsigned *active) { *active = 0; return 0; }
 Code nvmlDeviceGetDriverModel(Handle handle, unsigned *now, unsigned *pending) { return 3; }
 
@@ -387,3 +389,22 @@ LIST(nvmlDeviceGetComputeRunningProcesses_v3, "processes", "")
 LIST(nvmlDeviceGetComputeRunningProcesses_v2, "processes.v2", "")
 LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, "graphics", "")
 LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, "graphics.v2", "")
+
+/* `process_utilization=12:85,13:0`: PID and percent, each later than the one before. NOT_FOUND where there is none. */
+typedef struct { unsigned pid; unsigned long long at_us; unsigned sm, memory, encoder, decoder; } Sample;
+Code nvmlDeviceGetProcessUtilization(Handle handle, Sample *into, unsigned *count, unsigned long long since_us) {
+    char listed[1024];
+    unsigned found = 0, room = *count;
+    Code code = say(DEVICE(handle), "process_utilization", "", listed, sizeof listed);
+    if (code) return code;
+    for (char *item = strtok(listed, ","); item; item = strtok(NULL, ","), found++) {
+        char *colon = strchr(item, ':');
+        if (!into || found >= room) continue;
+        memset(&into[found], 0, sizeof *into);
+        into[found].pid = (unsigned)strtoul(item, NULL, 0);
+        into[found].sm = colon ? (unsigned)strtoul(colon + 1, NULL, 0) : 0;
+        into[found].at_us = since_us + found + 1;
+    }
+    *count = found;
+    return found > room ? 7 : found ? 0 : 6;
+}

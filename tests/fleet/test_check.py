@@ -119,4 +119,4 @@ def test_on_a_log_a_line_at_the_start_and_one_at_the_end(
 
 def test_a_host_name_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", "check", "--host", "n1;rm -rf /"]) == 2
-    assert "is no host name" in capsys.readouterr().err
+    assert "is not a host name" in capsys.readouterr().err

@@ -9,19 +9,10 @@ import pytest
 from gpucheck.bench.transfer import together
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Together
-from gpucheck.machine import accel, inventory, numa
-from gpucheck.measure.telemetry import Watch
+from gpucheck.machine import inventory
 from gpucheck.report.events import Recorder, Skipped
 
 pytestmark = pytest.mark.gpu
-
-
-def test_the_devices_node_is_one_of_this_machines_or_not_known() -> None:
-    with Watch(accel.open_device("cuda:0").uuid) as watch:
-        if watch.numa_node is None:
-            assert watch.numa_unknown
-        else:
-            assert watch.numa_node in [node.number for node in numa.nodes()]
 
 
 def test_two_processes_share_the_link_of_one_device() -> None:

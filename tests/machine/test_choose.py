@@ -26,23 +26,23 @@ def test_auto_takes_the_accelerator_that_torch_can_use() -> None:
 
 def test_auto_is_the_cpu_only_where_nothing_else_is() -> None:
     chosen = choose("auto", machine(torch=CPU_TORCH))
-    assert (chosen.ids, chosen.notice) == (("cpu",), "no accelerator here: working on the CPU")
+    assert (chosen.ids, chosen.notice) == (("cpu",), "no accelerator here; using the CPU")
 
 
 @pytest.mark.parametrize("mask", ["", "-1"])
 def test_auto_is_the_cpu_where_the_gpus_were_hidden_on_purpose(mask: str) -> None:
     chosen = choose("auto", machine(HIDDEN, mask=mask))
-    assert (chosen.ids, chosen.notice) == (("cpu",), "CUDA_VISIBLE_DEVICES hides every GPU: working on the CPU")
+    assert (chosen.ids, chosen.notice) == (("cpu",), "CUDA_VISIBLE_DEVICES hides every GPU; using the CPU")
 
 
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        (machine(H200, torch=CPU_TORCH), "torch 2.13.0+cpu is built for the CPU alone"),
-        (machine(H200, torch=TorchBuild()), "no torch is installed here"),
+        (machine(H200, torch=CPU_TORCH), "torch 2.13.0+cpu is a CPU-only build"),
+        (machine(H200, torch=TorchBuild()), "torch is not installed"),
         (
             machine(Device(kind="cuda", name="NVIDIA H200"), driver=Driver(cuinit_code=802, cuinit_error="not ready")),
-            "cuInit answers 802 (not ready)",
+            "cuInit returns 802 (not ready)",
         ),
         (
             machine(host=Host(nvidia_pci_addresses=("0000:17:00.0",)), driver=Driver(nvml_error="Driver Not Loaded")),
@@ -79,12 +79,12 @@ def test_devices_are_taken_at_their_word() -> None:
 @pytest.mark.parametrize(
     ("requested", "facts", "sentence"),
     [
-        ("cuda:7", machine(H200), "--device cuda:7 is not there; torch sees cuda:0; "),
-        ("cuda", machine(torch=CPU_TORCH), "--device cuda:0 is not there; this machine shows no such device; "),
-        ("cuda", machine(HIDDEN, mask=""), "--device cuda:0 is not there; CUDA_VISIBLE_DEVICES hides every GPU; "),
-        ("GPU-ffff", machine(H200), "--device GPU-ffff is not there; the UUIDs here: GPU-aaaa1111; "),
-        ("GPU-bbbb", machine(HIDDEN), "--device GPU-bbbb is not there; hidden by CUDA_VISIBLE_DEVICES=0; "),
-        ("mps", machine(H200), "--device mps:0 is not there; this machine shows no such device; "),
+        ("cuda:7", machine(H200), "--device cuda:7 not found; torch sees cuda:0; "),
+        ("cuda", machine(torch=CPU_TORCH), "--device cuda:0 not found; this machine has no such device; "),
+        ("cuda", machine(HIDDEN, mask=""), "--device cuda:0 not found; CUDA_VISIBLE_DEVICES hides every GPU; "),
+        ("GPU-ffff", machine(H200), "--device GPU-ffff not found; UUIDs here: GPU-aaaa1111; "),
+        ("GPU-bbbb", machine(HIDDEN), "--device GPU-bbbb not found; hidden by CUDA_VISIBLE_DEVICES=0; "),
+        ("mps", machine(H200), "--device mps:0 not found; this machine has no such device; "),
     ],
 )
 def test_a_device_that_is_not_there(requested: str, facts: Facts, sentence: str) -> None:
@@ -100,8 +100,8 @@ def test_what_is_no_device_at_all_is_wrong_usage(requested: str) -> None:
 
 
 def test_an_ambiguous_uuid_and_all_where_one_is_needed() -> None:
-    with pytest.raises(UsageError, match="fits 2 devices"):
+    with pytest.raises(UsageError, match="matches 2 devices"):
         choose("GPU-aaaa", machine(H200, SECOND))
-    with pytest.raises(UsageError, match="is 2 devices"):
+    with pytest.raises(UsageError, match="means 2 devices"):
         resolve("all", machine(H200, SECOND))
     assert resolve("all", machine(H200)) == "cuda:0"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from gpucheck.machine import child, host, installed_torch, inventory
@@ -266,9 +267,12 @@ def test_a_torch_that_could_not_be_asked_leaves_its_reason() -> None:
 def test_every_unknown_figure_of_a_process_has_a_reason() -> None:
     facts = joined([by_nvml(0, processes=(Process(7, "compute", "python", 5), Process(8, "compute")))], [])
     reasons = {pointer: reason for pointer, reason in facts.unknown.items() if "processes" in pointer}
+    details = ("user", "command", "age_s")
     assert reasons == {
-        "/devices/0/processes/1/name": inventory.NAME_NOT_SEEN,
-        "/devices/0/processes/1/used_memory_bytes": "NVML does not tell it here",
+        **{f"/devices/0/processes/0/{name}": inventory.NO_DETAILS for name in details},
+        **{f"/devices/0/processes/1/{name}": inventory.NAME_NOT_SEEN for name in ("name", *details)},
+        **{f"/devices/0/processes/{place}/utilization_percent": inventory.NOT_REPORTED for place in (0, 1)},
+        "/devices/0/processes/1/used_memory_bytes": inventory.NOT_REPORTED,
     }
 
 
@@ -285,6 +289,25 @@ def test_choosing_devices_moves_their_reasons_along() -> None:
     kept = only(facts, lambda device: device.cuda_index == 1)
     assert kept.devices == (facts.devices[1],)
     assert kept.unknown == {"/driver/version": "a", "/devices/0/power_w": "c", "/devices/0/pcie/width": "d"}
+
+
+def test_a_process_is_read_in_detail_where_it_is_asked_for(fake_driver: Fake) -> None:
+    own = os.getpid()
+    script = "nvml.count=1\ncuda.order=0\nprocesses={0}:5,4194303:7\nprocess_utilization={0}:20,{0}:85,4194303:400\n"
+    fake_driver(script.format(own))
+    with Inventory(with_processes=True, details=host.process_details) as opened:
+        listed = opened.read().devices[0].processes
+    assert listed is not None
+    mine, gone = listed
+    # The newest sample counts, and none that cannot be.
+    assert (mine.pid, mine.used_memory_bytes, mine.utilization_percent) == (own, 5, 85.0)
+    assert mine.command == " ".join(psutil.Process().cmdline())
+    assert mine.user and mine.age_s is not None and mine.age_s >= 0
+    assert gone == Process(4194303, "compute", None, 7)
+    with Inventory(with_processes=True) as opened:
+        listed = opened.read().devices[0].processes
+    # A command line may hold secrets: it is read for `devices --processes` alone.
+    assert listed is not None and [(one.user, one.command, one.age_s) for one in listed] == [(None, None, None)] * 2
 
 
 # --- both doors at once -----------------------------------------------------------------------------------------------

@@ -18,14 +18,13 @@ from gpucheck.machine.numa import Bound, Node, Pages
 linux = pytest.mark.skipif(sys.platform != "linux", reason="NUMA nodes are read on Linux")
 
 
-def machine(root: Path, cpus: dict[int, str], *, distances: dict[int, str] | None = None, memory: str = "") -> Path:
+def machine(root: Path, cpus: dict[int, str], *, memory: str = "") -> Path:
     """A machine whose nodes have these CPUs; `memory` is the list of nodes that memory may be taken from."""
     for number, text in cpus.items():
         folder = root / f"sys/devices/system/node/node{number}"
         folder.mkdir(parents=True)
         (folder / "cpulist").write_text(f"{text}\n")
         (folder / "meminfo").write_text(f"Node {number} MemTotal:       1024 kB\nNode {number} MemFree:  7 kB\n")
-        (folder / "distance").write_text((distances or {}).get(number, ""))
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/status").write_text(f"Name:\tx\nMems_allowed_list:\t{memory}\n" if memory else "Name:\tx\n")
     return root
@@ -52,9 +51,9 @@ def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 
 
 def test_nodes_with_their_cpus_and_memory(tmp_path: Path) -> None:
-    root = machine(tmp_path, {1: "4-7", 0: "0-1,3", 10: ""}, distances={0: "10 20 80\n"})
+    root = machine(tmp_path, {1: "4-7", 0: "0-1,3", 10: ""})
     assert numa.nodes(root) == (
-        Node(0, frozenset({0, 1, 3}), 2**20, (10, 20, 80)),
+        Node(0, frozenset({0, 1, 3}), 2**20),
         Node(1, frozenset({4, 5, 6, 7}), 2**20),
         Node(10, frozenset(), 2**20),
     )
@@ -75,13 +74,6 @@ def test_what_a_node_has_left(tmp_path: Path) -> None:
     meminfo = root / "sys/devices/system/node/node0/meminfo"
     meminfo.write_text("Node 0 MemTotal: 9 kB\nNode 0 MemFree: 2 kB\nNode 0 Inactive(file): 3 kB\n")
     assert (numa.free_bytes(0, root), numa.free_bytes(1, root)) == (5 * 1024, None)
-
-
-def test_the_farthest_node_is_the_wrong_one(tmp_path: Path, on_cpus: list[set[int]]) -> None:
-    cpus = {0: "0-1", 1: "2-3", 2: "4-5", 8: ""}
-    root = machine(tmp_path / "a", cpus, distances={0: "10 32 21 90", 1: "32 10 12 90"})
-    assert [numa.farthest(node, root) for node in (0, 1)] == [1, 0]
-    assert numa.farthest(0, machine(tmp_path / "b", {0: "0-7"})) is None
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("0-2,8\n", [0, 1, 2, 8]), ("\n", []), ("5", [5])])
@@ -172,11 +164,6 @@ def test_pages_that_a_driver_maps_are_asked_for_otherwise(monkeypatch: pytest.Mo
 )
 def test_where_memory_lies_in_words(bound: Bound | None, pages: Pages, text: str | None) -> None:
     assert numa.told(bound, pages) == text
-
-
-def test_several_buffers() -> None:
-    assert numa.together([Pages({0: 3}), Pages({0: 1, 1: 2})]) == Pages({0: 4, 1: 2})
-    assert numa.together([Pages({0: 3}), Pages(None, "refused")]) == Pages(None, "refused")
 
 
 # this machine

@@ -139,7 +139,7 @@ def test_every_field_of_the_table_is_a_field_of_the_facts() -> None:
 
 
 def test_every_field_that_is_asked_for_has_a_check_of_its_answer() -> None:
-    tables = (nvml_fields.IDENTITY, nvml_fields.DETAILS, sampler.ONCE, sampler.PLACE)
+    tables = (nvml_fields.IDENTITY, nvml_fields.DETAILS, sampler.ONCE, sampler.ADDRESS)
     asked = {field.name for table in tables for field in table}
     asked |= {nvml_fields.SRAM, sampler.ENERGY.name, nvml_fields.VIOLATIONS.name, *nvml_fields.MEMORY}
     assert asked <= set(nvml_sound.SOUND)

@@ -213,9 +213,8 @@ def test_the_child_samples_by_itself(fake_driver: Callable[..., Path]) -> None:
 
 def test_the_childs_counters_are_those_of_the_row(fake_driver: Callable[..., Path]) -> None:
     """A thermal hold between two readings: no bit was seen, the counter tells it."""
-    script = fake_driver("nvml.count=1\nviolation.thermal=1000000000\nnode_mask=2\n")
+    script = fake_driver("nvml.count=1\nviolation.thermal=1000000000\n")
     with Watch(UUID) as watch:
-        assert (watch.numa_node, watch.numa_unknown) == (1, "")
         watch.take()
         began = time.perf_counter()
         script.write_text("nvml.count=1\nviolation.thermal=3500000000\n")
@@ -246,13 +245,6 @@ def test_a_driver_without_the_counters_says_why(fake_driver: Callable[..., Path]
     assert told is not None, reason
     assert told["violations_s"] is None
     assert told["unknown"]["violations_s"] == "the driver's NVML has no such function"
-
-
-def test_a_device_whose_node_nobody_tells(fake_driver: Callable[..., Path]) -> None:
-    fake_driver("nvml.count=1\nbus=254\n")
-    with Watch(UUID) as watch:
-        assert watch.numa_node is None
-        assert watch.numa_unknown == "not supported by this device or driver, and the kernel none either"
 
 
 def test_the_chip_to_chip_link_is_told_with_every_reading(fake_driver: Callable[..., Path]) -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import signal
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import worlds
-from failing_card import ECC
+from failing_card import ECC, Plan
 from recorded import Case, cut, failing, hold, threads, wrote
+
+from gpucheck.bench import runs
+from gpucheck.cli.app import main
+from gpucheck.machine.child import ChildResult
 
 __all__ = ["threads"]
 ECC_ERROR = getattr(torch, "AcceleratorError", RuntimeError)(ECC)
@@ -52,6 +61,34 @@ def usage(name: str) -> list[Case]:
     ]
 
 
+def runs_of(line: str) -> list[Case]:
+    """The same line in two processes, their rows side by side; again with a threshold for both together."""
+    gate = {TRANSFER: " --min-gbps 1e9", BANDWIDTH: " --min-gbps 1e9", MATMUL: " --min-tflops 1e9"}.get(line, "")
+    return [
+        Case(f"{line} cuda:0 --runs 2"),
+        *([Case(f"{line} cuda:0 --runs 2{gate} --json --quiet", forms=NO_FORMS)] if gate else []),
+    ]
+
+
+def in_process(patches: pytest.MonkeyPatch) -> None:
+    """Let what `--runs` starts in a fresh process run in this one, on cards that are planned anew."""
+
+    def run(argv: Sequence[str], timeout_s: float, *, env: Mapping[str, str] | None = None, **_: Any) -> ChildResult:
+        words = list(argv[3:])
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as inner,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            inner.setattr(sys, "argv", ["gpucheck", *words])
+            worlds.settle(inner, Plan(), Plan())
+            code = main(words)
+        return ChildResult(code, out.getvalue(), err.getvalue(), False, False, 1.0)
+
+    patches.setattr(runs.command, "__kwdefaults__", {**(runs.command.__kwdefaults__ or {}), "run_child": run})
+
+
 CASES = {
     "bench_transfer": [
         Case(f"{TRANSFER} cuda:0"),
@@ -65,6 +102,7 @@ CASES = {
             forms=NO_FORMS,
         ),
         *broken(TRANSFER),
+        *runs_of(TRANSFER),
         *usage("transfer"),
         Case("bench transfer --only nonsense", forms=NO_FORMS),
         Case("bench transfer --direction up", forms=NO_FORMS),
@@ -82,6 +120,7 @@ CASES = {
             f"{BANDWIDTH} cuda:0", failing("memory", 1, ECC_ERROR, poisons=True), note="the device fails, in every form"
         ),
         *broken(BANDWIDTH),
+        *runs_of(BANDWIDTH),
         *usage("bandwidth"),
         Case("bench bandwidth --size none", forms=NO_FORMS),
     ],
@@ -97,6 +136,7 @@ CASES = {
             forms=NO_FORMS,
         ),
         *broken(MATMUL),
+        *runs_of(MATMUL),
         *usage("matmul"),
         Case("bench matmul --dtype float3", forms=NO_FORMS),
         Case("bench matmul --search --cold", forms=NO_FORMS),
@@ -105,16 +145,19 @@ CASES = {
         Case(f"{OVERLAP} cuda:0"),
         Case(f"{OVERLAP} cpu"),
         *broken(OVERLAP, 3)[1:3],
+        *runs_of(OVERLAP),
         *usage("overlap"),
     ],
     "bench_crossover": [
         Case(f"{CROSSOVER} cuda:0"),
         Case(f"{CROSSOVER} cpu"),
+        *runs_of(CROSSOVER),
         *usage("crossover"),
         Case("bench crossover --only nonsense", forms=NO_FORMS),
     ],
     "bench_all": [
         Case(f"{ALL} cuda:0"),
+        *runs_of(ALL),
         *usage("all"),
         Case("bench all --only nonsense", forms=NO_FORMS),
         Case("bench", forms=NO_FORMS),
@@ -139,5 +182,6 @@ def test_a_benchmark_writes_what_is_recorded(
         folder.mkdir()
         with monkeypatch.context() as patches:
             worlds.settle(patches, *case.plans())
+            in_process(patches)
             found[case.title] = wrote(case, capsys, patches, folder)
     hold(name, found, write=request.config.getoption("--write-record", False))

@@ -78,6 +78,13 @@ CASES = {
         Case("explain ``", forms=NO_FORMS),
         Case("explain --nonsense", forms=NO_FORMS),
     ],
+    "lint": [
+        Case("lint mistake.py", figures=False),
+        Case("lint --list", forms=NO_FORMS),
+        Case("lint none.py", forms=NO_FORMS),
+        Case("lint --only nonsense", forms=NO_FORMS),
+        Case("lint --nonsense", forms=NO_FORMS),
+    ],
     "compare": [
         Case("compare {folder}/../old.json {folder}/../new.json"),
         Case("compare {folder}/../old.json {folder}/../old.json --json", forms=NO_FORMS),
@@ -99,6 +106,13 @@ CASES = {
         Case("find-batch-size mlp --device cuda:97 --json", forms=NO_FORMS),
         Case("find-batch-size --nonsense", forms=NO_FORMS),
     ],
+    "model": [
+        Case("model transformer --depth 2", figures=False),
+        Case("model {folder}/../nothing.py:make --json", forms=NO_FORMS),
+        Case("model mlp --input x:seq:float32", forms=NO_FORMS),
+        Case("model mlp --amp bfloat16 --dtype float16", forms=NO_FORMS),
+        Case("model --nonsense", forms=NO_FORMS),
+    ],
     "gpucheck": [
         Case("", forms=NO_FORMS),
         Case("--version", forms=NO_FORMS),
@@ -110,7 +124,18 @@ CASES = {
         *(
             Case(f"{name} --help", forms=NO_FORMS)
             for name in (
-                *("devices", "doctor", "explain", "memory", "smoke", "find-batch-size", "compare", "bench"),
+                *(
+                    "devices",
+                    "doctor",
+                    "explain",
+                    "memory",
+                    "smoke",
+                    "find-batch-size",
+                    "lint",
+                    "model",
+                    "compare",
+                    "bench",
+                ),
                 *(f"bench {one}" for one in ("transfer", "bandwidth", "matmul", "overlap", "crossover", "all")),
             )
         ),
@@ -149,6 +174,7 @@ def test_a_command_writes_what_is_recorded(
     monkeypatch.chdir(tmp_path)
     if name == "compare":
         documents(tmp_path, monkeypatch, capsys)
+    (tmp_path / "mistake.py").write_text("import torch\nx = torch.ones(2)\nx.cuda()\n", encoding="utf-8")
     found = {}
     for place, case in enumerate(CASES[name]):
         folder = tmp_path / str(place)

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import pytest
+
 from gpucheck.batch_size.use import accumulate
 from gpucheck.render import batch_size
-from gpucheck.render.batch_size import accumulation_lines, curves, use_lines, use_parts
-from gpucheck.render.blocks import Block, Drawing, Line
+from gpucheck.render.batch_size import accumulation_lines, curves, use_lines
+from gpucheck.render.blocks import Block, Drawing, Line, Page, Table
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
 from gpucheck.report.results.find_batch_size import FoundBatchSize, MemorySplit
 from gpucheck.units import GIB, MIB
 
@@ -50,31 +54,45 @@ def below(told: dict[str, Any]) -> list[str]:
     return use_lines(document(**told))
 
 
+def page(told: FoundBatchSize) -> Page:
+    """The screen of one search."""
+    held: Results = {"find_batch_size": told}
+    return batch_size.page(Report("", "", "", (), "", 1.0, Facts(), (), (), held, (), Summary("pass", 0, True)))
+
+
+def texts(blocks: Sequence[Block]) -> list[str]:
+    return [block.text for block in blocks if isinstance(block, Line)]
+
+
+def first_line(told: FoundBatchSize) -> str:
+    answer = page(told).answer
+    assert answer is not None
+    return answer.text
+
+
 def test_the_first_line_says_what_to_use() -> None:
-    assert use_parts(found()) == [
-        "recommended: 104 (12 % headroom, same speed)",
-        "best value: 24 (within 5 % of top speed)",
-    ]
-    assert use_parts(found(recommended={**RECOMMENDED, "speed": "slower"}, knee=None)) == [
-        "recommended: 104 (12 % headroom, slower than the largest)"
-    ]
-    assert use_parts(found(recommended={**RECOMMENDED, "speed": None}, knee=None)) == [
-        "recommended: 104 (12 % headroom)"
-    ]
-    assert use_lines(found()) == []
+    largest = "✓ largest that trains: 116"
+    assert first_line(found(max_batch_size=116)) == f"{largest}   recommended: 104 (12 % headroom, same speed)"
+    slower = found(max_batch_size=116, recommended={**RECOMMENDED, "speed": "slower"})
+    assert first_line(slower) == f"{largest}   recommended: 104 (12 % headroom, slower than the largest)"
+    unknown = found(max_batch_size=116, recommended={**RECOMMENDED, "speed": None})
+    assert first_line(unknown) == f"{largest}   recommended: 104 (12 % headroom)"
+    assert "best value: 24 (within 5 % of top speed)" in texts(page(found(max_batch_size=116)).body)
 
 
-def test_what_is_not_known_is_no_line_but_in_the_document() -> None:
+def test_what_is_not_known_is_no_line_but_a_detail() -> None:
     nothing = found(
-        recommended={**RECOMMENDED, "batch_size": None, "reason": "there was no time to run it"},
+        max_batch_size=116,
+        recommended={**RECOMMENDED, "batch_size": None, "reason": "no time left to run it"},
         knee={**KNEE, "batch_size": None, "reason": "fewer than two sizes were timed"},
     )
-    assert use_parts(nothing) == []
-    assert use_lines(nothing) == []
+    assert first_line(nothing) == "✓ largest that trains: 116"
+    assert "best value" not in " ".join(texts(page(nothing).body))
+    assert use_lines(nothing) == ["best value: undetermined (fewer than two sizes were timed)"]
 
 
 def searched(**parts: Any) -> list[str]:
-    """The lines of a report of one search, from the answer on."""
+    """The first line and the details of one search."""
     told = document(
         **{
             "at_least": 9773,
@@ -86,27 +104,42 @@ def searched(**parts: Any) -> list[str]:
             **parts,
         }
     )
-    report = Report("", "", "", (), "", 1.0, Facts(), (), (), {"find_batch_size": told}, (), Summary("pass", 0, True))
-    lines = [block.text for block in batch_size.blocks(report) if isinstance(block, Line)]
-    return lines[2:]
+    return [first_line(told), *(text for text in texts(page(told).details) if text)]
 
 
 def test_where_time_ended_the_search_the_answer_is_what_fits_at_least() -> None:
     assert searched() == [
-        "at least 9773 trains   predicted: about 39027",
+        "✓ at least 9773 fits (1.0 of 2 GiB); time ran out, predicted about 39 000",
         "peak 1.00 of 2.00 GiB, confirmed in a fresh process",
-        "limited by time: it ran out before the search ended",
+        "limited by time: --time-budget ended the search",
         "4090 samples/s with 9773",
         "budget: r",
     ]
-    assert searched(confirmed=False, predicted_batch_size=None)[0] == "at least 9773 trains (not confirmed)"
+    once = searched(confirmed=False, predicted_batch_size=None)
+    assert once[0] == "✓ at least 9773 fits (passed once); time ran out"
     along = searched(axis={"name": "seq", "batch_size": 8}, mode="infer", predicted_batch_size=9773)
-    assert along[0] == "at least seq 9773 infers"
+    assert along[0] == "✓ at least seq 9773 fits (1.0 of 2 GiB); time ran out"
+
+
+@pytest.mark.parametrize("factor", ["trials", "killed", "interrupted", "disturbed", "device", "no-process"])
+def test_every_other_end_of_a_search_is_named(factor: str) -> None:
+    ended = searched(limiting_factor=factor, predicted_batch_size=None)[0].partition("; ")[2]
+    assert ended and ended not in ("the search did not end", "time ran out")
+
+
+def test_of_many_trials_the_last_ones_are_shown() -> None:
+    trials = [trial(size, 1.0) for size in range(1, 31)]
+    told = page(document(max_batch_size=30, trials=trials))
+    shown, rest = told.body[:2]
+    assert isinstance(shown, Table) and [row[0].text for row in shown.rows] == [str(n) for n in range(19, 31)]
+    assert rest == Line("and 18 earlier trials: -v", "dim")
+    whole = told.details[0]
+    assert isinstance(whole, Table) and len(whole.rows) == 30
 
 
 def test_a_search_that_stays_below_says_within_what_it_is_the_largest() -> None:
     safe = searched(max_batch_size=100, at_least=None, limited_by="safety", limiting_factor="safety")
-    assert safe[0] == "largest that trains within 85 %: 100"
+    assert safe[0] == "✓ largest that trains within 85 %: 100"
     assert safe[-2] == "4090 samples/s with the largest"
 
 
@@ -121,11 +154,16 @@ def test_one_allocation_that_failed_is_told_with_the_limit() -> None:
 
 
 def test_documents_from_before_say_nothing_of_it() -> None:
-    assert use_parts(document()) == below({}) == []
+    assert first_line(document(max_batch_size=3)) == "✓ largest that trains: 3" and below({}) == []
 
 
 def split_line(**parts: Any) -> list[str]:
-    return below({"memory_split": asdict(MemorySplit(**parts))})
+    return in_use(memory_split=asdict(MemorySplit(**parts)))
+
+
+def in_use(**parts: Any) -> list[str]:
+    """The sentences below the table."""
+    return [text for text in texts(page(document(max_batch_size=9, limiting_factor="memory", **parts)).body) if text]
 
 
 def test_where_the_memory_goes() -> None:
@@ -134,7 +172,7 @@ def test_where_the_memory_goes() -> None:
         "each sample costs 1.16 GiB of activations; weights 0.50, gradients 0.50, optimizer 1.0 GiB"
     ]
     assert split_line(parameter_bytes=18 * MIB, gradient_bytes=0, optimizer_bytes=0, fixed_bytes=3 * MIB) == [
-        "weights 18 MiB; the rest 3 MiB whatever the size"
+        "weights 18, other 3.0 MiB"
     ]
     assert split_line(parameter_bytes=None, gradient_bytes=None, optimizer_bytes=None) == []
 
@@ -142,8 +180,8 @@ def test_where_the_memory_goes() -> None:
 def test_along_an_axis_memory_is_told_by_length() -> None:
     split = MemorySplit(parameter_bytes=None, gradient_bytes=None, optimizer_bytes=None)
     told = {**asdict(split), "activation_bytes_per_sample": 3 * MIB, "fixed_bytes": MIB}
-    assert below({"memory_split": told, "axis": {"name": "seq", "batch_size": 8}}) == [
-        "each unit of seq costs 3 MiB of activations; the rest 1 MiB whatever the length"
+    assert in_use(memory_split=told, axis={"name": "seq", "batch_size": 8}) == [
+        "each unit of seq costs 3 MiB of activations; other 1.0 MiB"
     ]
 
 
@@ -152,7 +190,7 @@ def test_how_to_reach_an_effective_batch() -> None:
         return accumulation_lines(accumulate(effective, limit))
 
     assert said(512, 104) == ["for an effective batch of 512: micro-batch 64 × 8 accumulation steps"]
-    assert said(64, 104) == ["for an effective batch of 64: micro-batch 64, which needs no accumulation"]
+    assert said(64, 104) == ["for an effective batch of 64: micro-batch 64, no accumulation needed"]
     assert said(509, 104) == [
         "for an effective batch of 509: micro-batch 102 × 4 and 101 × 1 accumulation steps: 509 has no divisor near 104"
     ]
@@ -176,11 +214,11 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
     assert below(told) == [
         "limited by memory; first that fails: 118 (out of memory)",
         "confidence: high (confirmed in a fresh process)",
-        "passes too: a partial last batch of 115 and of 1, an evaluation step",
-        "fragmentation: 2 MiB reserved beyond what is allocated (2 %)",
+        "also passed: partial last batches (115, 1), an evaluation step",
+        "fragmentation: 2 MiB reserved and not allocated (2 %)",
     ]
     foreseen = {**told, "predicted_above": 117}
-    assert below(foreseen)[0] == "limited by memory; 117 is predicted above the budget"
+    assert below(foreseen)[0] == "limited by memory; 117 is predicted to exceed the budget"
     capped = {"limiting_factor": "max-batch-size", "first_failing": None}
     assert below(capped) == ["limited by --max-batch-size"]
     doubted = {"level": "medium", "support": ["confirmed in a fresh process"], "doubts": ["a trial was disturbed"]}

@@ -35,7 +35,7 @@ ESTIMATE = {
     "workspace_bytes": 64 * MIB,
     "source": "context: about 1 GB a process (documentation); workspaces: 32 MiB each (advice for Hopper)",
     "error": None,
-    "error_reason": "no search on a CUDA device is kept",
+    "error_reason": "no search on a CUDA device is on record",
     "target": "models.py:make_gpt",
     "mode": "train",
     "dtype": None,
@@ -76,23 +76,23 @@ def document(**parts: Any) -> FoundBatchSize:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({}, "predicted: 634 from tensors without data, calibrated ×1.02 at 158"),
+        ({}, "predicted from fake tensors: 634, calibrated ×1.02 at 158"),
         (
             {"calibration": {**CALIBRATION, "constant_bytes": 512 * MIB}},
-            "predicted: 634 from tensors without data, calibrated ×1.02 at 158, 512 MiB outside the tensors",
+            "predicted from fake tensors: 634, calibrated ×1.02 at 158, 512 MiB outside the tensors",
         ),
-        ({"calibration": None}, "predicted: 634 from tensors without data, not calibrated"),
+        ({"calibration": None}, "predicted from fake tensors: 634, not calibrated"),
         (
-            {"calibration": None, "reason": "a batch of 158 took 1.93 times what was predicted"},
-            "predicted: 634 from tensors without data; not used: a batch of 158 took 1.93 times what was predicted",
+            {"calibration": None, "reason": "a batch of 158 took 1.93 times the prediction"},
+            "predicted from fake tensors: 634; not used: a batch of 158 took 1.93 times the prediction",
         ),
         (
             {**NOTHING, "device": None, "reason": "at most 9 sizes are searched"},
-            "nothing was predicted: at most 9 sizes are searched",
+            "no prediction: at most 9 sizes are searched",
         ),
         (
             {**NOTHING, "reason": None},
-            "predicted: not even the smallest batch, from tensors without data, not calibrated",
+            "predicted from fake tensors: not even the smallest batch fits, not calibrated",
         ),
         ({**NOTHING, "device": None}, ""),
     ],
@@ -106,6 +106,7 @@ def test_documents_from_before_say_nothing_of_it() -> None:
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, columns: int | None, **parts: Any) -> list[str]:
+    """The screen with `-v`."""
     finding = Finding("batch_size.estimate", "info", "estimate: a batch of 765 fits 80 GiB", "error unknown")
     results = from_json(Results, {"find_batch_size_estimate": {**ESTIMATE, **parts}})
     summary = Summary("pass", 0, True)
@@ -114,30 +115,29 @@ def shown(monkeypatch: pytest.MonkeyPatch, columns: int | None, **parts: Any) ->
     if columns:
         monkeypatch.setenv("COLUMNS", str(columns))
     stream = io.StringIO()
-    terminal.show(terminal.console(stream), text.blocks(made))
+    terminal.show(terminal.console(stream), text.blocks(made, verbose=True))
     return stream.getvalue().splitlines()
 
 
 def test_an_estimate_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, None) == [
-        "models.py:make_gpt, training on a CUDA device of 80 GiB · bfloat16 autocast · estimate: nothing was run",
+        "· estimate for 80 GiB CUDA: largest that trains 765",
+        "models.py:make_gpt, training · bfloat16 autocast · nothing was run",
+        "! error unknown: no search on a CUDA device is on record",
         "",
-        " memory                      GiB",
-        "─────────────────────────────────",
-        " weights                    0.50",
-        " gradients                  0.50",
-        " optimizer                  1.00",
-        " all tensors at the peak   75.70",
-        " set aside: context         0.93",
-        " set aside: workspaces      0.06",
-        " set aside: margin          2.40",
-        " the device                80.00",
+        " memory                    GiB",
+        "───────────────────────────────",
+        " weights                  0.50",
+        " gradients                0.50",
+        " optimizer                1.00",
+        " all tensors at peak     75.70",
+        " set aside: context       0.93",
+        " set aside: workspaces    0.06",
+        " set aside: margin        2.40",
+        " the device              80.00",
         "",
-        "largest that trains, estimated: 765",
-        "error unknown: no search on a CUDA device is kept",
         "set aside, context: about 1 GB a process (documentation); workspaces: 32 MiB each (advice for Hopper)",
-        "from tensors without data as if on cpu, in 2.14 s",
-        "· estimate: a batch of 765 fits 80 GiB: error unknown",
+        "from fake tensors as if on cpu, in 2.14 s",
     ]
 
 
@@ -145,33 +145,35 @@ def test_an_estimate_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_narrow_terminal_keeps_every_row(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     lines = shown(monkeypatch, columns)
     assert max(map(len, lines)) <= columns
-    assert " set aside: context         0.93" in lines and " the device                80.00" in lines
+    assert " set aside: context       0.93" in lines and " the device              80.00" in lines
     whole = " ".join(lines)
-    assert "largest that trains, estimated: 765 error unknown: no search" in whole
+    assert "largest that trains 765" in whole and "! error unknown: no search" in whole
     assert "workspaces: 32 MiB each (advice for Hopper)" in whole
 
 
 def test_nothing_is_set_aside_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(monkeypatch, None, **ON_A_CPU, fake_device="cpu", mode="infer", gradient_bytes=0, optimizer_bytes=0)
-    assert lines[0] == "models.py:make_gpt, inference on a CPU of 80 GiB · estimate: nothing was run"
+    assert lines[:2] == [
+        "· estimate for 80 GiB CPU: largest that infers 765",
+        "models.py:make_gpt, inference · nothing was run",
+    ]
     assert not any("set aside" in text or "gradients" in text for text in lines)
-    assert "largest that infers, estimated: 765" in lines
-    assert "from tensors without data, in 2.14 s" in lines
+    assert "from fake tensors, in 2.14 s" in lines
 
 
 def test_an_estimate_along_an_axis_is_a_length(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(monkeypatch, None, recipe={"axis": "seq", "batch_size": 4})
-    assert " · along seq at a batch of 4 · " in lines[0]
-    assert "largest seq that trains, estimated: 765" in lines
+    assert lines[0] == "· estimate for 80 GiB CUDA: largest seq that trains 765"
+    assert " · seq at batch size 4 · " in lines[1]
 
 
 def test_where_not_even_the_smallest_fits_there_is_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(monkeypatch, None, max_batch_size=None, peak_bytes=None)
-    assert not any("estimated" in text or "peak" in text or "error" in text for text in lines[:-1])
+    assert not any("largest" in text or "peak" in text or "range" in text for text in lines)
 
 
 def test_an_error_that_is_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     error = {"low": 0.87, "high": 1.01, "searches": 18, "source": "built-in models on a CPU"}
-    assert "expect 666 to 773: 18 searches found so much of theirs (built-in models on a CPU)" in shown(
-        monkeypatch, None, error=error, error_reason=None
-    )
+    lines = shown(monkeypatch, None, error=error, error_reason=None)
+    assert lines[0] == "· estimate for 80 GiB CUDA: largest that trains 765 (expect 666 to 773)"
+    assert "range: 0.87 to 1.01 of the estimate in 18 searches (built-in models on a CPU)" in lines

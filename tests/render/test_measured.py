@@ -39,7 +39,14 @@ def test_columns_of_unequal_length_are_refused() -> None:
 
 def test_a_flag_names_a_few_rows_and_counts_many() -> None:
     few = [("noisy", "a"), ("drift", "b"), ("noisy", "c")]
-    assert measured.flag_lines(few, 9) == [Line("noisy: a, c", "dim"), Line("drift: b", "dim")]
+    assert measured.flag_lines(few, 9) == [
+        Line("noisy (interquartile range above 10 % of the median): a, c", "dim"),
+        Line("drifting (rose or fell by more than 2 % over the row): b", "dim"),
+    ]
     many = [("noisy", str(place)) for place in range(measured.MOST_NAMED + 1)]
-    assert measured.flag_lines(many, 9) == [Line("noisy: 5 of 9 rows", "dim")]
-    assert measured.flag_lines(many) == [Line("noisy: 0, 1, 2, 3, 4", "dim")]
+    assert measured.flag_lines(many, 9) == [
+        Line("noisy (interquartile range above 10 % of the median): 5 of 9 rows", "dim")
+    ]
+    assert measured.flag_lines(many) == [
+        Line("noisy (interquartile range above 10 % of the median): 0, 1, 2, 3, 4", "dim")
+    ]

@@ -23,7 +23,7 @@ def test_every_command_that_reports_has_a_layout() -> None:
     # What `judge` is given is shown as what it is.
     assert set(text.LAYOUTS) == set(common.PARAMETERS) - {"schema", "judge"}
     for name in text.LAYOUTS.values():
-        assert callable(importlib.import_module(f"gpucheck.render.{name}").blocks)
+        assert callable(importlib.import_module(f"gpucheck.render.{name}").page)
 
 
 def test_only_the_layout_that_is_shown_is_loaded() -> None:

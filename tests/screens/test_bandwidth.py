@@ -53,18 +53,22 @@ def test_a_row_for_each_operation_and_what_was_found(monkeypatch: pytest.MonkeyP
         summary=Summary("pass", 0, True),
     )
     stream = io.StringIO()
-    terminal.show(terminal.console(stream), text.blocks(made))
+    terminal.show(terminal.console(stream), text.blocks(made, verbose=True))
     assert re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines() == [
-        "NVIDIA H200 (cuda:0) · device memory, bytes read and written",
+        "✓ memory reaches 4.29 TB/s (copy; ! noisy) · H200 (cuda:0)",
         "",
-        " operation   array   GB/s    p05    p95      time   moves, per call   samples   notes",
+        " operation   array   GB/s    p05    p95      time   bytes per call   samples   notes",
         "─",
-        " read        1 GiB   4295   4252   4338    250 µs             1 GiB        30",
-        " copy        1 GiB   4295   4252   4338    500 µs             2 GiB        30   noisy",
-        " triad       1 GiB      –      –      –   1.00 µs             3 GiB        30   warm, call-bound",
+        " read        1 GiB   4295   4252   4338    250 µs            1 GiB        30",
+        " copy        1 GiB   4295   4252   4338    500 µs            2 GiB        30   ! noisy",
+        " triad       1 GiB      –      –      –   1.00 µs            3 GiB        30   in cache; latency",
         "",
-        "timed by device events for 751 µs, after a warm-up by time, caches cold in 2 of 3 rows, float32, "
-        "preallocated; the spread covers this process, not this machine",
+        "30 samples each",
         "",
         "· share: copy 89 % of 4.80 TB/s",
+        "",
+        "bytes read and written; timed by device events for 751 µs, after a warm-up, caches cold in 2 of 3 rows, "
+        "float32, preallocated; the spread covers this process, not this machine",
+        "noisy (interquartile range above 10 % of the median): copy, 1 GiB",
+        "latency (the call itself takes more than 1 % of the time: a latency, no rate): triad, 1 GiB",
     ]

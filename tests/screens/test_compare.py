@@ -52,7 +52,7 @@ def shown(command: str, comparison: Comparison, *findings: Finding) -> str:
         Summary("pass", 0, True),
     )
     stream = io.StringIO()
-    terminal.show(terminal.console(stream), text.blocks(made))
+    terminal.show(terminal.console(stream), text.blocks(made, verbose=True))
     return re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE)
 
 
@@ -83,17 +83,17 @@ def test_each_row_with_its_interval_and_verdict() -> None:
     out = shown("compare", Comparison(rows, (), (), (), (), 0.01, 0.05), advice)
     print(out)
     assert [re.sub(" {2,}", " | ", line.strip()) for line in out.splitlines()] == [
-        "time",
-        "row | old | new | new / old | interval | runs | verdict | notes",
-        "─",
-        "transfer host_to_device 1 MiB (cuda:0) | 55.0 GB/s | 50.0 GB/s | 1.100 | 1.050 to 1.152 | 7 | slower | noisy",
-        "matmul bfloat16 64 (cuda:0) | 1.00 ms | 1.10 ms | 1.100 | – | 7, 1 | cannot tell | launch held → graph",
-        "",
-        "below 1 is faster; Yuen's t on the logarithms of the runs' lower quartiles, 1.0 % for the whole table (Holm); "
-        "same: within ±5.0 %",
-        "",
-        "! compared: 1 slower, 1 cannot tell",
+        "✓ 1 of 2 rows is slower: transfer host_to_device 1 MiB 1.10× (1.05 to 1.15)",
+        "transfer on cuda:0, 7 old and 1 to 7 new runs",
         "→ use --runs 7",
+        "",
+        "row | old | new | time, new/old | interval | runs | verdict | notes",
+        "─",
+        "transfer host_to_device 1 MiB | 55.0 GB/s | 50.0 GB/s | 1.10× | 1.05 to 1.15 | 7 | ! slower | noisy",
+        "matmul bfloat16 64 | 1.00 ms | 1.10 ms | 1.10× | – | 7, 1 | ? inconclusive | launch held → graph",
+        "",
+        "time new/old: below 1 is faster; Yuen's t on the logarithms of the runs' lower quartiles, 1.0 % for the "
+        "whole table (Holm); same: within ±5.0 %",
     ]
 
 
@@ -101,16 +101,29 @@ def test_why_it_cannot_be_told_stands_in_the_row() -> None:
     out = shown(
         "compare", Comparison((row("cannot tell", why="the runs differ too much"),), (), (), (), (), 0.01, 0.05)
     )
-    assert "cannot tell   the runs differ too much" in out
+    assert "? inconclusive   the runs differ too much" in out
 
 
 def test_a_benchmark_with_a_baseline_shows_what_changed_too() -> None:
-    assert "1.050 to 1.152" in shown("bench matmul", Comparison((row("slower"),), (), (), (), (), 0.01, 0.05))
+    assert "1.05 to 1.15" in shown("bench matmul", Comparison((row("slower"),), (), (), (), (), 0.01, 0.05))
 
 
 def test_without_a_row_in_common_there_is_no_table() -> None:
-    nothing = Finding("compare.changes", "inconclusive", "the two have no row in common")
-    assert (
-        shown("compare", Comparison((), ("a",), ("b",), (), (), 0.01, 0.05), nothing)
-        == "? the two have no row in common\n"
-    )
+    nothing = Finding("compare.changes", "inconclusive", "no row in common")
+    assert shown("compare", Comparison((), ("a",), ("b",), (), (), 0.01, 0.05), nothing) == "? no row in common\n"
+
+
+def test_what_changed_comes_first_and_what_did_not_is_counted() -> None:
+    rows = tuple(row("same", ratio=1.0, case={"m": n}, old_rate=None, rate_unit=None) for n in range(20))
+    changed = row("faster", ratio=0.8, ci_low=0.78, ci_high=0.82), row("slower", ratio=1.3), row("slower", ratio=1.2)
+    made = Comparison((*rows, *changed), (), (), (), (), 0.01, 0.05)
+    whole = shown("compare", made)
+    ratios = re.findall(r"(\d\.\d\d)×", whole.split("\n\n")[1])
+    assert ratios[:4] == ["1.30", "1.20", "0.80", "1.00"]
+    assert "and 9 more rows without a change: -v" in whole and len(re.findall("· same", whole)) == 11 + 20
+
+
+def test_rows_of_several_devices_name_theirs() -> None:
+    rows = row("slower"), row("slower", new_device="cuda:1")
+    out = shown("compare", Comparison(rows, (), (), (), (), 0.01, 0.05))
+    assert "1 MiB (cuda:1)" in out and "on cuda:0, cuda:1" in out

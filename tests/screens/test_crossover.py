@@ -6,10 +6,12 @@ import re
 import pytest
 
 from gpucheck.render import terminal, text
+from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
 
 
 def row(operation: str, size: int, side: str, transfers: bool, time_s: float, *flags: str) -> Measurement:
@@ -27,6 +29,19 @@ def row(operation: str, size: int, side: str, transfers: bool, time_s: float, *f
     )
 
 
+def answered(operation: str, start: int | None) -> dict[str, object]:
+    empty = {"cpu_faster_up_to": 64, "even": [], "reason": None, "ended_by": None if start else "time", "speedup": None}
+    tried = {"smallest": 16, "largest": 512}
+    return {
+        "device": "cuda:0",
+        "operation": operation,
+        "transfers": True,
+        "device_faster_from": start,
+        **empty,
+        **tried,
+    }
+
+
 def test_the_crossings_come_first_then_the_sizes_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     rows = (
@@ -38,7 +53,7 @@ def test_the_crossings_come_first_then_the_sizes_in_order(monkeypatch: pytest.Mo
         row("training", 32, "cpu", False, 0.1),
     )
     findings = (
-        Finding("crossover.matmul", "info", "matmul: the device is faster from 256×256 on", "", {"device": "cuda:0"}),
+        Finding("crossover.matmul", "info", "matmul: GPU faster from 256×256", "", {"device": "cuda:0"}),
         Finding("crossover.result", "pass", "the device's results are right at every size"),
         Finding("crossover.cpu_busy", "warn", "others", fix="run it again"),
     )
@@ -52,28 +67,35 @@ def test_the_crossings_come_first_then_the_sizes_in_order(monkeypatch: pytest.Mo
         Facts(),
         rows,
         findings,
-        {},
+        from_json(Results, {"bench_crossover": [answered("matmul", 256), answered("training", None)]}),
         (),
-        summary=Summary("pass", 0, True),
+        summary=Summary("warn", 0, True),
     )
     stream = io.StringIO()
-    terminal.show(terminal.console(stream), text.blocks(made))
+    terminal.show(terminal.console(stream), text.blocks(made, verbose=True))
     assert re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines() == [
-        "NVIDIA H200 (cuda:0) against EPYC, 16 threads",
-        "",
-        "· matmul: the device is faster from 256×256 on",
-        "",
-        " operation      size       CPU    device   ratio   with copies   ratio so   rounds   notes",
-        "─",
-        " matmul        64×64   5.00 µs   15.0 µs   0.33×             –          –       20",
-        " matmul      512×512   1.00 ms   30.0 µs     33×        400 µs       2.5×       20   noisy",
-        " training         32    100 ms         –       –             –          –       20",
-        "",
-        "float32 on both sides, each call waited for, in turn by the host's clock, caches warm; ratio: the CPU's time "
-        "over the device's; with copies: inputs from pageable memory and the result back, in the time; this covers "
-        "this process, not this machine",
-        "",
-        "✓ the device's results are right at every size",
+        "! GPU pays from matmul 256×256; never training · H200 (cuda:0)",
         "! others",
         "→ run it again",
+        "",
+        "                                   CPU faster   GPU faster   largest",
+        " operation              copies          up to         from     tried",
+        "─",
+        " matmul, N×N            included        64×64      256×256   512×512",
+        " training, batch size   included           64            –       512   never; out of time",
+        "",
+        "20 samples each; all results verified",
+        "",
+        "· matmul: GPU faster from 256×256",
+        "✓ the device's results are right at every size",
+        "",
+        " operation       size       CPU       GPU   ratio   with copies   ratio   rounds   notes",
+        "─",
+        " matmul         64×64   5.00 µs   15.0 µs   0.33×             –       –       20",
+        " matmul       512×512   1.00 ms   30.0 µs     33×        400 µs    2.5×       20   ! noisy",
+        " training    batch 32    100 ms         –       –             –       –       20",
+        "against EPYC, 16 threads; float32 on both sides, timed in turn on the host's clock, each call "
+        "synchronized, caches warm; ratio: the CPU's time over the GPU's; with copies: inputs from pageable "
+        "memory and the result back; this covers this process, not this machine",
+        "noisy (interquartile range above 10 % of the median): matmul 512 cpu, matmul 512 device",
     ]

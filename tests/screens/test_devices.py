@@ -1,163 +1,296 @@
-"""The screen of `devices`: the answer first, what stays on a narrow one, and a watch that a small one cuts off."""
+"""The screens of `devices`: the answer in three lines, every width, and a watch that a small screen cuts."""
 
 from __future__ import annotations
 
 import datetime
 import io
-from dataclasses import replace
+import os
+import re
+import signal
 from typing import Any
 
 import pytest
+from device_scenes import DEVICES, LOST, card, devices, eight, idle, with_processes
+from shown import above, hold, shown
 
-from gpucheck.devices.command import judge
-from gpucheck.render import devices, terminal
-from gpucheck.render.blocks import Line
-from gpucheck.report.facts import Device, Driver, Facts, Host, Link, Python, TorchBuild
-from gpucheck.report.report import Report, Summary
+from gpucheck.render import devices as layout
+from gpucheck.render import terminal, text
+from gpucheck.render.blocks import Line, bar
+from gpucheck.report.facts import Process
 
-GIB = 2**30
-CPU = Device(kind="cpu", id="cpu", name="AMD EPYC 9454 48-Core Processor", cores_allowed=16, load_1min=0.4)
 WHEN = datetime.datetime(2026, 1, 31, 12, 0, 4, tzinfo=datetime.timezone.utc)
-
-
-def card(index: int, **changes: Any) -> Device:
-    made = Device(
-        kind="cuda",
-        id=f"cuda:{index}",
-        name="NVIDIA H100 80GB HBM3",
-        uuid=f"GPU-{index}3f2a1b0-0000-0000-0000-00000000000{index}",
-        pci_address=f"0000:{index}1:00.0",
-        cuda_index=index,
-        nvml_index=index,
-        memory_total_bytes=80 * GIB,
-        memory_used_bytes=72 * GIB,
-        utilization_percent=100.0,
-        temperature_celsius=64.0,
-        gpu_max_celsius=87.0,
-        power_w=690.0,
-        power_limit_w=700.0,
-        sm_clock_hz=1.98e9,
-        max_sm_clock_hz=1.98e9,
-        pcie=Link(5, 16, 5, 16),
-    )
-    return replace(made, **changes)
-
-
-LOST = Device(
-    kind="cuda",
-    id="cuda:3",
-    name="NVIDIA H100 80GB HBM3",
-    uuid="GPU-3",
-    cuda_index=3,
-    nvml_index=3,
-    state="lost",
-    state_since="2026-01-31T12:00:02Z",
-)
-
-
-def report(*others: Device) -> Report:
-    cards = {index: card(index) for index in range(8)} | {one.nvml_index or 0: one for one in others}
-    facts = Facts(
-        host=Host(system="Linux"),
-        driver=Driver(version="580.95.05", cuda_version="13.0", nvml_code=0, cuinit_code=0),
-        python=Python("3.12.3", "CPython", "python3", "/x"),
-        torch=TorchBuild("2.11.0+cu130", None, "cuda", "13.0"),
-        devices=(*cards.values(), CPU),
-    )
-    summary = Summary("pass", 0, True)
-    return Report("gpucheck.report/1", "0", "devices", (), "", 1.0, facts, (), tuple(judge(facts)), {}, (), summary)
-
-
-def shown(blocks: list[Any], monkeypatch: pytest.MonkeyPatch, columns: int | None = None) -> list[str]:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    if columns is not None:
-        monkeypatch.setenv("COLUMNS", str(columns))
-    stream = io.StringIO()
-    terminal.show(terminal.console(stream), blocks)
-    return stream.getvalue().splitlines()
+# The first three lines of each scene on a screen of 80 columns, less what stands below a gap.
+ANSWERS = {
+    "healthy": ("✓ no fault on 8 GPUs: 8 busy, hottest cuda:0 at 64 °C",),
+    "one healthy and idle": ("✓ no fault on cuda:0 (H200): idle, 31 °C",),
+    "some idle": ("✓ no fault on 8 GPUs: 5 busy, 3 idle, hottest cuda:0 at 64 °C",),
+    "a lost card": (
+        "✗ cuda:3  lost since 12:00:02: off the PCI bus or not answering (0000:31:00.0,",
+        "serial 165492200433)",
+        "→ sudo dmesg | grep Xid; then power-cycle the node, reseat the card",
+    ),
+    "throttled": (
+        "✗ cuda:2  throttled by heat: clock 1200 of 1980 MHz (39 % lower); 86 °C;",
+        "hw_thermal_slowdown, hw_slowdown in two readings",
+        "→ check fans, air flow and the room's temperature",
+    ),
+    "hot": (
+        "! cuda:0  91 °C, limit 87 °C: the driver lowers the clock",
+        "→ check fans, air flow and the room's temperature",
+    ),
+    "lost and hot": (
+        "✗ cuda:3  lost since 12:00:02: off the PCI bus or not answering (0000:31:00.0,",
+        "serial 165492200433)",
+        "→ sudo dmesg | grep Xid; then power-cycle the node, reseat the card",
+    ),
+    "a reset needed": (
+        "✗ cuda:1  reset needed: NVML's recovery action is gpu_reset",
+        "→ end its processes, then sudo nvidia-smi --gpu-reset -i 0000:11:00.0",
+    ),
+    "three resets needed": (
+        "✗ cuda:1 to cuda:3  reset needed: NVML's recovery action is gpu_reset",
+        "→ end its processes, then sudo nvidia-smi --gpu-reset -i 0000:11:00.0 (and 2",
+        "more, each by its own address)",
+    ),
+    "memory errors": (
+        "✗ cuda:5  3 uncorrected memory errors: results since driver load may be wrong",
+        "→ end its processes, then sudo nvidia-smi --gpu-reset -i 0000:51:00.0",
+    ),
+    "all links of one down": (
+        "✗ cuda:7  all 18 NVLinks down: 7 cards of the same name have 18 up",
+        "→ sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all cards",
+    ),
+    "a narrow link": (
+        "! cuda:4  PCIe x8 of x16: a card of the same name has x16; 100 % busy",
+        "→ reseat the card or remove its riser; measure: gpucheck bench transfer",
+    ),
+    "not answering": (
+        "! cuda:0  not answering: NVML did not answer within 5 s",
+        "→ sudo dmesg | grep Xid; if it stays so, reset the card or reboot",
+    ),
+    "a mask": ("✓ no fault on 8 GPUs: 8 idle, 2 hidden from torch, hottest cuda:0 at 31 °C",),
+    "all hidden": (
+        "! every GPU is hidden from torch: CUDA_VISIBLE_DEVICES=-1 (1 GPU, no fault)",
+        "→ unset CUDA_VISIBLE_DEVICES",
+    ),
+    "a CPU build of torch": (
+        "! torch cannot use the GPU: torch 2.11.0+cpu is a CPU build (1 GPU, no fault)",
+        "→ gpucheck doctor",
+    ),
+    "no driver": (
+        "! NVML does not start: NVML cannot be loaded (x): NVIDIA's driver is not",
+        "installed, or not on the loader's path",
+        "→ install NVIDIA's driver",
+    ),
+    "a driver of two versions": (
+        "! driver version mismatch: libraries 580.95.05, loaded kernel module 575.51.03",
+        "→ sudo reboot; or end all that uses the GPU, then sudo rmmod nvidia_drm",
+        "nvidia_modeset nvidia_uvm nvidia && sudo modprobe nvidia",
+    ),
+    "no GPU": (
+        "· no GPU found: no NVIDIA device on the PCI bus, no NVIDIA driver, torch",
+        "2.11.0+cpu is a CPU build",
+        "→ gpucheck doctor, if this machine should have a GPU",
+    ),
+}
 
 
 @pytest.fixture(autouse=True)
 def in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_clock_time", lambda moment: moment.strftime("%H:%M:%S"))
+    monkeypatch.setattr(layout, "_clock_time", lambda moment: moment.strftime("%H:%M:%S"))
 
 
-def test_the_first_line_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(devices.blocks(report()), monkeypatch)
-    assert lines[0] == "✓ 8 GPUs, no fault seen (8 at work)"
-    resting = report(*(card(index, utilization_percent=0.0, power_w=70.0) for index in range(5)))
-    lines = shown(devices.blocks(resting), monkeypatch)
-    assert lines[0] == "✓ 8 GPUs, no fault seen (3 at work, 5 at rest)"
-    assert "– clock and PCIe link not judged: cuda:0 to cuda:4: the card is at rest" in lines
-    lines = shown(devices.blocks(report(LOST, card(0, temperature_celsius=91.0))), monkeypatch)
-    assert lines[0].startswith("✗ lost since 12:00:02: cuda:3: the driver lost the card")
-    assert lines[2].startswith("! 91 °C, limit 87 °C: cuda:0: 91 °C: from 87 °C on")
+@pytest.mark.parametrize("scene", DEVICES)
+def test_the_first_three_lines_are_the_answer(scene: str) -> None:
+    assert above(text.blocks(DEVICES[scene]())) == ANSWERS[scene]
 
 
-def test_a_mask_is_told_once_below_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = f"hidden by CUDA_VISIBLE_DEVICES={','.join(f'GPU-{index}0000000' for index in range(6))}"
-    hidden = [card(index, id=None, cuda_index=None, state=state) for index in (6, 7)]
+def test_every_screen_in_every_width(request: pytest.FixtureRequest) -> None:
+    scenes = ("healthy", "one healthy and idle", "lost and hot", "a reset needed", "a mask", "no GPU")
+    screens = {scene: text.blocks(DEVICES[scene]()) for scene in scenes}
+    screens |= {"processes": text.blocks(with_processes()), "watch": layout.watched(eight(LOST), WHEN, 2.0)}
+    hold("devices", screens, write=request.config.getoption("--write-record", False))
+
+
+@pytest.mark.parametrize("scene", ["healthy", "one healthy and idle", "a mask"])
+def test_a_healthy_machine_fits_a_screen(scene: str) -> None:
+    assert len(shown(text.blocks(DEVICES[scene]()), 80)) <= 24
+
+
+def test_verbose_adds_what_asks_for_nothing() -> None:
+    resting = text.blocks(DEVICES["some idle"](), verbose=True)
+    assert "– cuda:5 to cuda:7  clock and PCIe link not judged: the card is idle" in shown(resting)
+
+
+def test_a_mask_is_told_once_below_the_table() -> None:
     for columns in (None, 80, 40):
-        lines = shown(devices.blocks(report(*hidden)), monkeypatch, columns)
-        text = "".join(lines)
-        assert text.replace("\n", "").count("CUDA_VISIBLE_DEVICES") == 1
-        assert sum(" hidden" in line and "100 %" in line for line in lines) == 2
+        lines = shown(text.blocks(DEVICES["a mask"]()), columns)
+        assert "".join(lines).count("CUDA_VISIBLE_DEVICES") == 1
+        assert sum(line.rstrip().endswith("hidden") and " 0 %" in line for line in lines if columns) in (0, 2)
 
 
-@pytest.mark.parametrize("columns", [80, 100, 120])
-def test_utilisation_power_and_the_verdict_stay(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    hot = card(0, temperature_celsius=91.0)
-    lines = shown(devices.blocks(report(hot)), monkeypatch, columns)
-    assert max(map(len, lines)) <= columns
+@pytest.mark.parametrize("columns", [60, 80, 100, 120])
+def test_utilisation_power_and_the_verdict_stay(columns: int) -> None:
+    lines = shown(text.blocks(DEVICES["hot"]()), columns)
     (row,) = [line for line in lines if line.startswith(" 0 ")]
-    assert all(part in row for part in ("H100 80GB HBM3", "100 %", "690 / 700 W", "! 91 °C, limi"))
+    assert all(part in row for part in ("72 / 80", "100 %", "690 / 700", "! 91 °C"))
     (cpu,) = [line for line in lines if line.startswith(" cpu ")]
-    assert "AMD EPYC 9454 (16)" in cpu and cpu.rstrip().endswith("load 0.40")
+    assert "21 / 128" in cpu and cpu.rstrip().endswith("load 0.40")
 
 
-def test_at_forty_columns_a_device_keeps_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(devices.blocks(report(card(0, temperature_celsius=91.0))), monkeypatch, 40)
-    assert max(map(len, lines)) <= 40
+def test_at_forty_columns_a_device_keeps_one_line() -> None:
+    lines = shown(text.blocks(DEVICES["hot"]()), 40)
     head = next(number for number, line in enumerate(lines) if line.startswith(" GPU "))
     assert lines[head + 2 : head + 11] == [
-        " 0     100 %   690 W   ! 91 °C, limit …",
-        *(f" {index}     100 %   690 W   ✓ at work" for index in range(1, 8)),
-        " cpu                   load 0.40",
+        " 0    90 %  100 %  690  91  ! 91 °C, l…",
+        *(f" {index}    90 %  100 %  690  64  ✓ busy" for index in range(1, 8)),
+        " cpu  16 %                  load 0.40",
     ]
 
 
-def test_a_small_watch_shows_the_lost_card_and_when_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty-four lines are what is seen: the rest is cut off."""
-    made = report(LOST, card(0, temperature_celsius=91.0))
-    lines = shown(devices.watched(made, WHEN, 2.0), monkeypatch, 40)[:24]
+def test_the_name_of_a_card_is_as_short_as_it_may_be() -> None:
+    names = {
+        "NVIDIA H100 80GB HBM3": "H100",
+        "NVIDIA A100-SXM4-80GB": "A100-SXM4",
+        "NVIDIA H100 NVL": "H100 NVL",
+        "NVIDIA GeForce RTX 4090": "RTX 4090",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000",
+        "Tesla T4": "T4",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb": "H100 MIG 1g.10gb",
+        "Apple M3 Max": "Apple M3 Max",
+    }
+    assert {name: layout.short_name(card(0, name=name)) for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("changes", "style"),
+    [
+        ({"temperature_celsius": 81.0}, ""),
+        ({"temperature_celsius": 82.0}, "yellow"),
+        ({"temperature_celsius": 87.0}, "red"),
+        ({"temperature_celsius": 95.0, "gpu_max_celsius": None, "slowdown_celsius": None}, ""),
+    ],
+)
+def test_heat_has_a_warm_colour_near_the_cards_own_limit(changes: dict[str, Any], style: str) -> None:
+    assert layout._temperature(card(0, **changes)).style == style
+
+
+def test_power_has_a_warm_colour_near_its_limit() -> None:
+    assert [layout._power(card(0, power_w=watts)).style for watts in (660.0, 670.0)] == ["", "yellow"]
+
+
+def test_a_bar_shows_what_is_not_nothing() -> None:
+    assert [bar(share, 4) for share in (0.0, 0.001, 0.5, 0.53, 1.0, 1.2)] == [
+        "░░░░",
+        "▏░░░",
+        "██░░",
+        "██▏░",
+        "████",
+        "████",
+    ]
+    assert bar(None, 4) == ""
+
+
+def test_in_ascii_bars_and_a_cropped_state_have_ascii_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setenv("COLUMNS", "70")
+    terminal.show(terminal.console(stream), text.blocks(DEVICES["hot"]()))
+    stream.seek(0)
+    row = next(line for line in stream.read().splitlines() if line.startswith(" 0 "))
+    assert re.sub(" +", " ", row) == " 0 |H100 |##### | 72 / 80 |100 % |690 / 700 |91 |! 91 C, limit"
+
+
+# -- a watch -----------------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_watch_says_first_when_it_was_read_and_what_is_wrong() -> None:
+    lines = shown(layout.watched(DEVICES["lost and hot"](), WHEN, 2.0), 40)
     assert lines[:3] == [
         "12:00:04, next 12:00:06 (every 2 s)",
-        "✗ cuda:3: lost since 12:00:02",
-        "! cuda:0: 91 °C, limit 87 °C",
+        "✗ cuda:3  lost since 12:00:02",
+        "! cuda:0  91 °C, limit 87 °C",
     ]
-    assert sum(line.startswith(" 3 ") for line in lines) == 1
-    assert next(line for line in lines if line.startswith(" 3 ")).split() == ["3", "–", "–", "✗", "lost"]
-    wide = shown(devices.watched(made, WHEN, 2.0), monkeypatch)
-    assert any("→ look for Xid 79" in line for line in wide) and any("✗ lost since 12:00:02" in line for line in wide)
+    assert next(line for line in lines if line.startswith(" 3 ")).split() == ["3", "–", "–", "–", "–", "✗", "lost"]
+    healthy = shown(layout.watched(eight(), WHEN, 0.5), 80)
+    assert healthy[:2] == [
+        "12:00:04, next 12:00:04 (every 0.5 s)",
+        "✓ no fault on 8 GPUs: 8 busy, hottest cuda:0 at 64 °C",
+    ]
 
 
-def test_a_watch_of_well_cards_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(devices.watched(report(), WHEN, 0.5), monkeypatch, 80)
-    assert lines[:2] == ["12:00:04, next 12:00:04 (every 0.5 s)", "✓ 8 GPUs, no fault seen (8 at work)"]
+def frames(written: str) -> list[list[str]]:
+    """The lines of every frame, without colours."""
+    found = re.findall(r"\x1b\[\?2026h\x1b\[H(.*?)\x1b\[J\x1b\[\?2026l", written, re.DOTALL)
+    return [re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", frame).split("\n") for frame in found]
 
 
-def test_the_same_fix_for_several_cards_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = report(*(card(index, recovery_action="gpu_reset") for index in (1, 2, 3)))
-    lines = shown(devices.blocks(made), monkeypatch)
-    assert lines[0] == "✗ reset needed: cuda:1 to cuda:3: the driver asks for the recovery action gpu_reset"
-    assert lines[1].endswith(
-        "-i GPU-13f2a1b0-0000-0000-0000-000000000001` (likewise for 2 more cards, each with its own UUID)"
-    )
+@pytest.mark.parametrize("height", [6, 12, 60])
+def test_a_small_terminal_cuts_the_table_and_no_fault(height: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": str(height)}.items():
+        monkeypatch.setenv(name, value)
+    stream = Terminal()
+    made = eight(LOST, card(0, temperature_celsius=91.0), idle(1, recovery_action="gpu_reset"))
+    with terminal.Screen(stream) as screen:
+        screen.show(layout.watched(made, WHEN, 2.0))
+        screen.show(layout.watched(made, WHEN, 2.0))
+    seen = frames(stream.getvalue())
+    assert len(seen) == 2 and seen[0] == seen[1] and len(seen[0]) <= height
+    assert seen[0][1:4] == [
+        "✗ cuda:3  lost since 12:00:02",
+        "✗ cuda:1  reset needed",
+        "! cuda:0  91 °C, limit 87 °C",
+    ]
+    cut = re.fullmatch(r"… (\d+) more lines: enlarge the window", seen[0][-1])
+    assert (cut is not None) == (height < 60)
+    # The terminal is as it was before, and the last reading stays in sight, whole.
+    after = stream.getvalue().partition("\x1b[?1049l")[2]
+    assert "lost since 12:00:02" in after and "load 0.40" in after
 
 
-def test_in_ascii_a_cropped_state_has_no_dots(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setenv("COLUMNS", "40")
-    terminal.show(terminal.console(stream), [*devices.blocks(report(card(0, temperature_celsius=91.0))), Line()])
-    stream.seek(0)
-    assert " 0   | 100 % | 690 W | ! 91 C, limit 87\n" in stream.read()
+@pytest.mark.skipif(not hasattr(signal, "SIGWINCH"), reason="no signal tells a change of the window here")
+def test_a_change_of_the_window_draws_the_last_reading_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": "30"}.items():
+        monkeypatch.setenv(name, value)
+    before, stream = signal.getsignal(signal.SIGWINCH), Terminal()
+    with terminal.Screen(stream) as screen:
+        screen.show([Line("a reading")])
+        os.kill(os.getpid(), signal.SIGWINCH)
+        assert frames(stream.getvalue()) == [["a reading"]] * 2
+    assert signal.getsignal(signal.SIGWINCH) is before
+
+
+def test_a_pipe_gets_one_reading_after_another() -> None:
+    stream = io.StringIO()
+    with terminal.Screen(stream) as screen:
+        screen.show([Line("one")])
+        screen.show([Line("two")])
+    assert stream.getvalue() == "one\n\ntwo\n\n"
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_has_its_user_age_and_command_and_what_is_unknown_a_dash() -> None:
+    lines = shown(text.blocks(with_processes()))
+    start = next(number for number, line in enumerate(lines) if "PID" in line)
+    assert [re.split(r"\s{2,}", line.strip()) for line in lines[start + 2 : start + 4]] == [
+        ["0", "4711", "alice", "71 GiB", "98 %", "2 h 5 min", "python3 train.py --lr 3e-4"],
+        ["0", "99", "–", "–", "–", "–", "– (another container?)"],
+    ]
+    assert lines[start + 4].endswith("--option --option")
+    # What all of them do needs no column.
+    drawing = devices(card(0, processes=(Process(7, "graphics", "Xorg"),)))
+    assert any("  graphics  Xorg" in line for line in shown(text.blocks(drawing)))
+
+
+def test_two_indexes_stand_side_by_side_where_they_differ_alone() -> None:
+    def heads(lines: list[str]) -> list[str]:
+        return next(line for line in lines if line.startswith(" GPU ")).split()
+
+    assert "NVML" in heads(shown(text.blocks(DEVICES["a reset needed"]()), 80))
+    assert "NVML" not in heads(shown(text.blocks(devices(idle(0), idle(1))), 80))

@@ -22,15 +22,15 @@ FACTS = Facts(
     driver=Driver(version="580.95.05", cuda_version="13.0"),
 )
 RUNGS = [
-    {"rung": "cuinit", "state": "held", "shown_by": "cuInit answers 0, CUDA 13.0"},
-    {"rung": "torch", "state": "broken", "shown_by": "this torch is built for the CPU and cannot use the GPU"},
+    {"rung": "cuinit", "state": "held", "shown_by": "cuInit returns 0, CUDA 13.0"},
+    {"rung": "torch", "state": "broken", "shown_by": "this torch is a CPU-only build and cannot use the GPU"},
     {"rung": "run", "state": "unreached", "shown_by": ""},
 ]
 FIRST = Finding(
     "torch.cpu_build",
     "fail",
-    "this torch is built for the CPU and cannot use the GPU",
-    "torch 2.13.0+cpu is built for the CPU alone",
+    "this torch is a CPU-only build and cannot use the GPU",
+    "torch 2.13.0+cpu is a CPU-only build",
     {"rung": "torch", "certainty": "proof", "settle": None},
     "python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
 )
@@ -40,7 +40,13 @@ SKIPPED = Finding("log.unreadable", "skip", "not known", "cannot be read", {"cer
 LOST = Finding("devices.answers", "fail", "lost", "cuda:1: gone", {"certainty": "proof"}, "power it off and on")
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, *findings: Finding, columns: int | None = None, **answer: Any) -> list[str]:
+def shown(
+    monkeypatch: pytest.MonkeyPatch,
+    *findings: Finding,
+    columns: int | None = None,
+    verbose: bool = False,
+    **answer: Any,
+) -> list[str]:
     if columns is None:
         monkeypatch.delenv("COLUMNS", raising=False)
     else:
@@ -57,55 +63,59 @@ def shown(monkeypatch: pytest.MonkeyPatch, *findings: Finding, columns: int | No
     summary = Summary("fail", 1, True)
     made = Report("gpucheck.report/1", "0.1.0", "doctor", (), "", 1.0, FACTS, (), findings, results, (), summary)
     stream = io.StringIO()
-    terminal.show(terminal.console(stream), text.blocks(made))
+    terminal.show(terminal.console(stream), text.blocks(made, verbose=verbose))
     return re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines()
 
 
 def test_the_diagnosis_comes_first_and_the_worst_of_the_rest_next(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(monkeypatch, FIRST, FOLLOWS, SKIPPED, WARNING, LOST, first="torch.cpu_build")
     assert lines == [
-        "✗ this torch is built for the CPU and cannot use the GPU: torch 2.13.0+cpu is built for the CPU alone",
-        "proven (torch.cpu_build)",
+        "✗ this torch is a CPU-only build and cannot use the GPU",
+        "torch 2.13.0+cpu is a CPU-only build (proven, torch.cpu_build)",
         "→ python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
-        "",
-        " rung     state           shown by",
-        "─",
-        " cuinit   ✓ holds         cuInit answers 0, CUDA 13.0",
-        " torch    ✗ broken        this torch is built for the CPU and cannot use the GPU",
-        " run      – not reached",
-        "",
-        "only because of it: a kernel fails (run.x)",
         "✗ lost: cuda:1: gone",
         "→ power it off and on",
         "! Xid errors: Xid 31",
         "→ sudo dmesg | grep -i xid",
-        "– not known: cannot be read",
-        "driver 580.95.05 (CUDA 13.0) · torch 2.13.0+cpu built for the CPU · Python 3.12.3",
+        "",
+        " rung     state           shown by",
+        "─",
+        " cuinit   ✓ holds         cuInit returns 0, CUDA 13.0",
+        " torch    ✗ broken        this torch is a CPU-only build and cannot use the GPU",
+        " run      – not reached",
+        "",
+        "follow-on failures: a kernel fails (run.x)",
+        "driver 580.95.05 (CUDA 13.0) · torch 2.13.0+cpu (CPU build) · Python 3.12.3",
     ]
+    whole = shown(monkeypatch, FIRST, SKIPPED, verbose=True, first="torch.cpu_build")
+    assert "– not known: cannot be read" in whole
 
 
 @pytest.mark.parametrize(("certainty", "word"), [("proof", "proven"), ("strong", "nearly certain"), ("hint", "likely")])
 def test_how_sure_it_is_and_what_would_settle_it(certainty: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Finding("x.y", "fail", "title", "said", {"certainty": certainty, "settle": "the log tells"}, None)
     lines = shown(monkeypatch, one, first="x.y", rungs=[])
-    assert lines[:4] == ["✗ title: said", f"{word} (x.y)", "to make sure: the log tells", ""]
+    assert lines[:4] == ["✗ title", f"said ({word}, x.y)", "to make sure: the log tells", ""]
 
 
 def test_rungs_that_do_not_apply_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = [{"rung": name, "state": "absent", "shown_by": "Windows has the driver"} for name in ("kernel", "nodes")]
-    assert shown(monkeypatch, rungs=[*absent, RUNGS[0]])[:5] == [
+    absent = [{"rung": name, "state": "absent", "shown_by": "the driver is in Windows"} for name in ("kernel", "nodes")]
+    said = "– does not apply: kernel, nodes (the driver is in Windows)"
+    assert shown(monkeypatch, rungs=[*absent, RUNGS[0]])[:3] == [
         " rung     state     shown by",
         "─",
-        " cuinit   ✓ holds   cuInit answers 0, CUDA 13.0",
-        "",
-        "– does not apply: kernel, nodes (Windows has the driver)",
+        " cuinit   ✓ holds   cuInit returns 0, CUDA 13.0",
     ]
-    assert shown(monkeypatch, rungs=absent)[0] == "– does not apply: kernel, nodes (Windows has the driver)"
+    assert said not in shown(monkeypatch, rungs=absent) and said in shown(monkeypatch, rungs=absent, verbose=True)
 
 
 def test_what_is_said_of_the_whole_machine_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Finding("doctor.unknown", "inconclusive", "nobody knows", "", {}, "gpucheck smoke --device cuda")
-    assert shown(monkeypatch, WARNING, whole)[:3] == ["? nobody knows", "→ gpucheck smoke --device cuda", ""]
+    assert shown(monkeypatch, WARNING, whole)[:3] == [
+        "? nobody knows",
+        "→ gpucheck smoke --device cuda",
+        "! Xid errors: Xid 31",
+    ]
 
 
 @pytest.mark.parametrize("columns", [40, 80])
@@ -120,7 +130,7 @@ def test_a_report_that_was_cut_off_says_nothing_of_what_was_not_read() -> None:
     made = Report(
         "gpucheck.report/1", "0.1.0", "doctor", (), "", 1.0, Facts(), (), (), {}, (), Summary("skip", 130, False)
     )
-    assert text.blocks(made) == [Line("not complete: the command was cut off", "yellow")]
+    assert text.blocks(made) == [Line("! not complete: the command was cut off", "yellow")]
 
 
 def test_what_was_seen_under_load_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

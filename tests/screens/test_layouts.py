@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck.render import csv, terminal, text
 from gpucheck.report.codec import from_json
-from gpucheck.report.facts import Device, Driver, Facts, Link, Process, Python, TorchBuild
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report, Summary
@@ -52,63 +52,6 @@ def measured(name: str, case: dict[str, Any], time_s: float, work: float, unit: 
     )
 
 
-def test_devices_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = Facts(
-        python=Python("3.12.3", "CPython", "python3", "/x"),
-        torch=TorchBuild("2.11.0+cu130", None, "cuda", "13.0"),
-        driver=Driver(version="580.159.04", cuda_version="13.0"),
-        devices=(
-            Device(
-                kind="cuda",
-                id="cuda:0",
-                name="NVIDIA H200",
-                uuid="GPU-1",
-                pci_address="0000:17:00.0",
-                cuda_index=0,
-                nvml_index=2,
-                memory_total_bytes=141 * GIB,
-                memory_used_bytes=GIB // 2,
-                utilization_percent=0.0,
-                temperature_celsius=34.0,
-                power_w=118.4,
-                power_limit_w=700.0,
-                sm_clock_hz=1.98e9,
-                pcie=Link(1, 8, 5, 16),
-                processes=(Process(4711, "compute", "python3", 3 * MIB), Process(99, "compute")),
-            ),
-            Device(
-                kind="cuda", name="NVIDIA H200", uuid="GPU-2", nvml_index=1, state="hidden by CUDA_VISIBLE_DEVICES=0"
-            ),
-            Device(kind="cpu", id="cpu", name="EPYC", cores_allowed=16, memory_total_bytes=128 * GIB, load_1min=0.4),
-        ),
-    )
-    finding = Finding(
-        "devices.recovery", "fail", "reset needed", "the driver asks for it", {"uuid": "GPU-1"}, fix="nvidia-smi -r"
-    )
-    assert shown(report("devices", facts=facts, findings=(finding,)), monkeypatch).splitlines() == [
-        "✗ reset needed: the driver asks for it",
-        "→ nvidia-smi -r",
-        "",
-        " CUDA   NVML   device      memory, GiB   util         power    temp      clock   link                "
-        "state            PCI address    UUID",
-        "─",
-        " 0      2      H200         0.50 / 141    0 %   118 / 700 W   34 °C   1980 MHz   PCIe 1 x8 (5 x16)   "
-        "✗ reset needed   0000:17:00.0   GPU-1",
-        " –      1      H200                  –      –             –       –          –   –                   "
-        "hidden           –              GPU-2",
-        " cpu           EPYC (16)       – / 128                                                               "
-        "load 0.40",
-        "",
-        " device    PID   kind      memory   process",
-        "─",
-        " 0        4711   compute    3 MiB   python3",
-        " 0          99   compute        –   not visible here (another container?)",
-        "",
-        "hidden by CUDA_VISIBLE_DEVICES=0",
-        "driver 580.159.04 (CUDA 13.0) · torch 2.11.0+cu130 built for CUDA 13.0 · Python 3.12.3",
-    ]
-
-
 def copies() -> tuple[Measurement, ...]:
     rows = []
     for size, times in ((64 * KIB, (2e-5, 7e-6, 1e-6)), (512 * MIB, (0.044, 0.0101, 0.0098))):
@@ -133,16 +76,17 @@ def test_transfers_by_size_and_direction(monkeypatch: pytest.MonkeyPatch) -> Non
     }
     made = report("bench transfer", measurements=copies(), results=from_json(Results, {"bench_transfer": [answer]}))
     lines = shown(made, monkeypatch).splitlines()
-    assert lines[0] == "NVIDIA H200 (cuda:0) · PCIe 5 x16 under load · limit 63.0 GB/s per direction"
-    assert lines[2:8] == [
-        "           to device, GB/s",
-        " size             pageable    pinned   gain   link",
+    assert lines == [
+        "✓ pinned copies reach 87 % of the link: 54.8 GB/s · H200 (cuda:0), PCIe 5 x16",
+        "",
+        "           to device     GB/s",
+        " size       pageable   pinned   gain   link      time",
         "─",
-        " 64 KiB            20.0 µs   7.00 µs      –   65.5",
-        " 512 MiB              12.2      53.2   4.4×   54.8",
-        " latency           20.0 µs   7.00 µs",
+        " 64 KiB            –        –      –   65.5   7.00 µs",
+        " 512 MiB        12.2     53.2   4.4×   54.8   10.1 ms",
+        "",
+        "30 samples each",
     ]
-    assert "call-bound: 64 KiB pageable to device, 64 KiB pinned to device" in lines
 
 
 def test_a_product_in_another_precision_stands_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +94,7 @@ def test_a_product_in_another_precision_stands_out(monkeypatch: pytest.MonkeyPat
     method = Method("device events", "held", "warm", "float32", "tf32")
     made = report("bench matmul", measurements=(measured("matmul", case, 2e-3, 1.1e12, "FLOP/s", method=method),))
     lines = shown(made, monkeypatch).splitlines()
-    assert lines[2].split() == ["dtype", "M×N×K", "TFLOP/s", "p05", "p95", "time", "computed", "in", "samples", "notes"]
+    assert lines[2].split() == ["dtype", "M×N×K", "TFLOP/s", "p05", "p95", "time", "computed", "in", "samples"]
     assert lines[4].split()[:3] == ["float32", "8192×8192×8192", "550"]
     assert "tf32" in lines[4]
 
@@ -160,7 +104,7 @@ def trial(size: int, outcome: str, peak: float, **more: Any) -> dict[str, Any]:
     return {**base, "peak_bytes": int(peak * GIB), **more}
 
 
-def test_a_search_with_its_answer_first_below_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_with_its_answer_above_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {
         "target": "models.py:make_gpt",
         "mode": "train",
@@ -189,58 +133,14 @@ def test_a_search_with_its_answer_first_below_the_trials(monkeypatch: pytest.Mon
     findings = (Finding("batch_size.fits", "pass", "a batch of 116 fits"),)
     made = report("find-batch-size", results=from_json(Results, {"find_batch_size": found}), findings=findings)
     assert shown(made, monkeypatch).splitlines() == [
-        "models.py:make_gpt, training on NVIDIA H200 (cuda:0) · torch.optim.AdamW · budget 138 GiB",
+        "✓ largest that trains: 116",
+        "models.py:make_gpt, training on H200 (cuda:0) · AdamW · budget 138 GiB",
         "",
         " batch   result            peak, GiB   samples/s   run       why",
         "─",
         "    16   ✓ fits                 19.3         238   search",
         "   118   ✗ out of memory       137.9           –   search    CUDA out of memory",
         "   116   ✓ fits                135.6         238   confirm",
-        "",
-        "largest that trains: 116",
-        "peak 136 of 138 GiB, confirmed in a fresh process",
-        "limited by memory; first that fails: 118 (out of memory)",
-        "238 samples/s with the largest",
-        "budget: what is free, 4 GiB of it left out as margin",
-        "loss: cross-entropy against random classes",
-        "✓ a batch of 116 fits",
-    ]
-
-
-def test_memory_shows_what_a_figure_must_be_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def row(figure: str, seen: int, want: int, ok: bool) -> dict[str, Any]:
-        return {"figure": figure, "relation": "=", "expected_bytes": want, "observed_bytes": seen, "ok": ok}
-
-    step = {
-        "step": "allocate",
-        "does": "allocate three tensors",
-        "explanation": "allocated counts tensors",
-        "exact": True,
-        "reason": None,
-        "verdict": "fail",
-        "figures": [
-            row("memory_allocated_bytes", 68 * MIB + 1024, 68 * MIB + 1024, True),
-            row("memory_reserved_bytes", 84 * MIB, 86 * MIB, False),
-        ],
-    }
-    made = report(
-        "memory",
-        results=from_json(Results, {"memory": [step]}),
-        findings=(
-            Finding("memory.device", "info", "device memory", "1 GiB of 141 GiB used"),
-            Finding("memory.accounting", "fail", "torch's memory figures", "reserved is wrong"),
-        ),
-    )
-    assert shown(made, monkeypatch).splitlines() == [
-        "· device memory: 1 GiB of 141 GiB used",
-        "",
-        " step       what it does             allocated, MiB       reserved, MiB   verdict",
-        "─",
-        " allocate   allocate three tensors           68.001   84 (must be = 86)   ✗ fail",
-        "",
-        "allocate: allocated counts tensors",
-        "",
-        "✗ torch's memory figures: reserved is wrong",
     ]
 
 
@@ -250,21 +150,15 @@ def test_smoke_counts_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> No
         findings=(
             Finding("tensors.round_trip", "pass", "tensors survive", "27 dtypes", {"elapsed_s": 0.002}),
             Finding("copies.pinned", "fail", "pinned copies are right", "wrong bytes", fix="gpucheck bench transfer"),
-            Finding("numerics.tf32", "skip", "TF32 stays within its bound", "no TF32 here"),
+            Finding("numerics.tf32", "skip", "TF32 errors stay within the bound", "no TF32 here"),
         ),
         summary=Summary("fail", 1, False),
     )
     assert shown(made, monkeypatch).splitlines() == [
-        " verdict   check                what                             time   detail",
-        "─",
-        " ✓ pass    tensors.round_trip   tensors survive               2.00 ms   27 dtypes",
-        " ✗ fail    copies.pinned        pinned copies are right             –   wrong bytes",
-        " – skip    numerics.tf32        TF32 stays within its bound         –   no TF32 here",
-        "",
-        "1 pass, 1 fail, 1 skip",
-        "✗ copies.pinned: wrong bytes",
+        "✗ 1 failed, 1 passed, 1 skipped (no TF32 here)",
+        "✗ pinned copies are right: wrong bytes",
         "→ gpucheck bench transfer",
-        "not complete: the command was cut off",
+        "! not complete: the command was cut off",
     ]
 
 

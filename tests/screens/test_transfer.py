@@ -84,13 +84,15 @@ def report(measurements: Sequence[Measurement], **link: Any) -> Report:
     return Report(*parts, Summary("pass", 0, True))
 
 
-def shown(made: Report, monkeypatch: pytest.MonkeyPatch, columns: int | None = None) -> list[str]:
+def shown(
+    made: Report, monkeypatch: pytest.MonkeyPatch, columns: int | None = None, *, verbose: bool = False
+) -> list[str]:
     if columns is None:
         monkeypatch.delenv("COLUMNS", raising=False)
     else:
         monkeypatch.setenv("COLUMNS", str(columns))
     stream = io.StringIO()
-    terminal.show(terminal.console(stream), text.blocks(made))
+    terminal.show(terminal.console(stream), text.blocks(made, verbose=verbose))
     return re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines()
 
 
@@ -120,7 +122,7 @@ def test_what_lies_off_the_line_is_told() -> None:
 
 
 def test_six_sizes_make_a_curve_and_five_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    (drawn, _) = transfer.drawing(copies())
+    (drawn,) = transfer.drawing(copies())
     assert isinstance(drawn, Drawing)
     assert drawn.lines[0] == "GB/s   ● to device pinned   ○ to device pageable"
     # Of six sizes the smallest has no rate.
@@ -131,15 +133,17 @@ def test_six_sizes_make_a_curve_and_five_none(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_lines_of_code_beside_the_raw_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(report(IDIOMS), monkeypatch)
-    assert lines[2:11] == [
-        "lines that people write, 64 MiB, what they allocate included; raw: between preallocated buffers",
-        "",
+    lines = shown(report(IDIOMS), monkeypatch, verbose=True)
+    # Without -v those that a user chooses between.
+    short = lines[lines.index("common idioms at 64 MiB, allocation included") :]
+    assert [line.split()[0] for line in short[3:6]] == ["x.to(device)", "x.pin_memory().to(device,", "y.cpu()"]
+    at = lines.index("all idioms at 64 MiB, allocation included; raw: between preallocated buffers")
+    assert lines[at + 1 : at + 8] == [
         "             line of code                                      time    GB/s   of raw   first time   notes",
         "─",
         " to device   y.copy_(x)                                     5.00 ms   13.42     1.0×      10.0 ms",
         "             x.to(device)                                   6.00 ms   11.18     1.2×      12.0 ms",
-        "             x.pin_memory().to(device, non_blocking=True)   12.5 ms    5.37     2.5×      25.0 ms   noisy",
+        "             x.pin_memory().to(device, non_blocking=True)   12.5 ms    5.37     2.5×      25.0 ms   ! noisy",
         " to host     x.copy_(y)                                     5.00 ms   13.42     1.0×      10.0 ms",
         "             y.cpu()                                        20.0 ms    3.36     4.0×      40.0 ms",
     ]
@@ -147,7 +151,8 @@ def test_lines_of_code_beside_the_raw_copy(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("columns", [80, 60, 40])
 def test_nothing_is_wider_than_the_screen(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(report([*copies(ways=("host_to_device", "device_to_host")), *IDIOMS]), monkeypatch, columns)
+    made = report([*copies(ways=("host_to_device", "device_to_host")), *IDIOMS])
+    lines = shown(made, monkeypatch, columns, verbose=True)
     assert max(map(len, lines)) <= columns
     assert ("┤" in "".join(lines)) == (columns == 80)  # the curve
     assert any("x.pin_memory()" in line for line in lines)
@@ -161,27 +166,38 @@ def test_at_40_columns_each_row_becomes_lines(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_head_names_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
     def head(**link: Any) -> str:
-        return shown(report(copies(SIZES[:1]), **link), monkeypatch)[0]
+        return shown(report(copies(), **link), monkeypatch)[0]
+
+    def told(**link: Any) -> list[str]:
+        return shown(report(copies(SIZES[:1]), **link), monkeypatch, verbose=True)
 
     pcie = {"kind": "PCIe", "generation": 5, "width": 16, "limit_bytes_per_s": 63e9}
-    assert head(**pcie) == "NVIDIA H200 (cuda:0) · PCIe 5 x16 under load · limit 63.0 GB/s per direction"
-    assert head(kind="NVLink-C2C", limit_bytes_per_s=447e9) == (
-        "NVIDIA H200 (cuda:0) · NVLink-C2C under load · limit 447 GB/s per direction"
-    )
-    assert head() == "NVIDIA H200 (cuda:0) · link unknown: it was not read"
+    assert head(**pcie) == "✓ pinned copies reach 87 % of the link: 55.0 GB/s · H200 (cuda:0), PCIe 5 x16"
+    # What does not fit into 80 columns is left out: where it is attached, then its name.
+    c2c = {"kind": "NVLink-C2C", "limit_bytes_per_s": 447e9}
+    assert head(**c2c) == "✓ pinned copies reach 12 % of the link: 55.0 GB/s · H200 (cuda:0), NVLink-C2C"
+    narrow = {**pcie, "width": 8, "max_width": 16, "limit_bytes_per_s": 56e9}
+    assert head(**narrow) == "✓ pinned copies reach 98 % of the link: 55.0 GB/s · H200 (cuda:0), PCIe 5 x8/16"
+    # Faster than the link is another link.
+    assert head(**{**pcie, "limit_bytes_per_s": 30e9}) == "✓ pinned copies reach 55.0 GB/s · H200 (cuda:0)"
+    assert "PCIe 5 x16 under load, limit 63.0 GB/s per direction" in told(**pcie)
+    assert "link unknown: it was not read" in told()
 
 
 def test_a_flag_of_many_rows_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
     measurements = [replace(one, flags=("noisy",)) for one in copies(SIZES[:2])]
-    lines = shown(report([*measurements[:4], *copies(SIZES[:2])[4:]]), monkeypatch)
+    lines = shown(report([*measurements[:4], *copies(SIZES[:2])[4:]]), monkeypatch, verbose=True)
     assert (
-        "noisy: 64 KiB pageable to device, 1 MiB pageable to device, 64 KiB pinned to device, 1 MiB pinned to device"
-        in lines
+        "noisy (interquartile range above 10 % of the median): 64 KiB pageable to device, "
+        "1 MiB pageable to device, 64 KiB pinned to device, 1 MiB pinned to device" in lines
     )
-    assert "noisy: 6 of 6 rows" in shown(report(measurements), monkeypatch)
+    assert "noisy (interquartile range above 10 % of the median): 6 of 6 rows" in shown(
+        report(measurements), monkeypatch, verbose=True
+    )
 
 
 def test_a_part_alone_has_no_table_of_copies() -> None:
-    laid_out = transfer.blocks(report(IDIOMS))
+    page = transfer.page(report(IDIOMS))
+    laid_out = [*page.body, *page.details]
     assert not any(isinstance(block, Line) and "preallocated buffers, caches" in block.text for block in laid_out)
-    assert transfer.idioms([], NOTHING) == []
+    assert transfer.idioms([], NOTHING) == ([], [])

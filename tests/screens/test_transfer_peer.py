@@ -54,6 +54,11 @@ def grid(count: int, rate: float, path: str | None = "peer") -> list[Measurement
     return [pair(a, b, rate, path) for a in ids for b in ids if a != b]
 
 
+def whole(parts: tuple[list[Block], list[Block]]) -> list[Block]:
+    """What is shown, then its details."""
+    return [*parts[0], *parts[1]]
+
+
 def shown(blocks: Sequence[Block], monkeypatch: pytest.MonkeyPatch, columns: int | None = None) -> list[str]:
     if columns is None:
         monkeypatch.delenv("COLUMNS", raising=False)
@@ -74,35 +79,32 @@ def test_three_devices_of_which_one_is_reached_through_the_host(monkeypatch: pyt
         latency("cuda:1", "cuda:0", 14e-6),
         latency("cuda:0", "cuda:2", 40e-6),
     ]
-    assert shown(transfer_parts.peer(rows), monkeypatch) == [
+    assert shown(whole(transfer_parts.peer(rows)), monkeypatch) == [
         "device to device, GB/s, 256 MiB at a time: sources down, destinations across",
-        "",
         " from      to 0    to 1    to 2",
         "─",
         " cuda:0           390.4   20.1*",
         " cuda:1   391.0               –",
         " cuda:2      –*       –",
-        "",
+        "* through host memory, timed on the host's clock",
+        "– no rate: the launch took longer than the copy",
+        "latency (64 KiB): median 14.0 µs, at most 40.0 µs (cuda:0 to cuda:2)",
         "bytes counted once, on the source's stream, one pair at a time, 40 samples each",
-        "* staged: through the host's memory, by the host's clock",
-        "– no rate: launching took longer than copying",
-        "64 KiB as called: 14.0 µs (median), at most 40.0 µs (cuda:0 to cuda:2)",
-        "noisy: cuda:1 to cuda:0",
-        "",
+        "noisy (interquartile range above 10 % of the median): cuda:1 to cuda:0",
     ]
 
 
 @pytest.mark.parametrize("rate", [395.23e9, 20.1e9, 7e9])
 def test_eight_devices_fit_into_80_columns(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [*grid(8, rate, "staged"), pair("cuda:0", "cuda:1", 395.2e9, "staged")]
-    lines = shown(transfer_parts.peer(rows), monkeypatch, 80)
+    lines = shown(whole(transfer_parts.peer(rows)), monkeypatch, 80)
     assert max(map(len, lines)) <= 80
     assert [line[:7] for line in lines if line.startswith(" cuda")] == [f" cuda:{place}" for place in range(8)]
-    assert lines[2].split() == ["from", *(word for place in range(8) for word in ("to", str(place)))]
+    assert lines[1].split() == ["from", *(word for place in range(8) for word in ("to", str(place)))]
 
 
 def test_at_40_columns_each_source_becomes_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(transfer_parts.peer(grid(8, 395e9)), monkeypatch, 40)
+    lines = shown(whole(transfer_parts.peer(grid(8, 395e9))), monkeypatch, 40)
     assert max(map(len, lines)) <= 40
     at = lines.index("from: cuda:1")
     assert lines[at + 1 : at + 4] == ["to 0: 395", "to 2: 395", "to 3: 395"]
@@ -110,8 +112,8 @@ def test_at_40_columns_each_source_becomes_lines(monkeypatch: pytest.MonkeyPatch
 
 def test_devices_of_two_kinds_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [pair("cuda:0", "cuda:1", 20e9), pair("xpu:0", "xpu:1", 10e9, None)]
-    lines = shown(transfer_parts.peer(rows), monkeypatch)
-    assert lines[2].split() == ["from", "to", "cuda:0", "to", "cuda:1", "to", "xpu:0", "to", "xpu:1"]
+    lines = shown(whole(transfer_parts.peer(rows)), monkeypatch)
+    assert lines[1].split() == ["from", "to", "cuda:0", "to", "cuda:1", "to", "xpu:0", "to", "xpu:1"]
 
 
 def ways(device_id: str = "cuda:0") -> list[Measurement]:
@@ -126,30 +128,32 @@ def ways(device_id: str = "cuda:0") -> list[Measurement]:
 
 
 def test_both_ways_and_within_the_device_are_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(transfer_parts.at_once(ways()), monkeypatch) == [
-        " device   copies                            size     GB/s      p05      p95   the other    sum   discarded   "
-        "notes",
+    assert shown(whole(transfer_parts.at_once(ways())), monkeypatch) == [
+        "both directions at once: 94.0 GB/s; within the device: 4.20 TB/s",
+        "",
+        " device   copies                            size     GB/s      p05      p95   the other    sum   "
+        "discarded   notes",
         "─",
         " cuda:0   to device, both ways at once   128 MiB     48.0     47.5     48.5        46.0   94.0           2",
-        "          to host, both ways at once     128 MiB        –        –        –           –      –           2   "
-        "never-together",
+        "          to host, both ways at once     128 MiB        –        –        –           –      –           "
+        "2   ! never at once",
         "          within the device              512 MiB   4200.0   4158.0   4242.0",
-        "",
-        "both ways: pinned, two streams, buffers of their own; only windows in which the other direction ran from "
-        "before to after; the other: its rate in the same windows",
-        "within the device: bytes counted read and written; nvbandwidth shows half, 2.10 TB/s",
-        "",
+        "both ways: pinned, two streams, separate buffers; only windows that the other direction covered in full; "
+        "the other: its rate in the same windows",
+        "within the device: bytes read and written; nvbandwidth counts half, 2.10 TB/s",
     ]
 
 
 @pytest.mark.parametrize("columns", [80, 60, 40])
 def test_nothing_is_wider_than_the_screen(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown([*transfer_parts.at_once(ways()), *transfer_parts.peer(grid(2, 1e9))], monkeypatch, columns)
+    lines = shown(
+        [*whole(transfer_parts.at_once(ways())), *whole(transfer_parts.peer(grid(2, 1e9)))], monkeypatch, columns
+    )
     assert max(map(len, lines)) <= columns
     assert any("both ways at once" in line for line in lines)
 
 
 def test_without_such_rows_there_is_nothing_and_all_are_laid_out_below_the_devices() -> None:
     other = row("transfer", "cuda:0", {"size_bytes": MIB}, 1e9)
-    assert transfer_parts.peer([other]) == transfer_parts.at_once([other]) == []
+    assert transfer_parts.peer([other]) == transfer_parts.at_once([other]) == ([], [])
     assert {transfer_parts.peer, transfer_parts.at_once} <= set(transfer_parts.PARTS)

@@ -37,10 +37,10 @@ def test_each_device_beside_its_rate_alone() -> None:
         replace(row("cuda:0", "device_to_host", 27.0), flags=("noisy", "few-samples")),
         row("cuda:1", "device_to_host", None),
     ]
-    title, _, table, _, method, noisy, few, _ = together(rows)
+    (title, table), (method, noisy, few) = together(rows)
     assert (noisy, few) == (
-        Line("noisy: cuda:0 to device, cuda:0 to host", "dim"),
-        Line("few-samples: cuda:0 to host", "dim"),
+        Line("noisy (interquartile range above 10 % of the median): cuda:0 to device, cuda:0 to host", "dim"),
+        Line("few samples (fewer than 10 in the time available): cuda:0 to host", "dim"),
     )
     assert title == Line("2 devices at once")
     assert isinstance(table, Table)
@@ -48,10 +48,10 @@ def test_each_device_beside_its_rate_alone() -> None:
         "device",
         "to device, GB/s\nat once",
         "\nalone",
-        "\nleft",
+        "\nof alone",
         "to host, GB/s\nat once",
         "\nalone",
-        "\nleft",
+        "\nof alone",
     ]
     assert [[cell.text for cell in one] for one in table.rows] == [
         ["cuda:0", "28.0", "56.0", "50 %", "27.0", "–", "–"],
@@ -60,9 +60,9 @@ def test_each_device_beside_its_rate_alone() -> None:
     ]
     assert method == Line(
         "256 MiB of pinned memory, a process for each device, node 0 (pages read back); node 1 (pages read back); "
-        "released together, only windows in which all copied count; 8 windows in which not all copied are left out"
+        "released together; windows in which all copied; 8 other windows discarded"
     )
 
 
 def test_nothing_where_none_copied_at_once() -> None:
-    assert together([row("cuda:0", "host_to_device", 56.0, timed="link")]) == []
+    assert together([row("cuda:0", "host_to_device", 56.0, timed="link")]) == ([], [])

@@ -18,7 +18,7 @@ from gpucheck.report.events import Emit, Progress, Trial
 
 # A trial may take so many times what the trials before suggest.
 PATIENCE_FACTOR = 4.0
-_NO_TIME = Recommended(reason="it could not be run in the time left")
+_NO_TIME = Recommended(reason="no time left to run it")
 
 
 class After:
@@ -121,7 +121,7 @@ class After:
             if result.peak_bytes is None:
                 return Recommended(reason=f"{in_words(size, self.axis)} fails: {result.reason}")
             peaks[size] = result.peak_bytes
-        return Recommended(reason="memory grows unevenly: two sizes took more than those around them suggest")
+        return Recommended(reason="memory grows unevenly: two sizes took more than their neighbours suggest")
 
     def _run(self, size: int) -> Result | None:
         """One trial of the size to recommend; None where there is no time, or no child could be set up."""

@@ -32,10 +32,10 @@ from gpucheck.units import capacity
 
 # The step of a confirmation is timed a few times only, beside its purpose.
 FEW_SAMPLES = 6
-_AGAIN = "run it again"
+_AGAIN = "run the same command again"
 _LIMITS = {
-    "max-batch-size": "it is --max-batch-size",
-    "safety": "larger sizes are predicted above 85 % of the memory, which is dangerous to fill here",
+    "max-batch-size": "limited by --max-batch-size",
+    "safety": "larger sizes are predicted to exceed 85 % of the memory, which is dangerous to fill here",
 }
 
 # --- The result -------------------------------------------------------------------------------------------------------
@@ -206,10 +206,10 @@ def findings(history: History) -> list[Finding]:
             Finding(
                 "batch_size.log",
                 "warn",
-                f"the log of trials {path} is not whole",
-                f"{why}: what ran after that is not in it",
+                f"the log of trials {path} is incomplete",
+                f"{why}: later trials are missing",
                 {"file": path},
-                fix="make room before going on with --resume",
+                fix="free disk space before you use --resume",
             )
         )
     return said
@@ -219,7 +219,7 @@ def _undecided(result: Result, axis: str | None) -> Finding:
     """A device that a trial broke, or other processes that disturbed the trials."""
     evidence = {"batch_size": result.size}
     if result.outcome == "device-broken":
-        title = f"{in_words(result.size, axis)} left the device unusable"
+        title = f"{in_words(result.size, axis)} broke the device"
         return Finding("batch_size.device", "fail", title, result.reason, evidence, fix="gpucheck smoke")
     return Finding(
         "batch_size.undisturbed",
@@ -227,7 +227,7 @@ def _undecided(result: Result, axis: str | None) -> Finding:
         "the trials were disturbed",
         result.reason,
         evidence,
-        fix="end the other processes, see `gpucheck memory`",
+        fix="gpucheck devices --processes shows the other processes: end them",
     )
 
 
@@ -243,9 +243,9 @@ def _answer(history: History) -> list[Finding]:
     else:
         said = [_at_least(history, best)]
     if not search.confirmed and (history.is_closed or refused is not None):
-        why, fix = "its run in a process of its own decided nothing", _AGAIN
+        why, fix = "its run in a fresh process was inconclusive", _AGAIN
         if refused is not None:
-            why = f"no process could be set up to run it again: {refused}"
+            why = f"no process could be started to run it again: {refused}"
         title, size = f"{in_words(best.size, axis)} passed once", {"batch_size": best.size}
         said.append(Finding("batch_size.confirmed", "warn", title, why, size, fix=fix))
     if history.default_malloc is not None:
@@ -259,14 +259,14 @@ def _why(history: History, best: Record) -> str:
     failing = search.first_failing
     failed = f"{in_words(failing.size, axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
     if search.predicted_above is not None:
-        failed = f"{in_words(search.predicted_above, axis)} is predicted above the budget"
+        failed = f"{in_words(search.predicted_above, axis)} is predicted to exceed the budget"
     if limited_by == "max-batch-size" and best.size < search.cap:
-        top = f"{search.cap}, the greatest length to try" if axis else f"--max-batch-size {search.cap}"
+        top = f"{search.cap}, the greatest length given" if axis else f"--max-batch-size {search.cap}"
         return f"no larger multiple of {search.multiple_of} is within {top}"
     if limited_by == "max-batch-size" and axis:
-        return "it is the greatest length to try"
+        return "limited by the greatest length given"
     if limited_by == "safety" and history.plan.options.avoid_oom:
-        return "larger sizes are predicted above 85 % of the budget, which --avoid-oom stays below"
+        return "larger sizes are predicted to exceed 85 % of the budget, the limit of --avoid-oom"
     return _LIMITS.get(limited_by, failed)
 
 
@@ -276,13 +276,13 @@ def _at_least(history: History, best: Record) -> Finding:
     limited_by = history.limited_by
     said = [OPEN.get(limited_by or "", "the search did not end")]
     if not confirmed:
-        said.append("it passed once, and there was no run in a process of its own")
+        said.append("it passed once and was not run again in a fresh process")
     if predicted is not None and predicted > best.size:
         said.append(f"about {in_words(predicted, axis)} is predicted")
     fixes = {
         "time": f"--time-budget {_time(history.more_time_s)}",
         "trials": f"go on with --start {best.size}",
-        "killed": "run one step of that size yourself, and look at the program's own limits (ulimit, a job's watchdog)",
+        "killed": "run one step of that size yourself and check the program's limits (ulimit, a job's watchdog)",
     }
     evidence: dict[str, Any] = {"batch_size": best.size, "at_least": best.size, "predicted": predicted}
     evidence |= {"budget_bytes": history.budget.bytes, "limited_by": limited_by, "confirmed": confirmed}
@@ -297,10 +297,10 @@ def _time(seconds: float) -> str:
 
 def _default_malloc(result: Result, budget_bytes: int) -> Finding:
     peak = result.peak_bytes or 0
-    title = f"under the system's default malloc its peak is {capacity(peak)}"
-    message = "within the budget as well"
+    title = f"peak under the default malloc: {capacity(peak)}"
+    message = "within the budget too"
     if peak > budget_bytes:
-        message = f"{capacity(peak - budget_bytes)} above the budget: freed memory is kept for later"
+        message = f"{capacity(peak - budget_bytes)} above the budget, because freed memory is kept"
     evidence = {"peak_bytes": peak, "budget_bytes": budget_bytes}
     return Finding("batch_size.default_malloc", "info", title, message, evidence)
 
@@ -313,31 +313,31 @@ def _nothing_fits(history: History) -> Finding:
         return _undecided_size(history, evidence)
     smallest = failing.size if failing else search.minimum
     evidence |= {"batch_size": smallest}
-    fix = "raise --memory-limit, or take a smaller model or input"
-    whole = f"the budget is {capacity(budget.bytes)} ({budget.reason})"
+    fix = "raise --memory-limit, or use a smaller model or input"
+    whole = f"budget {capacity(budget.bytes)}"
     if refused is not None:
         alone = f"the model alone takes {capacity(weight)}" if weight is not None else f"building it failed ({refused})"
         evidence |= {"reason": refused}
-        return Finding("batch_size.fits", "fail", "not even the model fits", f"{alone}, and {whole}", evidence, fix)
+        return Finding("batch_size.fits", "fail", "not even the model fits", f"{alone}, {whole}", evidence, fix)
     assert failing is not None
     title = f"not even {in_words(smallest, axis)} fits"
     if failing.peak_bytes is not None:
         evidence |= {"peak_bytes": failing.peak_bytes}
-        needs = f"it takes {capacity(failing.peak_bytes)}"
+        needs = f"needs {capacity(failing.peak_bytes)}"
     elif weight is not None:
-        needs = f"the model alone takes {capacity(weight)}, and memory ran out"
+        needs = f"memory ran out, the model alone takes {capacity(weight)}"
     else:
         needs = "memory ran out"
     if failing.outcome == "timeout":
         return Finding("batch_size.fits", "fail", title, "its trial ran into --trial-timeout", evidence, fix)
-    return Finding("batch_size.fits", "fail", title, f"{needs}, and {whole}", evidence, fix)
+    return Finding("batch_size.fits", "fail", title, f"{needs}, {whole}", evidence, fix)
 
 
 def _undecided_size(history: History, evidence: Mapping[str, Any]) -> Finding:
     """No size passed, and none is known to fail for want of memory."""
     kind, limited_by = kind_of_size(history.axis), history.limited_by
     if limited_by == "time":
-        title, fix = f"no {kind} passed before the time ran out", "give more time with --time-budget"
+        title, fix = f"no {kind} passed before time ran out", f"--time-budget {_time(history.more_time_s)}"
         return Finding("batch_size.fits", "inconclusive", title, "", dict(evidence), fix=fix)
     why = OPEN.get(limited_by or "", "the search did not end")
     return Finding("batch_size.fits", "inconclusive", f"no {kind} was decided", why, dict(evidence), fix=_AGAIN)
@@ -349,9 +349,9 @@ def _failed(check: Result, axis: str | None) -> Finding:
     if check.purpose == "evaluation":
         title = f"an evaluation step with {in_words(check.size, axis)} fails"
         smaller = f"evaluate with a smaller {kind_of_size(axis)}"
-        fix = smaller if check.outcome in BOUNDING else "see what model.eval() changes"
+        fix = smaller if check.outcome in BOUNDING else "check what model.eval() changes"
         return Finding("batch_size.evaluation", "warn", title, check.reason, evidence, fix=fix)
-    title, fix = f"a partial last batch of {check.size} fails", "drop_last=True in the DataLoader leaves it out"
+    title, fix = f"a partial last batch of {check.size} fails", "set drop_last=True in the DataLoader"
     return Finding("batch_size.partial_batch", "warn", title, check.reason, evidence, fix=fix)
 
 
@@ -364,10 +364,10 @@ def _unlike(history: History) -> list[Finding]:
         Finding(
             "batch_size.unlike_batches",
             "warn",
-            "batches of one size are not alike",
-            f"of those that ran the smallest held {least} numbers, the largest {most}: a larger one takes more",
+            "batches of one size differ",
+            f"the smallest that ran held {least} numbers, the largest {most}; a larger one needs more memory",
             {"batch_size": final.size, "least_elements": least, "most_elements": most},
-            fix="let make_batch return the largest batch that training meets",
+            fix="let make_batch return the largest batch of the training data",
         )
     ]
 
@@ -382,8 +382,8 @@ def _fragmented(history: History) -> list[Finding]:
         Finding(
             "batch_size.fragmentation",
             "info",
-            f"{capacity(gap.gap_bytes)} of what the allocator holds is in no tensor",
-            f"{gap.gap_bytes / gap.reserved_bytes * 100:.0f} % of what it reserved at the peak",
+            f"{capacity(gap.gap_bytes)} reserved by the allocator, in no tensor",
+            f"{gap.gap_bytes / gap.reserved_bytes * 100:.0f} % of its reserved memory at the peak",
             asdict(gap),
             fix=f"run with {advice.allocator('expandable_segments:True')}",
         )

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.units import GIB, MIB, capacity, parse_percent, parse_size
+from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
 
 # What a driver and other processes take without notice, and what fragments: the larger of the two.
 MARGIN_BYTES = 512 * MIB
 MARGIN_SHARE = 0.03
 # A CPU's memory is everyone's: without a limit from the user, at most this much, and at most half of what is there.
 CPU_DEFAULT_BYTES = 2 * GIB
-CPU_DEFAULT_REASON = "the smaller of 2 GiB and half of what is available"
+CPU_DEFAULT_REASON = "the smaller of 2 GiB and half the available memory"
 # The limit that the system enforces in a child on the CPU: room for the allocator's own, yet the machine survives.
 GUARD_SHARE = 1.25
 GUARD_LEAST_BYTES = 64 * MIB
@@ -50,21 +50,18 @@ def parse_limit(text: str) -> MemoryLimit:
     if text.startswith("leave:"):
         return MemoryLimit("leave", parse_size(text.removeprefix("leave:"), option), text)
     if text.rstrip().endswith("%"):
-        share = parse_percent(text, option)
-        if not 0 < share <= 1:
-            raise UsageError(f"{option} {text!r} is no share of the memory", "", "give more than 0% and at most 100%")
-        return MemoryLimit("share", share, text)
+        return MemoryLimit("share", Percent(1.0, above=True)(text, option), text)
     try:
         return MemoryLimit("size", parse_size(text, option), text)
     except UsageError as error:
-        raise UsageError(error.what, error.why, f"write it like {LIMIT_GRAMMAR}", finding="usage") from error
+        raise refused(option, "a size, a percentage or leave:SIZE", text, f"write it like {LIMIT_GRAMMAR}") from error
 
 
 def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
     """The budget on a CPU, where `free` and `total` count a container's limit. No margin: only the growth counts."""
     if limit is None:
         return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, CPU_DEFAULT_REASON, free, total)
-    return _limited(limit, free, 0, free, total, "available")
+    return _limited(limit, free, 0, free, total, "available memory")
 
 
 def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool) -> Budget:
@@ -73,14 +70,14 @@ def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool)
     room = free - margin
     if room <= 0:
         raise CannotLook(
-            f"only {capacity(free)} of the device's {capacity(total)} are free",
-            f"a margin of {capacity(margin)} stays unused",
-            "end the other processes on it, see `gpucheck memory`",
+            f"only {capacity(free)} of the device's {capacity(total)} is free",
+            f"a margin of {capacity(margin)} is kept free",
+            "end other processes on it: gpucheck devices --processes",
             finding="batch_size.budget",
         )
     if limit is None:
-        return Budget(room, margin, "what is free less the margin", free, total)
-    return _limited(limit, room, margin, free, total, "free less the margin")
+        return Budget(room, margin, "free memory minus the margin", free, total)
+    return _limited(limit, room, margin, free, total, "free minus the margin")
 
 
 def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, what: str) -> Budget:
@@ -96,7 +93,7 @@ def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, 
             f"write it like {LIMIT_GRAMMAR}",
         )
     if asked > room:
-        return Budget(room, margin, f"what is {what}, less than --memory-limit {limit.text}", free, total)
+        return Budget(room, margin, f"{what}, less than --memory-limit {limit.text}", free, total)
     return Budget(int(asked), margin, f"--memory-limit {limit.text}", free, total)
 
 

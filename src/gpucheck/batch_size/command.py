@@ -36,8 +36,8 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     began = time.monotonic()
     if IN_TRIAL in os.environ:
         raise UsageError(
-            "a trial of a search begins another",
-            "trials import the script that the target is in",
+            "a trial of a search starts another search",
+            "trials import the script that holds the target",
             'put what the script does under `if __name__ == "__main__":`',
         )
     made = plan(options)
@@ -47,7 +47,7 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     facts = inventory.read(processes=True)
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
-    for text in (chosen.notice, None if options.target else "no TARGET given: searching for the built-in transformer"):
+    for text in (chosen.notice, None if options.target else "no TARGET given: using the built-in transformer"):
         if text:
             emit(Notice(text))
     default = CPU_TIME_BUDGET_S if chosen.ids == ("cpu",) else DEVICE_TIME_BUDGET_S * len(chosen.ids)
@@ -86,16 +86,16 @@ def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup
     total = min(memory.total, memory.container_limit or memory.total)
     budget = on_cpu(limit, memory.usable, total)
     if limit is not None and device_id == "cpu" and "less than" in budget.reason:
-        emit(Notice(f"--memory-limit {limit.text} is more than what is available: {capacity(budget.bytes)} it is"))
+        emit(Notice(f"--memory-limit {limit.text} exceeds available memory; using {capacity(budget.bytes)}"))
     device = next((d for d in facts.devices if d.id == device_id), None)
     shared = device is not None and device_id != "cpu" and is_shared(device)
     if shared:
-        emit(Notice("another process is on this device: the margin is doubled", "warning"))
+        emit(Notice("another process uses this device: margin doubled", "warning"))
     # Beyond what is there no guard protects anything.
     guard = min(guard_bytes(budget.bytes), max(budget.bytes, memory.usable))
     guarded = sys.platform == "linux"
     if device_id == "cpu" and not guarded:
-        emit(Notice("no system limit guards trials here: the measured peak alone decides"))
+        emit(Notice("no system limit guards trials here; only the measured peak decides"))
     setup = _setup(
         plan,
         device=device_id,

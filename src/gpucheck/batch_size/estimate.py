@@ -49,28 +49,28 @@ EXPERIENCE = {"cpu": Experience(0.75, 1.0, 18, "built-in models on a CPU, torch 
 def error_in_words(known: Experience) -> str:
     """The error of such estimates in a few words."""
     low, high = round(known.low * 100), round(known.high * 100)
-    return f"searches found {low} to {high} % of such an estimate ({known.searches} of them, {known.source})"
+    return f"{known.searches} searches found {low} to {high} % of such estimates ({known.source})"
 
 
 def experience(kind: str, axis: str | None) -> tuple[Experience | None, str | None]:
     """How far estimates were off, and why that is not known."""
     if axis is not None:
-        return None, "no search of another dimension is kept"
+        return None, "no search along another dimension is on record"
     found = EXPERIENCE.get(kind)
-    return found, None if found is not None else f"no search on a {kind.upper()} device is kept"
+    return found, None if found is not None else f"no search on a {kind.upper()} device is on record"
 
 
 def checked(limit: MemoryLimit | None, device: str) -> tuple[int, str]:
     """The device's memory in bytes, and its kind. Raises UsageError for what an estimate cannot be about."""
     if limit is None or limit.kind != "size":
         raise UsageError(
-            "--estimate needs a size as its --memory-limit",
-            "there is no device to ask what it has",
+            "--estimate needs --memory-limit as a size",
+            "there is no device to read it from",
             "write it like --memory-limit 80GiB",
         )
     kind = "cuda" if device == "auto" else device.split(":")[0]
     if kind not in KINDS:
-        raise UsageError(f"--estimate knows nothing of {device}", "", f"give --device {' or '.join(KINDS)}")
+        raise UsageError(f"--estimate does not know {device}", "", f"give --device {' or '.join(KINDS)}")
     return int(limit.value), kind
 
 
@@ -85,7 +85,7 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     room = memory_bytes - margin - outside.context_bytes - outside.workspace_bytes
     if room <= 0:
         raise UsageError(
-            f"{capacity(memory_bytes)} hold no workload",
+            f"{capacity(memory_bytes)} cannot hold any workload",
             f"context, workspaces and margin take {capacity(memory_bytes - room)}",
         )
     emit(Progress("predicting with fake tensors"))
@@ -122,15 +122,17 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
 
 def _predicted(setup: Setup, room: int, sizes: tuple[int | None, int], deadline: float) -> Prediction:
     if setup.recipe.get("compile"):
-        raise UsageError("--estimate and --compile exclude each other", "what a compiler leaves is known once it ran")
+        raise UsageError(
+            "--estimate and --compile exclude each other", "a compiled model's memory is known only after it runs"
+        )
     predictor = Predictor(setup, room, *sizes, max(0.0, deadline - time.monotonic()), on_host=True)
     try:
         return predictor.result(room)
     except Distrusted as why:
         raise CannotLook(
-            f"nothing can be estimated of {setup.target}",
+            f"{setup.target} cannot be estimated",
             str(why),
-            "leave --estimate out where there is a device",
+            "on a machine with the device, run without --estimate",
             finding="batch_size.estimate",
         ) from None
     finally:
@@ -142,15 +144,15 @@ def finding(found: Prediction, memory_bytes: int, room: int, axis: str | None, k
     largest, name = found.max_batch_size, f"a length of {axis} of" if axis else "a batch of"
     evidence = {"batch_size": largest, "memory_bytes": memory_bytes, "budget_bytes": room}
     aside = memory_bytes - room
-    rest = f"; {capacity(aside)} are set aside for what is no tensor" if aside else ""
+    rest = f"; {capacity(aside)} set aside for context, workspaces and margin" if aside else ""
     if largest is None:
         least: Point = found.points[0]
-        needs = f"its tensors take {capacity(least.peak_bytes)}" if least.peak_bytes is not None else "it cannot run"
+        needs = f"tensors take {capacity(least.peak_bytes)}" if least.peak_bytes is not None else "it cannot run"
         title = f"estimate: not even {name} {least.size} fits {capacity(memory_bytes)}"
         return Finding("batch_size.estimate", "fail", title, f"{needs}{rest}", evidence)
     at_max = found.at_max
     peak = at_max.peak_bytes if at_max and at_max.peak_bytes is not None else room
     title = f"estimate: {name} {largest} fits {capacity(memory_bytes)}"
     error = "error unknown" if known is None else error_in_words(known)
-    message = f"its tensors take {capacity(peak)} at their peak{rest}; nothing was run; {error}"
+    message = f"tensors take {capacity(peak)} at peak{rest}; nothing was run; {error}"
     return Finding("batch_size.estimate", "info", title, message, evidence)

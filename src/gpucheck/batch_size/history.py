@@ -24,13 +24,13 @@ KILLED_ALIKE = 2
 STOPPING = ("user-error", "device-broken", "inconclusive")
 # What ends a search without an answer to how much more fits, in words.
 OPEN = {
-    "time": "the time budget ended the search",
-    "trials": "the bound on trials ended the search",
-    "killed": "larger sizes were killed, and not for want of memory: by the program, or by something that watches it",
+    "time": "time ran out",
+    "trials": "trial limit reached",
+    "killed": "larger sizes were killed, not for lack of memory: by the program or a watchdog",
     "interrupted": "the search was interrupted",
     "inconclusive": "other processes disturbed the search",
-    "device-broken": "a larger size left the device unusable",
-    "refused": "no further process could be set up",
+    "device-broken": "a larger size broke the device",
+    "refused": "no further process could start",
 }
 
 

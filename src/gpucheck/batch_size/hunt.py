@@ -95,7 +95,7 @@ class Hunt:
         except BaseException:  # Ctrl-C, SIGTERM: what is known so far is the answer
             self.history.take(Ended("interrupted"))
             if self.log is not None:
-                self.emit(Notice(f"go on with --resume {self.log.path}"))
+                self.emit(Notice(f"resume with --resume {self.log.path}"))
             self._answer()
             raise
         finally:
@@ -129,10 +129,10 @@ class Hunt:
         self.guide.settle(budget.bytes)
         self.history.take(Foreseen(self.guide.foresight))
         if self.history.opened is not None and self.history.opened.dangerous:
-            self.emit(Notice("running out of memory is dangerous here: staying below 85 % of the budget"))
+            self.emit(Notice("running out of memory is dangerous here; staying below 85 % of the budget"))
         elif options.avoid_oom:
             self.emit(Notice("--avoid-oom: staying below 85 % of the budget"))
-        margin = f", {capacity(budget.margin_bytes)} of margin left out" if budget.margin_bytes else ""
+        margin = f", {capacity(budget.margin_bytes)} margin excluded" if budget.margin_bytes else ""
         self.emit(Notice(f"budget: {capacity(budget.bytes)} ({budget.reason}){margin}"))
 
     def _predict(self) -> None:
@@ -156,7 +156,7 @@ class Hunt:
         logged = self.log.known(self._device, self.history.budget.bytes) if self.log is not None else []
         known = [result for result in logged if self._counts(result)]
         if known:
-            self.emit(Notice(f"--resume: {len(known)} trial{'' if len(known) == 1 else 's'} taken over"))
+            self.emit(Notice(f"--resume: {len(known)} trial{'' if len(known) == 1 else 's'} reused"))
         for result in known:
             self._take_trial(Tried(result))
 
@@ -243,7 +243,7 @@ class Hunt:
         if (failed := failed_device(self.runner.setup, result.reason)) is not None:
             return failed
         before = f", after {in_words(passed, self.axis)} passed" if passed is not None else ""
-        fix = "see the traceback with --debug"
+        fix = "run with --debug to see the traceback"
         if self.axis is not None:  # a model has its least resolution and its longest sequence
             fix = f"give the lengths that it takes with --axis {self.axis}:LOW..HIGH, or {fix}"
         what = f"{self.runner.setup.target} fails with {in_words(result.size, self.axis)}{before}"
@@ -260,14 +260,14 @@ class Hunt:
         # Where more may fit, a size is worth recommending only if it is not far below what is predicted.
         least = 1.0 if history.is_closed else LEAST_SHARE * (history.predicted or math.inf)
         if options.quick:
-            self.after.leave_out(best.size, "--quick leaves it out")
+            self.after.leave_out(best.size, "skipped by --quick")
         elif best.size < least:
-            self.after.leave_out(best.size, "the search ended below half of what is predicted")
+            self.after.leave_out(best.size, "the search ended below half the predicted size")
         else:
             aim = history.budget.bytes * (1 - options.headroom)
             found = self.after.run(best.size, aim, self.search.multiple_of)
             if found.result is not None and found.result.size < least:
-                found = Recommended(reason="the size with the headroom is below half of the prediction")
+                found = Recommended(reason="the size with headroom is below half the predicted size")
             history.take(found)
 
     # Telling

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import units
-from gpucheck.options import option
+from gpucheck import options, units
+from gpucheck.options import TIME, option
 
 MODES = ("train", "infer")
 # A long run fragments its memory, meets longer samples and logs more than a trial does: a tenth is left for that.
 HEADROOM = 0.10
+
+# Headings of the help page.
+MODEL, SEARCH, ANSWER = "Model", "Search", "Answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,72 +24,98 @@ class FindBatchSizeOptions:
     """
 
     target: str | None = option(
-        "package.module:factory, path/to/file.py:factory, mlp, convnet or transformer (the default).",
+        "package.module:factory, path/to/file.py:factory, mlp, convnet or transformer.",
+        shown="transformer",
         metavar="TARGET",
         positional=True,
     )
-    mode: str = option("train or infer.", "train", metavar="MODE", shown="train", choices=MODES)
+    mode: str = option("train or infer.", "train", metavar="MODE", shown="train", choices=MODES, group=MODEL)
     optimizer: str = option(
-        "sgd, adam, adamw or another of torch.optim; a target's own wins.", "adamw", metavar="NAME", shown="adamw"
+        "sgd, adam, adamw or another of torch.optim; the target's own takes precedence.",
+        "adamw",
+        metavar="NAME",
+        shown="adamw",
+        group=MODEL,
     )
-    dtype: str | None = option("float32, float16, bfloat16 or float64.", metavar="DTYPE")
-    amp: str | None = option("Mixed precision with autocast: bfloat16 or float16 (scaled).", metavar="DTYPE")
-    grad_checkpointing: bool = option("Switch on the model's own checkpointing of activations.", False)
-    compiled: bool = option("Run the model through torch.compile, anew for each size.", False, name="--compile")
+    dtype: str | None = option(
+        "Data type of the model: float32, float16, bfloat16 or float64.", metavar="DTYPE", group=MODEL
+    )
+    amp: str | None = option(
+        "Mixed precision with autocast: bfloat16 or float16 (scaled).", metavar="DTYPE", group=MODEL
+    )
+    grad_checkpointing: bool = option("Enable the model's activation checkpointing.", False, group=MODEL)
+    compiled: bool = option(
+        "Compile the model with torch.compile, once per size.", False, name="--compile", group=MODEL
+    )
     inputs: tuple[str, ...] = option(
-        "NAME:SHAPE:DTYPE[:LOW..HIGH], the shape without the batch, like image:3x224x224:float32 or "
+        "Model input as NAME:SHAPE:DTYPE[:LOW..HIGH], without the batch dimension, like image:3x224x224:float32 or "
         "ids:1024:int64:0..50256. Repeatable.",
         name="--input",
         metavar="SPEC",
         repeat=True,
+        group=MODEL,
     )
     axis: str | None = option(
-        "Search along a dimension that a shape names instead, like seq with --input ids:seq:int64:0..50256.",
+        "Search a dimension named in --input instead of the batch size, like seq in ids:seq:int64:0..50256.",
         metavar="NAME[:LOW..HIGH]",
+        group=SEARCH,
     )
-    batch_size: int | None = option("The fixed batch beside --axis; default 1.", metavar="N", parse=units.parse_whole)
-    max_batch_size: int = option("Search no further.", 65536, metavar="N", parse=units.parse_whole, shown="65536")
+    batch_size: int | None = option(
+        "Batch size while --axis is searched.", metavar="N", parse=units.parse_whole, shown="1", group=SEARCH
+    )
+    max_batch_size: int = option(
+        "Largest size to try.", 65536, metavar="N", parse=units.parse_whole, shown="65536", group=SEARCH
+    )
     tolerance: float | None = option(
-        "How far below the maximum is enough; default 2%.", metavar="PERCENT", parse=units.parse_percent
+        "Accept an answer this far below the maximum.",
+        metavar="PERCENT",
+        parse=units.Percent(0.5, above=True),
+        shown="2%",
+        group=SEARCH,
     )
-    exact: bool = option("The maximum itself, with the failure of the next size for proof.", False)
-    avoid_oom: bool = option("Try only what is predicted below 85 % of the budget.", False)
-    multiple_of: int = option("Try only multiples of N.", 1, metavar="N", parse=units.parse_whole, shown="1")
+    exact: bool = option("Find the exact maximum; verify that the next size fails.", False, group=SEARCH)
+    avoid_oom: bool = option("Try only sizes predicted to use less than 85% of the budget.", False, group=SEARCH)
+    multiple_of: int = option(
+        "Try only multiples of N.", 1, metavar="N", parse=units.parse_whole, shown="1", group=SEARCH
+    )
     start: int | None = option(
-        "The first size to try; default a quarter of what is predicted, else the least.",
+        "First size to try.",
         metavar="N",
         parse=units.parse_whole,
+        shown="a quarter of the predicted size, else the smallest",
+        group=SEARCH,
     )
     memory_limit: str | None = option(
-        "24GiB, 80% or leave:2GiB. Default: what is free; on a CPU the smaller of 2 GiB and half of it.",
+        "Memory budget, like 24GiB, 80% or leave:2GiB.",
         metavar="LIMIT",
+        range="1B to 1EiB, or above 0%, up to 100%",
+        shown="free memory, on a CPU half of it, at most 2GiB",
+        group=SEARCH,
     )
-    estimate: bool = option("For a device that is not here, of --memory-limit: a figure, nothing is run.", False)
-    resume: str | None = option(
-        "Keep a log of the trials in FILE, and go on from those that it holds already.", metavar="FILE"
+    estimate: bool = option(
+        "Estimate the batch size for a GPU you don't have, with --memory-limit; run nothing.", False, group=SEARCH
     )
+    resume: str | None = option("Log trials to FILE; skip those that it already holds.", metavar="FILE", group=SEARCH)
     headroom: float = option(
-        "Of the budget, left free by the recommended size.",
+        "Share of the budget that the recommended size leaves free.",
         HEADROOM,
         metavar="PERCENT",
-        parse=units.parse_percent,
+        parse=units.Percent(1.0, below=True),
         shown="10%",
+        group=ANSWER,
     )
     effective_batch: int | None = option(
-        "Say how to reach N samples by accumulating gradients.", metavar="N", parse=units.parse_whole
+        "Show how to reach N samples with gradient accumulation.", metavar="N", parse=units.parse_whole, group=ANSWER
     )
-    time_budget_s: float | None = option(
-        "For the whole command, default 5m; on a CPU from the first trial on, default 60s.",
-        name="--time-budget",
-        metavar="TIME",
-        parse=units.parse_duration,
-    )
-    quick: bool = option("The answer alone: no size to recommend, nor what else follows it.", False)
+    time_budget_s: float | None = options.time_budget("5m, on a CPU 60s from the first trial")
+    quick: bool = option("Find the maximum only; recommend no size.", False, group=ANSWER)
     trial_timeout_s: float | None = option(
-        "For one trial; default from the trials before.",
+        "Time limit for one trial.",
         name="--trial-timeout",
         metavar="TIME",
         parse=units.parse_duration,
+        shown="from earlier trials",
+        group=TIME,
     )
     device: str = "auto"
     import_path: tuple[str, ...] = ()

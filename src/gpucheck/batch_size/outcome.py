@@ -315,7 +315,7 @@ def judged_by_time(result: Result, before: Sequence[Result], budget_bytes: int) 
     times = slowdown(result.size, result.steps_s, passed, (result.peak_bytes or 0) / budget_bytes)
     if times is None:
         return result
-    why = f"its steps took {times:.1f} times as long as smaller sizes suggest: memory spilled over to the host's"
+    why = f"its steps took {times:.1f} times as long as expected from smaller sizes: memory spilled to the host"
     return replace(result, outcome="spill", reason=why)
 
 

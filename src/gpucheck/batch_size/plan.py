@@ -62,10 +62,10 @@ def plan(options: FindBatchSizeOptions) -> Plan:
     if options.effective_batch is not None:
         _check_batch("--effective-batch", options.effective_batch)
     if not 0 <= options.headroom < 1:
-        raise UsageError(f"--headroom {options.headroom:.0%} leaves no budget", "", "give less than 100%")
+        raise UsageError(f"--headroom must be below 100 %, not {options.headroom:.0%}", "", "write it like 10%")
     for name, value in (("--time-budget", options.time_budget_s), ("--trial-timeout", options.trial_timeout_s)):
         if value is not None and not value > 0:
-            raise UsageError(f"{name} {value:g} is not more than zero", "", "give seconds, like 60s")
+            raise UsageError(f"{name} must be a time above 0 s, not {value:g}", "", "write it like 60s")
     if options.estimate and options.resume is not None:
         raise UsageError("--estimate and --resume exclude each other", "an estimate runs no trials")
     axis = _axis(options)
@@ -89,7 +89,7 @@ def _axis(options: FindBatchSizeOptions) -> Axis | None:
 
 def _check_batch(option: str, value: int) -> None:
     if not 1 <= value <= LARGEST_BATCH:
-        raise UsageError(f"{option} {value} is no batch size", f"it lies between 1 and {LARGEST_BATCH}")
+        raise UsageError(f"{option} must be an integer from 1 to {LARGEST_BATCH}, not {value}")
 
 
 def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> Recipe:
@@ -119,31 +119,28 @@ def _check_axis(axis: Axis | None, batch_size: int | None, inputs: tuple[Input, 
             fix = "give its length" if axis else f"add --axis {other}, or give its length"
             raise UsageError(f"--input {one.name} names a dimension {other!r}", where, fix)
     if axis is None and batch_size is not None:
-        raise UsageError("--batch-size is the fixed one beside --axis", "without an axis it is what is searched for")
+        raise UsageError("--batch-size needs --axis", "without an axis the batch size is searched for")
     if batch_size is not None and batch_size < 1:
-        raise UsageError(f"--batch-size {batch_size} is no batch size", "", "give 1 or more")
+        raise UsageError(f"--batch-size must be at least 1, not {batch_size}")
 
 
 def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: str | None) -> None:
     """Raises UsageError for what cannot be asked of a search, alone or together.
 
-    `cap` is --max-batch-size, or the greatest length to try along `axis`.
+    `cap` is --max-batch-size, or the greatest length given along `axis`.
     """
     top = f"--max-batch-size {cap}" if axis is None else f"{cap}, the greatest length of {axis}"
     tolerance, multiple_of, start = options.tolerance, options.multiple_of, options.start
     if options.exact and tolerance is not None:
-        raise UsageError("--exact and --tolerance exclude each other", "", "--exact is a tolerance of nothing")
+        raise UsageError("--exact and --tolerance exclude each other", "", "--exact means a tolerance of 0")
     if options.exact and options.avoid_oom:
-        raise UsageError("--exact and --avoid-oom exclude each other", "an exact answer takes a failure right above it")
+        raise UsageError("--exact and --avoid-oom exclude each other", "an exact answer needs the next size to fail")
     if tolerance is not None and not 0 < tolerance <= LARGEST_TOLERANCE:
         given = f"{tolerance * 100:g}%"
-        raise UsageError(
-            f"--tolerance {given} is out of range", "", "give more than 0% and up to 50%, or --exact for none"
-        )
+        raise UsageError(f"--tolerance must be above 0 %, up to 50 %, not {given}", "", "give --exact for no tolerance")
     if multiple_of < 1:
-        kind = "batch size" if axis is None else "length"
-        raise UsageError(f"--multiple-of {multiple_of} is no {kind}", "", "give 1 or more, like 8")
+        raise UsageError(f"--multiple-of must be at least 1, not {multiple_of}", "", "write it like 8")
     if multiple_of > cap:
-        raise UsageError(f"--multiple-of {multiple_of} is more than {top}", "no size is left to try")
+        raise UsageError(f"--multiple-of {multiple_of} exceeds {top}", "no size left to try")
     if start is not None and not 1 <= start <= cap:
-        raise UsageError(f"--start {start} is out of range", f"it lies between 1 and {top}")
+        raise UsageError(f"--start must be from 1 to {top}, not {start}")

@@ -281,7 +281,7 @@ class Foresight:
         """How the search found its sizes."""
         if self.reason is None and self.prediction is not None:
             return "fake tensors"
-        return f"fitted trials: {self.reason or 'nothing was predicted'}"
+        return f"fitted trials: {self.reason or 'no prediction was made'}"
 
     def peaks(self, sizes: Iterable[int]) -> dict[int, float]:
         """The calibrated peak of each size in bytes; without those that nothing is predicted of."""
@@ -322,7 +322,7 @@ def checked(points: Iterable[Point], axis: str | None = None) -> None:
         assert smaller.peak_bytes is not None and larger.peak_bytes is not None
         if larger.peak_bytes < (1 - FALL) * smaller.peak_bytes:
             more, less = in_words(larger.size, axis), in_words(smaller.size, axis)
-            raise Distrusted(f"{more} is predicted to take less than {less}")
+            raise Distrusted(f"{more} is predicted to need less than {less}")
 
 
 def calibrate(
@@ -347,7 +347,7 @@ def calibrate(
         raise Distrusted("the first trial's peak was not measured")
     predicted = at(points, size)
     if predicted is None:
-        raise Distrusted(f"nothing is predicted near {in_words(size, axis)}")
+        raise Distrusted(f"no prediction near {in_words(size, axis)}")
     peak, (computing, _) = predicted.peak_bytes or 0, predicted.phases
     if allocated is not None:
         factor, constant = allocated / peak, max(0, measured - allocated)
@@ -356,7 +356,7 @@ def calibrate(
         constant = min(kept or 0, max(0, taken - foreseen))
         factor = (taken - constant) / foreseen
     if not LEAST_FACTOR <= factor <= LARGEST_FACTOR:
-        raise Distrusted(f"{in_words(size, axis)} took {factor:.2f} times what was predicted")
+        raise Distrusted(f"{in_words(size, axis)} took {factor:.2f} times the prediction")
     return Calibration(size, factor, constant)
 
 

@@ -3,19 +3,18 @@ one jump after the first trial."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from gpucheck.batch_size import predict
 from gpucheck.batch_size.outcome import IN_TRIAL, Result, Setup
 from gpucheck.batch_size.plan import in_words
 from gpucheck.batch_size.predict import Distrusted, Foresight, Point, Prediction, checked, prediction
 from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
-from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.talk import Ending, Line, Lost, Talk
 from gpucheck.report.results.find_batch_size import Calibration, Outcome
 from gpucheck.units import duration
 
@@ -50,20 +49,24 @@ class Predictor:
         self._loads = LONGEST_S if setup.is_cpu else 0.0
         self._began = time.monotonic()
         self._axis: str | None = setup.recipe.get("axis")
-        self._child = LineChild(python_argv("gpucheck.batch_size.trial_fake"), env={**os.environ, IN_TRIAL: "1"})
+        self._talk: Talk | None = None
         told = {**asdict(setup), "budget_bytes": budget_bytes, "on_host": on_host}
         told |= {"lowest": lowest, "highest": highest}
+        argv, environment = python_argv("gpucheck.batch_size.trial_fake"), {**os.environ, IN_TRIAL: "1"}
+        self._lost: Lost | None = None
         try:
-            self._child.send(json.dumps(told))
-        except ChildEnded:  # said when it is asked
-            pass
+            self._talk = Talk(lambda: LineChild(argv, env=environment))
+            self._talk.send(told)
+        except Lost as lost:  # said when it is asked
+            self._lost = lost
         except BaseException:  # a signal, before anybody could close this
             self.close()
             raise
 
     def close(self) -> None:
         """End the child."""
-        self._child.kill()
+        if self._talk is not None:
+            self._talk.stop()
 
     def result(self, budget_bytes: int) -> Prediction:
         """The largest size within the budget, once it is known. Raises Distrusted where fake tensors cannot tell."""
@@ -80,21 +83,24 @@ class Predictor:
         checked(points, self._axis)
         return prediction(points, budget_bytes, ready["device"], time.monotonic() - self._began)
 
-    def _answer(self, deadline: float) -> dict[str, Any]:
+    def _answer(self, deadline: float) -> Line:
         try:
-            line = self._child.receive(max(deadline - time.monotonic(), 0.0))
-        except ChildEnded as ended:
-            raise Distrusted(_ended(ended)) from None
-        if line is None:
+            if self._lost is not None:
+                raise self._lost
+            assert self._talk is not None
+            answer = self._talk.receive(max(deadline - time.monotonic(), 0.0))
+        except Lost as lost:
+            raise Distrusted(_ended(lost.ending)) from None
+        if answer is None:
             raise Distrusted(f"fake tensors took longer than {duration(self._limit)}")
-        answer: dict[str, Any] = json.loads(line)
         return answer
 
 
-def _ended(ended: ChildEnded) -> str:
-    status = ended.returncode
-    how = f"by signal {-status}" if status is not None and status < 0 else f"with exit status {status}"
-    return f"the process with fake tensors ended {how}"
+def _ended(ending: Ending) -> str:
+    if ending.how == "unstarted":
+        return f"the fake-tensor process cannot be started ({ending.reason})"
+    how = f"by {ending.signal}" if ending.signal else f"with exit status {ending.status}"
+    return f"the fake-tensor process ended {how}"
 
 
 # Below this many sizes the search itself needs as few trials.
@@ -121,11 +127,11 @@ class Guide:
         """Start the child that predicts sizes from `lowest`, None for the smallest batch, to `highest`."""
         self._axis = setup.recipe.get("axis")
         if budget_bytes is None:
-            self.reason = "what is free on the device is not known before a trial"
+            self.reason = "the device's free memory is unknown before a trial"
         elif highest < LEAST_SIZES:
             self.reason = f"at most {highest} sizes are searched"
         elif setup.recipe.get("compile"):
-            self.reason = "what a compiler leaves of a model's tensors is not known before it runs"
+            self.reason = "a compiled model's tensors are known only after it runs"
         else:
             self._predictor = Predictor(setup, budget_bytes, lowest, highest, available_s)
 
@@ -186,7 +192,7 @@ class Guide:
     def _calibrated(self, first: Result) -> Calibration:
         assert self.prediction is not None
         if first.outcome != "fits":
-            raise Distrusted(f"{in_words(first.size, self._axis)}, a quarter of what was predicted, did not fit")
+            raise Distrusted(f"{in_words(first.size, self._axis)}, a quarter of the prediction, did not fit")
         return predict.calibrate(
             self.prediction.points,
             first.size,

@@ -6,7 +6,6 @@ does not import torch.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -31,7 +30,8 @@ from gpucheck.batch_size.outcome import (
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
 from gpucheck.machine import host
-from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.talk import Ending, Line, Lost, Talk
 from gpucheck.messages import Raised
 from gpucheck.units import capacity, duration
 from gpucheck.work.spec import BUILT_IN
@@ -124,9 +124,9 @@ class Runner:
         self.ready: dict[str, Any] = {}
         self.start_s = 0.0
         self._answer_s = 0.0
-        self._child: LineChild | None = None
+        self._child: Talk | None = None
         # Processes that load torch for children to come, each with when it began.
-        self._ahead: list[tuple[LineChild, float]] = []
+        self._ahead: list[tuple[Talk, float]] = []
         self._watch: Watch | None = None
         self._free_expected: int | None = None
         self._fresh = False
@@ -142,13 +142,13 @@ class Runner:
         """End the child and the processes of those to come."""
         self._drop()
         while self._ahead:
-            self._ahead.pop()[0].kill()
+            self._ahead.pop()[0].stop()
 
     def _drop(self) -> None:
         """End the child; the next trial gets another."""
         child, self._child = self._child, None
         if child is not None:
-            child.kill()
+            child.stop()
 
     @property
     def budget_bytes(self) -> int:
@@ -195,8 +195,15 @@ class Runner:
         for _ in range(2 if host.memory().usable >= needed else 1):
             self._ahead.append((self._new_process(), time.monotonic()))
 
-    def _new_process(self) -> LineChild:
-        return LineChild(python_argv("gpucheck.batch_size.trial"), env=self._environment())
+    def _new_process(self) -> Talk:
+        """A process that loads torch and waits for its setup. Raises CannotLook where none can be started."""
+        argv, environment = python_argv("gpucheck.batch_size.trial"), self._environment()
+        try:
+            return Talk(lambda: LineChild(argv, env=environment))
+        except Lost as lost:
+            raise CannotLook(
+                "no process for a trial can be started", lost.ending.reason, finding="batch_size.start"
+            ) from lost
 
     def _begun(self) -> tuple[dict[str, Any] | None, End]:
         """A new child's answer to the setup, and how it ended where it gave none."""
@@ -217,10 +224,11 @@ class Runner:
         """The model's own bytes, found without their memory; None where that cannot be found out."""
         with self._new_process() as child:
             try:
-                line = child.ask(json.dumps({**_as_json(self.setup), "weigh": True}), self.start_timeout_s)
-            except ChildEnded:
+                child.send({**_as_json(self.setup), "weigh": True})
+                answer = child.receive(self.start_timeout_s) or {}
+            except Lost:
                 return None
-        found = json.loads(line)["parameter_bytes"] if line else None
+        found = answer.get("parameter_bytes")
         return None if found is None else int(found)
 
     def run(self, attempt: Attempt, *, steps: int, limit_s: float, deadline: float, evaluate: bool = False) -> Result:
@@ -245,7 +253,7 @@ class Runner:
         fresh, self._fresh = self._fresh, False
         if self.ready.get("settled") is False:
             self._drop()
-            why = "memory of the device that was free before the first trial is not: another process took it"
+            why = "another process took device memory that was free before the first trial"
             return Result(attempt.size, attempt.purpose, fresh, "inconclusive", reason=why)
         started = time.monotonic()
         self._watch.begin()
@@ -258,7 +266,7 @@ class Runner:
         else:
             result = self._failed(blank, answer, end, limit_s)
             if end.timed_out and deadline < started + limit_s:
-                why = f"the time budget ended it after {duration(seconds)}"
+                why = f"--time-budget ended it after {duration(seconds)}"
                 result = replace(result, outcome="out-of-time", reason=why, cut=True)
         if result.outcome != "fits":
             self._drop()
@@ -276,10 +284,10 @@ class Runner:
             why = f"another process moved {capacity(abs(answer['moved_bytes']))} of the device's memory"
             return replace(result, outcome="inconclusive", reason=why)
         if peak > budget:
-            why = f"its peak is {capacity(peak - budget)} above the budget"
+            why = f"peak exceeds the budget by {capacity(peak - budget)}"
             return replace(result, outcome="over-budget", reason=why)
         if result.retries:
-            why = f"the allocator emptied its cache {result.retries} times to find room"
+            why = f"the allocator emptied its cache {result.retries} times to make room"
             return replace(result, outcome="over-budget", reason=why)
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
@@ -292,7 +300,7 @@ class Runner:
             return replace(blank, outcome="user-error", reason=text, trace=error["trace"])
         assert self._watch is not None
         if self._watch.exceeded is not None:
-            why = f"its resident memory grew by {capacity(self._watch.exceeded)}, beyond the guard"
+            why = f"resident memory grew by {capacity(self._watch.exceeded)}, beyond the guard"
             return replace(blank, outcome="over-budget", reason=why, peak_bytes=self._watch.exceeded)
         outcome = classify(end, self.ready.get("kind", self.setup.device.split(":")[0]))
         trace = answer["traceback"] if answer is not None else end.stderr_tail
@@ -331,8 +339,10 @@ class Runner:
         if opening:
             return CannotLook(f"{self.setup.device} cannot be used", reason, "see `gpucheck smoke`")
         if answer is None and not end.raised:
-            return CannotLook("the process for the trials ended before its first", reason, "run again with --debug")
-        return TargetError(f"the target {self.setup.target} raised {reason}", "", "see it with --debug", trace=trace)
+            return CannotLook("the trial process ended before the first trial", reason, "run again with --debug")
+        return TargetError(
+            f"the target {self.setup.target} raised {reason}", "", "run with --debug to see the traceback", trace=trace
+        )
 
     # The child
 
@@ -341,29 +351,33 @@ class Runner:
         tuned = self.malloc == "tuned" and self.setup.is_cpu
         return {**(own | TUNED_MALLOC if tuned else os.environ), IN_TRIAL: "1"}
 
-    def _ask(self, message: dict[str, Any], until: float) -> tuple[dict[str, Any] | None, End]:
+    def _ask(self, message: dict[str, Any], until: float) -> tuple[Line | None, End]:
         """Send a request and watch until the answer, the child's end, or `until`."""
         assert self._child is not None and self._watch is not None
         kills = host.memory_kills()
         try:
-            self._child.send(json.dumps(message))
+            self._child.send(message)
             while True:
-                line = self._child.receive(min(WATCH_S, max(until - time.monotonic(), 0.0)))
-                if line is not None:
-                    answer = json.loads(line)
-                    raised = tuple(Raised(tuple(r["classes"]), r["message"]) for r in answer.get("raised", ()))
-                    return answer, End(raised=raised)
+                answer = self._child.receive(min(WATCH_S, max(until - time.monotonic(), 0.0)))
+                if answer is not None:
+                    chain = tuple(Raised(tuple(link["classes"]), link["message"]) for link in answer.get("chain", ()))
+                    return answer, End(raised=chain)
                 if self._watch.look() or time.monotonic() >= until:
-                    self._child.kill()
+                    self._child.stop()
                     return None, End(timed_out=self._watch.exceeded is None)
-        except ChildEnded as ended:
-            status = ended.returncode
-            if status is not None and status < 0:
-                now = host.memory_kills()
-                memory = kills is not None and now is not None and now > kills
-                return None, End(killed_by=-status, kernel_says_memory=memory, stderr_tail=ended.stderr[-2000:])
-            # An exit without an answer is never a success.
-            return None, End(exit_status=status or 1, stderr_tail=ended.stderr[-2000:])
+        except Lost as lost:
+            return None, _end_of(lost.ending, kills)
+
+
+def _end_of(ending: Ending, kills: int | None) -> End:
+    """The end of a child that gave no answer; `kills` is how many the kernel had counted before."""
+    status, words = ending.status, ending.stderr[-2000:]
+    if status is not None and status < 0:
+        now = host.memory_kills()
+        memory = kills is not None and now is not None and now > kills
+        return End(killed_by=-status, kernel_says_memory=memory, stderr_tail=words)
+    # An exit without an answer is never a success.
+    return End(exit_status=status or 1, stderr_tail=words)
 
 
 def _as_json(setup: Setup) -> dict[str, Any]:
@@ -388,7 +402,7 @@ def _at_once(asked: int | None, reached: int | None, budget: int) -> str | None:
         return None
     text = f"{AT_ONCE}{capacity(asked)} failed with {capacity(reached)} in use"
     if reached + asked < budget:
-        return f"{text}: more was allocated and never used, which counts too"
+        return f"{text}: memory that was allocated and never used counts too"
     return text
 
 
@@ -405,7 +419,7 @@ def _in_words(end: End, limit_s: float) -> str:
     if end.killed_by == KILLED:
         if end.kernel_says_memory:
             return "killed by the kernel: the machine's memory ran out"
-        return "killed by SIGKILL, which the kernel did not send for want of memory"
+        return "killed by SIGKILL, but not by the kernel's out-of-memory killer"
     if end.killed_by is not None:
         return f"killed by {_signal_name(end.killed_by)}{told}"
     return f"exit status {end.exit_status}{told}"

@@ -270,7 +270,7 @@ class Search:
         return failing is not None and failing.size - best.size <= self._apart(best.size)
 
     def _closed_by_fit(self, best: Record) -> bool:
-        """Whether one tolerance more is predicted above the budget; never for an exact search."""
+        """Whether one tolerance more is predicted to exceed the budget; never for an exact search."""
         if not self.tolerance or not self.seek_failure or len(dict(self._measured())) < FITTED_SIZES:
             return False
         fitted, step = self._fit(1.0), self.step(best.size)

@@ -129,9 +129,9 @@ def finding(answers: Sequence[FoundBatchSize]) -> Finding:
     size, device, axis = found.largest, found.device.id, found.axis_name
     evidence = {one.device.id: one.largest for one in answers}
     if size is None:
-        return Finding("batch_size.all_devices", "fail", f"{device} takes no {kind_of_size(axis)} at all", "", evidence)
+        return Finding("batch_size.all_devices", "fail", f"{device} fits no {kind_of_size(axis)} at all", "", evidence)
     if found.max_batch_size is None:
         title = f"at least {in_words(size, axis)} fits every device"
         return Finding("batch_size.all_devices", "inconclusive", title, f"the search on {device} did not end", evidence)
-    message = f"the least is that of {device}" if len(set(evidence.values())) > 1 else "all have the same answer"
+    message = f"least on {device}" if len(set(evidence.values())) > 1 else "the same on all"
     return Finding("batch_size.all_devices", "pass", f"{in_words(size, axis)} fits every device", message, evidence)

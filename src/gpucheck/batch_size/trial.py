@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import json
 import os
 import queue
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -41,7 +39,7 @@ from gpucheck.messages import chain_of
 from gpucheck.report.codec import to_json
 from gpucheck.units import MIB
 from gpucheck.work.spec import Recipe, parse_inputs, parse_target
-from gpucheck.work.target import Batch, Workload, autocast, forward, load, step
+from gpucheck.work.target import Batch, Workload, autocast, forward, import_compiler, load, step
 
 Json = dict[str, Any]
 # An allocation retry empties the cache; only if it goes on in the last two steps does the size not fit.
@@ -282,7 +280,7 @@ def _goes_on(times: list[float], steps: int, *, unlike: bool) -> bool:
 def _failure(error: BaseException) -> Json:
     """What was raised as plain data; the frames that hold the trial's tensors are let go."""
     told = {
-        "raised": [asdict(link) for link in chain_of(error)],
+        "chain": [asdict(link) for link in chain_of(error)],
         "traceback": "".join(traceback.format_exception(error)),
     }
     with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared
@@ -353,21 +351,3 @@ def _tensor_bytes(tensor: Tensor) -> int:
     if tensor.layout is torch.sparse_coo:
         return _tensor_bytes(tensor._indices()) + _tensor_bytes(tensor._values())
     return int(tensor.numel() * tensor.element_size())
-
-
-# Where torch keeps what it compiled. It makes the folder, and sets this, as soon as its compiler is imported.
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
-
-
-def import_compiler() -> None:
-    """Import torch's compiler, which the first optimizer does (2.13), without the cache folder that this makes.
-
-    An empty one would stay wherever a process is killed before it could remove it. Compiling makes it anew.
-    """
-    if CACHE in os.environ:  # the user's own
-        return
-    os.environ[CACHE] = tempfile.gettempdir()  # a folder that is there
-    try:
-        importlib.import_module("torch._dynamo")
-    finally:
-        os.environ.pop(CACHE, None)

@@ -26,10 +26,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
-from gpucheck.batch_size.trial import Channel, Json, gradient_bytes, import_compiler, load_for, optimizer_bytes
+from gpucheck.batch_size.trial import Channel, Json, gradient_bytes, load_for, optimizer_bytes
 from gpucheck.batch_size.trial_gauge import set_guard
 from gpucheck.errors import GpucheckError
-from gpucheck.work.target import Batch, Workload, step
+from gpucheck.work.target import Batch, Workload, import_compiler, step
 
 # torch's caching allocators round every request up to so many bytes; the CPU's takes them as they are.
 ROUNDING_BYTES = 512

@@ -39,7 +39,7 @@ class TrialLog:
     """The log of one search, open for appending. `error` says why it can no longer be written, once it cannot.
 
     `identity` is what makes trials comparable (`identity_of`). Raises UsageError where the file cannot be written,
-    holds anything else, or holds the trials of another search.
+    holds anything else, or holds trials of another search.
     """
 
     def __init__(self, path: str, identity: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class TrialLog:
             raise UsageError(
                 f"--resume {path!r} cannot be written",
                 os.strerror(error.errno or 0),
-                "name a file in a folder of yours",
+                "name a file in a folder you can write to",
             ) from error
         try:
             self._open(identity)
@@ -112,8 +112,8 @@ class TrialLog:
         except BlockingIOError:
             raise UsageError(
                 f"--resume {self.path!r} is in use",
-                "another search writes it now",
-                "wait for its end, or name another file",
+                "another search is writing it",
+                "wait until it ends, or name another file",
             ) from None
         except OSError:  # a file system that knows no locks
             return
@@ -179,7 +179,7 @@ def judged_anew(entry: Entry, budget_bytes: int) -> Result | None:
     if trial.outcome == FITS:
         if trial.peak_bytes is None or trial.peak_bytes <= budget_bytes:
             return replace(trial, purpose="search")
-        return replace(trial, purpose="search", outcome="over-budget", reason="above the budget of today")
+        return replace(trial, purpose="search", outcome="over-budget", reason="above today's budget")
     if trial.cut or trial.outcome in ("timeout", "killed") or trial.outcome not in BOUNDING:
         return None
     beyond = trial.outcome == "over-budget" and trial.peak_bytes is not None and trial.peak_bytes > budget_bytes
@@ -193,7 +193,7 @@ def _line(value: dict[str, Any]) -> bytes:
 
 
 def _not_a_log(path: str) -> UsageError:
-    return UsageError(f"--resume {path!r} is no log of trials", "", "name a file that is not there yet")
+    return UsageError(f"--resume {path!r} is not a log of trials", "", "name a new file")
 
 
 def _check(path: str, line: bytes, identity: dict[str, Any]) -> None:
@@ -209,8 +209,8 @@ def _check(path: str, line: bytes, identity: dict[str, Any]) -> None:
     for name, value in json.loads(json.dumps(identity)).items():
         if found.get(name) != value:
             raise UsageError(
-                f"--resume {path!r} holds the trials of another search",
-                "the target's file is not what it was"
+                f"--resume {path!r} holds trials of another search",
+                "the target's file has changed"
                 if name == "target_sha256"
                 else f"its {name} is {found.get(name)!r}, and now {value!r}",
                 "name another file",
@@ -226,7 +226,7 @@ def _entries(path: str, lines: Iterable[bytes]) -> Iterable[Entry]:
             yield entry
         except (ValueError, TypeError, KeyError, AttributeError):
             raise UsageError(
-                f"line {number} of --resume {path!r} is no trial", "the file was changed", "name another file"
+                f"line {number} of --resume {path!r} is not a trial", "the file was changed", "name another file"
             ) from None
 
 

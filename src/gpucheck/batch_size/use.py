@@ -118,14 +118,14 @@ def knee(found: Sequence[SizeSpeed]) -> Knee:
         return Knee(None, reason="fewer than two sizes were timed")
     spread = noise(found)
     if spread is None:
-        return Knee(None, reason="no size was timed twice, so the noise is not known")
+        return Knee(None, reason="no size was timed twice: noise unknown")
     if spread > NEARLY:
-        return Knee(None, noise=spread, reason="steps of one size differ by more than the 5 % looked for")
+        return Knee(None, noise=spread, reason="steps of one size differ by more than 5 %")
     enough = max(one.samples_per_s for one in found) * (1 - NEARLY)
     best = next(one for one in found if one.samples_per_s >= enough)
     slower = [one for one in found if one.batch_size < best.batch_size]
     if any(one.samples_per_s * (1 + spread) >= enough for one in slower):
-        return Knee(None, noise=spread, reason="a smaller size is slower by no more than the noise")
+        return Knee(None, noise=spread, reason="a smaller size is slower only by the noise")
     return Knee(best.batch_size, best.samples_per_s, spread)
 
 
@@ -188,7 +188,7 @@ def memory_split(results: Iterable[Result], parameter_bytes: int | None) -> Memo
             peaks[result.size] = max(peaks.get(result.size, 0), peak)
     smaller = [size for size in peaks if size <= SLOPE_APART * max(peaks)]
     if not smaller:
-        return replace(held, reason="sizes far enough apart were not run")
+        return replace(held, reason="no two sizes were far enough apart")
     low, high = max(smaller), max(peaks)
     if peaks[high] - peaks[low] < TRUSTED_GROWTH * peaks[low]:
         return replace(held, reason="the peak hardly grows with the size")
@@ -245,7 +245,7 @@ def confidence(
         doubts.append("the search did not end")
     apart = _apart(r.peak_bytes for r in results if r.size == answer and r.outcome == "fits")
     if apart is not None:
-        said = f"its peaks differ by {apart / budget * 100:.1f} % of the budget"
+        said = f"peaks differ by {apart / budget * 100:.1f} % of the budget"
         (support if apart <= PEAK_SPREAD * budget else doubts).append(said)
     peaks = {r.size: r.peak_bytes for r in results if r.outcome == "fits" and r.peak_bytes is not None}
     off, course = strays(peaks, foreseen), "as fake tensors predict"
@@ -255,15 +255,15 @@ def confidence(
         if off <= STRAIGHT:
             support.append(f"memory grows {course}")
         else:
-            doubts.append(f"memory strays up to {off * 100:.0f} % from growing {course}")
+            doubts.append(f"memory is up to {off * 100:.0f} % off growing {course}")
     if any(r.outcome == "inconclusive" for r in results):
         doubts.append("a trial was disturbed")
     if any(r.unlike for r in results):
         doubts.append("batches of one size differ")
     if any(r.outcome == "suspected" for r in results):
-        doubts.append("what failed may be something else than memory")
+        doubts.append("the failure may not be memory")
     if default_malloc is not None and (default_malloc.peak_bytes or 0) > budget:
-        doubts.append("with the default malloc its peak is above the budget")
+        doubts.append("the peak exceeds the budget under the default malloc")
     level: ConfidenceLevel = (
         "low" if not (confirmed and closed) or len(doubts) >= MANY else "medium" if doubts else "high"
     )

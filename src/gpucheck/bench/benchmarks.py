@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpucheck import naming, units
+from gpucheck import naming, options
 from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.bench.crossover.options import CrossoverOptions
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.overlap.options import OverlapOptions
 from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.options import option
 
 if TYPE_CHECKING:  # a help page needs no judge
     from gpucheck.bench.seen import Judge
@@ -54,11 +53,10 @@ ALL = "all"
 class AllOptions:
     """What the user asked for; `only` and `skip` are prefixes of the benchmarks' names."""
 
-    only: tuple[str, ...] = option("Only benchmarks whose name begins so. Repeatable.", metavar="NAME", repeat=True)
-    skip: tuple[str, ...] = option("No benchmarks whose name begins so. Repeatable.", metavar="NAME", repeat=True)
-    time_budget_s: float | None = option(
-        "For all of them; default 90s, a CPU 48s.", name="--time-budget", metavar="TIME", parse=units.parse_duration
-    )
+    only: tuple[str, ...] = options.only("benchmarks")
+    skip: tuple[str, ...] = options.skip("benchmarks")
+    list_all: bool = options.list_all("benchmarks")
+    time_budget_s: float | None = options.time_budget("90s, on a CPU 48s")
     device: str = "auto"
 
     @property
@@ -67,6 +65,10 @@ class AllOptions:
         known = [one.id for one in BENCHMARKS if one.id != ALL]
         nothing = "nothing would be measured"
         return naming.select(known, str, self.only, self.skip, noun="benchmark", nothing=nothing)
+
+    def names(self) -> list[tuple[str, str]]:
+        """The selected benchmarks with the first sentence of their help."""
+        return [(one.id, one.help.partition(". ")[0].partition(".\n")[0]) for one in BENCHMARKS if one.id in self.ids]
 
     def check(self) -> None:
         """Raises UsageError for a prefix that fits nothing."""
@@ -77,35 +79,41 @@ class AllOptions:
 BENCHMARKS: tuple[Benchmark, ...] = (
     Benchmark(
         "transfer",
-        "How fast copies between host and device run, from pageable and from pinned memory, each verified.",
+        """Measure copies between host and device.
+
+        Copies pageable and pinned memory in both directions; every copy is verified.
+        """,
         TransferOptions,
         weight=16.0,
     ),
     Benchmark(
         "bandwidth",
-        """How fast a device reads and writes its own memory, cold; on a CPU, the host's.
+        """Measure the bandwidth of device memory; on a CPU, of host memory.
 
-        read sums the rows of an array, write fills one, copy copies one, triad adds twice one to another (c = a + 2b).
-        Bytes count as they move, read and written: a copy of 1 GiB moves 2 GiB. So count STREAM, bandwidthTest and data
-        sheets; nvbandwidth counts a copy within a device once. What a CPU reads before it overwrites it is not counted,
-        as in STREAM. Every result is verified.
+        read sums the rows of an array, write fills one, copy copies one, triad computes c = a + 2b. The cache is cold.
+        Bytes read and bytes written both count: a copy of 1 GiB moves 2 GiB. STREAM, bandwidthTest and data sheets
+        count the same way; nvbandwidth counts a copy within a device once. As in STREAM, a CPU's read before a write
+        does not count. Every result is verified.
         """,
         BandwidthOptions,
         weight=10.0,
     ),
     Benchmark(
         "matmul",
-        "How fast matrix products run, with the precision observed and the result checked.",
+        """Measure matrix products in each data type.
+
+        Reports the precision that was really used; every result is verified.
+        """,
         MatmulOptions,
         weight=20.0,
     ),
     Benchmark(
         "overlap",
-        """How much of a non-blocking copy hides behind compute: pinned and pageable, on one stream and on two.
+        """Measure how much of a copy hides behind compute.
 
-        Hidden is (copy + compute - both) / the shorter of copy and compute, with as much compute as takes as long as
-        the copy: 100 % costs nothing beside the compute, 0 % waits for it. The copy is enqueued first. A CPU has no
-        copies to hide: exit 3.
+        Runs non-blocking copies, pinned and pageable, on one stream and on two. Hidden = (copy + compute - both) /
+        min(copy, compute), with compute as long as the copy: at 100 % the copy costs no time, at 0 % it waits. The
+        copy is enqueued first. Needs a GPU: on a CPU the exit code is 3.
         """,
         OverlapOptions,
         weight=10.0,
@@ -113,11 +121,11 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ),
     Benchmark(
         "crossover",
-        """From what size on a device is faster than this CPU, with the copies to and from it and without.
+        """Find the size at which the GPU beats the CPU.
 
-        For square products, for sums of two vectors (bound by memory), and for a training step of a small network by
-        its batch, all in float32; the CPU uses every core that it may. Sizes double, then the crossing is narrowed to
-        10 %. A size at which the intervals overlap is even. Without a second device: exit 3.
+        Measures square matrix products, sums of two vectors (memory-bound) and training steps of a small network, in
+        float32, with and without the copies to and from the GPU. The CPU uses all available cores. Sizes double until
+        the GPU is faster, then the crossing is narrowed to 10 %. Needs a GPU: on a CPU the exit code is 3.
         """,
         CrossoverOptions,
         weight=24.0,
@@ -125,10 +133,10 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ),
     Benchmark(
         ALL,
-        """How fast, in one go: every benchmark with its usual cases, in one table and one document.
+        """Run all benchmarks with their default cases.
 
-        One that cannot look or fails does not cost the others. The whole process takes a quarter of the host's memory
-        that is left at most. Thresholds come from the settings; see docs/settings.md.
+        If one fails or cannot run, the others still do. The process uses at most a quarter of the free host memory.
+        Thresholds come from the settings; see docs/settings.md.
         """,
         AllOptions,
     ),

@@ -154,9 +154,9 @@ def allocate_all(accel: Accel, memories: Sequence[HostMemory], capacity: int, fi
         if not accel.is_out_of_memory(error):
             raise
         raise CannotLook(
-            f"no room for buffers of {units.capacity(capacity)}",
+            f"not enough memory for buffers of {units.capacity(capacity)}",
             str(error).strip().splitlines()[0],
-            "give a smaller --size, or end what else uses this memory",
+            "use a smaller --size, or stop other users of the memory",
             finding=finding,
         ) from error
     if "pinned" in memories:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpucheck import units
-from gpucheck.directions import WAYS
+from gpucheck.directions import SHORT_WAYS
 from gpucheck.measure import runs
 from gpucheck.report.measurement import Measurement
 
@@ -113,7 +112,7 @@ Figures = Callable[[Sequence[Measurement], Ceilings], list[Figure]]
 def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figure:
     """A row's rate, as a share of the ceiling where there is one."""
     if one.rate is None or one.time_s is None:
-        return Figure(label, why="the call takes most of its time")
+        return Figure(label, why="the call itself takes most of the time")
     if ceiling is not None and ceiling.value is None:
         return Figure(label, why=ceiling.doubt)
     scale = ceiling.value if ceiling is not None and ceiling.value is not None else 1.0
@@ -132,22 +131,20 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figur
 
 def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     return [
-        Figure(WAYS[way], why="no pinned copy was measured")
-        if one is None
-        else _rate(f"{WAYS[way]}, {units.capacity(size(one))},", one)
+        Figure(SHORT_WAYS[way], why="no pinned copy was measured") if one is None else _rate(SHORT_WAYS[way], one)
         for way, one in largest_copies(measurements).items()
     ]
 
 
 def _links(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    ceiling = known.get("link", Ceiling(None, "no large pinned copy was timed by the device's clock"))
+    ceiling = known.get("link", Ceiling(None, "no large pinned copy was timed on the device's clock"))
     figures = []
     for way, rows in copies(measurements).items():
         timed = [one for one in rows if one.case["timed"] == "link" and one.rate is not None]
         if not timed:
-            figures.append(Figure(WAYS[way], why="no pinned copy was timed by the device's clock"))
+            figures.append(Figure(SHORT_WAYS[way], why="no pinned copy was timed on the device's clock"))
             continue
-        figures.append(_rate(WAYS[way], max(timed, key=rate), ceiling))
+        figures.append(_rate(SHORT_WAYS[way], max(timed, key=rate), ceiling))
     return figures
 
 
@@ -158,9 +155,9 @@ def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]
         pageable, pinned = ({size(one): one for one in called if one.case["host_memory"] == kind} for kind in KINDS)
         both = pageable.keys() & pinned.keys()
         if not both:
-            figures.append(Figure(WAYS[way], why="no size was copied from pageable and from pinned memory"))
+            figures.append(Figure(SHORT_WAYS[way], why="no size was copied from both pageable and pinned memory"))
             continue
-        figures.append(_gain(WAYS[way], pageable[max(both)], pinned[max(both)]))
+        figures.append(_gain(SHORT_WAYS[way], pageable[max(both)], pinned[max(both)]))
     return figures
 
 
@@ -184,14 +181,14 @@ def _operations(measurements: Sequence[Measurement], known: Ceilings) -> list[Fi
 
 
 def _operations_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    return _memory(measurements, known.get("memory", Ceiling(None, "the part's peak is not known")))
+    return _memory(measurements, known.get("memory", Ceiling(None, "the part's peak is unknown")))
 
 
 def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> list[Figure]:
     return [
         _rate(operation, one, ceiling)
         if one.method.cache == "cold"
-        else replace(_rate(operation, one, ceiling), why="what it moves fits into the cache")
+        else replace(_rate(operation, one, ceiling), why="the array fits in the cache")
         for operation, one in largest_arrays(measurements).items()
     ]
 
@@ -211,7 +208,7 @@ def _products_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> l
     return [replace(_NO_PEAK, why=known["products"].doubt if "products" in known else _NO_PEAK.why)]
 
 
-_NO_PEAK = Figure("products", why="the part's peak is not known")
+_NO_PEAK = Figure("products", why="the part's peak is unknown")
 
 # What reaches it, of what, and the figures.
 TABLE: dict[str, tuple[str, str, Figures]] = {

@@ -160,4 +160,4 @@ def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
         worst = min(told, key=lambda finding: WORST_FIRST.index(finding.verdict))
         return BenchmarkSummary(name, worst.verdict, "" if worst.verdict == "pass" else worst.title)
     skipped = [finding.title for finding in mine if finding.verdict == "skip"]
-    return BenchmarkSummary(name, "skip", skipped[0] if skipped else "nothing was judged")
+    return BenchmarkSummary(name, "skip", skipped[0] if skipped else "nothing to judge")

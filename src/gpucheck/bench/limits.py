@@ -1,9 +1,9 @@
 """Thresholds that were set: whether the figures that each judges meet it. Pure.
 
-A threshold is met where the whole interval of every figure meets it, and missed where none of a figure's interval does;
-all else cannot be told: an interval that straddles it or is not known, a figure that is missing, a peak that is not
-known or only estimated, and a miss that was seen beside other work or on a throttled clock. But a figure so far from
-its threshold that none of what was recorded could bring it there has missed it (`thresholds.BRIDGES`).
+A threshold is met where the whole interval of every figure meets it, and missed where none of a figure's interval does.
+All else is inconclusive: an interval that straddles it or is unknown, a missing figure, a peak that is unknown or only
+estimated, and a miss beside other work or on a throttled clock. But a figure so far from its threshold that nothing
+recorded could bridge the gap has missed it (`thresholds.BRIDGES`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpucheck import thresholds, units
+from gpucheck import naming, thresholds, units
 from gpucheck.bench.figures import TABLE, Ceilings, Figure
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
@@ -19,7 +19,8 @@ from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.thresholds import BY_ID, Limit
 
-AGAIN = "run it again on a machine at rest, with a longer --time-budget or --runs 7"
+LOOK = "gpucheck devices --processes shows clocks, heat and other users of the device"
+AGAIN = "rerun on an idle machine, with a longer --time-budget or --runs 7"
 
 
 def judge(
@@ -51,7 +52,7 @@ def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[s
         return []
     listed = ", ".join(f'"{name}"' for name in known)
     names = dict.fromkeys(one.name or one.id for one in facts.devices if one.id in device_ids)
-    return [f'no threshold names "{name}"; those by name are for {listed}' for name in names if name not in known]
+    return [f'no threshold is set for "{name}"; the settings name {listed}' for name in names if name not in known]
 
 
 def is_gate(finding: Finding) -> bool:
@@ -73,14 +74,16 @@ def _finding(
     told = [_told(figure, limit) for figure in found]
     verdicts = [verdict for verdict, _ in told]
     verdict: Verdict = "fail" if "fail" in verdicts else "inconclusive" if "inconclusive" in verdicts else "pass"
-    texts = [text for _, text in told]
+    # The figures that decide, the worst first; all are in the evidence.
+    order = sorted(range(len(found)), key=lambda place: found[place].value or 0.0)
+    texts = [told[place][1] for place in order if told[place][0] == verdict]
     if verdict == "pass" and not complete:
-        verdict, texts = "inconclusive", [*texts, "not every row was measured"]
-    reach = f"{thresholds.told(limit)}{bound}"
+        verdict, texts = "inconclusive", [*texts, "some rows were not measured"]
+    reach, least = (f"{told_as(limit)}{bound}" for told_as in (thresholds.told, _amount))
     title = {
-        "pass": f"{subject} reach {reach}",
-        "fail": f"{subject} do not reach {reach}",
-        "inconclusive": f"it cannot be told whether {subject} reach {reach}",
+        "pass": f"{subject} reach {reach} ({limit.origin})",
+        "fail": f"{subject} below {least} ({limit.origin})",
+        "inconclusive": f"inconclusive: {subject} vs. {least} ({limit.origin})",
     }[verdict]
     evidence: dict[str, Any] = {
         **(before.evidence if before else {}),
@@ -90,18 +93,22 @@ def _finding(
         "complete": complete,
         "figures": to_json(found),
     }
-    message = f"{'; '.join(texts)} (set by {limit.origin})"
+    message = naming.few(texts)
     # What is not known is not known the next time either.
     unclear = [one for one, (word, _) in zip(found, told, strict=True) if word == "inconclusive" and one.value]
     retry = verdict == "inconclusive" and any(not one.doubt for one in unclear)
-    return Finding(limit.id, verdict, title, message, evidence, AGAIN if retry else None)
+    return Finding(limit.id, verdict, title, message, evidence, LOOK if verdict == "fail" else AGAIN if retry else None)
+
+
+def _amount(limit: Limit) -> str:
+    return thresholds.amount(BY_ID[limit.id].kind, limit.value)
 
 
 def _nothing(measurements: Sequence[Measurement], limit: Limit) -> str:
     """Why there is no figure at all."""
     name = limit.id.partition(".")[0]
     if any(one.name == name for one in measurements):
-        return "no row has a rate that this could be held against"
+        return "no row has a rate to compare"
     return "nothing was measured"
 
 
@@ -116,16 +123,16 @@ def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
     if figure.why:
         return "inconclusive", f"{figure.label}: {figure.why}"
     if figure.low is None or figure.high is None:
-        return "inconclusive", f"{text}, and no interval: too few samples"
-    text += f" ({thresholds.amount(kind, figure.low)} to {thresholds.amount(kind, figure.high)})"
+        return "inconclusive", f"{text}, no interval: too few samples"
     if figure.doubt:
         return "inconclusive", f"{text}; {figure.doubt}"
     if figure.low >= limit.value:
         return "pass", text
     if figure.disturbed:
         return "inconclusive", f"{text}, but {' and '.join(figure.disturbed)}"
-    text = "; ".join((text if figure.high < limit.value else f"{text} straddles it", *figure.causes))
-    return "fail" if figure.high < limit.value else "inconclusive", text
+    if figure.high >= limit.value:
+        text += f", interval {thresholds.amount(kind, figure.low)} to {thresholds.amount(kind, figure.high)}"
+    return "fail" if figure.high < limit.value else "inconclusive", "; ".join((text, *figure.causes))
 
 
 def _too_far(figure: Figure, limit: Limit) -> str:
@@ -141,7 +148,7 @@ def _too_far(figure: Figure, limit: Limit) -> str:
     best = max(one for one in (figure.value, figure.high, figure.best) if one is not None)
     if not beside or best * thresholds.bridge(beside) >= limit.value:
         return ""
-    times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "nothing"
+    times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "zero"
     *others, last = (_EXPLAINED[one] for one in beside)
     reasons = f"{', '.join(others)} and {last}" if others else last
     return f"{times} of the threshold, more than {reasons} can explain"
@@ -151,7 +158,7 @@ _EXPLAINED = {
     "noisy": "noise",
     "cpu-busy": "a busy CPU",
     "throttled": "a throttled clock",
-    "no interval": "so few samples",
+    "no interval": "too few samples",
     "estimate": "an estimated peak",
     "warm": "a cache",
 }

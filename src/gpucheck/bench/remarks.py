@@ -1,4 +1,4 @@
-"""What lowers the figures and is not the device's doing: a busy host, a clock that was held, others on it. Pure."""
+"""What lowers figures from outside the device: a busy host, a clock that was held, other processes on it. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
 
 
-def cpu_busy(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]:
-    """One warning for all rows that other processes made longer; none where there is no such row."""
+def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts | None = None) -> list[Finding]:
+    """One warning for all rows that other processes made longer; none where there is no such row.
+
+    `facts` tell of how many cores.
+    """
     busy = [one for one in measurements if "cpu-busy" in one.flags]
     if not busy:
         return []
@@ -26,12 +29,18 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement]) -> list[Findi
         Finding(
             finding_id,
             "warn",
-            f"other processes kept up to {units.significant(most, 2)} cores busy",
-            f"{len(busy)} of {len(measurements)} rows are timed on the host's clock and come out too slow",
+            f"machine busy ({units.significant(most, 2)}{_cores(facts)} cores)",
+            f"{'' if len(busy) == len(measurements) else f'{len(busy)} of {len(measurements)} '}figures are too low",
             {"rows": [one.case for one in busy], "cores_used_by_others": most},
-            fix="run it again when the machine is idle",
+            fix="rerun on an idle machine (`top` shows what runs)",
         )
     ]
+
+
+def _cores(facts: Facts | None) -> str:
+    """` of 16`, the cores that this process may use; empty where they are not known."""
+    cores = next((one.cores_allowed for one in facts.devices if one.kind == "cpu"), None) if facts else None
+    return f" of {cores}" if cores else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +56,12 @@ class _Kind:
 
 # The worst first.
 _KINDS = (
-    _Kind("throttled", "warn", "the device was throttled", telemetry.THROTTLED, telemetry.THROTTLED_VIOLATIONS),
-    _Kind("clock-held", "info", "a setting holds the device's clock down", telemetry.HELD),
+    _Kind("throttled", "warn", "GPU throttled", telemetry.THROTTLED, telemetry.THROTTLED_VIOLATIONS),
+    _Kind("clock-held", "info", "a setting holds the GPU clock below its maximum", telemetry.HELD),
     _Kind(
         "power-limited",
         "info",
-        "the power limit held the clock, which is normal at full load",
+        "the power limit held the clock (normal at full load)",
         telemetry.POWER_LIMITED,
         telemetry.POWER_VIOLATIONS,
     ),
@@ -61,19 +70,19 @@ _KINDS = (
 _FIXES: tuple[tuple[frozenset[str], str], ...] = (
     (
         frozenset({"hw_power_brake_slowdown"}),
-        "the power supply or the rack asked for less: look at its cables, its load and the power cap of the chassis",
+        "check the power supply: cables, load, the power cap of the chassis",
     ),
     (
         frozenset({"hw_thermal_slowdown", "sw_thermal_slowdown", "thermal"}),
-        "look at fans, airflow and inlet temperature, then run it again on a cool device",
+        "check fans, airflow and inlet temperature; rerun once the GPU is cool",
     ),
     (
         frozenset({"hw_slowdown", "reliability"}),
-        "look at power supply and cooling (`nvidia-smi -q -d PERFORMANCE`), then run it again",
+        "check power supply and cooling (`nvidia-smi -q -d PERFORMANCE`), then rerun",
     ),
     (
         frozenset({"applications_clocks_setting"}),
-        "see `nvidia-smi -q -d CLOCK`; `nvidia-smi -i INDEX -rac` and `-rgc` take such settings back",
+        "`nvidia-smi -q -d CLOCK` shows the setting; `nvidia-smi -i INDEX -rac` and `-rgc` reset it",
     ),
 )
 
@@ -111,16 +120,17 @@ def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: i
 
 
 def _message(evidence: Mapping[str, Any], held: int, total: int) -> str:
-    told = [f"in {held} of {total} rows"]
+    told: list[str] = []
     causes = [name.replace("_", " ") for name in evidence["clock_reasons"]]
     causes += [f"{units.duration(value)} {name.replace('_', ' ')}" for name, value in evidence["violations_s"].items()]
     told += [", ".join(causes)] if causes else []
     clock, most = evidence["sm_clock_hz"], evidence["max_sm_clock_hz"]
     if clock:
-        told.append(f"SM clock down to {clock / 1e6:.0f}" + (f" of {most / 1e6:.0f} MHz" if most else " MHz"))
+        told.append(f"clock {clock / 1e6:.0f}" + (f" of {most / 1e6:.0f} MHz" if most else " MHz"))
     if evidence["temperature_celsius"] is not None:
-        told.append(f"up to {evidence['temperature_celsius']:.0f} °C")
-    return "; ".join(told)
+        told.append(f"{evidence['temperature_celsius']:.0f} °C")
+    told += [f"{held} of {total} rows"] if held < total else []
+    return ", ".join(told)
 
 
 def _least(seen: Sequence[Mapping[str, Any]], get: Callable[[Mapping[str, Any]], float | None]) -> float | None:
@@ -129,6 +139,15 @@ def _least(seen: Sequence[Mapping[str, Any]], get: Callable[[Mapping[str, Any]],
 
 def _most(seen: Sequence[Mapping[str, Any]], get: Callable[[Mapping[str, Any]], float | None]) -> float | None:
     return max((value for one in seen if (value := get(one)) is not None), default=None)
+
+
+OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE")
+
+
+def precision_fix(environment: Mapping[str, str]) -> str:
+    """What to unset where products run in another precision: what is set, else what could be."""
+    there = [name for name in OVERRIDES if name in environment]
+    return f"unset {' '.join(there)}" if there else f"look for {', '.join(OVERRIDES)}"
 
 
 SHARED = "device-shared"
@@ -140,10 +159,10 @@ def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:
         Finding(
             "device.shared",
             "warn",
-            f"{device.id} was in use before this began: others hold {units.capacity(held)} of its memory",
-            "what they copy and compute takes time from what is measured here",
+            f"{device.id} in use: other processes hold {units.capacity(held)}",
+            "figures may be too low",
             {"device": device.id, "memory_used_bytes": held, "judged_by": "memory: the processes were not asked for"},
-            fix=f"`gpucheck devices --processes` shows who; run it again when {device.id} is free",
+            fix="`gpucheck devices --processes` shows them; rerun once the device is free",
         )
         for device in facts.devices
         if device.id in ids and (held := held_bytes(device)) is not None

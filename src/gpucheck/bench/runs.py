@@ -47,7 +47,7 @@ def command(
             reports.append(report)
             if _ends(report):
                 if number < count:
-                    emit(Notice(f"run {number} of {count} failed: no more are started", "warning"))
+                    emit(Notice(f"run {number} of {count} failed; the rest is skipped", "warning"))
                 break
     except (KeyboardInterrupt, Terminated, CannotLook, Undecided):
         if reports:
@@ -86,11 +86,11 @@ def _document(ended: ChildResult, number: int) -> Report:
             raise Undecided(
                 f"run {number} was killed",
                 f"{ending.signal}{f': {last}' if last else ''}",
-                "look in the system's log whether memory ran out, then run it again",
+                "check the system log for the OOM killer, then rerun",
                 finding="runs.child",
             ) from error
         how = "did not end in time" if ending.how == "late" else f"ended with {ended.returncode} and no document"
-        raise CannotLook(f"run {number} {how}", last, "run it without --runs", finding="runs.child") from error
+        raise CannotLook(f"run {number} {how}", last, "rerun without --runs", finding="runs.child") from error
 
 
 def _last_line(stderr: str) -> str:

@@ -17,10 +17,10 @@ from gpucheck.report.measurement import Measurement
 
 # What lies between a part and a share of its peak, and is not the part's doing. torch's int8_gemm takes cuBLASLt's
 # first choice without a workspace: on GB300 that was 6 to 13 times slower than TF32 (pytorch issue 187094).
-REMARKS = {"int8": "torch._int_mm may choose a slow kernel, which says nothing of the card (pytorch issue 187094)"}
+REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094): no fault of the card"}
 # On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
 FAR_BELOW = 0.5
-NO_MEMORY_PEAK = "the device does not tell the width and clock of its own memory"
+NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
 
 
 def part_in(device: Device) -> Part | Unknown | None:
@@ -103,7 +103,7 @@ def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None
     }
     message = f"{told} ({_accumulators(known)}; {part.label})"
     if without and part.missing:
-        message += f"; no peak of {', '.join(without)}: {part.missing}"
+        message += f"; peak of {', '.join(without)} unknown: {part.missing}"
     slow = [dtype for dtype in known if dtype in REMARKS and shares[dtype] < FAR_BELOW]
     message += "".join(f"; {dtype}: {REMARKS[dtype]}" for dtype in slow)
     return [Finding("matmul.share_of_peak", "info", f"share of the {_kind(part)} dense peak", message, evidence)]
@@ -121,7 +121,7 @@ def _told(one: Measurement, peak: Peak, share: float, clock_hz: float | None) ->
     text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, unit)}"
     if clock_hz is None or not peak.clock_hz:
         return text
-    return f"{text} and {units.percent(share * peak.clock_hz / clock_hz)} at the {clock_hz / 1e6:.0f} MHz seen"
+    return f"{text} and {units.percent(share * peak.clock_hz / clock_hz)} at the observed {clock_hz / 1e6:.0f} MHz"
 
 
 def _accumulators(known: Mapping[str, Peak]) -> str:
@@ -162,7 +162,7 @@ def _rate(one: Measurement) -> float:
 
 
 def _kind(part: Part) -> str:
-    return "estimated" if part.kind == "estimate" else "data sheet's"
+    return "estimated" if part.kind == "estimate" else "data-sheet"
 
 
 def _peak(peak: Peak) -> dict[str, Any]:

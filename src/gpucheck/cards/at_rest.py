@@ -1,7 +1,7 @@
-"""What NVML proves about a device at rest: lost, in need of a reset, failed row remaps, retired pages, uncorrected
-errors; and what of that it could not be asked.
+"""Faults that NVML proves whether a card works or not: lost, reset needed, failed row remaps, retired pages,
+uncorrected errors; and which of these could not be read.
 
-Each function is a check of the table in `checks.py`; it returns None where the device does not tell.
+Each function is a check of the table in `checks.py`. It returns None where NVML does not report the figure.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ HEALTH = (
 WITHHELD = ("memory_total_bytes", "memory_used_bytes", "processes")
 
 
-# What the driver asks for, and how it is done; nvmlDeviceGpuRecoveryAction_t of nvml.h.
+# Title and fix of each recovery action; nvmlDeviceGpuRecoveryAction_t of nvml.h.
 ACTIONS = {
-    "gpu_reset": ("reset needed", "stop what runs on it, then `sudo nvidia-smi --gpu-reset -i {uuid}`"),
-    "node_reboot": ("reboot needed", "reboot the machine"),
-    "drain_p2p": ("peer-to-peer traffic must stop", "end the jobs that copy between GPUs, then read it again"),
-    "drain_and_reset": (
-        "drain and reset needed",
-        "let running work end, start none, then `sudo nvidia-smi --gpu-reset -i {uuid}`",
+    "gpu_reset": ("reset needed", "end its processes, then sudo nvidia-smi --gpu-reset -i {card}"),
+    "node_reboot": ("reboot needed", "drain the node, then sudo reboot"),
+    "drain_p2p": ("peer-to-peer copies must stop", "end the jobs that copy between GPUs, then gpucheck devices"),
+    "drain_and_reset": ("drain and reset needed", "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"),
+    "recover_imex_domain": (
+        "IMEX domain must be recovered",
+        "sudo systemctl restart nvidia-imex on each node of its NVLink domain",
     ),
-    "recover_imex_domain": ("IMEX domain must be recovered", "restart nvidia-imex on the nodes of its NVLink domain"),
-    "bus_reset": ("bus reset needed", "reboot the machine, which resets the bus"),
-    "system_reboot": ("reboot needed", "reboot the machine"),
+    "bus_reset": ("bus reset needed", "drain the node, then sudo reboot (resets the bus)"),
+    "system_reboot": ("reboot needed", "drain the node, then sudo reboot"),
 }
 
 
@@ -58,19 +58,18 @@ def answers(device: Device, facts: Facts) -> Said | None:
     """Whether the card answers its driver."""
     if device.state == "lost":
         elsewhere = _addresses_not_listed(facts) if device.pci_address is None else []
-        where = f"; by elimination it is at {elsewhere[0]}" if len(elsewhere) == 1 else ""
         return Said(
             "fail",
             "lost",
-            f"the driver lost the card: it fell off the bus or stopped answering{where}{_who(device)}",
-            "look for Xid 79 in `sudo dmesg`, then power the machine off and on; if it returns, reseat or replace it",
+            f"off the PCI bus or not answering{_identity(device, elsewhere)}",
+            "sudo dmesg | grep Xid; then power-cycle the node, reseat the card",
             {"pci_addresses_not_listed": elsewhere, "since": device.state_since},
         )
     if device.state == "reset required":
         return Said(
             "fail",
             "reset needed",
-            "NVML answers that the card needs a reset before it can be used",
+            "NVML refuses the card until it is reset",
             ACTIONS["gpu_reset"][1],
         )
     if (device.state or "").startswith("not answering"):
@@ -78,26 +77,29 @@ def answers(device: Device, facts: Facts) -> Said | None:
             "warn",
             "not answering",
             (device.state or "").removeprefix("not answering: "),
-            "look for Xid messages in `sudo dmesg`; a card that stays so needs a reset or a reboot",
+            "sudo dmesg | grep Xid; if it stays so, reset the card or reboot",
         )
     told = (device.uuid, device.name, device.pci_address)
     if told == (None, None, None) and device.state not in (None, NOT_ACCESSIBLE):
         return Said(
             "warn",
             "not answering",
-            f"NVML counts the card and tells nothing of it: {device.state}",
-            "look for Xid messages in `sudo dmesg`; a card that stays so needs a reset or a reboot",
+            f"NVML lists the card but reads nothing from it ({device.state})",
+            "sudo dmesg | grep Xid; if it stays so, reset the card or reboot",
         )
     if device.nvml_index is None or device.uuid is None or device.state == "not read: NVML stopped at another device":
         return None
     return Said("pass", "answers NVML")
 
 
-def _who(device: Device) -> str:
-    """Which card it was, as far as that is remembered: what tells it from the others at the rack."""
-    told = {"PCI address": device.pci_address, "serial number": device.serial, "UUID": device.uuid}
-    known = ", ".join(f"{what} {value}" for what, value in told.items() if value is not None)
-    return f" ({known})" if known else ""
+def _identity(device: Device, elsewhere: list[str]) -> str:
+    """What names the card at the rack, as last known; `elsewhere` are PCI addresses that no other card has."""
+    if device.pci_address is None and device.serial is None:
+        if len(elsewhere) == 1:
+            return f" (probably {elsewhere[0]})"
+        return f" ({device.uuid})" if device.uuid is not None else ""
+    serial = f"serial {device.serial}" if device.serial is not None else None
+    return f" ({', '.join(part for part in (device.pci_address, serial) if part is not None)})"
 
 
 def recovery_action(device: Device, facts: Facts) -> Said | None:
@@ -107,9 +109,9 @@ def recovery_action(device: Device, facts: Facts) -> Said | None:
         return None
     evidence = {"recovery_action": action}
     if action == "none":
-        return Said("pass", "no recovery action asked for", evidence=evidence)
-    title, fix = ACTIONS.get(action, (f"recovery {action}", "look the number up in NVML's list of recovery actions"))
-    return Said("fail", title, f"the driver asks for the recovery action {action}", fix, evidence)
+        return Said("pass", "no recovery action needed", evidence=evidence)
+    title, fix = ACTIONS.get(action, (f"recovery {action}", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))
+    return Said("fail", title, f"NVML's recovery action is {action}", fix, evidence)
 
 
 def remapped_rows(device: Device, facts: Facts) -> Said | None:
@@ -122,15 +124,15 @@ def remapped_rows(device: Device, facts: Facts) -> Said | None:
         return Said(
             "fail",
             "row remap failed",
-            "a faulty memory row could not be replaced: its spares are used up or broken",
-            "take the card out of use and have it replaced",
+            "no spare replaces a faulty memory row",
+            "drain the node and replace the card",
             evidence,
         )
     if rows.pending:
         return Said(
             "warn",
             "row remap pending",
-            "a faulty memory row is replaced at the next reset, and in use until then",
+            "a faulty memory row stays in use until the next reset",
             ACTIONS["drain_and_reset"][1],
             evidence,
         )
@@ -138,9 +140,8 @@ def remapped_rows(device: Device, facts: Facts) -> Said | None:
         return Said(
             "warn",
             f"{rows.uncorrectable} rows remapped",
-            f"{rows.uncorrectable} rows were replaced after uncorrected errors; NVIDIA's diagnostics fail from "
-            f"{MANY_REMAPPED_ROWS} on",
-            "have the card replaced",
+            f"after uncorrected errors; DCGM fails a card at {MANY_REMAPPED_ROWS}",
+            "replace the card",
             evidence,
         )
     return Said("pass", "no row remap failed", evidence=evidence)
@@ -157,13 +158,12 @@ def remap_banks(device: Device, facts: Facts) -> Said | None:
         return Said(
             "warn",
             f"{banks.none} bank{'s' * (banks.none != 1)} without spare rows",
-            f"{banks.none} of the memory's banks {'have' if banks.none != 1 else 'has'} used up all spare rows: the "
-            "next faulty row there cannot be replaced",
-            "plan to have the card replaced",
+            "the next faulty memory row there cannot be replaced",
+            "plan to replace the card",
             evidence,
         )
     if banks.low:
-        message = f"{banks.low} of the memory's banks {'have' if banks.low != 1 else 'has'} few spare rows left"
+        message = f"in {banks.low} memory bank{'s' * (banks.low != 1)}"
         return Said("info", "few spare rows left", message, None, evidence)
     return Said("pass", "spare rows left in every bank", evidence=evidence)
 
@@ -177,21 +177,19 @@ def sram_ecc(device: Device, facts: Facts) -> Said | None:
     evidence = {"volatile": now, "aggregate": ever, "threshold_exceeded": sram.threshold_exceeded, **sram.sources}
     where = ", ".join(f"{name} {count}" for name, count in sram.sources.items() if count)
     if sram.threshold_exceeded:
-        message = f"NVML says that it has more uncorrected errors of its on-chip memory (SRAM) than it may have: {ever}"
         return Said(
             "fail",
             "SRAM errors over the threshold",
-            f"{message} over its life{f' ({where})' if where else ''}",
-            "take the card out of use and have it replaced",
+            f"{ever} uncorrected in its life{f' ({where})' if where else ''}",
+            "drain the node and replace the card",
             evidence,
         )
     if now:
         return Said(
             "fail",
             f"{now} uncorrected SRAM error{'s' * (now != 1)}",
-            f"of its on-chip memory since the driver was loaded{f' ({where} over its life)' if where else ''}: results "
-            "computed since then may be wrong",
-            ACTIONS["gpu_reset"][1] + "; if they return, have the card replaced",
+            f"results since driver load may be wrong{f' (in its life: {where})' if where else ''}",
+            ACTIONS["gpu_reset"][1],
             evidence,
         )
     return Said("pass", "no uncorrected SRAM error", evidence=evidence)
@@ -208,23 +206,23 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
         return Said(
             "fail",
             f"{total} memory pages retired",
-            f"a card can retire 64, and NVIDIA's diagnostics fail from {MOST_RETIRED_PAGES} on",
-            "take the card out of use and have it replaced",
+            f"a card can retire 64; DCGM fails it at {MOST_RETIRED_PAGES}",
+            "drain the node and replace the card",
             evidence,
         )
     if (pages.uncorrected or 0) > MANY_UNCORRECTED_PAGES:
         return Said(
             "warn",
-            f"{pages.uncorrected} memory pages retired after uncorrected errors",
-            f"NVIDIA's diagnostics fail beyond {MANY_UNCORRECTED_PAGES} where another one came within a week",
-            "read it again in a week; if it grew, have the card replaced",
+            f"{pages.uncorrected} memory pages retired",
+            f"after uncorrected errors; DCGM fails a card beyond {MANY_UNCORRECTED_PAGES} if one came this week",
+            "run gpucheck devices again in a week; if the count grew, replace the card",
             evidence,
         )
     if pages.pending:
         return Said(
             "warn",
-            "memory pages wait to be retired",
-            "a faulty memory page is still in use until the next reset",
+            "memory page retirement pending",
+            "a faulty memory page stays in use until the next reset",
             ACTIONS["gpu_reset"][1],
             evidence,
         )
@@ -252,9 +250,9 @@ def unread(device: Device, facts: Facts) -> Said | None:
         reasons.setdefault(reason, []).append(name)
     return Said(
         "inconclusive",
-        "not all of its health could be read",
+        "health partly unread",
         "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items()),
-        "read it again; if it stays so, look for Xid messages in `sudo dmesg`",
+        "run gpucheck devices again; if it stays so, sudo dmesg | grep Xid",
         {"unread": missing},
     )
 
@@ -273,8 +271,8 @@ def ecc(device: Device, facts: Facts) -> Said | None:
         return Said(
             "fail",
             f"{count} uncorrected memory error{'s' * (count != 1)}",
-            "counted since the driver was loaded: results computed since then may be wrong",
-            ACTIONS["gpu_reset"][1] + "; if they return, have the card replaced",
+            "results since driver load may be wrong",
+            ACTIONS["gpu_reset"][1],
             evidence,
         )
     return Said("pass", "no uncorrected memory error", evidence=evidence)

@@ -1,4 +1,4 @@
-"""NVIDIA's devices: which there are, what they are called, and what a check says of one. Pure."""
+"""NVIDIA's cards: which are present, their names, and what a check says of one. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pointer(card: Device, facts: Facts) -> str:
 
 
 def is_nvidia_here(facts: Facts) -> bool:
-    """Whether an NVIDIA device is in this machine, as PCI, its nodes or the libraries show it."""
+    """Whether this machine has an NVIDIA device, by PCI, device nodes or the driver's libraries."""
     host = facts.host or Host()
     # Every WSL with a GPU of any maker has /dev/dxg.
     nodes = [node for node in host.nvidia_device_nodes if node != WSL_NODE]
@@ -58,7 +58,7 @@ def is_nvidia_here(facts: Facts) -> bool:
 
 
 def unlisted(facts: Facts) -> Finding | None:
-    """Cards on the bus that the driver does not list. In a container the host's others are on the bus too."""
+    """Cards on the PCI bus that the driver does not list; not in a container, which sees the host's other cards."""
     host, listing = facts.host or Host(), cards(facts)
     if host.container or any(device.pci_address is None for device in listing):
         return None
@@ -70,8 +70,8 @@ def unlisted(facts: Facts) -> Finding | None:
     return Finding(
         "devices.unlisted",
         "warn",
-        f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus not listed by the driver",
-        f"{', '.join(others)}: bound to another driver (vfio, nouveau), too new or too old for this one, or failed",
+        f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus missing from the driver",
+        f"{', '.join(others)} (bound to vfio or nouveau, unsupported, or failed)",
         {"pci_addresses": others},
-        f"see what holds it with `lspci -k -s {others[0]}`, and what the kernel says with `sudo dmesg`",
+        f"lspci -k -s {others[0]} shows its driver; sudo dmesg | grep -i nvrm shows why",
     )

@@ -57,9 +57,14 @@ def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding 
     if said is None:
         return None
     evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **(said.evidence or {})}
-    fix = said.fix.format(uuid=device.uuid or device.nvml_index) if said.fix else None
+    fix = said.fix.format(card=smi_name(device)) if said.fix else None
     message = f"{name_of(device)}: {said.message}" if said.message else ""
     return Finding(check, said.verdict, said.title, message, evidence, fix)
+
+
+def smi_name(device: Device) -> str:
+    """What `nvidia-smi -i` takes for this card: its PCI address, which is the same in a container, is the shortest."""
+    return device.pci_address or device.uuid or str(device.nvml_index)
 
 
 # Two names are as short as a range of them.
@@ -68,13 +73,29 @@ SHORTENED_FROM = 3
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Findings of one check with one verdict and title; `devices` are their cards in short, as in `message`."""
+    """Findings of one check with one verdict and title: `devices` are their cards, runs of them shortened.
+
+    `messages` pairs each card's name (empty for a finding about no card) with what is said of it.
+    """
 
     verdict: Verdict
     title: str
     devices: tuple[str, ...]
-    message: str
+    messages: tuple[tuple[str, str], ...]
     fixes: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """What is said, with the names of the cards: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
+        return told_once(self.messages)
+
+    @property
+    def line(self) -> str:
+        """The cards first, then title and message: `cuda:0, cuda:1  reset needed: NVML's recovery action is …`."""
+        who = f"{', '.join(self.devices)}  " if self.devices else ""
+        alike = len({message for _, message in self.messages}) == 1
+        message = self.messages[0][1] if alike else self.message
+        return f"{who}{self.title}{f': {message}' if message else ''}"
 
 
 def grouped(found: Sequence[Finding]) -> list[Group]:
@@ -91,18 +112,22 @@ def grouped(found: Sequence[Finding]) -> list[Group]:
 
 
 def name_in(finding: Finding) -> str:
-    """The card that the message begins with; empty where it is about no card."""
+    """The card that the finding is about, as its message begins; empty where it is about no card."""
+    if "nvml_index" not in finding.evidence:
+        return ""
+    if not finding.message:
+        return str(finding.evidence.get("device") or f"NVML {finding.evidence['nvml_index']}")
     name, colon, _ = finding.message.partition(": ")
-    return name if colon and "nvml_index" in finding.evidence else ""
+    return name if colon else ""
 
 
 def _group(members: list[Finding]) -> Group:
     first = members[0]
-    names = in_short([name for finding in members if (name := name_in(finding))])
-    pairs = [(name_in(finding), finding.message) for finding in members]
-    said = told_once([(name, message.removeprefix(f"{name}: ") if name else message) for name, message in pairs])
+    names = [name_in(finding) for finding in members]
+    messages = [finding.message.removeprefix(f"{name}: ") for name, finding in zip(names, members, strict=True)]
     fixes = tuple(dict.fromkeys(finding.fix for finding in members if finding.fix))
-    return Group(first.verdict, first.title, names, said, fixes)
+    pairs = tuple(zip(names, messages, strict=True))
+    return Group(first.verdict, first.title, in_short([name for name in names if name]), pairs, fixes)
 
 
 def told_once(pairs: Sequence[tuple[str, str]]) -> str:

@@ -40,12 +40,12 @@ def is_on_a_board(card: Device) -> bool:
 
 
 def inactive(device: Device, facts: Facts) -> Said | None:
-    """Links that are down. All of a card's, where others have theirs, is the worst; a card without a bridge is well."""
+    """Links that are down: a failure where all of a card's are and others' are up; none where no bridge is fitted."""
     lost = down(device)
     if not lost:
         return None
     if device.mig is not None and device.mig.enabled:
-        message = f"{len(lost)} of {len(device.nvlinks or ())} are inactive: in MIG mode no program can use them"
+        message = f"{len(lost)} of {len(device.nvlinks or ())}; no program can use NVLink in MIG mode"
         return Said("info", "NVLinks inactive in MIG mode", message, None, {"inactive": lost})
     alike = [card for card in with_links(facts) if card is not device and card.name == device.name]
     most = max((active(card) for card in alike), default=0)
@@ -56,19 +56,19 @@ def inactive(device: Device, facts: Facts) -> Said | None:
     if not up < most:
         # Some cards have more links than their board or bridge connects.
         return Said("info", f"{len(lost)} NVLinks inactive", _numbered(up, lost), None, evidence)
-    message = _numbered(up, lost, f", where a card of the same name has {most}")
+    message = _numbered(up, lost, f", {most} on a card of the same name")
     return Said("warn", f"{len(lost)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
 
 
-FIX = "look for Xid 74, 136 and 144 to 150 in `sudo dmesg`; drain the node and reset the cards, then reseat the board"
+FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all cards"
 
 
 def _numbered(up: int, lost: list[int], beside: str = "") -> str:
-    return f"{up} active{beside}; inactive: {', '.join(map(str, lost))}"
+    return f"{up} up{beside}; down: {', '.join(map(str, lost))}"
 
 
 def _all_down(device: Device, alike: list[Device], most: int, evidence: dict[str, object]) -> Said | None:
-    """No link is up: a failure where the others' are, or must be; a doubt where all cards' are down."""
+    """No link is up: `fail` where others' are up or must be, `warn` where every card's are down."""
     count = len(device.nvlinks or ())
     title = f"all {count} NVLinks down"
     if most:
@@ -76,23 +76,19 @@ def _all_down(device: Device, alike: list[Device], most: int, evidence: dict[str
         linked = sum(active(card) > 0 for card in alike)
         proven = is_on_a_board(device) or linked % 2 == 1
         verdict: Verdict = "fail" if proven else "warn"
-        others = f"{linked} card{'s' * (linked != 1)} of the same name"
-        has = "have" if linked != 1 else "has"
-        message = (
-            f"none of {count} is active, where {others} {has} up to {most}: copies between GPUs go around it or fail"
-        )
+        message = f"{linked} card{'s' * (linked != 1)} of the same name {'have' if linked != 1 else 'has'} {most} up"
         return Said(verdict, title, message, FIX, evidence)
     registered = device.fabric is not None and device.fabric.state == "completed"
     if not alike or not (registered or (is_on_a_board(device) and device.fabric is None)):
         return None  # one card alone, cards without a bridge, or a fabric that says itself that it is not ready
-    why = "although the fabric is registered (completed)" if registered else "nor on any other card"
-    message = f"none of {count} is active, {why}: copies between GPUs take PCI Express"
-    fix = "systemctl status nvidia-fabricmanager; nvidia-smi nvlink --status; then drain the node and reset all cards"
+    why = "though the fabric is registered" if registered else "and on every other card"
+    message = f"{why}: copies between GPUs use PCI Express"
+    fix = "systemctl status nvidia-fabricmanager; then drain the node and reset all cards"
     return Said("warn", title, message, fix, evidence)
 
 
 def fabric(device: Device, facts: Facts) -> Said | None:
-    """A card that is not well in its fabric. One GPU alone can do without, and a CUDA that waits for it says so."""
+    """A faulty registration with the NVSwitch fabric, which one GPU alone can do without."""
     if device.fabric is None:
         return None
     wrong = wrong_with(device.fabric)
@@ -102,21 +98,21 @@ def fabric(device: Device, facts: Facts) -> Said | None:
     starts = any(card.cuda_index is not None for card in facts.devices)
     mild = not starts or (len(told) == 1 and device.fabric.state != "completed")
     evidence = {"state": device.fabric.state, "error": device.fabric.error, "problems": list(device.fabric.problems)}
-    fix = "sudo systemctl restart nvidia-fabricmanager; it must be of exactly the driver's version"
+    fix = "sudo systemctl restart nvidia-fabricmanager (same version as the driver)"
     return Said("info" if mild else "warn", f"fabric {device.fabric.state}", wrong, fix, evidence)
 
 
 def wrong_with(fabric: Fabric) -> str:
     """What is wrong with a registration; empty where nothing is."""
     if fabric.state != "completed":
-        return f"its registration with the fabric is {fabric.state}"
+        return "NVSwitch fabric registration is not completed"
     if fabric.error:
-        return f"its registration with the fabric ended with an error ({fabric.error})"
+        return f"NVSwitch fabric registration failed ({fabric.error})"
     return ", ".join(problem.replace("_", " ") for problem in fabric.problems)
 
 
 def errors(device: Device, facts: Facts) -> Said | None:
-    """What links count since the last reset, and what of that is new since the reading before."""
+    """Link errors since the last reset, and how many are new since the previous reading."""
     counted = {
         str(link.link): found
         for link in device.nvlinks or ()
@@ -129,10 +125,8 @@ def errors(device: Device, facts: Facts) -> Said | None:
     for found in counted.values():
         total.update(found)
     names = ", ".join(f"{count} {name}" for name, count in sorted(total.items()))
-    more = (
-        f"; new since the reading before: {', '.join(f'{count} {name}' for name, count in new.items())}" if new else ""
-    )
+    more = f"; new: {', '.join(f'{count} {name}' for name, count in new.items())}" if new else ""
     message = f"{names} on link{'s' * (len(counted) != 1)} {', '.join(counted)}{more}"
     mild = set(total) <= set(CORRECTED)
-    fix = None if mild else "if they grow, reset the cards; then reseat the bridge or the board"
-    return Said("info" if mild else "warn", "NVLinks count errors", message, fix, {"errors": counted, "new": new})
+    fix = None if mild else "if they grow, reset the cards, then reseat the bridge or board"
+    return Said("info" if mild else "warn", "NVLink errors", message, fix, {"errors": counted, "new": new})

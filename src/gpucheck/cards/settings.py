@@ -1,6 +1,6 @@
-"""How a card is set: ECC, power limit, application clocks, compute mode, MIG. Somebody's choice, and worth a remark.
+"""A card's settings: ECC, power limit, application clocks, compute mode, MIG. A choice of its owner, worth a remark.
 
-A card in MIG mode without an instance is more: nothing can use it.
+A card in MIG mode without an instance is worse: no program can use it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SAME = 0.99
 
 
 def ecc_mode(device: Device, facts: Facts) -> Said | None:
-    """ECC that is off, where the card does not come so, and a change that waits for a reset."""
+    """ECC that is off where it is on by default, and a change that waits for a reset."""
     ecc = device.ecc
     if ecc is None or ecc.enabled is None:
         return None
@@ -24,15 +24,17 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
     }
     if ecc.enabled_after_reset is not None and ecc.enabled_after_reset != ecc.enabled:
         now, then = ("on", "off") if ecc.enabled else ("off", "on")
-        return Said("info", f"ECC will be {then}", f"ECC is {now}, and {then} after the next reset", None, evidence)
+        return Said("info", f"ECC will be {then}", f"{now} now, {then} after the next reset", None, evidence)
     if ecc.enabled or ecc.enabled_by_default is False:
         return None
-    message = "errors of its memory are neither corrected nor counted"
-    return Said("info", "ECC is off", message, "sudo nvidia-smi -i {uuid} --ecc-config=1, and reset the card", evidence)
+    message = "memory errors are neither corrected nor counted"
+    return Said(
+        "info", "ECC is off", message, "sudo nvidia-smi -i {card} --ecc-config=1, then reset the card", evidence
+    )
 
 
 def power_limit(device: Device, facts: Facts) -> Said | None:
-    """A power limit below the card's own."""
+    """A power limit below the card's default."""
     limit, default = device.power_limit_w, device.power_limit_default_w
     if limit is None or default is None or limit >= SAME * default:
         return None
@@ -42,13 +44,13 @@ def power_limit(device: Device, facts: Facts) -> Said | None:
         "power_limit_min_w": device.power_limit_min_w,
         "power_limit_max_w": device.power_limit_max_w,
     }
-    message = f"{limit:.0f} W, where the card's own is {default:.0f} W: under load its clock is lower for it"
-    fix = f"sudo nvidia-smi -i {{uuid}} --power-limit={default:.0f}"
+    message = f"lowers the clock under load; the default is {default:.0f} W"
+    fix = f"sudo nvidia-smi -i {{card}} --power-limit={default:.0f}"
     return Said("info", f"power limit {limit:.0f} of {default:.0f} W", message, fix, evidence)
 
 
 def application_clocks(device: Device, facts: Facts) -> Said | None:
-    """Application clocks below the card's own."""
+    """Application clocks below the card's defaults."""
     pairs = (
         ("clock", device.application_sm_clock_hz, device.default_application_sm_clock_hz),
         ("memory clock", device.application_memory_clock_hz, device.default_application_memory_clock_hz),
@@ -60,16 +62,16 @@ def application_clocks(device: Device, facts: Facts) -> Said | None:
         "application_sm_clock_hz": device.application_sm_clock_hz,
         "default_application_sm_clock_hz": device.default_application_sm_clock_hz,
     }
-    fix = "sudo nvidia-smi -i {uuid} --reset-applications-clocks"
-    return Said("info", "application clocks are set low", f"{', '.join(low)} of its own", fix, evidence)
+    fix = "sudo nvidia-smi -i {card} --reset-applications-clocks"
+    return Said("info", "application clocks set low", ", ".join(low), fix, evidence)
 
 
 def compute_mode(device: Device, facts: Facts) -> Said | None:
     """A card on which no program may compute."""
     if device.compute_mode != "prohibited":
         return None
-    message = "no program may compute on it, by its compute mode"
-    fix = "sudo nvidia-smi -i {uuid} --compute-mode=0"
+    message = "no program may use the card"
+    fix = "sudo nvidia-smi -i {card} --compute-mode=0"
     return Said("info", "compute mode prohibited", message, fix, {"compute_mode": device.compute_mode})
 
 
@@ -78,11 +80,6 @@ def mig_empty(device: Device, facts: Facts) -> Said | None:
     mig = device.mig
     if mig is None or not mig.enabled or mig.instances or f"{pointer(device, facts)}mig/instances" in facts.unknown:
         return None
-    others = any(other is not device and other.cuda_index is not None for other in facts.devices)
-    beside = ", and the others go on without it" if others else ""
-    message = f"it is in MIG mode and has no instance: no program can use it{beside}"
-    fix = (
-        "sudo nvidia-smi -i {uuid} -mig 0 gives the whole card back; sudo nvidia-smi mig -i {uuid} -lgip lists the "
-        "instances to make"
-    )
+    message = "no program can use the card"
+    fix = "sudo nvidia-smi -i {card} -mig 0; or create instances: sudo nvidia-smi mig -i {card} -lgip"
     return Said("warn", "MIG mode without instances", message, fix, {"mig": True, "instances": []})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -13,15 +14,32 @@ import typer
 import gpucheck
 from gpucheck import exits, warned
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.cli import compare, devices, doctor, explain, find_batch_size, judge, memory, schema, smoke, streams
+from gpucheck.cli import (
+    compare,
+    devices,
+    doctor,
+    explain,
+    find_batch_size,
+    judge,
+    lint,
+    memory,
+    model,
+    run,
+    schema,
+    smoke,
+    streams,
+)
 from gpucheck.cli.bench import app as bench_app
-from gpucheck.cli.common import PARAMETERS, Common, add, exit_codes_epilog, tell, tell_bug
+from gpucheck.cli.common import PARAMETERS, Common, HelpCommand, HelpGroup, add, tell, tell_bug
 from gpucheck.cli.fleet import app as fleet_app
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
 from gpucheck.memory.options import MemoryOptions
 from gpucheck.options import declared
+from gpucheck.program.lint.options import LintOptions
+from gpucheck.program.options import ModelOptions
+from gpucheck.program.run.options import RunOptions
 from gpucheck.smoke.options import SmokeOptions
 
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
@@ -29,23 +47,23 @@ _TyperError: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="gpucheck",
-    help="GPU diagnostics for everyone who uses PyTorch.",
-    epilog=exit_codes_epilog(),
+    cls=HelpGroup,
+    help="Diagnose the GPUs that PyTorch uses: what is there, what is wrong, how fast, how much fits.",
     # Plain help: it starts in a third of the time, and reads the same in a terminal, a pipe and a CI log.
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and where it is.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and its folder.")] = False,
     show_completion: Annotated[
         str | None,
-        typer.Option("--show-completion", metavar="SHELL", help="Print the completion script of bash, zsh or fish."),
+        typer.Option("--show-completion", metavar="SHELL", help="Print the completion script for bash, zsh or fish."),
     ] = None,
 ) -> int:
     if version:
@@ -70,10 +88,13 @@ add(app, "explain", explain.explain, explain.ExplainOptions, device=None)
 add(app, "smoke", smoke.smoke, SmokeOptions)
 app.add_typer(bench_app, name="bench")
 add(app, "find-batch-size", find_batch_size.find_batch_size, FindBatchSizeOptions)
+add(app, "lint", lint.lint, LintOptions, device=None)
+add(app, "model", model.model, ModelOptions, device=None)
+add(app, "run", run.run, RunOptions, device=None)
 add(app, "compare", compare.compare, compare.CompareOptions, device=None)
 add(app, "judge", judge.judge, judge.JudgeOptions, device=None)
 app.add_typer(fleet_app, name="fleet")
-app.command("schema", epilog=exit_codes_epilog())(schema.schema)
+app.command("schema", cls=HelpCommand)(schema.schema)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,6 +113,8 @@ def _run(given: list[str]) -> int:
     """Run a command line. Every error ends here, as one sentence on stderr."""
     debug = "--debug" in given
     warned.settle()
+    # What is loaded from here on stays: looking for garbage in it takes longer than some of it. The work turns it on.
+    gc.disable()
     try:
         check_where_loaded()
         code = app(given, prog_name="gpucheck", standalone_mode=False)
@@ -123,6 +146,9 @@ def _run(given: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 (the one place that turns a bug outside a session into its exit status)
         tell_bug(error, given)
         return exits.BUG
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 def check_where_loaded() -> None:
@@ -162,11 +188,11 @@ def _usage_sentence(error: Exception) -> str:
     early = re.match(r"No such option: (--?[\w-]+)", message)
     shared = {one.name for one in (*declared(Common), *PARAMETERS["devices"])}
     if path == "gpucheck" and early and early.group(1) in shared:
-        return f"{early.group(1)} stands behind a command's name; like `gpucheck devices {early.group(1)}`"
+        return f"put {early.group(1)} after the command, like `gpucheck devices {early.group(1)}`"
     # typer ends its sentence and then asks "Did you mean …?": one sentence reads better here.
     message = re.sub(r"\. (Did|Possible)", lambda found: f"; {found.group(1).lower()}", message).rstrip(".?")
     usage = " ".join(context.get_usage().split()).removeprefix("Usage: ") if context is not None else path
-    return f"{message}; the usage is `{usage}`, see `{path} --help`"
+    return f"{message}; usage: `{usage}`; see `{path} --help`"
 
 
 def _silence_stdout() -> None:
@@ -184,5 +210,5 @@ def _could_not_print(error: OSError) -> int:
         tell_bug(error, sys.argv[1:])
         return exits.BUG
     _silence_stdout()
-    print(f"gpucheck: stdout could not be written; {os.strerror(error.errno)}", file=sys.stderr)
+    print(f"gpucheck: stdout cannot be written; {os.strerror(error.errno)}", file=sys.stderr)
     return exits.COULD_NOT_LOOK

@@ -10,9 +10,9 @@ import typer
 
 from gpucheck import units
 from gpucheck.bench.benchmarks import BENCHMARKS, Benchmark
-from gpucheck.cli.common import Common, add, exit_codes_epilog
+from gpucheck.cli.common import Common, HelpGroup, add
 from gpucheck.errors import UsageError
-from gpucheck.options import option
+from gpucheck.options import LIMITS, TIME, option
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
@@ -27,11 +27,13 @@ class RepeatOptions:
     """In how many processes a benchmark runs, and what it is compared with."""
 
     runs: int | None = option(
-        "Run it in so many fresh processes, each with its own time budget; default 1, with --baseline 7.",
+        "Run in N new processes, each with its own time budget.",
         metavar="N",
-        parse=lambda text, name: units.parse_whole(text, name, largest=MOST_RUNS),
+        parse=units.Whole(largest=MOST_RUNS),
+        shown="1, with --baseline 7",
+        group=TIME,
     )
-    baseline: str | None = option("Compare with this document of an earlier run.", metavar="FILE")
+    baseline: str | None = option("Compare with an earlier result in FILE (.json).", metavar="FILE", group=LIMITS)
 
     @property
     def count(self) -> int:
@@ -46,8 +48,8 @@ class RepeatOptions:
 
 
 app = typer.Typer(
-    help="How fast: copies between host and device, memory, matrix products.",
-    epilog=exit_codes_epilog(),
+    cls=HelpGroup,
+    help="Measure speed: copies, memory bandwidth, matrix products.",
     rich_markup_mode=None,
 )
 
@@ -70,7 +72,7 @@ def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
         from gpucheck.cli import session
 
         if common.given.get("fail_if_slower") and not repeat.baseline:
-            raise UsageError("--fail-if-slower needs something to compare with", "", "give --baseline FILE")
+            raise UsageError("--fail-if-slower needs a baseline", "", "add --baseline FILE")
         if repeat.baseline or repeat.count > 1:
             return _again(common, options, repeat)
 

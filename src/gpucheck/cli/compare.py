@@ -23,13 +23,16 @@ class CompareOptions:
     """The two documents."""
 
     old: str = option(
-        "A document: `--output old.json` or `--json` made it.", metavar="OLD", positional=True, required=True
+        "The earlier result, written by --output FILE.json or --json.", metavar="OLD", positional=True, required=True
     )
-    new: str = option("The document to hold against it.", metavar="NEW", positional=True, required=True)
+    new: str = option("The later result.", metavar="NEW", positional=True, required=True)
 
 
 def compare(common: Common, options: CompareOptions) -> int:
-    """What changed between two documents: slower, faster, same or cannot tell, with the interval of the ratio."""
+    """Compare two saved results: what became slower or faster.
+
+    Each row is slower, faster, the same or inconclusive, with the confidence interval of the ratio.
+    """
     from gpucheck.cli import session
 
     limit = limit_of(common.given.get("fail_if_slower"))
@@ -80,27 +83,27 @@ def load(path: str) -> Report:
     from gpucheck.report.codec import from_json
     from gpucheck.report.report import SCHEMA, Report
 
-    fix = "give a document that `gpucheck … --output FILE.json` wrote"
+    fix = "give a file written by `gpucheck … --output FILE.json`"
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
     except OSError as error:
         raise UsageError(f"{path!r} cannot be read", os.strerror(error.errno or 0), fix) from error
     except ValueError as error:  # also what is no UTF-8
-        raise UsageError(f"{path!r} is no JSON document", "", fix) from error
+        raise UsageError(f"{path!r} is not a JSON document", "", fix) from error
     schema = data.get("schema") if isinstance(data, dict) else None
     name, _, major = schema.partition("/") if isinstance(schema, str) else ("", "", "")
     if name != SCHEMA.partition("/")[0]:
-        raise UsageError(f"{path!r} is no document of gpucheck", f"its schema is not {SCHEMA}", fix)
+        raise UsageError(f"{path!r} is not a gpucheck document", f"its schema is not {SCHEMA}", fix)
     if schema != SCHEMA:
         raise UsageError(f"{path!r} has schema {name}/{major}", f"this gpucheck reads {SCHEMA}", "measure it again")
     try:
         report = from_json(Report, data)
         whole = all(_is_timed(run) for one in report.measurements for run in one.runs)
     except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path!r} is not whole", f"it does not follow the schema {SCHEMA}", fix) from error
+        raise UsageError(f"{path!r} is incomplete", f"it does not follow the schema {SCHEMA}", fix) from error
     if not whole:
-        raise UsageError(f"{path!r} is not whole", "a run has a sample that is no time", fix)
+        raise UsageError(f"{path!r} is incomplete", "a sample is not a valid time", fix)
     return report
 
 

@@ -10,9 +10,14 @@ from gpucheck.errors import UsageError
 
 
 def devices(common: Common, options: DevicesOptions) -> int:
-    """What is there: every device with its index for CUDA and for NVML, memory, clocks, power and link."""
+    """Show each device: memory, load, power, temperature, link.
+
+    Also shows the index that CUDA and NVML use for each device, and which devices are hidden.
+    """
     if options.watch_s is not None and (common.json or common.output):
-        raise UsageError("--watch refreshes a screen", "--json and --output hold one result", "give one or the other")
+        raise UsageError(
+            "--watch refreshes the screen", "--json and --output write one result", "give one or the other"
+        )
     from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 
     # They take as long to load as this process does from here on. There is no NVIDIA driver for macOS.

@@ -12,7 +12,10 @@ if TYPE_CHECKING:  # a help page needs no report
 
 
 def doctor(common: Common, options: DoctorOptions) -> int:
-    """Why does torch not use my GPU? The first broken rung, its evidence and the fix."""
+    """Find out why torch does not use the GPU, and how to fix it.
+
+    Shows the first broken layer from hardware to torch, the evidence and the fix.
+    """
     from gpucheck.cli import session
 
     packed = None

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from gpucheck import options
 from gpucheck.cli.common import Common
 from gpucheck.errors import UsageError
 from gpucheck.options import option
@@ -16,7 +17,7 @@ if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.explain.command import Pasted
     from gpucheck.report.events import Emit
 
-_FIX = 'give an error text in quotes or an id, or pipe a log into it: gpucheck explain "CUDA out of memory"'
+_FIX = 'give an error message in quotes or an ID, or pipe a log: gpucheck explain "CUDA out of memory"'
 _CHUNK = 2**16
 # Windows' shells write UTF-16 where they redirect; the mark at the beginning tells.
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -27,28 +28,31 @@ class ExplainOptions:
     """What to explain."""
 
     text: tuple[str, ...] = option(
-        "An error text, a traceback, a log, or an id. Without it a pipe or file on standard input is read, with - also "
-        "a terminal.",
+        "An error message, a traceback, a log or an ID. Without TEXT, read standard input from a pipe or file; with -, "
+        "also from a terminal.",
         name="TEXT",
         metavar="[TEXT | ID | -]",
         positional=True,
         repeat=True,
         commas=False,
     )
-    list_all: bool = option("All ids with their titles.", False, name="--list")
+    list_all: bool = options.list_all("IDs with their titles")
 
 
-def explain(common: Common, options: ExplainOptions) -> int:
-    """What does this error mean, and what next? Also the page of an id."""
+def explain(common: Common, asked: ExplainOptions) -> int:
+    """Explain an error message and say what to do.
+
+    Also prints the entry of an ID, such as oom.cuda.
+    """
     from gpucheck.cli import session
 
-    given = " ".join(options.text)
-    list_all = options.list_all
+    given = " ".join(asked.text)
+    list_all = asked.list_all
     if list_all and given:
-        raise UsageError("--list takes no text", "", "leave one of them out")
+        raise UsageError("--list takes no TEXT", "", "omit one of them")
     # Words that are empty are a mistake; no words at all leave the pipe.
-    if not list_all and not given.strip() and (options.text or _is_terminal()):
-        raise UsageError("there is nothing to explain", "", _FIX)
+    if not list_all and not given.strip() and (asked.text or _is_terminal()):
+        raise UsageError("no text to explain", "", _FIX)
 
     def answer(emit: Emit) -> None:
         from gpucheck.explain import command
@@ -58,7 +62,9 @@ def explain(common: Common, options: ExplainOptions) -> int:
         elif given in ("", "-"):
             command.explain(_pasted(), emit)
         elif os.path.isfile(given):
-            raise UsageError(f"{given!r} is a file", "its name is no error text", f"gpucheck explain - < {given}")
+            raise UsageError(
+                f"{given!r} is a file", "a file name is not an error message", f"gpucheck explain - < {given}"
+            )
         elif command.is_id(given):
             command.word(given.lower(), emit)
         else:
@@ -79,7 +85,7 @@ def _pasted() -> Pasted:
     if sys.stdin is None:
         raise UsageError("standard input is closed", "", _FIX)
     if sys.stdin.isatty():
-        print("paste the text, then Ctrl-D on a line of its own (Windows: Ctrl-Z, Enter)", file=sys.stderr)
+        print("paste the text, then press Ctrl-D on an empty line (Windows: Ctrl-Z, Enter)", file=sys.stderr)
     try:
         mark, last, total = read_end(sys.stdin.buffer, MOST_BYTES)
     except OSError as error:

@@ -7,7 +7,10 @@ from gpucheck.cli.common import Common
 
 
 def find_batch_size(common: Common, options: FindBatchSizeOptions) -> int:
-    """The largest batch that really trains: every size is run, in a process of its own, and the answer again."""
+    """Find the largest batch size that trains.
+
+    Runs each size in a separate process and confirms the answer with a second run.
+    """
     from gpucheck.batch_size.command import command
     from gpucheck.cli import session
 

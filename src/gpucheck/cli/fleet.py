@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpucheck import exits
-from gpucheck.cli.common import Common, add, exit_codes_epilog
+from gpucheck.cli.common import Common, HelpGroup, add
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet.options import FleetCheckOptions, FleetJudgeOptions
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # a help page needs no report
 POLL_S = 2.0
 
 app = typer.Typer(
-    help="Many nodes: check each, then judge all of them together.",
-    epilog=exit_codes_epilog(),
+    cls=HelpGroup,
+    help="Find the bad nodes of a cluster.",
     rich_markup_mode=None,
 )
 
@@ -39,11 +39,10 @@ def fleet(context: typer.Context) -> None:
 
 
 def judge(common: Common, options: FleetJudgeOptions) -> int:
-    """Which nodes are bad? Judge the documents of a run of `fleet check` together.
+    """Find the bad nodes of a run of `fleet check`.
 
-    Every device stands beside the others of its model on other nodes: slow needs both distance and certainty. A node
-    that left no document, or stopped on the way, is silent and never good. Nodes with less than 5 siblings are judged
-    by what they found themselves alone.
+    Compares each device with the same model on other nodes. A node without a document, or whose check stopped, is
+    silent and never good. A model on fewer than 5 nodes is not compared.
     """
     from gpucheck.cli import session
 
@@ -124,10 +123,12 @@ def _lists(folder: str | None) -> list[outputs.Wanted]:
 
 
 def check(common: Common, options: FleetCheckOptions) -> int:
-    """Is this node sound? Devices, doctor, smoke and a short bench, each within its time.
+    """Check this node: devices, doctor, smoke, a short bench.
 
-    Start it on every node with torchrun, srun, mpirun or a Kubernetes Job; of several ranks on a node one works. The
-    node's document goes to --gather for `gpucheck fleet judge`. Without a launcher it checks this node alone.
+    Each part has a time limit, which holds even where a call never returns.
+
+    Start it on every node with torchrun, srun, mpirun or a Kubernetes Job; of several ranks on a node, one works. Read
+    the documents in --gather with `gpucheck fleet judge`. Without a launcher it checks this node alone.
     """
     from gpucheck.cli import session
     from gpucheck.fleet.check import command

@@ -20,7 +20,7 @@ class JudgeOptions:
     """The documents."""
 
     files: tuple[str, ...] = option(
-        "Documents of a benchmark: `--output FILE.json` or `--json` made them.",
+        "Benchmark results, written by --output FILE.json or --json.",
         metavar="FILE...",
         positional=True,
         repeat=True,
@@ -30,11 +30,10 @@ class JudgeOptions:
 
 
 def judge(common: Common, options: JudgeOptions) -> int:
-    """Do saved benchmarks meet other thresholds? Nothing is measured.
+    """Judge saved benchmarks by other thresholds, without measuring.
 
-    The thresholds are those of --config. Without any in the settings those count that the first document was measured
-    with. Several documents of one machine and one command count as runs of one: rates over all runs, and one wrong
-    result stays wrong.
+    The thresholds come from --config; if it sets none, from the first document. Several documents of the same command
+    and machine count as runs of one benchmark: rates are computed over all runs, and one wrong result stays wrong.
     """
     from gpucheck.cli import session
     from gpucheck.config import Settings
@@ -46,12 +45,12 @@ def judge(common: Common, options: JudgeOptions) -> int:
     documents = [_load(path) for path in options.files]
     for place, (path, other) in enumerate(zip(options.files, documents, strict=True)):
         if other in documents[:place]:
-            raise UsageError(f"{path!r} holds a run that was given before", "", "give every run once")
+            raise UsageError(f"{path!r} repeats a run", "another file holds the same run", "give each run once")
         if difference := _difference(documents[0], other):
             raise UsageError(
-                f"{options.files[0]!r} and {path!r} are not runs of one",
+                f"{options.files[0]!r} and {path!r} are not runs of the same benchmark",
                 difference,
-                "judge them one by one, or hold them against each other with `gpucheck compare`",
+                "judge them separately, or compare them with `gpucheck compare`",
             )
     whole = runs.merge(documents)
     settings = common.settings or Settings()
@@ -62,7 +61,7 @@ def judge(common: Common, options: JudgeOptions) -> int:
         for event in events_of(whole):
             emit(event)
         if cut := sorted({part.id for part in whole.parts if part.begun and part.ended is None}):
-            title = "not every run came to its end"
+            title = "some runs are incomplete"
             emit(Skipped(Finding("judge.incomplete", "inconclusive", title, ", ".join(cut), fix="measure it again")))
 
     return session.run(replace(common, command=whole.command, settings=settings), tell, judge=judged)
@@ -75,13 +74,13 @@ def _load(path: str) -> Report:
     document = load(path)
     if document.command.partition(" ")[0] != "bench":
         raise UsageError(
-            f"{path!r} is of `gpucheck {document.command}`",
-            "only benchmarks are judged from their rows",
-            "give a document of `gpucheck bench …`",
+            f"{path!r} is a result of `gpucheck {document.command}`",
+            "only benchmarks can be judged again",
+            "give a result of `gpucheck bench …`",
         )
     if not document.parts:
         raise UsageError(
-            f"{path!r} does not tell what was begun and ended",
+            f"{path!r} does not record which parts ran",
             "it was written by an older gpucheck",
             "measure it again",
         )
@@ -91,7 +90,7 @@ def _load(path: str) -> Report:
 def _difference(first: Report, other: Report) -> str:
     """Why two documents are no runs of one; empty where they are: the same command on the same devices."""
     if first.command != other.command:
-        return f"one is of `gpucheck {first.command}`, the other of `gpucheck {other.command}`"
+        return f"one is a result of `gpucheck {first.command}`, the other of `gpucheck {other.command}`"
     if _machine(first) != _machine(other):
         return "they were measured on different devices"
     return ""

@@ -7,7 +7,10 @@ from gpucheck.memory.options import MemoryOptions
 
 
 def memory(common: Common, options: MemoryOptions) -> int:
-    """Whose memory: total, free and used, the processes on it, and torch's four figures explained by example."""
+    """Show who uses GPU memory and what torch's figures mean.
+
+    Shows total, free and used memory, the processes that hold it, and torch's four memory figures by example.
+    """
     from gpucheck.cli import session
     from gpucheck.memory.command import command
 

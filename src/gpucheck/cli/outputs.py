@@ -46,9 +46,16 @@ class Output:
 
 def formats() -> dict[str, Callable[[Report], str]]:
     """Suffix → renderer. Imported late: a help page needs none of it."""
-    from gpucheck.render import csv, json, junit, text
+    from gpucheck.render import csv, json, junit, sarif, svg, text
 
-    return {".json": json.document, ".xml": junit.junit, ".md": text.markdown_page, ".csv": csv.rows}
+    return {
+        ".json": json.document,
+        ".xml": junit.junit,
+        ".md": text.markdown_page,
+        ".csv": csv.rows,
+        ".sarif": sarif.document,
+        ".svg": svg.svg,
+    }
 
 
 def prepare(paths: Sequence[str], beside: Sequence[Wanted] = ()) -> list[Output]:
@@ -78,18 +85,20 @@ def _opened(wanted: Wanted) -> Output:
     name = Path(path).name.lower()
     suffix = next((one for one in wanted.formats if name.endswith(one) and name != one), None)
     if suffix is None:
-        raise UsageError(f"{option} {path!r} has no known format", "", f"end it in {', '.join(wanted.formats)}")
+        raise UsageError(f"{option} {path!r} has an unknown format", "", f"end the name in {', '.join(wanted.formats)}")
     if target.is_dir():
-        raise UsageError(f"{option} {path!r} is a folder", "", "name a file")
+        raise UsageError(f"{option} {path!r} is a folder", "", "give a file")
     if target.exists() and not os.access(target, os.W_OK):
-        raise UsageError(f"{option} {path!r} cannot be written", "the file is read-only", "name another file")
+        raise UsageError(f"{option} {path!r} cannot be written", "the file is read-only", "give another file")
     try:
         # Beside the target, so that the rename at the end cannot cross file systems.
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
         os.close(handle)
     except OSError as error:
         raise UsageError(
-            f"{option} {path!r} cannot be written", os.strerror(error.errno or 0), "name a file in a folder of yours"
+            f"{option} {path!r} cannot be written",
+            os.strerror(error.errno or 0),
+            "give a file in a folder that you can write to",
         ) from error
     return Output(target, Path(temporary), option, wanted.formats[suffix], wanted.mode)
 
@@ -125,8 +134,8 @@ def write(outputs: Sequence[Output], report: Report) -> None:
             _put(output, report)
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
-            fix = "make room and run it again" if error.errno == errno.ENOSPC else "see that the folder is writable"
-            failed.append(CannotLook(f"{output.option} {str(output.target)!r} could not be written", why, fix))
+            fix = "free disk space and run it again" if error.errno == errno.ENOSPC else "make the folder writable"
+            failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", why, fix))
     discard(outputs)
     if failed:
         raise failed[0]

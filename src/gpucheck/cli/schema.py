@@ -8,7 +8,7 @@ from gpucheck import exits
 
 
 def schema() -> int:
-    """The JSON Schema of the documents that `--json` prints."""
+    """Print the JSON Schema of the `--json` documents."""
     from importlib import resources
 
     sys.stdout.write(resources.files("gpucheck.report").joinpath("schema.json").read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import os
 import signal
 import sys
@@ -137,6 +138,8 @@ def _tell_settings(common: Common, view: Emit) -> None:
 
 def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common, so_far: Collector) -> int | None:
     """Do the work; the exit status of what cut it off, or None. A user's mistake that cost nothing is raised on."""
+    gc.freeze()  # the command line keeps garbage collection off while it loads: nothing of that is garbage
+    gc.enable()
     try:
         work(emit)
     except KeyboardInterrupt:
@@ -291,6 +294,8 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
                 # A watch that hangs must not look live: each reading has its time, and that of the next.
                 shown.show([*devices.watched(report, clock.started, interval_s), *notices])
 
+        gc.freeze()
+        gc.enable()
         try:
             work(emit)
         except KeyboardInterrupt:

@@ -18,6 +18,8 @@ OTHERS = ("GPUCHECK_PYTHON", "GPUCHECK_REQUIRE_GPU")
 # How like a setting's name a variable of another name must be to be a slip and not somebody else's: GPUCHECK_DEVICES
 # is (0.97), GPUCHECK_PYTHON is not (0.67).
 SLIP = 0.8
+# Their limit is for torch's answer: a budget set for benchmarks would make a slow import look like a hang.
+OWN_TIME = ("doctor",)
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 # The first that is there counts; the second only with a table of ours in it.
@@ -37,7 +39,7 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
     file = _file(values["config"])
     settings = Settings(file=file.file) if file else Settings()
     for name, where in (("device", values), ("strict", values), ("time_budget", given)):
-        if name not in where or where[name]:
+        if name not in where or where[name] or (name == "time_budget" and command in OWN_TIME):
             continue
         source = next((one for one in (found, file) if one is not None and getattr(one, name) is not None), None)
         if source is not None:
@@ -79,11 +81,11 @@ def _variables(environ: Mapping[str, str]) -> Settings:
         if name.startswith("GPUCHECK_") and name not in (*VARIABLES.values(), *OTHERS):
             meant = naming.slip(name, VARIABLES.values(), SLIP)
             if meant:
-                raise UsageError(f"the variable {name} is not known", "", f"did you mean {meant}?")
+                raise UsageError(f"variable {name} is unknown", "", f"did you mean {meant}?")
     there = {name: environ[variable] for name, variable in VARIABLES.items() if environ.get(variable)}
     strict = there.get("strict")
     if strict is not None and strict.lower() not in FLAGS:
-        raise UsageError(f"{VARIABLES['strict']}={strict!r} is neither true nor false", "", "write 1 or 0")
+        raise UsageError(f"{VARIABLES['strict']} must be 1 or 0, not {strict!r}")
     if "time_budget" in there:
         units.parse_duration(there["time_budget"], VARIABLES["time_budget"])
     return Settings(
@@ -102,11 +104,11 @@ def _file(path: str) -> Settings | None:
     if path:
         text = _read(path)
         if text is None:
-            raise UsageError(f"--config {path!r} is not there", "", "name a file of settings")
+            raise UsageError(f"--config {path!r} does not exist", "", "give a settings file")
         below = SHARED_TABLE if os.path.basename(path) == SHARED_FILE else ""
         found = config.parse(text, path, below=below)
         if found is None:
-            raise UsageError(f"--config {path!r} has no table [{SHARED_TABLE}]", "", "name a file of settings")
+            raise UsageError(f"--config {path!r} has no table [{SHARED_TABLE}]", "", "give a settings file")
         return found
     text = _read(FILE)
     if text is not None:
@@ -126,11 +128,11 @@ def _read(path: str) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read", os.strerror(error.errno or 0), "see what it is") from error
+        raise UsageError(f"{path} cannot be read", os.strerror(error.errno or 0), "check the file") from error
     except ValueError as error:  # no UTF-8, or a NUL in the path
-        raise UsageError(f"{path} is no text in UTF-8", "", "name a file of settings") from error
+        raise UsageError(f"{path} is not UTF-8 text", "", "give a settings file") from error
     if len(text) > MOST_CHARACTERS:
-        raise UsageError(f"{path} is no file of settings", "it is larger than a million characters")
+        raise UsageError(f"{path} is not a settings file", "it is larger than 1 MiB")
     return text
 
 

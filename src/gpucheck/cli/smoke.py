@@ -12,7 +12,10 @@ if TYPE_CHECKING:  # a help page needs no report
 
 
 def smoke(common: Common, options: SmokeOptions) -> int:
-    """Does everything that a training job relies on work here? For CI."""
+    """Test that everything a training job needs works.
+
+    Each check runs on the device and its result is verified. Suitable for CI.
+    """
     from gpucheck.cli import session
 
     def check(emit: Emit) -> None:

@@ -67,7 +67,7 @@ def _untold(old: Measurement, new: Measurement) -> str | None:
     if old.work != new.work:
         return f"a call does other work: {work_text(old)} → {work_text(new)}"
     if min(counts) < FEWEST_RUNS:
-        return f"{counts[0]} and {counts[1]} runs; at least {FEWEST_RUNS} a side are needed"
+        return f"{counts[0]} and {counts[1]} runs, at least {FEWEST_RUNS} a side needed"
     return None
 
 

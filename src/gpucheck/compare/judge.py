@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -36,7 +37,8 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
         found.append(Finding("compare.software", "info", "the software differs", "; ".join(comparison.software)))
     methods = {row_label(row): list(row.differences) for row in comparison.rows if row.differences}
     if methods:
-        told = "; ".join(f"{name}: {', '.join(texts)}" for name, texts in methods.items())
+        counted = Counter(text for texts in methods.values() for text in texts)
+        told = "; ".join(f"{text} ({count} row{'s' * (count != 1)})" for text, count in counted.items())
         found.append(Finding("compare.method", "warn", "the methods differ", told, {"rows": methods}))
     found += _unmatched(comparison, gated=fail_if_slower is not None)
     found.append(_changes(comparison))
@@ -48,14 +50,14 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
 def _nothing(comparison: Comparison) -> Finding:
     """Why there is nothing to compare: no measurements on a side, or none of the same on both."""
     commands = {"old": comparison.old_command, "new": comparison.new_command}
-    told = ", ".join(f"{side} is of `gpucheck {command}`" for side, command in commands.items() if command)
+    told = ", ".join(f"{side}: gpucheck {command}" for side, command in commands.items() if command)
     counts = {"old": comparison.old_measurements, "new": comparison.new_measurements}
     without = [side for side, count in counts.items() if count == 0]
     fix = "compare two documents of the same command with the same cases"
-    title = "the two have no row in common"
+    title = "no row in common"
     if without:
-        title = "there is nothing to compare: "
-        title += "neither document holds measurements" if len(without) == 2 else f"{without[0]} holds no measurements"
+        title = "nothing to compare: "
+        title += "neither document has measurements" if len(without) == 2 else f"{without[0]} has no measurements"
         fix = "compare documents of the same `gpucheck bench …`"
     return Finding("compare.changes", "inconclusive", title, told, {"rows": {}}, fix)
 
@@ -77,8 +79,7 @@ def _changes(comparison: Comparison) -> Finding:
     few = [row for row in comparison.rows if min(row.old_runs, row.new_runs) < FEWEST_RUNS]
     fix = None
     if few:
-        why = f"with fewer than {FEWEST_RUNS} runs a side nothing can be told"
-        fix = f"{why}: use --runs {USUAL_RUNS} for both documents"
+        fix = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs a side"
     return Finding("compare.changes", "warn" if counts["slower"] else "info", "compared", told, {"rows": counts}, fix)
 
 
@@ -99,12 +100,12 @@ def _gate(comparison: Comparison, most: float) -> Finding:
     evidence["undecided"] = [row_label(row) for row in unclear]
     limit = units.percent(most)
     if slower:
-        told = "; ".join(f"{row_label(row)}: {row.ratio:.3f}× the time" for row in slower)
+        told = "; ".join(f"{row_label(row)} {row.ratio:.2f}×" for row in slower)
         return Finding("compare.slower", "fail", f"slower by more than {limit}", told, evidence)
     if unclear:
         told = "; ".join(f"{row_label(row)}: {_unclear(row, above)}" for row in unclear)
-        fix = f"measure both with --runs {USUAL_RUNS} or more, on a machine at rest"
-        title = f"it cannot be told whether this is slower by more than {limit}"
+        fix = f"measure both on an idle machine with --runs {USUAL_RUNS} or more"
+        title = f"inconclusive: slower by more than {limit}?"
         return Finding("compare.slower", "inconclusive", title, told, evidence, fix)
     return Finding("compare.slower", "pass", f"no row is slower by more than {limit}", evidence=evidence)
 
@@ -131,12 +132,12 @@ def _too_slow(row: ComparedRow, most: float) -> bool:
 
 def _unclear(row: ComparedRow, above: Sequence[ComparedRow]) -> str:
     if row in above:
-        return f"{row.ratio:.3f}× the time, but the new side was {' and '.join(row.disturbed)} in most runs"
+        return f"{row.ratio:.2f}×, but most new runs were {' and '.join(row.disturbed)}"
     if _hides(row):
-        return f"the old side was {' and '.join(row.old_disturbed)} in most runs, and the new one was not"
+        return f"most old runs were {' and '.join(row.old_disturbed)}, the new ones were not"
     return row.why or "the interval straddles the limit"
 
 
 def _hides(row: ComparedRow) -> bool:
-    """Whether only the old side was disturbed: it was measured too slow, and what became slower since does not show."""
+    """Whether only the old side was disturbed: it looks too slow, which hides a slowdown of the new side."""
     return bool(row.old_disturbed and not row.disturbed)

@@ -1,4 +1,4 @@
-"""`gpucheck devices`: what is there, what is proven wrong of it, and how the cards at work run."""
+"""`gpucheck devices`: every device, the faults NVML proves, and how the busy cards run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gpucheck.cards.checks import findings
 from gpucheck.devices.driver import driver_findings
 from gpucheck.devices.options import DevicesOptions
-from gpucheck.machine import choose
+from gpucheck.machine import choose, host
 from gpucheck.machine.child import Ahead
 from gpucheck.machine.inventory import Inventory, only
 from gpucheck.report.events import Emit, Judged, Notice, Progress, Started
@@ -27,7 +27,9 @@ def command(
 
     Raises UsageError for a `device` that is no device's name and CannotLook for one that is not there.
     """
-    with Inventory(with_processes=options.processes, with_links=True, ahead=ahead) as inventory:
+    with Inventory(
+        with_processes=options.processes, with_links=True, details=host.process_details, ahead=ahead
+    ) as inventory:
         restarts = 0
         while True:
             begun = time.monotonic()
@@ -40,7 +42,7 @@ def command(
                 return
             if inventory.restarts > restarts:
                 restarts = inventory.restarts
-                emit(Notice("NVML's process was ended and is started anew for the next reading", "warning"))
+                emit(Notice("NVML stopped answering: the process that reads it is restarted", "warning"))
             emit(Progress(f"next reading in {options.watch_s:g} s"))
             sleep(max(0.0, options.watch_s - (time.monotonic() - begun)))
 
@@ -64,7 +66,7 @@ def _is_named(device: Device, requested: str) -> bool:
 
 
 def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
-    """What is seen: the driver's doors first, then each device. A link and a clock are judged where the card works.
+    """The findings: the driver first, then each device. A link and a clock are judged where the card works.
 
     `machine` is the whole machine, where `facts` have some of its devices: a card is judged beside all others.
     """

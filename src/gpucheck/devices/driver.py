@@ -1,4 +1,4 @@
-"""Why there is no GPU, or why its driver does not answer: a plain sentence and what to do, as far as it is known."""
+"""Why there is no GPU, or why its driver does not answer: the cause and the fix, as far as known."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+NO_LIBRARY = 12  # NVML_ERROR_LIBRARY_NOT_FOUND
 
 
 def driver_findings(facts: Facts) -> list[Finding]:
-    """What the doors say of the whole machine: nothing where all of them answered."""
+    """Findings about the whole machine: none where NVML and CUDA answered and see every card."""
     if not is_nvidia_here(facts):
         accelerators = [device for device in facts.devices if device.kind != "cpu"]
         return [] if accelerators else [_nothing(facts)]
@@ -27,28 +28,30 @@ def _nothing(facts: Facts) -> Finding:
     if mask in ("", "-1") and facts.driver is not None and facts.driver.cuinit_code == NO_DEVICE:
         reasons.append(f"CUDA_VISIBLE_DEVICES={mask} hides every GPU")
     if host.container and facts.environment.get("NVIDIA_VISIBLE_DEVICES") in KEPT_OUT:
-        reasons.append(f"NVIDIA_VISIBLE_DEVICES={facts.environment['NVIDIA_VISIBLE_DEVICES']} keeps GPUs outside")
+        reasons.append(
+            f"NVIDIA_VISIBLE_DEVICES={facts.environment['NVIDIA_VISIBLE_DEVICES']} keeps GPUs out of this container"
+        )
     if host.system == "Linux":
         reasons.append(_where_linux_looks(host))
     if facts.driver is not None and facts.driver.nvml_error:
-        reasons.append("NVIDIA's driver is not installed" if facts.driver.nvml_code == 12 else facts.driver.nvml_error)
+        reasons.append("no NVIDIA driver" if facts.driver.nvml_code == NO_LIBRARY else facts.driver.nvml_error)
     if "/torch_runtime" in facts.unknown:
         reasons.append(facts.unknown["/torch_runtime"])
     elif torch.version is None:
-        reasons.append("no torch is installed that could show another accelerator")
+        reasons.append("no torch to show another accelerator")
     elif torch.built_for == "cpu" and host.system != "Darwin":
-        reasons.append(f"torch {torch.version} is built for the CPU alone")
+        reasons.append(f"torch {torch.version} is a CPU build")
     else:
-        reasons.append(f"torch {torch.version} shows no other accelerator")
+        reasons.append(f"torch {torch.version} sees no other accelerator")
     return Finding("devices.none", "info", "no GPU found", ", ".join(reasons))
 
 
 def _where_linux_looks(host: Host) -> str:
     if not host.wsl:
-        return "no NVIDIA device is on the PCI bus"
+        return "no NVIDIA device on the PCI bus"
     if WSL_NODE in host.nvidia_device_nodes:
-        return "Windows lends this WSL a GPU, but NVIDIA's Windows driver does not show in it"
-    return f"Windows lends this WSL no GPU ({WSL_NODE} is missing)"
+        return "WSL has a GPU device, but NVIDIA's Windows driver is missing from it"
+    return f"WSL has no GPU device ({WSL_NODE})"
 
 
 def _nvml(facts: Facts) -> Finding | None:
@@ -59,19 +62,19 @@ def _nvml(facts: Facts) -> Finding | None:
         return None
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
     meaning, fix = _causes(nvml=driver.nvml_code)
-    if driver.nvml_code == 12:
-        meaning, fix = _no_library(facts.host or Host(), "utility")
+    if driver.nvml_code == NO_LIBRARY:
+        meaning, fix = _no_library(facts.host or Host())
     elif driver.nvml_code == 18:
-        meaning, evidence = _mismatch(driver, meaning or "", evidence)
         if facts.host is not None and facts.host.container:
             fix = "recreate the container"
+        return _mismatch(driver, meaning or "", evidence, fix)
     elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
         fix = "install nvidia-ml-py"
     elif driver.nvml_code in (None, 0):
         # It hung, or its process died.
-        fix = "look for Xid messages in `sudo dmesg`; a driver that stays so needs a reboot"
+        fix = "sudo dmesg | grep Xid; if it stays so, reboot"
     message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
-    return Finding("devices.nvml", "warn", "NVML does not tell", message, evidence, fix)
+    return Finding("devices.nvml", "warn", "NVML does not start", message, evidence, fix)
 
 
 def _causes(*, cuinit: int | None = None, nvml: int | None = None) -> tuple[str | None, str | None]:
@@ -82,25 +85,27 @@ def _causes(*, cuinit: int | None = None, nvml: int | None = None) -> tuple[str 
     found = causes(cuinit=cuinit, nvml=nvml)
     if not found:
         return None, None
-    fix = found[0].fix if len(found) == 1 else "`gpucheck doctor` tells which"
+    fix = found[0].fix if len(found) == 1 else "gpucheck doctor"
     return ", or ".join(condition.title for condition in found), fix
 
 
-def _no_library(host: Host, capability: str) -> tuple[str, str]:
+def _no_library(host: Host) -> tuple[str, str]:
     if host.container:
         return (
-            "the driver's libraries are not in this container",
-            f"start it with `--gpus all`, and with `{capability}` among NVIDIA_DRIVER_CAPABILITIES",
+            "the driver's libraries are missing from this container",
+            "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )
-    return "NVIDIA's driver is not installed, or not where the loader looks", "install NVIDIA's driver"
+    return "NVIDIA's driver is not installed, or not on the loader's path", "install NVIDIA's driver"
 
 
-def _mismatch(driver: Driver, meaning: str, evidence: dict[str, object]) -> tuple[str, dict[str, object]]:
+def _mismatch(driver: Driver, meaning: str, evidence: dict[str, object], fix: str | None) -> Finding:
     """The library was updated and the kernel still runs the old module: both versions, where they are known."""
     library = PurePath(driver.nvml_path or "").name.partition(".so.")[2]
     versions = {"library_version": library or None, "kernel_module_version": driver.kernel_module_version}
-    known = f" ({library} and {driver.kernel_module_version})" if library and driver.kernel_module_version else ""
-    return f"{meaning}{known}", {**evidence, **versions}
+    message = meaning
+    if library and driver.kernel_module_version:
+        message = f"libraries {library}, loaded kernel module {driver.kernel_module_version}"
+    return Finding("devices.nvml", "warn", "driver version mismatch", message, {**evidence, **versions}, fix)
 
 
 def _libcuda(facts: Facts) -> Finding | None:
@@ -114,11 +119,13 @@ def _libcuda(facts: Facts) -> Finding | None:
     meaning, fix = _causes(cuinit=driver.cuinit_code)
     answer = driver.cuinit_error
     if driver.cuinit_code:
-        answer = f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error})"
+        answer = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"
     elif driver.libcuda_path is None and "cannot be loaded" in driver.cuinit_error:
-        meaning, fix = _no_library(facts.host or Host(), "compute")
+        meaning, fix = _no_library(facts.host or Host())
     elif driver.cuinit_code is None:
-        fix = "look for Xid messages in `sudo dmesg`; a driver that stays so needs a reboot"
+        fix = "sudo dmesg | grep Xid; if it stays so, reboot"
+    if driver.nvml_code == NO_LIBRARY and driver.libcuda_path is None:
+        meaning = None  # NVML's finding says it
     message = answer if meaning is None else f"{answer}: {meaning}"
     return Finding("devices.libcuda", "warn", "CUDA does not start", message, evidence, fix)
 
@@ -132,10 +139,10 @@ def _all_hidden(facts: Facts) -> Finding | None:
     return Finding(
         "devices.hidden",
         "info",
-        "every GPU is hidden",
-        f"CUDA_VISIBLE_DEVICES={mask} shows CUDA, and so torch, none of them",
+        "every GPU is hidden from torch",
+        f"CUDA_VISIBLE_DEVICES={mask}",
         {"CUDA_VISIBLE_DEVICES": mask},
-        "unset CUDA_VISIBLE_DEVICES to use them",
+        "unset CUDA_VISIBLE_DEVICES",
     )
 
 
@@ -147,7 +154,7 @@ def _torch_for_the_cpu(facts: Facts) -> Finding | None:
         "devices.torch_build",
         "info",
         "torch cannot use the GPU",
-        f"torch {torch.version} is built for the CPU alone",
+        f"torch {torch.version} is a CPU build",
         {"built_for": torch.built_for, "version": torch.version},
-        "install a torch that is built for CUDA",
+        "gpucheck doctor",
     )

@@ -12,8 +12,8 @@ from gpucheck.options import option
 class DevicesOptions:
     """What to list: processes too, refreshed every `watch_s` seconds (None: once), and which devices."""
 
-    processes: bool = option("List the processes on each device.", False)
+    processes: bool = option("Also list the processes on each device.", False)
     watch_s: float | None = option(
-        "Refresh in place until Ctrl-C.", name="--watch", metavar="SECONDS", parse=units.parse_duration
+        "Refresh every TIME until Ctrl-C.", name="--watch", metavar="TIME", parse=units.parse_duration
     )
     device: str = "all"

@@ -27,6 +27,8 @@ from gpucheck.report.results.doctor import DoctorResult
 # A driver that hangs is told within ten seconds: it is known after five, and torch, which starts the same driver, may
 # be about to answer for another reason.
 TORCH_GRACE_S = 2.0
+# Devices in the answer's line.
+_MOST_NAMED = 3
 
 
 def command(options: DoctorOptions, emit: Emit) -> Evidence:
@@ -36,7 +38,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
     # A second time, now that torch is no longer at work in a child of ours: what others do now, and what grew.
     evidence = replace(evidence, facts=inventory.again(evidence.facts))
     if any(condition.id.startswith("load.") for condition in conditions) and load_run.is_possible(evidence):
-        emit(Progress("loading the GPUs for a second"))
+        emit(Progress("running 1 s of load on the GPUs"))
         evidence = replace(evidence, load=load_run.run(evidence, options.python))
     emit(Started(evidence.facts))
     diagnosis = ladder.diagnose(evidence, conditions)
@@ -54,7 +56,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
             ),
         )
     )
-    first = None if diagnosis.first is None else f"mend {diagnosis.first.condition.id} first"
+    first = None if diagnosis.first is None else f"fix {diagnosis.first.condition.id} first"
     asked = choose.judge_required(options.require, None, usable(evidence.torch), evidence.facts, fix=first)
     for finding in (*asked, *ladder.findings(diagnosis)):
         emit(Judged(finding))
@@ -65,7 +67,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
 
 def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
     """The conditions to ask. Raises UsageError for a prefix that fits none, and where nothing is left."""
-    nothing = "nothing would be looked for"
+    nothing = "no condition would be checked"
     return naming.select(CONDITIONS, lambda condition: condition.id, only, skip, noun="condition", nothing=nothing)
 
 
@@ -80,12 +82,12 @@ def usable(probe: TorchProbe | None) -> Usable:
 
 def read(options: DoctorOptions, emit: Emit) -> Evidence:
     """Everything there is to see, the slow parts side by side. Raises UsageError for a --python that cannot start."""
-    emit(Progress("asking the driver and torch"))
+    emit(Progress("reading driver and torch"))
     # The driver in this thread, which an interrupt reaches; torch is cut off by it.
     cut = child.Cut()
     with ThreadPoolExecutor(max_workers=1) as beside:
         asked = beside.submit(
-            torch_probe.probe, options.python, timeout_s=options.timeout_s or torch_probe.TIMEOUT_S, cut=cut
+            torch_probe.probe, options.python, timeout_s=options.time_budget_s or torch_probe.TIMEOUT_S, cut=cut
         )
         try:
             facts, seen = _around(options.root, cut)
@@ -95,8 +97,8 @@ def read(options: DoctorOptions, emit: Emit) -> Evidence:
     if options.python is not None:
         if probe.stage == "start" and not probe.timed_out and probe.not_awaited is None:
             raise UsageError(
-                f"--python {options.python} does not run the probe",
-                probe.error or "it said nothing",
+                f"--python {options.python} cannot run the probe",
+                probe.error or "it printed nothing",
                 "give the path of a Python interpreter, 3.8 or newer",
             )
         facts = replace(facts, torch=_build_of(probe))
@@ -136,10 +138,10 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
     """
     probe = evidence.torch
     if evidence.torch_works and probe is not None:
-        ran = ", ".join(run.device for run in probe.kernels if run.error is None)
-        return Finding(
-            "doctor.healthy", "pass", "torch uses the GPU", f"a kernel and a product came out right on {ran}"
-        )
+        ran = [run.device for run in probe.kernels if run.error is None]
+        named = ", ".join(ran[:_MOST_NAMED]) + (f" and {len(ran) - _MOST_NAMED} more" if ran[_MOST_NAMED:] else "")
+        title = f"torch can use {len(ran)} GPU{'s' * (len(ran) != 1)}"
+        return Finding("doctor.healthy", "pass", title, f"kernel and matrix product correct on {named}")
     if not evidence.is_nvidia_here:
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", _where_looked(evidence.facts))
     asked = "known" if everything else "selected"
@@ -147,7 +149,7 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
     return Finding(
         "doctor.unknown",
         "inconclusive",
-        "no cause found, and torch was not seen to use the GPU",
+        "no known cause found, and torch was not seen to use the GPU",
         f"no {asked} condition matches, or evidence was unreadable",
         # torch's own words, in full.
         fix=f"""{python} -c 'import torch; print(torch.ones(1, device="cuda"))'""",
@@ -158,4 +160,4 @@ def _where_looked(facts: Facts) -> str:
     others = [device.name or device.kind for device in facts.devices if device.kind != "cpu"]
     if others:
         return f"torch has {', '.join(others)}"
-    return "none on the PCI bus, no device nodes, none that a driver lists"
+    return "PCI bus, /dev and driver show none"

@@ -93,5 +93,5 @@ def answered(
     """What cuInit answered, `more` that tells its causes apart, and further evidence."""
     driver = evidence.driver
     told = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
-    said = f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
+    said = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
     return Seen(f"{said}; {more}" if more else said, {**told, **seen}, fix=fix, certainty=certainty)

@@ -102,7 +102,7 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
     seen = Seen("; ".join(told), {name_of(card): used for card, used in taken})
     if not all(_is_for_a_screen(card) for card, _ in taken):
         return seen
-    return replace(seen, verdict="info", title="a screen's programs hold memory of this GPU")
+    return replace(seen, verdict="info", title="the desktop holds GPU memory")
 
 
 def _is_for_a_screen(card: Device) -> bool:
@@ -130,7 +130,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="info",
         certainty="proof",
-        title="the driver starts anew for each program",
+        title="persistence mode is off: the driver restarts for each program",
         meaning="Without persistence mode, or a program that holds the card, the driver lets go of it at each end: "
         "the next start takes seconds, and settings are lost.",
         fix="sudo systemctl enable --now nvidia-persistenced",
@@ -141,7 +141,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="others hold memory of this GPU",
+        title="other processes hold GPU memory",
         meaning="What is taken is not there for you: batches that fitted yesterday run out of memory.",
         fix="gpucheck devices --processes",
         judge=_foreign_memory,
@@ -152,7 +152,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="a card does not answer its driver",
         meaning="NVML lists the card, and asking it fails: it fell off the bus, or it needs a reset.",
-        fix="look for Xid messages in `sudo dmesg`",
+        fix="sudo dmesg | grep -i xid",
         texts=(r"GPU is lost", r"Unable to determine the device handle"),
         source="NVML, nvmlReturn_t 15 and 16",
     ),
@@ -162,7 +162,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="the driver asks for a recovery action",
         meaning="The driver itself says what the card needs before it can be relied on.",
-        fix="do what the driver asks for",
+        fix="follow the driver's recovery action",
         source="NVML, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
     ),
     _check(
@@ -172,7 +172,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="faulty memory rows",
         meaning="A card replaces faulty rows of its memory by spares. One that could not be replaced is a fault that "
         "stays; one that waits for the next reset is in use until then, and a warning.",
-        fix="take the card out of use and have it replaced",
+        fix="drain the node and replace the card",
         source="NVML, nvmlDeviceGetRemappedRows",
     ),
     _check(
@@ -182,7 +182,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="banks of memory without spare rows",
         meaning="Each bank of a card's memory has spare rows for its faulty ones. Where a bank has none left, its next "
         "faulty row cannot be replaced; few left are a remark.",
-        fix="plan to have the card replaced",
+        fix="plan to replace the card",
         source="NVML, nvmlDeviceGetRowRemapperHistogram",
     ),
     _check(
@@ -192,7 +192,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="errors of the on-chip memory (SRAM)",
         meaning="Caches and registers have no spares. NVML itself says when a card has more uncorrected errors there "
         "than it may have: NVIDIA then replaces it. Any since the driver was loaded is a failure as well.",
-        fix="take the card out of use and have it replaced",
+        fix="drain the node and replace the card",
         source="NVML, nvmlDeviceGetSramEccErrorStatus",
     ),
     _check(
@@ -202,7 +202,7 @@ CONDITIONS: tuple[Condition, ...] = (
         title="memory pages were retired",
         meaning="Cards up to Turing take faulty pages of their memory out of use; later ones replace rows. A few are "
         "no harm, one that waits is still in use until the next reset, and a card that has none to spare is replaced.",
-        fix="reset the card; where the limit is reached, have it replaced",
+        fix="reset the card; at the limit, replace it",
         source="NVIDIA, Dynamic Page Retirement: 64 pages at most; DCGM's diagnostics fail from 63 on, and warn here "
         "beyond 15 after uncorrected errors",
     ),
@@ -212,7 +212,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="uncorrected memory errors",
         meaning="Counted since the driver was loaded: results since then may be wrong.",
-        fix="reset the card; if they return, have it replaced",
+        fix="reset the card; if errors return, replace it",
         source="NVML, nvmlDeviceGetTotalEccErrors",
     ),
     Condition(
@@ -220,10 +220,10 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="inconclusive",
         certainty="proof",
-        title="the health of a card is not known",
+        title="a card's health could not be read",
         meaning="NVML has this figure for the card, and did not tell it: an error, no permission, a call that never "
         "returned, or an answer that cannot be true. What is not supported does not count.",
-        fix="read it again; if it stays so, look for Xid messages in `sudo dmesg`",
+        fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread,
         source="NVML, nvmlReturn_t",
     ),
@@ -231,18 +231,18 @@ CONDITIONS: tuple[Condition, ...] = (
         id="devices.throttled",
         verdict="warn",
         certainty="strong",
-        title="a working card lowers its clock to protect itself",
+        title="a busy card throttles to protect itself",
         meaning="Heat, the power supply or the driver holds the clock of a card that is at work (busy for half of the "
         "time or more). A failure where the hardware does so in both of two readings: its clock is then half or less.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
-        fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; then look at fans, air flow, power cables and supply",
+        fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; then check fans, air flow, power cables and supply",
         source="NVML, nvmlClocksEventReasons 0x8, 0x20, 0x40 and 0x80",
     ),
     _check(
         id="devices.slowed_down",
         verdict="warn",
         certainty="hint",
-        title="the card slows itself down at rest",
+        title="an idle card throttles",
         meaning="The hardware lowers the clock because it is too hot or for want of power. A card at rest has no "
         "cause for either: its cooling or its power supply may have failed.",
         settle="`gpucheck bench matmul` shows the clock under load",
@@ -253,28 +253,28 @@ CONDITIONS: tuple[Condition, ...] = (
         id="devices.violations",
         verdict="info",
         certainty="proof",
-        title="limits held the clock",
+        title="limits lowered the clock",
         meaning="The driver counts for how long heat, power, the board, reliability and sync boost held a clock. What "
         "grew between two readings holds it now: heat and reliability are a warning. Since the driver was loaded it is "
         "a remark, for power limits do so at any full load.",
-        fix="nothing to mend; nvidia-smi -q -d PERFORMANCE shows what holds the clock now",
+        fix="no action needed; nvidia-smi -q -d PERFORMANCE shows what holds the clock now",
         source="NVML, NVML_FI_DEV_PERF_POLICY_POWER to _RELIABILITY",
     ),
     _check(
         id="devices.hot",
         verdict="warn",
         certainty="proof",
-        title="a card is at one of its own temperature limits",
+        title="a card is at a temperature limit",
         meaning="Each card has its limits: the driver lowers the clock at the highest operating temperature of GPU or "
         "memory, the hardware at the slowdown temperature, and at the last the card switches itself off.",
-        fix="look at fans, air flow and the temperature of the room",
+        fix="check fans, air flow and room temperature",
         source="NVML, NVML_TEMPERATURE_THRESHOLD_GPU_MAX, _MEM_MAX, _SLOWDOWN and _SHUTDOWN of this card",
     ),
     _check(
         id="devices.low_clock",
         verdict="warn",
         certainty="hint",
-        title="a working card stays below half of its highest clock, and NVML gives no reason",
+        title="a busy card stays below half its maximum clock for no reported reason",
         meaning="Work is there, nothing is said to hold the clock, and it does not rise. A clock that was locked looks "
         "so.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
@@ -286,17 +286,17 @@ CONDITIONS: tuple[Condition, ...] = (
         id="devices.power_limited",
         verdict="info",
         certainty="proof",
-        title="the power limit holds a working card's clock",
+        title="the power limit lowers a busy card's clock",
         meaning="Normal at full load: the card is as fast as its power limit lets it be. A warning where the card says "
         "so, draws less than half of its limit and stays below half of its clock.",
-        fix="nothing to mend; nvidia-smi -q -d POWER says whether the limit is the card's own",
+        fix="no action needed; nvidia-smi -q -d POWER says whether the limit is the card's own",
         source="NVML, nvmlClocksEventReasons 0x4",
     ),
     _check(
         id="devices.clock_setting",
         verdict="info",
         certainty="proof",
-        title="a setting holds a working card's clock",
+        title="a setting lowers a busy card's clock",
         meaning="Somebody set application clocks, a display clock or sync boost.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
         source="NVML, nvmlClocksEventReasons 0x2, 0x10 and 0x100",
@@ -305,30 +305,30 @@ CONDITIONS: tuple[Condition, ...] = (
         id="devices.link_width",
         verdict="warn",
         certainty="strong",
-        title="a working card's PCIe link has fewer lanes than it could",
+        title="a busy card's PCIe link uses fewer lanes than it could",
         meaning="Copies are slower in proportion. A warning where a card of the same name has more, where fewer than "
         "four are left, and for parts that have sixteen by their data sheet; else a remark, for many laptops, small "
         "cards and slots are wired so.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap beside LnkSta on both ends",
-        fix="reseat the card, leave out a riser, and look at the slot's setting in the firmware (bifurcation)",
+        fix="reseat the card, remove risers, check the slot's firmware setting (bifurcation)",
         source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; NVIDIA's data sheets",
     ),
     _check(
         id="devices.link_generation",
         verdict="warn",
         certainty="strong",
-        title="a working card's PCIe link is slower than card and slot allow",
+        title="a busy card's PCIe link is slower than card and slot allow",
         meaning="Each generation has twice the rate of the one before. A link that does not rise on a card at work was "
         "lowered after errors, or by a setting.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap beside LnkSta on both ends",
-        fix="reseat the card, leave out a riser, and look at the slot's setting in the firmware",
+        fix="reseat the card, remove risers, check the slot's firmware setting",
         source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
     ),
     _check(
         id="devices.pcie_replays",
         verdict="warn",
         certainty="strong",
-        title="the PCIe link sends packets again",
+        title="the PCIe link resends packets (replays)",
         meaning="A link corrects its errors by sending again, which costs time and is the first sign of a bad contact. "
         "A warning where two readings show more than a sound link may have in that time, or the counter more than in a "
         "day; fewer are a remark.",
@@ -341,7 +341,7 @@ CONDITIONS: tuple[Condition, ...] = (
         id="devices.mig_empty",
         verdict="warn",
         certainty="proof",
-        title="a card is in MIG mode and has no instance",
+        title="a card is in MIG mode without an instance",
         meaning="In MIG mode programs use instances, and there is none: the card is not there for anybody. The others "
         "of the machine go on.",
         fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C to make an instance; or sudo nvidia-smi -i INDEX -mig 0 to use the "
@@ -352,7 +352,7 @@ CONDITIONS: tuple[Condition, ...] = (
         id="devices.ecc_mode",
         verdict="info",
         certainty="proof",
-        title="ECC is off, or will be after a reset",
+        title="ECC is off now or after a reset",
         meaning="Without it errors of the memory are neither corrected nor counted. Not told of cards that come so.",
         fix="sudo nvidia-smi --ecc-config=1, and reset the card",
         source="NVML, nvmlDeviceGetEccMode and nvmlDeviceGetDefaultEccMode",
@@ -361,7 +361,7 @@ CONDITIONS: tuple[Condition, ...] = (
         id="devices.power_limit",
         verdict="info",
         certainty="proof",
-        title="the power limit is below the card's own",
+        title="the power limit is below the card's default",
         meaning="Under load the clock is lower for it.",
         fix="sudo nvidia-smi --power-limit=WATTS, where it was not set on purpose",
         source="NVML, nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetPowerManagementDefaultLimit",
@@ -370,7 +370,7 @@ CONDITIONS: tuple[Condition, ...] = (
         id="devices.application_clocks",
         verdict="info",
         certainty="proof",
-        title="application clocks are below the card's own",
+        title="application clocks are below the card's default",
         meaning="Somebody set them: under load the clock goes no higher.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
         source="NVML, nvmlDeviceGetApplicationsClock and nvmlDeviceGetDefaultApplicationsClock",
@@ -388,7 +388,7 @@ CONDITIONS: tuple[Condition, ...] = (
         id="links.fabric",
         verdict="warn",
         certainty="proof",
-        title="a GPU is not well connected to the fabric of NVSwitches",
+        title="a GPU is not connected to the NVSwitch fabric",
         meaning="GPUs on NVSwitches register with the fabric manager, and copy to each other directly only once that "
         "is completed. A route that is unhealthy or a degraded bandwidth is told by the fabric's own health.",
         settle="`nvidia-smi -q | grep -A8 Fabric` and `systemctl status nvidia-fabricmanager` show both sides",

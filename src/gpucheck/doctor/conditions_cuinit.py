@@ -280,7 +280,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="proof",
-        title="CUDA's driver ends the process that starts it",
+        title="CUDA's driver crashes the process that starts it",
         meaning="The process that called libcuda ended before it returned. torch ends in the same way. libcuda is "
         "damaged, or goes with neither the kernel module nor the C library.",
         fix="reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)",
@@ -291,7 +291,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="proof",
-        title="MIG mode is on and no instance was made",
+        title="MIG mode is on, but no instance exists",
         meaning="In MIG mode a card is not a device itself: its instances are, and none exists. CUDA then "
         "answers as on a machine without a GPU, and torch gives no reason.",
         fix=_mig_fix("INDEX"),
@@ -304,7 +304,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="hint",
-        title="CUDA finds no device on a machine that has one",
+        title="CUDA finds no device, though the machine has one",
         meaning="cuInit answers 100, on which torch is silent: is_available() is False without a warning. The driver "
         "shows this process no card.",
         settle="`sudo dmesg` tells of a card that did not start, `ls -l /dev/nvidia*` of one that was not handed in",
@@ -318,7 +318,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="hint",
-        title="CUDA does not start for want of memory or of addresses",
+        title="CUDA does not start: no memory or address space",
         meaning="cuInit answers 2 before a program asked for any memory. CUDA sets aside addresses for the memory of "
         "the host and of all cards as it starts, far more than it uses, which a limit of virtual memory forbids; or "
         "the host's memory is used up.",
@@ -332,7 +332,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="strong",
-        title="the driver's memory module is not there for CUDA",
+        title="nvidia-uvm, which CUDA needs, is missing",
         meaning="CUDA needs /dev/nvidia-uvm, which nvidia-smi does not. The node is made by nvidia-modprobe when a "
         "program of root's first asks for it; in a container it has to be handed in.",
         settle="cuInit answers 0 once the node is there",
@@ -347,7 +347,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="hint",
-        title="CUDA does not start and gives no reason",
+        title="CUDA does not start (unknown error)",
         meaning="cuInit answers 999 and nothing else is seen to be wrong. It is seen after a suspend, when the memory "
         "module has lost its state, and where a variable was changed after CUDA had started.",
         settle="it is the suspend if reloading the memory module mends it",
@@ -361,7 +361,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="strong",
-        title="the kernel module's memory management does not start",
+        title="the kernel module's memory management (HMM) does not start",
         meaning="With some kernels the open module finds no room for heterogeneous memory management and CUDA does not "
         "start, while nvidia-smi works.",
         settle="the kernel's log has `request_free_mem_region() err -34`",
@@ -392,7 +392,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="hint",
-        title="the GPU is in exclusive use or not lent",
+        title="the GPU is in exclusive use or not licensed",
         meaning="cuInit answers 46. A card in exclusive mode lets one process in, a prohibited one none; a virtual GPU "
         "without a licence answers so too.",
         settle="`nvidia-smi -q -d COMPUTE` shows the mode of each card",
@@ -406,7 +406,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="hint",
-        title="the driver is older than what made the code",
+        title="the driver is older than the CUDA that made the code",
         meaning="Code in PTX is of a newer CUDA than the driver can translate. Triton and NVRTC make such code on the "
         "way.",
         settle="it runs with a newer driver",
@@ -450,7 +450,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="strong",
-        title="the GPU of this confidential machine is not released for use",
+        title="the GPU of this confidential machine is not in ready state",
         meaning="In confidential computing a GPU takes no work until it was attested and its ready state was set. "
         "Until then CUDA answers that the system is not ready.",
         settle="`nvidia-smi conf-compute -grs` says `not-ready`",
@@ -540,7 +540,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="hint",
-        title="CUDA does not start, with an answer that has no usual cause",
+        title="CUDA does not start, for no known cause",
         meaning="cuInit answers a code that is none of those whose causes are known. Libraries of several drivers "
         "mixed, and a driver that was updated while it ran, are worth a look.",
         settle="the same answer after a reboot, with LD_LIBRARY_PATH unset, is the installation's",

@@ -52,7 +52,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="proof",
-        title="every kernel is waited for",
+        title="CUDA_LAUNCH_BLOCKING makes every kernel wait",
         meaning="CUDA_LAUNCH_BLOCKING is for debugging: an error is then raised where it arises. Left over it makes "
         "everything slower, because the host and the device no longer work at the same time.",
         fix="unset CUDA_LAUNCH_BLOCKING",
@@ -75,7 +75,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="this container's shared memory is small",
+        title="this container has little shared memory",
         meaning="A DataLoader's workers hand their batches over in /dev/shm. Where it is full they die with a bus "
         "error.",
         fix="start the container with --shm-size=8g or --ipc=host",

@@ -243,7 +243,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="kernel",
         verdict="fail",
         certainty="proof",
-        title="nouveau holds the GPU, so NVIDIA's driver cannot",
+        title="nouveau holds the GPU, NVIDIA's driver cannot use it",
         meaning="nouveau is the kernel's own driver for NVIDIA's cards. It serves a screen and not CUDA, and while it "
         "holds the card NVIDIA's module is not given it.",
         fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
@@ -256,7 +256,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="kernel",
         verdict="fail",
         certainty="proof",
-        title="the GPU is kept for a virtual machine",
+        title="the GPU is reserved for a virtual machine",
         meaning="A driver such as vfio-pci holds the card so that a virtual machine can be given it. This system "
         "cannot use it meanwhile.",
         fix="use it inside the virtual machine; or take its ids out of vfio-pci's options in /etc/modprobe.d and the "
@@ -295,7 +295,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="kernel",
         verdict="fail",
         certainty="proof",
-        title="the kernel refuses NVIDIA's module for want of a signature",
+        title="the kernel rejects NVIDIA's unsigned module (Secure Boot)",
         meaning="With Secure Boot the kernel loads only modules that are signed with a key that the firmware knows. A "
         "module that was built here is signed with a key of this machine, which has to be enrolled once.",
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
@@ -375,7 +375,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="hardware",
         verdict="fail",
         certainty="proof",
-        title="the firmware gave the GPU no room for its memory",
+        title="the firmware gave the GPU no address space",
         meaning="The card's memory window (BAR) was not given addresses, mostly because the firmware keeps all of them "
         "below 4 GiB, or a virtual machine has too small a window.",
         fix="switch on Above 4G Decoding (and Resizable BAR) in the firmware; in a virtual machine, widen its 64-bit "
@@ -389,7 +389,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="kernel",
         verdict="fail",
         certainty="proof",
-        title="this driver does not know the GPU",
+        title="this driver does not support the GPU",
         meaning="The card is newer than the driver, or so old that only a legacy driver serves it.",
         fix="install the newest driver; for a card before Turing, the last branch that lists it at nvidia.com/drivers",
         judge=_logged(UNSUPPORTED),

@@ -273,7 +273,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="proof",
-        title="the libcuda that is found cannot be loaded",
+        title="libcuda cannot be loaded",
         meaning="The loader finds a file of this name and refuses it: it is empty, damaged, built for another "
         "processor, or needs a library that is missing. A container that was built while the driver was mounted keeps "
         "empty files of its names.",
@@ -286,7 +286,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="proof",
-        title="libcuda is installed under its version alone",
+        title="libcuda.so.1 is missing, only its versioned file is installed",
         meaning="Programs ask for libcuda.so.1, a link to the file with the version in its name. The link is missing: "
         "ldconfig was not run after the files came, mostly in a container that was given them.",
         fix="sudo ldconfig",
@@ -298,7 +298,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="proof",
-        title="libcuda is there, and not where the loader looks",
+        title="libcuda is not on the loader's search path",
         meaning="The loader looks into LD_LIBRARY_PATH, its cache and its own folders. The driver's libcuda lies "
         "elsewhere, or came after the cache was made.",
         fix="sudo ldconfig",
@@ -309,7 +309,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="strong",
-        title="CUDA's driver library, libcuda, is missing",
+        title="libcuda, CUDA's driver library, is missing",
         meaning="The kernel's part of the driver is there and the library that torch loads is not. Distributions part "
         "the driver into packages, and the one for computing may be left out.",
         settle="`ldconfig -p | grep libcuda.so.1` shows nothing",
@@ -322,7 +322,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="proof",
-        title="the libcuda that is found is a stub",
+        title="libcuda is a stub",
         meaning="A CUDA toolkit brings a libcuda for linking alone, in a folder called stubs. Where that folder is in "
         "LD_LIBRARY_PATH the loader takes it in place of the driver's.",
         fix="take the stubs folder out of LD_LIBRARY_PATH",
@@ -336,7 +336,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="proof",
-        title="the forward-compatibility package does not go with this driver",
+        title="the forward-compatibility package does not match this driver",
         meaning="A cuda-compat package is a libcuda of a newer driver for an older kernel module. Each is for certain "
         "branches of driver, older than itself; with any other it does not start. Images of NVIDIA's bring one.",
         fix="take the compat folder out of LD_LIBRARY_PATH (or remove the package cuda-compat), or update the driver",
@@ -349,7 +349,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="proof",
-        title="a forward-compatibility package is used with a card that may not have one",
+        title="forward compatibility is not supported on this card",
         meaning="Forward compatibility is for data centre cards, and a few of NVIDIA's for professionals. On any other "
         "the package's libcuda does not start.",
         fix="take the compat folder out of LD_LIBRARY_PATH (or remove the package cuda-compat); if torch then finds "
@@ -367,7 +367,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="strong",
-        title="libcuda is of another version than the kernel module",
+        title="libcuda and the kernel module differ in version",
         meaning="The driver's libraries and its kernel module have to be of exactly one version. Another libcuda is "
         "found before the driver's own: through LD_LIBRARY_PATH, or left over from another driver.",
         settle="it starts once the other file is out of the way",
@@ -380,7 +380,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="proof",
-        title="the driver's libraries and the loaded kernel module are of different versions",
+        title="driver libraries and loaded kernel module differ in version",
         meaning="The driver was updated while its old module is still loaded. Everything that starts from now on fails "
         "until the new module is.",
         fix="sudo reboot; or end all that uses the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm nvidia && "

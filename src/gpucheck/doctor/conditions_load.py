@@ -249,9 +249,9 @@ def _instead(card: Device | None) -> str:
     if card is None or (card.state is not None and not hidden):
         return ""  # its state says it all
     return {
-        "at work": ", judged as it works",
-        "at rest": ", at rest: its clock and PCIe link are not judged",
-        "lightly used": ", lightly used: its clock and PCIe link are not judged",
+        "busy": ", judged as it works",
+        "idle": ", at rest: its clock and PCIe link are not judged",
+        "light load": ", lightly used: its clock and PCIe link are not judged",
         "unknown": ", and NVML does not tell whether it works: its clock and PCIe link are not judged",
     }[work(card)]
 
@@ -283,7 +283,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="fail",
         certainty="strong",
-        title="a second of load ended in an error",
+        title="the load test failed",
         meaning="One kernel ran, and matrix products and copies for a second did not: an error of the card, its power "
         "or its driver shows only when it works.",
         settle="`gpucheck smoke --device cuda` runs one thing after the other, and `sudo dmesg` shows Xid errors",
@@ -299,7 +299,7 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="It is too hot, or its power supply asks for less (power brake). In half of a second's readings or "
         "more that is how the card runs, and a failure; in fewer a warning. One reading alone does not count.",
         settle="`gpucheck bench matmul --sustain 30s` shows the clock over half a minute",
-        fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; then look at fans, air flow, power cables and supply",
+        fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; then check fans, air flow, power cables and supply",
         judge=_hardware,
         source="NVML, nvmlClocksEventReasons 0x8, 0x40 and 0x80; DCGM's health check has the same",
     ),
@@ -308,10 +308,10 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="the driver lowers the clock because of heat",
+        title="heat lowers the clock under load",
         meaning="After a second of load a card that is cooled well is not that warm. Judged by NVML's reasons, and by "
         "its counter where that grew by more than 1 % of the time.",
-        fix="look at fans, air flow and the temperature of the room",
+        fix="check fans, air flow and room temperature",
         judge=_thermal,
         source="NVML, nvmlClocksEventReasons 0x20 and NVML_FI_DEV_PERF_POLICY_THERMAL",
     ),
@@ -320,10 +320,10 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="the card is as hot as it may be",
+        title="the card is at its temperature limit",
         meaning="Read under a second of load, beside the temperature from which driver or hardware lower the clock. "
         "Within 5 °C of it is a remark.",
-        fix="look at fans, air flow and the temperature of the room",
+        fix="check fans, air flow and room temperature",
         judge=_hot,
         source="NVML, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN and _GPU_MAX, the lower of both",
     ),
@@ -332,9 +332,9 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="info",
         certainty="proof",
-        title="the power limit holds the clock",
+        title="the power limit lowers the clock",
         meaning="Normal at full load: the card is as fast as its power limit lets it be.",
-        fix="nothing to mend; nvidia-smi -q -d POWER says whether the limit is the card's own",
+        fix="no action needed; nvidia-smi -q -d POWER says whether the limit is the card's own",
         judge=_power_limited,
         source="NVML, nvmlClocksEventReasons 0x4",
     ),
@@ -343,7 +343,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="info",
         certainty="proof",
-        title="a setting holds the clock below its highest",
+        title="a setting lowers the clock",
         meaning="Somebody set application clocks, a display clock or sync boost.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
         judge=_setting,
@@ -354,7 +354,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="hint",
-        title="the clock stays below half of its highest, and NVML gives no reason",
+        title="the clock stays below half its maximum for no reported reason",
         meaning="Work is there, nothing is said to hold the clock, and it does not rise.",
         settle="`gpucheck bench matmul` shows what that costs",
         fix="nvidia-smi -q -d CLOCK,PERFORMANCE; "
@@ -368,14 +368,14 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="the PCIe link has fewer lanes than the card",
+        title="the PCIe link uses fewer lanes than the card has",
         meaning="Copies are slower in proportion. A card that is not seated well, a dirty contact or a riser loses "
         "lanes: a warning where a card of the same name has more, where fewer than four are left, and for parts that "
         "have sixteen by their data sheet. Else it is a remark, "
         "for many laptops, small cards and slots are wired so. Judged under load alone: at rest a link may be narrower "
         "on purpose.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap beside LnkSta on both ends",
-        fix="reseat the card, leave out a riser, and look at the slot's setting in the firmware (bifurcation)",
+        fix="reseat the card, remove risers, check the slot's firmware setting (bifurcation)",
         judge=_below("width", "max_width", "x", _lost_lanes),
         source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; the latter is 16 also for "
         "an RTX 3050, Amazon's A10G and laptops, all of which have eight lanes",
@@ -390,7 +390,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "lowered after errors, or by a setting. In a virtual machine, where NVML does not see the slot, it is a remark "
         "while cards of the same name are alike. Judged under load alone: at rest a link sleeps at generation 1.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap beside LnkSta on both ends",
-        fix="reseat the card, leave out a riser, and look at the slot's setting in the firmware",
+        fix="reseat the card, remove risers, check the slot's firmware setting",
         judge=_below("generation", "max_generation", "generation ", _lost_speed),
         source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
     ),
@@ -399,7 +399,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="info",
         certainty="proof",
-        title="the card could use a faster slot",
+        title="a faster slot would help the card",
         meaning="The card's own link has more lanes or a newer generation than card and slot have together.",
         fix="another slot, where copies matter: `gpucheck bench transfer` shows what they reach",
         judge=_slot,
@@ -410,11 +410,11 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="skip",
         certainty="proof",
-        title="not every card was looked at under load",
+        title="not every card was tested under load",
         meaning="Throttling, heat and the PCIe link are judged under a second of matrix products and copies. A card "
         "that others use is left alone and judged by what they do on it, where they keep it busy (`devices.`); where "
         "NVML sees nothing a load shows nothing.",
-        fix="run it again when the card is free; `gpucheck devices --processes` shows who uses it",
+        fix="gpucheck devices --processes shows who uses it; run again when it is free",
         judge=_not_run,
     ),
     Condition(
@@ -422,10 +422,10 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="inconclusive",
         certainty="proof",
-        title="what a card does under load is not known",
+        title="a card's state under load could not be read",
         meaning="The load ran, and NVML did not tell what it has for this card: an error, a call that never returned, "
         "or an answer that cannot be true.",
-        fix="run it again; if it stays so, look for Xid messages in `sudo dmesg`",
+        fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread,
         source="NVML, nvmlReturn_t",
     ),

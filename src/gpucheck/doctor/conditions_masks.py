@@ -208,7 +208,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="devices",
         verdict="warn",
         certainty="proof",
-        title="CUDA_VISIBLE_DEVICES is not read as it looks",
+        title="CUDA reads CUDA_VISIBLE_DEVICES differently than it looks",
         meaning="An entry is a number or the beginning of a UUID. Anything else is read up to where it stops being a "
         "number, or ends the list, without a word: `0;1` is 0 and `0x1` is 0.",
         fix="export CUDA_VISIBLE_DEVICES with numbers or UUIDs and commas between them; `nvidia-smi -L` lists both",
@@ -220,7 +220,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="devices",
         verdict="warn",
         certainty="proof",
-        title="CUDA_VISIBLE_DEVICES asks for more GPUs than it shows",
+        title="CUDA_VISIBLE_DEVICES names more GPUs than CUDA shows",
         meaning="The first entry that names no GPU ends the list: those after it are hidden although they are there.",
         fix="name only GPUs that are there; `nvidia-smi -L` lists them",
         judge=_shows_fewer,
@@ -231,7 +231,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="proof",
-        title="CUDA counts the GPUs in another order than nvidia-smi",
+        title="CUDA and nvidia-smi number the GPUs differently",
         meaning="Unless CUDA_DEVICE_ORDER is PCI_BUS_ID, CUDA counts the fastest GPU first, and nvidia-smi counts by "
         "PCI address. With unlike cards `cuda:0` and nvidia-smi's 0 are then two different ones.",
         fix="export CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -267,7 +267,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="proof",
-        title="NVIDIA devices on the PCI bus that the driver does not list",
+        title="the driver does not list all NVIDIA devices on the PCI bus",
         meaning="The bus has more GPUs than the driver: one is bound to another kernel driver, is not supported by "
         "this one, or failed as it was started. A failure where the kernel's log says that it fell off the bus.",
         fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
@@ -278,7 +278,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="proof",
-        title="torch says that CUDA is available, and CUDA does not start",
+        title="torch says CUDA is available, but CUDA does not start",
         meaning="With PYTORCH_NVML_BASED_CUDA_CHECK torch asks NVML instead of CUDA. NVML can answer where CUDA "
         "cannot start, and the first use of the device fails then.",
         fix="unset PYTORCH_NVML_BASED_CUDA_CHECK",
@@ -290,7 +290,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="devices",
         verdict="fail",
         certainty="proof",
-        title="torch counts other devices than CUDA shows",
+        title="torch and CUDA count different devices",
         meaning="Before CUDA starts torch counts with NVML and a parser of its own. Where that differs from CUDA, a "
         "device that torch promises does not exist.",
         fix="export CUDA_VISIBLE_DEVICES with numbers, or with one MIG instance's UUID",

@@ -243,7 +243,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="nodes",
         verdict="fail",
         certainty="proof",
-        title="the driver's device node cannot be opened: the kernel's side hangs",
+        title="opening the driver's device node hangs",
         meaning="Opening the node waits in the kernel for something that does not come. Whatever uses the GPU hangs.",
         settle="`ps -eo pid,stat,wchan,comm | grep ' D'` shows processes that wait in the driver",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then reboot",
@@ -271,7 +271,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="nodes",
         verdict="fail",
         certainty="proof",
-        title="this user may not open the driver's device nodes",
+        title="no permission to open the driver's device nodes",
         meaning="CUDA and NVML need to read and write /dev/nvidiactl, /dev/nvidia-uvm and a card's node. Their owner, "
         "group or mode keep this user out.",
         fix="ls -l /dev/nvidia* /dev/dxg; join the group that they belong to (often video or render): "
@@ -285,7 +285,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="nodes",
         verdict="fail",
         certainty="strong",
-        title="the device nodes are of a driver that was loaded before",
+        title="the device nodes belong to an earlier driver",
         meaning="The number of a node belongs to no driver now. /dev/nvidia-uvm gets another one each time the module "
         "is loaded, and a container keeps the one from its start.",
         settle="`grep nvidia /proc/devices` lists the numbers of now, `ls -l /dev/nvidia*` the nodes'",
@@ -297,7 +297,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="nodes",
         verdict="fail",
         certainty="strong",
-        title="Windows lends this WSL no GPU",
+        title="Windows gives this WSL no GPU",
         meaning="WSL 2 reaches the GPU through /dev/dxg. It is missing under WSL 1, with an old kernel of WSL's, and "
         "where Windows itself does not use the card.",
         settle="`wsl --list --verbose` in Windows shows version 2, and Windows' nvidia-smi the card",
@@ -310,7 +310,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="info",
         certainty="hint",
-        title="Windows lends this WSL a GPU, and NVIDIA's driver does not show in it",
+        title="Windows gives this WSL a GPU, but NVIDIA's driver is not visible in it",
         meaning="Any maker's GPU shows as /dev/dxg. NVIDIA's driver for Windows puts its libcuda into "
         "/usr/lib/wsl/lib; where there is an NVIDIA card, that driver is missing or too old for WSL.",
         settle="Windows' Device Manager shows whether there is an NVIDIA card",
@@ -322,7 +322,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="strong",
-        title="a Linux driver's libcuda stands in front of Windows'",
+        title="a Linux driver's libcuda hides the one of Windows",
         meaning="Under WSL the driver is Windows' and its libcuda lies in /usr/lib/wsl/lib. A driver that was "
         "installed inside Linux brings another, which looks for device nodes that WSL does not have.",
         settle="`LD_LIBRARY_PATH=/usr/lib/wsl/lib python -c 'import torch; torch.cuda.init()'` raises nothing",
@@ -335,7 +335,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="strong",
-        title="this container was given NVML and not CUDA's driver",
+        title="this container has NVML but not CUDA's driver",
         meaning="The container toolkit hands in libraries by capability: utility brings nvidia-smi and NVML, compute "
         "brings libcuda. nvidia-smi works and torch does not.",
         settle="NVIDIA_DRIVER_CAPABILITIES of the container names what it was given",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpucheck.cards.at_rest import ACTIONS
+from gpucheck.cards.checks import smi_name
 from gpucheck.doctor import conditions_library, fixes
 from gpucheck.doctor.condition import Certainty, Condition, Seen
 from gpucheck.doctor.conditions_kernel import FALLEN, why_absent
@@ -112,7 +113,7 @@ def _recovery(evidence: Evidence) -> Seen | None:
     return Seen(
         f"{', '.join(map(_name, cards))}: the driver asks for the recovery action {action} ({title})",
         {"cards": [_name(card) for card in cards], "recovery_action": action},
-        fix=fix.format(uuid=cards[0].uuid or "UUID") or None,
+        fix=fix.format(card=smi_name(cards[0])) or None,
     )
 
 
@@ -211,10 +212,10 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="strong",
-        title="CUDA does not start, and the driver asks for a recovery of the GPU",
+        title="CUDA does not start; the driver asks for a recovery of the GPU",
         meaning="The driver tells of each card what would bring it back: a reset, a reboot, or an end to its work.",
         settle="CUDA starts once it was done",
-        fix="do what the driver asks for: nvidia-smi -q | grep -i recovery",
+        fix="follow the driver's recovery action: nvidia-smi -q | grep -i recovery",
         judge=_recovery,
         source="NVML_FI_DEV_GET_GPU_RECOVERY_ACTION of nvml.h",
     ),
@@ -235,7 +236,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="proof",
-        title="NVML ends the process that asks it",
+        title="NVML crashes the process that calls it",
         meaning="The process that asked NVML ended before the answer. Its library is damaged, or is not the driver's "
         "own.",
         fix="reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)",
@@ -246,7 +247,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="strong",
-        title="the driver runs and finds no card",
+        title="the driver runs but finds no card",
         meaning="nvidia-smi says `No devices were found`. The module is loaded and started none of the cards on the "
         "bus.",
         settle="the kernel's log, read with `sudo dmesg`, has a line of NVRM for each card that it could not start",
@@ -302,7 +303,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="strong",
-        title="NVML may not talk to the driver",
+        title="NVML has no permission to use the driver",
         meaning="NVML answers that this user has no permission, although the rights of the nodes allow it.",
         settle="it is this user if `sudo nvidia-smi` works",
         fix="ls -l /dev/nvidia* /dev/nvidia-caps/*; id; sudo nvidia-smi",
@@ -314,7 +315,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="hint",
-        title="NVML does not reach the loaded module",
+        title="NVML does not reach the kernel module",
         meaning="NVML answers that the driver is not loaded, and the kernel shows its module. Nodes that lead "
         "elsewhere, a module that just failed, and a sandbox look so.",
         settle="`sudo dmesg` tells whether the module's start failed",
@@ -327,7 +328,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="hint",
-        title="NVML does not start and gives no reason",
+        title="NVML does not start (unknown error)",
         meaning="nvmlInit answers 999. In a container it is mostly lost access to the nodes, elsewhere a card that "
         "failed.",
         settle="a new container that works, or `sudo dmesg`, tells which",
@@ -340,7 +341,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="hint",
-        title="NVML does not start, with an answer that has no usual cause",
+        title="NVML does not start, for no known cause",
         meaning="nvmlInit answers a code that is none of those whose causes are known.",
         settle="the same answer after a reboot is the installation's",
         fix="sudo dmesg | grep -i nvrm; nvidia-smi",
@@ -351,7 +352,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="devices",
         verdict="fail",
         certainty="strong",
-        title="the GPU lets in one process, and it is another",
+        title="another process has the GPU in exclusive mode",
         meaning="In exclusive mode a card takes one process at a time, in prohibited mode none. CUDA starts and counts "
         "the card, and the first use fails.",
         settle="`nvidia-smi -q -d COMPUTE` shows the mode of each card",

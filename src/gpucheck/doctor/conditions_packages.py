@@ -234,7 +234,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="info",
         certainty="hint",
-        title="the driver is a little older than this torch's CUDA",
+        title="the driver is slightly older than torch's CUDA",
         meaning="torch's own kernels run. Kernels that are compiled on the way, by Triton or NVRTC, may ask for more "
         "than the driver takes and fail with error 222.",
         fix="update the driver if torch.compile fails with an unsupported toolchain",
@@ -258,7 +258,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="another environment is active than the one that was looked at",
+        title="the active environment is not the one checked",
         meaning="gpucheck looks at the torch of the interpreter that runs it. Installed by pipx or in another "
         "environment, that is not the one that your programs use.",
         fix='run this with --python "$(command -v python)"',
@@ -269,7 +269,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="proof",
-        title="two distributions bring the module pynvml",
+        title="two packages install the module pynvml",
         meaning="pynvml is the old name of nvidia-ml-py. Both install a module of the same name, the later one "
         "overwrites the other, and torch warns of it.",
         fix="python -m pip uninstall -y pynvml; python -m pip install --force-reinstall --no-deps "
@@ -282,7 +282,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="torchvision is for another torch",
+        title="torchvision does not match torch",
         meaning="torchvision has compiled code for one torch, of one version and built for one thing.",
         fix="install the torchvision of this torch from the index that torch came from: python -m pip install "
         "torch==VERSION 'torchvision==0.MINOR.*' --index-url INDEX; 0.(N + 15) belongs to torch 2.N",
@@ -331,7 +331,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="proof",
-        title="libraries that torch loads later are missing",
+        title="libraries that torch loads on demand are missing",
         meaning="An installed package recorded files that are gone (a full disk, an image made smaller, an "
         "installation that was cut off), or cuDNN is found without its parts. torch starts, and fails at the first "
         "operation that needs one: libcudnn_cnn at a convolution.",
@@ -344,7 +344,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="CUDA packages are not those that torch asks for",
+        title="CUDA packages do not match what torch requires",
         meaning="torch's wheel names the packages of CUDA's libraries in exactly one version each. Another version, "
         "put there for another package, or none at all, shows as missing symbols, a cuDNN that does not fit, or a "
         "library of the system's that is taken instead.",
@@ -357,7 +357,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="the CUDA runtime that is loaded is not the one that torch was built with",
+        title="the loaded CUDA runtime is not the one torch was built with",
         meaning="Within a major version a newer libcudart serves an older torch, never the other way round. Another "
         "one comes of another package's requirement, or of a search path.",
         fix="install the nvidia-cuda-runtime of torch's CUDA, which `python -c 'import torch; "

@@ -88,7 +88,7 @@ def _shadowed(evidence: Evidence) -> Seen | None:
     said = probe.error or "the import did not end"
     if probe.shadowed_by:
         names = ", ".join(probe.shadowed_by)
-        return Seen(f"{said}; the current folder has {names}", seen, fix=f"rename {names}, or work in another folder")
+        return Seen(f"{said}; the current folder has {names}", seen, fix=f"rename {names}, or run from another folder")
     if probe.stage == "ask" and probe.version is None:
         fix = f"remove or rename the torch in {probe.path}"
         return Seen(f"{said}: what is found in {probe.path} is no torch", seen, fix, certainty="proof")
@@ -145,11 +145,11 @@ def _import_broken(evidence: Evidence) -> Seen | None:
 def _cpu_build(evidence: Evidence) -> Seen | None:
     if _kind(evidence) != "cpu" or evidence.host.system == "Darwin":
         return None
-    message = f"torch {torch_version(evidence)} is built for the CPU alone"
+    message = f"torch {torch_version(evidence)} is a CPU-only build"
     if evidence.is_nvidia_here:
         return Seen(message, {"version": torch_version(evidence)}, _cuda_build(evidence))
     return Seen(
-        message, {"version": torch_version(evidence)}, fix="", verdict="info", title="torch is built for the CPU"
+        message, {"version": torch_version(evidence)}, fix="", verdict="info", title="torch is a CPU-only build"
     )
 
 
@@ -204,7 +204,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="torch",
         verdict="fail",
         certainty="proof",
-        title="no torch is installed",
+        title="torch is not installed",
         meaning="The interpreter that was asked finds no torch. Another environment may have one: `--python PATH` "
         "asks that. It is a fault on a machine without a GPU too: there is nothing to train with.",
         fix="python -m pip install torch",
@@ -216,11 +216,11 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="torch",
         verdict="fail",
         certainty="strong",
-        title="a file of the current folder stands in torch's way",
+        title="a file in the current folder shadows torch",
         meaning="Python looks in the current folder first. A file or a folder there with the name of torch, or of a "
         "module of the standard library that torch imports, is taken in its place.",
         settle="the import works from another folder",
-        fix="rename the file, or work in another folder",
+        fix="rename the file, or run from another folder",
         judge=_shadowed,
         texts=(
             r"module 'torch' has no attribute 'cuda'",
@@ -233,7 +233,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="torch",
         verdict="fail",
         certainty="strong",
-        title="torch meets libraries of another version",
+        title="torch loads libraries of another version",
         meaning="A library that torch loads lacks a function which it needs: it is of another CUDA than torch's own, "
         "mostly found through LD_LIBRARY_PATH, or left over from another installation.",
         settle="the import works with LD_LIBRARY_PATH unset",
@@ -250,7 +250,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="torch",
         verdict="fail",
         certainty="proof",
-        title="torch ends its process",
+        title="torch crashes on import or start",
         meaning="Importing torch, or asking it for its devices, ends the process by a signal: its libraries are "
         "damaged, are for another processor (SIGILL), or do not go together.",
         fix="reinstall torch in a fresh environment",
@@ -284,7 +284,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="torch",
         verdict="fail",
         certainty="proof",
-        title="this torch is built for the CPU and cannot use the GPU",
+        title="this torch is a CPU-only build and cannot use the GPU",
         meaning="The wheel has no CUDA in it, whatever driver and toolkit are installed. `pip install torch` takes "
         "such a wheel on Windows, from an index for the CPU, and where another package asked for it.",
         fix="install a torch that is built for CUDA",
@@ -296,7 +296,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="torch",
         verdict="fail",
         certainty="proof",
-        title="this torch is built for another maker's GPU",
+        title="this torch is built for another vendor's GPU",
         meaning="A torch for ROCm or XPU cannot use an NVIDIA GPU.",
         fix="install a torch that is built for CUDA",
         judge=_wrong_backend,
@@ -323,7 +323,7 @@ CONDITIONS: tuple[Condition, ...] = (
         rung="torch",
         verdict="fail",
         certainty="proof",
-        title="torch does not find the GPU that CUDA shows",
+        title="torch does not see the GPU that CUDA shows",
         meaning="The driver starts and shows a device to gpucheck, and not to torch in the same environment: torch's "
         "own CUDA libraries are others than it was built with, or another libcuda is found by it.",
         settle="`LD_DEBUG=libs python -c 'import torch; torch.cuda.init()'` shows which libraries it takes",

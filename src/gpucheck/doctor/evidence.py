@@ -77,7 +77,7 @@ class Evidence:
     def torch_limit(self) -> str:
         """How long torch was waited for, in words, and what gives it longer."""
         limit = self.torch.limit_s if self.torch is not None else None
-        return "its time" if limit is None else f"{units.duration(limit)} (--timeout gives it longer)"
+        return "its time" if limit is None else f"{units.duration(limit)} (raise it with --time-budget)"
 
     def logged(self, pattern: str) -> list[str]:
         """The lines of the kernel's log that match; none where it cannot be read."""

@@ -140,7 +140,7 @@ def _above(rung: Rung, evidence: Evidence, diagnosis: Diagnosis) -> RungStanding
     shown_by = _SHOWN[rung](evidence)
     if shown_by is not None:
         return RungStanding(rung, "held", shown_by)
-    return RungStanding(rung, "unreached", _ANSWERED[rung](evidence) or f"not looked at: {diagnosis.broken} is broken")
+    return RungStanding(rung, "unreached", _ANSWERED[rung](evidence) or f"not checked: {diagnosis.broken} is broken")
 
 
 def _standing(rung: Rung, evidence: Evidence) -> RungStanding:
@@ -149,9 +149,9 @@ def _standing(rung: Rung, evidence: Evidence) -> RungStanding:
         return RungStanding(rung, "held", shown_by)
     looked = rung != "hardware" or evidence.stack.devices is not None
     if not evidence.is_nvidia_here and rung != "torch" and looked:
-        return RungStanding(rung, "absent", "no NVIDIA GPU is here")
+        return RungStanding(rung, "absent", "no NVIDIA GPU")
     if rung in _BELOW_WINDOWS and (evidence.host.wsl or evidence.host.system == "Windows"):
-        return RungStanding(rung, "absent", "Windows has the driver")
+        return RungStanding(rung, "absent", "the driver is in Windows")
     return RungStanding(rung, "unknown", _ANSWERED[rung](evidence) or _NOT_LOOKED_AT[rung])
 
 
@@ -196,8 +196,8 @@ def _nvml(evidence: Evidence) -> str | None:
 def _cuinit(evidence: Evidence) -> str | None:
     driver = evidence.driver
     if driver.cuinit_code == 100 and evidence.value("CUDA_VISIBLE_DEVICES") is not None:
-        return "cuInit answers 100, as it does under a mask that hides every GPU"
-    return f"cuInit answers 0, CUDA {driver.cuda_version or 'unknown'}" if driver.cuinit_code == 0 else None
+        return "cuInit returns 100: a mask hides every GPU"
+    return f"cuInit returns 0, CUDA {driver.cuda_version or 'unknown'}" if driver.cuinit_code == 0 else None
 
 
 def _devices(evidence: Evidence) -> str | None:
@@ -213,7 +213,7 @@ def _torch(evidence: Evidence) -> str | None:
         return None
     if not probe.available:
         # Without a GPU here there is none to use: what can hold is that it starts.
-        return None if evidence.is_nvidia_here or probe.stage != "end" else f"torch {probe.version} can be imported"
+        return None if evidence.is_nvidia_here or probe.stage != "end" else f"torch {probe.version} imports"
     return f"torch {probe.version}, {probe.count or 0} device{'s' * (probe.count != 1)}"
 
 
@@ -235,7 +235,7 @@ def _run(evidence: Evidence) -> str | None:
     probe = evidence.torch
     if probe is None or not probe.kernels or any(run.error for run in probe.kernels):
         return None
-    return f"a kernel and a product are right on {', '.join(run.device for run in probe.kernels)}"
+    return f"kernel and matrix product correct on {', '.join(run.device for run in probe.kernels)}"
 
 
 _SHOWN: dict[Rung, Callable[[Evidence], str | None]] = {
@@ -271,7 +271,7 @@ def _nvml_error(evidence: Evidence) -> str | None:
 def _libcuda_error(evidence: Evidence) -> str | None:
     driver = evidence.driver
     if driver.cuinit_code:
-        return f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
+        return f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
     return driver.cuinit_error
 
 
@@ -284,9 +284,9 @@ def _torch_said(evidence: Evidence) -> str | None:
     if probe is None:
         return None
     if probe.not_awaited is not None:
-        return f"not looked at: {probe.not_awaited}"
+        return f"not checked: {probe.not_awaited}"
     if probe.available is False:
-        return f"torch {probe.version} can be imported and finds no GPU"
+        return f"torch {probe.version} imports, but sees no GPU"
     return probe.error
 
 
@@ -296,7 +296,7 @@ def _no_kernel(evidence: Evidence) -> str | None:
     failed = [f"{run.device}: {run.error}" for run in probe.kernels if run.error] if probe is not None else []
     if failed:
         return "; ".join(failed)
-    return "not looked at: torch has no GPU to run on" if probe is not None and probe.available is False else None
+    return "not checked: torch has no GPU" if probe is not None and probe.available is False else None
 
 
 _ANSWERED: dict[Rung, Callable[[Evidence], str | None]] = {
@@ -312,14 +312,14 @@ _ANSWERED: dict[Rung, Callable[[Evidence], str | None]] = {
     "run": _no_kernel,
 }
 _NOT_LOOKED_AT: dict[Rung, str] = {
-    "hardware": "the PCI bus cannot be read here",
-    "kernel": "the kernel does not show the module's version here",
-    "nodes": "no device node is here that could be opened",
-    "libraries": "the loaded libcuda's path is not known",
+    "hardware": "the PCI bus cannot be read",
+    "kernel": "the kernel does not show the module's version",
+    "nodes": "no device node could be opened",
+    "libraries": "path of the loaded libcuda unknown",
     "nvml": "NVML was not asked",
     "cuinit": "libcuda was not asked",
     "devices": "libcuda was not asked for its devices",
-    "torch": "torch did not say whether it finds a GPU",
-    "architecture": "torch did not name the architecture of a GPU",
+    "torch": "torch did not report whether it sees a GPU",
+    "architecture": "torch did not report a GPU architecture",
     "run": "no kernel was run",
 }

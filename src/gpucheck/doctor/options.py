@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpucheck import units
-from gpucheck.options import option, require
+from gpucheck import options
+from gpucheck.options import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +16,17 @@ class DoctorOptions:
     /proc, /sys, /dev and /etc are read under `root`.
     """
 
-    python: str | None = option("Diagnose the torch of another interpreter.", metavar="PATH")
-    require: str | None = require()
-    timeout_s: float | None = option(
-        "How long torch may take to answer; default 2m.",
-        name="--timeout",
-        metavar="TIME",
-        parse=units.parse_duration,
-    )
-    bundle: str | None = option("Also pack what was read for a bug report, redacted: .zip or .tar.gz.", metavar="FILE")
-    only: tuple[str, ...] = option("Only conditions whose ids begin so. Repeatable.", metavar="PREFIX", repeat=True)
-    skip: tuple[str, ...] = option("No ids that begin so (load: no load). Repeatable.", metavar="PREFIX", repeat=True)
+    python: str | None = option("Diagnose the torch of another Python interpreter.", metavar="PATH")
+    require: str | None = options.require()
+    time_budget_s: float | None = options.time_budget("2m", "Time limit for torch to answer.", aliases=("--timeout",))
+    bundle: str | None = option("Also write a redacted bug report: .zip or .tar.gz.", metavar="FILE")
+    only: tuple[str, ...] = options.only("conditions", named="ID")
+    skip: tuple[str, ...] = options.skip("conditions", named="ID")
+    list_all: bool = options.list_all("conditions")
     root: Path = Path("/")
+
+    def names(self) -> list[tuple[str, str]]:
+        """The selected conditions with their titles."""
+        from gpucheck.doctor.command import select
+
+        return [(one.id, one.title) for one in select(self.only, self.skip)]

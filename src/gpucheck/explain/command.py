@@ -56,7 +56,7 @@ def word(given: str, emit: Emit) -> None:
         explain(Pasted(given), emit)
         return
     if given not in known:
-        raise UsageError(f"no id {given!r} is known", "", f"{naming.did_you_mean(given, known)} `--list` shows all")
+        raise UsageError(f"unknown id {given!r}", "", f"{naming.did_you_mean(given, known)} --list shows all")
     page(given, emit)
 
 
@@ -76,7 +76,7 @@ def is_id(text: str) -> bool:
 def explain(pasted: Pasted, emit: Emit) -> None:
     """Answer with what the text means, the root cause first. A text that is not known is undecided."""
     if pasted.cut_from_bytes is not None:
-        emit(Notice(f"{_in_mib(pasted.cut_from_bytes)} were given: the last {_in_mib(MOST_BYTES)} were read"))
+        emit(Notice(f"{_in_mib(pasted.cut_from_bytes)} given; only the last {_in_mib(MOST_BYTES)} read"))
     matches = find(pasted.text, TEXTS, OF_CONDITIONS)
     told = tuple(_told(match) for match in matches)
     emit(Answered("explain", ExplainResult(len(pasted.text), pasted.cut_from_bytes, told)))
@@ -89,7 +89,7 @@ def explain(pasted: Pasted, emit: Emit) -> None:
             "conditions": match.conditions,
             "numbers": match.numbers,
         }
-        meaning = " ".join(filter(None, (match.says, match.meaning)))
+        meaning = ". ".join(filter(None, (match.says, match.meaning)))
         emit(Judged(Finding("explain.text", "info", match.title, meaning, evidence, match.then)))
 
 
@@ -121,17 +121,14 @@ def _at_device(then: str, numbers: dict[str, Any]) -> str:
 
 def _unknown(text: str) -> Finding:
     lines = len(text.splitlines())
-    told = "none of the texts that are known is in it" + (
-        "" if lines > 1 else "; a whole traceback says more than a line"
-    )
+    told = "no known error text is in it" + ("" if lines > 1 else "; paste the whole traceback")
     return Finding(
         "explain.unknown",
         "inconclusive",
-        "this text is not known",
+        "text not known",
         told,
         {"texts": len(TEXTS) + len(OF_CONDITIONS)},
-        "paste more of it, the lines before the error too; on the machine where it happened gpucheck doctor looks at "
-        "the driver and torch, gpucheck smoke at what torch does",
+        "gpucheck doctor on the machine where it happened checks driver and torch, gpucheck smoke what torch does",
     )
 
 

@@ -50,12 +50,19 @@ def size(number: str, unit: str) -> int | None:
         return None
 
 
+_SCALES = (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
+
+
 def human(bytes_: int) -> str:
-    """A size as torch writes it: two digits behind the point at most, in the largest binary unit."""
-    for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+    """A size as torch writes it: at most two decimals, in the largest binary unit."""
+    for unit, scale in _SCALES:
         if bytes_ >= scale:
-            return f"{bytes_ / scale:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+            return f"{_digits(bytes_ / scale)} {unit}"
     return f"{bytes_} bytes"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _sizes(said: str, patterns: dict[str, str]) -> Numbers:
@@ -133,26 +140,35 @@ def _memory(name: str, said: str, around: str) -> Figures:
 
 def _memory_says(found: Numbers) -> str:
     """Who holds the memory: another process, this one, and how much of that is torch's cache."""
-    parts = [f"process {one['pid']} holds {human(one['bytes'])}" for one in found.get("processes", ())[:3]]
-    if left := found.get("processes", ())[3:]:
-        parts.append(f"{len(left)} more hold {human(sum(one['bytes'] for one in left))}")
+    whole = found.get("total_bytes") or found.get("allowed_bytes")
+    # In the whole's unit no other size needs one of its own.
+    scale = next((scale for _, scale in _SCALES if (whole or 0) >= scale), 0)
+
+    def size_of(bytes_: int) -> str:
+        return human(bytes_) if not scale or bytes_ * 100 < scale else _digits(bytes_ / scale)
+
+    # A context is not what fills a GPU; without the whole nobody knows.
+    others = [one for one in found.get("processes", ()) if one["bytes"] > _LARGE_OTHER * (whole or 0)]
+    parts = [f"process {one['pid']} holds {size_of(one['bytes'])}" for one in others[:3]]
+    if left := others[3:]:
+        parts.append(f"{len(left)} more hold {size_of(sum(one['bytes'] for one in left))}")
     own = found.get("own_bytes") or found.get("reserved_bytes") or found.get("allocated_bytes")
     if own is not None:
         cached = found.get("cached_bytes")
         parts.append(
-            f"this process {human(own)}" + (f", of which {human(cached)} is cached and unused" if cached else "")
+            f"you {size_of(own)}"
+            + (f" ({size_of(cached)} only cached)" if cached and cached * 100 >= (whole or 0) else "")
         )
     if unnamed := _unnamed(found):
-        parts.append(f"something else {human(unnamed)}")
+        parts.append(f"others {size_of(unnamed)}")
     if "other_bytes" in found:
-        parts.append(f"other programs {human(found['other_bytes'])}")
+        parts.append(f"other programs {size_of(found['other_bytes'])}")
     if "free_bytes" in found:
-        parts.append(f"{human(found['free_bytes'])} is free")
-    whole = found.get("total_bytes") or found.get("allowed_bytes")
-    said = (f"Of {human(whole)} " if whole else "") + ", ".join(parts)
+        parts.append(f"{size_of(found['free_bytes'])} free")
+    said = (f"of {human(whole)} " if whole else "") + ", ".join(parts)
     if "requested_bytes" in found:
-        said += ("; " if said else "") + f"{human(found['requested_bytes'])} more was asked for"
-    return said[:1].upper() + said[1:] + "." if said else ""
+        said += (", " if said else "") + f"{size_of(found['requested_bytes'])} more requested"
+    return said
 
 
 def _unnamed(found: Numbers) -> int:
@@ -175,22 +191,20 @@ def _memory_then(name: str, found: Numbers) -> str:
     large = [one for one in found.get("processes", ()) if one["bytes"] > _LARGE_OTHER * total]
     if large:
         pids = ", ".join(str(one["pid"]) for one in large[:3])
-        steps.append(f"end process {pids} if it is yours, or use another GPU")
+        steps.append(f"end process {pids}, or use another GPU")
     elif _unnamed(found):
-        steps.append("nvidia-smi shows which other process holds memory: end it, or use another GPU")
+        steps.append("nvidia-smi shows which process holds memory: end it, or use another GPU")
     if found.get("cached_bytes", 0) > _LARGE_CACHE * total:
         setting = "PYTORCH_HIP_ALLOC_CONF" if name == "oom.hip" else "PYTORCH_CUDA_ALLOC_CONF"
         steps.append(
-            f"{setting}=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF, the same value): "
-            f"{human(found['cached_bytes'])} is cached and does not fit what was asked for"
+            f"export {setting}=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF): "
+            f"{human(found['cached_bytes'])} is cached in pieces too small for the request"
         )
     if found.get("requested_bytes", 0) > total:
-        steps.append(
-            "ask for less: what was asked for at once is more than the GPU has; print the shape, it may be wrong"
-        )
+        steps.append("print the tensor's shape, it may be wrong: one request exceeds the whole GPU")
     elif not large:
-        steps.append("a smaller batch, a shorter sequence, or activation checkpointing")
-    return "; then ".join(steps)
+        steps.append("use a smaller batch, a shorter sequence, or activation checkpointing")
+    return "; ".join(steps)
 
 
 def _vllm(name: str, said: str, around: str) -> Figures:
@@ -215,18 +229,18 @@ def _vllm(name: str, said: str, around: str) -> Figures:
         share = int(100 * found["free_bytes"] / found["total_bytes"]) / 100
         return Figures(
             found,
-            f"Of {human(found['total_bytes'])} {human(found['free_bytes'])} was free, and vLLM wanted "
-            f"{human(found['desired_bytes'])}.",
-            f"end what else holds the GPU (nvidia-smi); else --gpu-memory-utilization {max(share - 0.02, 0.01):.2f}",
+            f"of {human(found['total_bytes'])} {human(found['free_bytes'])} free, vLLM wants "
+            f"{human(found['desired_bytes'])}",
+            f"end other processes on the GPU (nvidia-smi); or --gpu-memory-utilization {max(share - 0.02, 0.01):.2f}",
         )
     if "needed_bytes" in found and "available_bytes" in found:
         length = found.get("fits_tokens")
         return Figures(
             found,
-            f"One request of {found.get('max_length_tokens', 'the full')} tokens needs {human(found['needed_bytes'])} "
-            f"of cache, and {human(found['available_bytes'])} is left for it.",
+            f"one request of {found.get('max_length_tokens', 'the full')} tokens needs {human(found['needed_bytes'])} "
+            f"of cache, {human(found['available_bytes'])} left",
             (f"--max-model-len {length}" if length else "a smaller --max-model-len")
-            + ", or a larger --gpu-memory-utilization; else more GPUs (--tensor-parallel-size)",
+            + ", or a larger --gpu-memory-utilization; or more GPUs (--tensor-parallel-size)",
         )
     return Figures(found)
 
@@ -242,7 +256,7 @@ def _host(name: str, said: str, around: str) -> Figures:
     found |= _sizes(said, {"requested_bytes": r"Unable to allocate SIZE"})
     if "requested_bytes" not in found:
         return Figures(found)
-    return Figures(found, f"{human(found['requested_bytes'])} was asked for at once.")
+    return Figures(found, f"{human(found['requested_bytes'])} requested at once")
 
 
 def _killed(said: str) -> Figures:
@@ -264,20 +278,19 @@ def _killed(said: str) -> Figures:
         found["by"] = "cgroup" if cgroup else "system"
     if "pid" not in found:
         return Figures(found)
-    held = f", which held {human(found['resident_bytes'])} of RAM" if "resident_bytes" in found else ""
+    held = f" with {human(found['resident_bytes'])} of RAM" if "resident_bytes" in found else ""
     shared = found.get("shared_bytes", 0)
     held += f" and {human(shared)} of shared memory" if shared > GIB else ""
     limit = f" of {human(found['limit_bytes'])}" if "limit_bytes" in found else ""
-    whose = f"the limit{limit} of its container or job" if cgroup else "the machine's memory"
+    whose = f"the limit{limit} of its container or job" if cgroup else "the machine's RAM"
     then = (
         "a higher limit (docker run --memory, Kubernetes resources.limits.memory, Slurm --mem)"
         if cgroup
-        else "end what else uses RAM"
+        else "end other processes that use RAM"
     )
     return Figures(
         found,
-        "It is RAM, not the GPU's memory. "
-        f"The kernel killed process {found['pid']} ({found['name']}){held}: {whose} was full.",
+        f"RAM, not GPU memory: the kernel killed process {found['pid']} ({found['name']}){held}; {whose} was full",
         then + "; fewer DataLoader workers, a smaller prefetch_factor, weights loaded once per machine (mmap)",
     )
 
@@ -304,12 +317,10 @@ def _driver(name: str, said: str, around: str) -> Figures:
     found = {"driver_cuda": version}
     major = int(version.split(".")[0])
     newest = max(_DRIVERS)
-    older = (
-        f"a torch whose wheel is of CUDA {major}" if major >= 11 else f"an old torch: CUDA {major} has no wheels today"
-    )
+    older = f"a torch wheel for CUDA {major}" if major >= 11 else f"an old torch (CUDA {major} has no wheels today)"
     return Figures(
         found,
-        f"The driver serves CUDA {version} at most; torch's CUDA is newer.",
+        f"the driver supports CUDA up to {version}, torch's CUDA is newer",
         f"update the driver (CUDA 12 needs {_DRIVERS[12]} or newer, CUDA {newest} {_DRIVERS[newest]}), or install "
         f"{older}",
     )
@@ -322,9 +333,7 @@ def _versions(name: str, said: str, around: str) -> Figures:
             first, second = (re.sub(r",\s*", ".", group.strip("()")) for group in match.groups()[:2])
             return Figures({one: first, other: second}, sentence.format(first, second))
     if name == "nvml.mismatch" and (match := re.search(r"NVML library version: ([\d.]+)", around)):
-        return Figures(
-            {"library": match[1]}, f"The libraries are of driver {match[1]}, the loaded kernel module is not."
-        )
+        return Figures({"library": match[1]}, f"libraries of driver {match[1]}, kernel module of another")
     del said
     return Figures()
 
@@ -335,13 +344,13 @@ _PAIRS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             r"client has the version ([\d.]+\d).{0,60}kernel module has the version ([\d.]+\d)",
             "library",
             "module",
-            "The libraries are of driver {}, the loaded kernel module of {}.",
+            "libraries of driver {}, kernel module of {}",
         ),
         (
             r"kernel version ([\d.]+\d) does not match DSO version ([\d.]+\d)",
             "module",
             "library",
-            "The loaded kernel module is of driver {}, the libraries of {}.",
+            "kernel module of driver {}, libraries of {}",
         ),
     ),
     "nvcc.mismatch": (
@@ -349,13 +358,13 @@ _PAIRS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             r"detected CUDA version \(([\d.]+)\).{0,80}compile\s*PyTorch \(([\d.]+)\)",
             "toolkit",
             "torch_cuda",
-            "The toolkit (nvcc) is of CUDA {}, torch of {}.",
+            "nvcc is of CUDA {}, torch of CUDA {}",
         ),
         (
             r"Installed CUDA version ([\d.]+) does not match the version torch was compiled with ([\d.]+\d)",
             "toolkit",
             "torch_cuda",
-            "The toolkit (nvcc) is of CUDA {}, torch of {}.",
+            "nvcc is of CUDA {}, torch of CUDA {}",
         ),
     ),
     "cudnn.version": (
@@ -363,13 +372,13 @@ _PAIRS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             r"compiled\s+against (\(\d+, ?\d+, ?\d+\)) but found runtime version (\(\d+, ?\d+, ?\d+\))",
             "wanted",
             "found",
-            "torch was built for cuDNN {} and {} was loaded.",
+            "torch was built for cuDNN {}, {} was loaded",
         ),
         (
             r"Loaded runtime CuDNN library: ([\d.]+) but source was compiled with: ([\d.]+\d)",
             "found",
             "wanted",
-            "cuDNN {} was loaded, and the program was built for {}.",
+            "cuDNN {} was loaded, the program was built for {}",
         ),
     ),
     "xformers.setup": (
@@ -377,7 +386,7 @@ _PAIRS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             r"PyTorch ([\d.]+\S*) with CUDA \d+ \(you have ([\d.]+[^)\s]*)\)",
             "wanted",
             "found",
-            "xformers was built for torch {}, and {} is installed.",
+            "xformers was built for torch {}, {} is installed",
         ),
     ),
     "quant.dtype": (
@@ -385,7 +394,7 @@ _PAIRS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             r"Minimum capability: (\d+)\. Current capability: (\d+)",
             "minimum_capability",
             "capability",
-            "The kernel needs compute capability {}, the GPU has {} (written without the point).",
+            "the kernel needs compute capability {}, the GPU has {} (written without the point)",
         ),
     ),
 }
@@ -412,10 +421,10 @@ def _capability(name: str, said: str, around: str) -> Figures:
         return Figures(found)
     del said
     has = found.get("wheel_architectures")
-    wheel = f", and this torch has code for {has[0]} to {has[-1]}" if has else ""
+    wheel = f", torch has code for {has[0]} to {has[-1]}" if has else ""
     return Figures(
         found,
-        f"{found.get('device', 'The GPU')} is {found['architecture']}{wheel}.",
+        f"{found.get('device', 'the GPU')} is {found['architecture']}{wheel}",
         _wheel_for(int(re.sub(r"\D", "", found["architecture"]))),
     )
 
@@ -423,14 +432,14 @@ def _capability(name: str, said: str, around: str) -> Figures:
 def _wheel_for(architecture: int) -> str:
     """Which wheels have an architecture, by torch's release table (RELEASE.md) and its issue 157517."""
     if architecture >= 100:
-        return "a torch of 2.7 or newer whose wheel is of CUDA 12.8 or newer (for sm_103 and sm_121 of CUDA 13)"
+        return "install torch 2.7 or newer from a wheel for CUDA 12.8 or newer (for sm_103 and sm_121 CUDA 13)"
     if architecture < 50:
-        return "a torch of before 2.0 for so old a GPU, or a build of your own; a newer GPU in the end"
+        return "install a torch older than 2.0 or build torch for this GPU; better: use a newer GPU"
     if architecture < 70:
-        return "a torch whose wheel is of CUDA 12.6 or older (CUDA 11.8 until torch 2.7): newer ones leave this GPU out"
+        return "install a torch wheel for CUDA 12.6 or older (CUDA 11.8 until torch 2.7): newer wheels drop this GPU"
     if architecture < 75:
-        return "a torch whose wheel is of CUDA 12: those of CUDA 13 leave this GPU out"
-    return "a newer torch, of a CUDA that the driver serves"
+        return "install a torch wheel for CUDA 12: wheels for CUDA 13 drop this GPU"
+    return "install a newer torch for a CUDA that the driver supports"
 
 
 # --- the kernel's log, ranks, kernels ---------------------------------------------------------------------------------
@@ -456,8 +465,8 @@ def _xid(name: str, said: str, around: str) -> Figures:
         found |= {"recovery_action": action[2]}
     whom = f" in process {found['pid']}" if "pid" in found else ""
     whom += f" ({found['process']})" if whom and "process" in found else ""
-    asks = f"; the driver asks for: {found['recovery_action']}" if "recovery_action" in found else ""
-    return Figures(found, f"It is the GPU at {found['bus']}{whom}{asks}.")
+    asks = f", recovery action: {found['recovery_action']}" if "recovery_action" in found else ""
+    return Figures(found, f"GPU {found['bus']}{whom}{asks}")
 
 
 def _ranks(name: str, said: str, around: str) -> Figures:
@@ -488,18 +497,18 @@ def _ranks(name: str, said: str, around: str) -> Figures:
 
 def _ranks_say(found: Numbers) -> str:
     if "collective" in found:
-        rank = f"Rank {found['rank']} waited" if "rank" in found else "A rank waited"
+        rank = f"rank {found['rank']} waited" if "rank" in found else "a rank waited"
         waited = f" {found['waited_s']:.0f} s" if "waited_s" in found else ""
         which = f" (number {found['sequence']})" if "sequence" in found else ""
-        return f"{rank}{waited} in {found['collective']}{which} for ranks that did not come."
+        return f"{rank}{waited} in {found['collective']}{which} for missing ranks"
     if "joined" in found:
-        return f"{found['joined']} of {found['expected']} processes came."
+        return f"{found['joined']} of {found['expected']} processes joined"
     if "exit_code" in found:
-        who = f"Rank {found['rank']}" if "rank" in found else "A rank"
-        who = f"Local rank {found['local_rank']}" if "local_rank" in found and "rank" not in found else who
+        who = f"rank {found['rank']}" if "rank" in found else "a rank"
+        who = f"local rank {found['local_rank']}" if "local_rank" in found and "rank" not in found else who
         signal = f" (signal {-found['exit_code']})" if found["exit_code"] < 0 else ""
-        return f"{who} ended first, with status {found['exit_code']}{signal}."
-    return f"It is port {found['port']}." if "port" in found else ""
+        return f"{who} failed first with exit code {found['exit_code']}{signal}"
+    return f"port {found['port']}" if "port" in found else ""
 
 
 def _duplicate(name: str, said: str, around: str) -> Figures:
@@ -508,9 +517,7 @@ def _duplicate(name: str, said: str, around: str) -> Figures:
     if match is None:
         return Figures()
     ranks = [int(match[1]), int(match[2])]
-    return Figures(
-        {"ranks": ranks, "bus": match[3]}, f"Rank {ranks[0]} and rank {ranks[1]} are both on GPU {match[3]}."
-    )
+    return Figures({"ranks": ranks, "bus": match[3]}, f"ranks {ranks[0]} and {ranks[1]} both use GPU {match[3]}")
 
 
 def _shared_memory(name: str, said: str, around: str) -> Figures:
@@ -522,8 +529,7 @@ def _shared_memory(name: str, said: str, around: str) -> Figures:
     wanted, limit = int(match[1]), int(match[2])
     return Figures(
         {"required_bytes": wanted, "limit_bytes": limit},
-        f"The kernel wants {human(wanted)} of a multiprocessor's shared memory, and the GPU has {human(limit)}: "
-        f"{wanted / limit:.1f} times as much.",
+        f"the kernel needs {human(wanted)} of shared memory per multiprocessor, the GPU has {human(limit)}",
     )
 
 
@@ -535,8 +541,8 @@ def _index(name: str, said: str, around: str) -> Figures:
     )
     if "index" not in found:
         return Figures(found)
-    size_ = f", and the dimension has {found['size']}" if "size" in found else ""
-    return Figures(found, f"The value is {found['index']}{size_}.")
+    size_ = f", dimension size {found['size']}" if "size" in found else ""
+    return Figures(found, f"index {found['index']}{size_}")
 
 
 _READERS: dict[str, Callable[[str, str, str], Figures]] = {

@@ -185,10 +185,10 @@ def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list
         and one.line.group == place.line.group
     }
     unknown = errors == "all" or (errors == "some" and first.text.symptom)
-    doubt = "the paste has an error that is not known here" if unknown else ""
-    doubt = doubt or ("the paste holds other causes too" if others else "")
-    doubt = doubt or ("it stands in a line of source" if place.line.kind in _LATE else "")
-    doubt = doubt or ("the program says that it goes on without" if _is_beside(place.line) else "")
+    doubt = "the paste has an error that is not known" if unknown else ""
+    doubt = doubt or ("the paste has other causes too" if others else "")
+    doubt = doubt or ("it is in a line of source code" if place.line.kind in _LATE else "")
+    doubt = doubt or ("the program says it continues without it" if _is_beside(place.line) else "")
     return [replace(first, doubt=doubt), *matches[1:]]
 
 

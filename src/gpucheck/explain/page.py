@@ -1,9 +1,10 @@
-"""Pages of what `smoke` and `bench` find: what an id asks and what to do where it does not pass."""
+"""Pages of what `smoke`, `bench` and `lint` find: what an id asks and what to do where it does not pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpucheck.program.lint.rules import RULES
 from gpucheck.thresholds import THRESHOLDS, Threshold
 
 
@@ -35,7 +36,7 @@ _SMOKE = (
         "tensors.layouts",
         "odd shapes and strides survive the round trip",
         "A view that is not contiguous comes back changed: a bug of torch or of the backend.",
-        "a newer torch; .contiguous() before the copy works around it",
+        "use a newer torch; .contiguous() before the copy works around it",
     ),
     (
         "tensors.to_returns_new",
@@ -45,22 +46,22 @@ _SMOKE = (
     ),
     (
         "tensors.device_mismatch",
-        "a mismatch of devices raises RuntimeError",
+        "mixing devices raises RuntimeError",
         "Torch computed with tensors of two devices in silence.",
-        "a newer torch",
+        "use a newer torch",
     ),
     ("tensors.numpy_needs_cpu", "numpy() needs the CPU", "NumPy works in host memory.", "x.cpu().numpy()"),
     (
         "modules.to",
         "model.to() moves parameters and buffers",
         "Parameters, buffers or tied weights did not arrive together.",
-        "a newer torch; in a model of your own: register_buffer in place of a plain attribute",
+        "use a newer torch; in a model of your own: register_buffer in place of a plain attribute",
     ),
     (
         "training.gradients_through_to",
         "gradients flow through .to()",
         "A gradient was lost or changed on its way between devices or data types.",
-        "a newer torch",
+        "use a newer torch",
     ),
     (
         "numerics.matmul",
@@ -76,25 +77,25 @@ _SMOKE = (
     ),
     (
         "numerics.tf32",
-        "TF32 stays within its bound",
+        "TF32 errors stay within the bound",
         "TF32 keeps 10 bits of a float32's 23: a larger error is another precision, or a fault.",
         "gpucheck bench matmul --dtype tf32",
     ),
     (
         "training.step",
-        "a training step agrees with the CPU's and lowers the loss",
+        "a training step matches the CPU and lowers the loss",
         "Forward, backward and the optimizer together give something else than on the CPU.",
         "gpucheck smoke --only numerics. says which part",
     ),
     (
         "training.autocast",
-        "autocast computes low, keeps float32 weights",
+        "autocast computes in low precision, weights stay float32",
         "Mixed precision does not do what it says on this device.",
-        "a newer torch, or bfloat16 in place of float16",
+        "use a newer torch, or bfloat16 in place of float16",
     ),
     (
         "memory.accounting",
-        "memory is counted rightly and comes back",
+        "memory is counted correctly and returned",
         "What torch counts, and what the device or the system shows, do not go together, or freed memory stays.",
         "gpucheck memory shows each step",
     ),
@@ -102,37 +103,42 @@ _SMOKE = (
         "memory.one_pebibyte",
         "one allocation of 1 PiB raises out-of-memory",
         "An impossible request did not end in torch.OutOfMemoryError: programs that catch it would crash here.",
-        "a newer torch or driver",
+        "use a newer torch or driver",
     ),
     (
         "memory.to_the_end",
         "allocating to the end raises out-of-memory",
         "Filling the device did not end in torch.OutOfMemoryError, or the device did not work on after it.",
-        "a newer torch or driver",
+        "use a newer torch or driver",
     ),
     (
         "copies.pinned",
-        "pinned copies are right after a synchronise",
+        "pinned copies are correct after a synchronise",
         "A copy from pinned memory arrived changed.",
         "gpucheck bench transfer compares large ones",
     ),
     (
         "copies.non_blocking",
-        "non-blocking copies are right after a synchronise",
+        "non-blocking copies are correct after a synchronise",
         "A copy that was waited for arrived changed. Without the wait the host may read it too early: that is the "
         "program's fault.",
         "gpucheck bench transfer; in a program torch.cuda.synchronize() before the host reads",
     ),
-    ("streams.wait", "a stream waits for another", "Work overtook what it had to wait for.", "a newer torch or driver"),
+    (
+        "streams.wait",
+        "a stream waits for another",
+        "Work overtook what it had to wait for.",
+        "use a newer torch or driver",
+    ),
     (
         "device.context",
-        "device contexts are obeyed and end",
+        "device contexts take effect and end",
         "Tensors made under a device land on another, or the context stays.",
-        "a newer torch",
+        "use a newer torch",
     ),
     (
         "data.loader",
-        "a DataLoader with workers and pinned memory delivers",
+        "a DataLoader with workers and pinned memory works",
         "Workers died or delivered wrong items: mostly /dev/shm is too small in a container.",
         "df -h /dev/shm; docker run --shm-size=8g",
     ),
@@ -360,7 +366,7 @@ _FAULTS = (
         "The device, its driver or a library of its failed in the middle of the work: an error that is known as a "
         "device's, a small kernel that fails in a fresh process too, or no answer at all. What was measured before is "
         "kept and judged; a threshold is not met by it.",
-        "the fix that stands with it; else gpucheck smoke, and sudo dmesg | grep -i xid",
+        "follow the fix in the finding; else gpucheck smoke; sudo dmesg | grep -i xid",
     ),
     (
         "device.memory",
@@ -427,11 +433,15 @@ def _of_threshold(one: Threshold) -> Page:
     )
 
 
+_LINT = "gpucheck lint PATH names the lines; docs/lint.md shows each rule wrong and right"
+
+
 def _pages() -> dict[str, Page]:
     pages = {row[0]: Page(row[0], "smoke", *row[1:]) for row in _SMOKE} | {row[0]: Page(*row) for row in _FAULTS}
     for command, rows in _BENCH.items():
         pages |= {row[0]: Page(row[0], command, *row[1:]) for row in rows}
         pages |= _of_any_benchmark(command.removeprefix("bench ")) if command.startswith("bench ") else {}
+    pages |= {rule.id: Page(rule.id, "lint", rule.title, rule.meaning, _LINT) for rule in RULES}
     # What a row says stands before what its threshold asks: both are of one id.
     return {one.id: _of_threshold(one) for one in THRESHOLDS} | pages
 

@@ -11,9 +11,8 @@ _RUNTIME = "NVIDIA, CUDA Runtime API, cudaError_t"
 
 # Which wheels have which architectures: torch's release table, RELEASE.md in its repository.
 _ARCHITECTURES = (
-    "a torch whose wheel has the architecture: Blackwell (sm_100, sm_120) needs torch 2.7 of CUDA 12.8 or newer; "
-    "Maxwell "
-    "and Pascal (sm_50 to sm_61) need a wheel of CUDA 12.6 or older, Volta (sm_70) one of CUDA 12"
+    "install a torch wheel for this architecture: Blackwell (sm_100, sm_120) needs torch 2.7 or newer for CUDA 12.8 "
+    "or newer; Maxwell and Pascal (sm_50 to sm_61) need a wheel of CUDA 12.6 or older, Volta (sm_70) one of CUDA 12"
 )
 
 TEXTS: tuple[Text, ...] = (
@@ -170,7 +169,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "cuda.no_kernel",
-        "this torch has no code for this GPU's architecture",
+        "torch has no code for this GPU's architecture",
         (
             r"no kernel image is available for execution on the device",
             r"cudaErrorNoKernelImageForDevice",
@@ -226,7 +225,8 @@ TEXTS: tuple[Text, ...] = (
         "The kernel was compiled for larger blocks than this GPU can start: mostly an extension built for another "
         "GPU, or a "
         "block size that was chosen by hand. More memory does not help.",
-        "a smaller block size in that kernel, or the extension built for this GPU (TORCH_CUDA_ARCH_LIST); " + _BLOCKING,
+        "use a smaller block size in that kernel, or an extension built for this GPU (TORCH_CUDA_ARCH_LIST); "
+        + _BLOCKING,
         source=_RUNTIME,
     ),
     Text(
@@ -509,8 +509,8 @@ TEXTS: tuple[Text, ...] = (
             r"Attempting to use hipBLASLt on an? unsupported architecture",
         ),
         "The wheel was not built for this AMD GPU (gfx number).",
-        "a wheel or a ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround the number of a near "
-        "relative: HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x); another "
+        "use a wheel or a ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround, the number "
+        "of a near relative: HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x); another "
         "generation's number crashes",
         source="ROCm, supported GPUs; pytorch issue 106728",
     ),
@@ -612,7 +612,7 @@ TEXTS: tuple[Text, ...] = (
         (r"CUDA error: driver shutting down", r"cudaErrorCudartUnloading", r"CUDA_ERROR_DEINITIALIZED"),
         "A thread or a destructor used the GPU after the driver had begun to stop: a follow-on of how the program "
         "ends.",
-        "the first error above it; end worker threads and destroy_process_group() before the main thread ends",
+        "look at the first error above it; end worker threads and destroy_process_group() before the main thread ends",
         symptom=True,
         source=_RUNTIME,
     ),
@@ -686,7 +686,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The driver reset the device, or ran out of its own resources: mostly a kernel that took too long or too much "
         "memory.",
-        "a smaller batch; sudo dmesg | grep -i -e i915 -e xe",
+        "use a smaller batch; sudo dmesg | grep -i -e i915 -e xe",
         "hint",
     ),
 )

@@ -179,7 +179,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "A library found something that it cannot go on with, and wrote before that what it was: an exception of C++ "
         "(`what():`), an assertion, or NCCL's watchdog.",
-        "the lines before the abort name the cause; explain those",
+        "explain the lines before the abort: they name the cause",
         "hint",
         symptom=True,
         common=(

@@ -368,7 +368,7 @@ TEXTS: tuple[Text, ...] = (
             r"PTX ?\.version [\d.]+ does not support ?\.target",
         ),
         "The ptxas of Triton's, or torch's NVRTC, is older than the GPU.",
-        "a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
+        "use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
     ),
     Text(
         "compile.missing",
@@ -433,7 +433,7 @@ TEXTS: tuple[Text, ...] = (
             r"nvcc was not found",
         ),
         "An extension is compiled at its installation and needs nvcc; torch itself does not.",
-        "a wheel in place of a build, or the toolkit of torch's CUDA version with CUDA_HOME set",
+        "install a wheel instead of building, or install the toolkit of torch's CUDA version with CUDA_HOME set",
         "proof",
     ),
     Text(
@@ -446,7 +446,7 @@ TEXTS: tuple[Text, ...] = (
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
         ),
         "An extension has to be built with the CUDA that torch was built with.",
-        "the toolkit of the version in the message with CUDA_HOME set, or a torch of the toolkit's version",
+        "install the toolkit version in the message and set CUDA_HOME, or a torch for the toolkit's version",
         "proof",
         source="torch/utils/cpp_extension.py",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpucheck import messages
 from gpucheck.explain.text import Text
 
-_OOM_FIRST = "a batch of 1: if that works it was memory (nvidia-smi shows what is free)"
+_OOM_FIRST = "try a batch of 1: if it works, memory was full (nvidia-smi shows what is free)"
 _DEBUG = "NCCL_DEBUG=INFO on every rank; the first WARN of the first rank that fails says more"
 # What ends a rank, or keeps it from starting: the other ranks' complaints follow from it.
 _RANK_ENDED = (
@@ -86,7 +86,7 @@ TEXTS: tuple[Text, ...] = (
         (r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)", r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b"),
         "The data type (bfloat16, float8) or the shape is not for this GPU's architecture, or a size or stride is "
         "beyond 32 bits.",
-        "the same in float32: if that works it is the data type; gpucheck bench matmul shows which ones this "
+        "try float32: if it works, the data type is the cause; gpucheck bench matmul shows which ones this "
         "GPU multiplies",
     ),
     Text(
@@ -202,7 +202,7 @@ TEXTS: tuple[Text, ...] = (
         "a cuFFT call failed",
         (r"CUFFT_(?!SUCCESS|FORWARD|INVERSE|R2C|C2[RC]|Z2|D2Z)[A-Z]+_[A-Z_]+", r"cuFFT ?error: \w+"),
         "Memory is full, or torch is of a CUDA older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
-        "a newer torch; torch.backends.cuda.cufft_plan_cache.clear()",
+        "use a newer torch; torch.backends.cuda.cufft_plan_cache.clear()",
         "hint",
         follows=_BEFORE_LIBRARIES,
     ),
@@ -221,7 +221,7 @@ TEXTS: tuple[Text, ...] = (
         (r"Could not find any implementation for node",),
         "Every kernel that TensorRT tried for it was ruled out: mostly the workspace is too small or memory is full; "
         "else the layer's shape or data type is not served by this release on this GPU.",
-        "a larger workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, N); trtexec "
+        "use a larger workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, N); trtexec "
         "--memPoolSize=workspace:N), with nothing else on the GPU; then a newer TensorRT, or the layer in float32",
         "hint",
         source="NVIDIA/TensorRT issues 1917 and 2929",
@@ -437,7 +437,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "MASTER_ADDR or MASTER_PORT is wrong or blocked, WORLD_SIZE is not the number of processes, or a rank died "
         "before.",
-        "the first error of the ranks that are missing; nc -vz MASTER_ADDR MASTER_PORT from each machine",
+        "look at the first error of the missing ranks; nc -vz MASTER_ADDR MASTER_PORT from each machine",
         symptom=True,
         follows=(*_RANK_ENDED, "dist.port", "nccl.interface"),
     ),

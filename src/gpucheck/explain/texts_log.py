@@ -27,7 +27,7 @@ def _of_xid(one: xid.Xid) -> Text:
         title=f"Xid {one.number}: {one.what}",
         patterns=(_TYPED, _IN_LOG),
         number=str(one.number),
-        meaning=f"What it speaks of: {_BLAMED[one.blame]}. The driver writes it into the kernel's log.",
+        meaning=f"It points to {_BLAMED[one.blame]}. The driver writes it into the kernel's log.",
         then=one.step,
         certainty="hint" if one in xid.OLDER else "proof" if one.blame == "device" else "strong",
         source=xid.SOURCE,

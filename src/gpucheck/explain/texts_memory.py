@@ -6,12 +6,9 @@ from gpucheck import messages
 from gpucheck.explain.text import Text, by_code
 
 _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest batch that fits"
-_FITS = f"a smaller batch, or a shorter sequence; end other programs that use the GPU; {_FINDS}"
-_SMALLER = "a smaller batch, a shorter sequence, or activation checkpointing"
-_OTHERS = (
-    "nvidia-smi, or gpucheck devices --processes, on that machine shows who else holds memory: end it; else "
-    f"{_SMALLER}; {_FINDS}"
-)
+_FITS = f"use a smaller batch or a shorter sequence; end other programs on the GPU; {_FINDS}"
+_SMALLER = "use a smaller batch, a shorter sequence, or activation checkpointing"
+_OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows who else holds memory; {_SMALLER}; {_FINDS}"
 # torch 2.9.1 reads the shorter name for the CPU's allocator alone (pytorch issue 183387), newer ones prefer it.
 _SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF, the same value)"
 # What the kernel's log says of a process that is Python's, or of a program that serves models.
@@ -20,7 +17,7 @@ _OURS = r"\(?(python|pt_|ray|vllm|sglang|torchrun|accelerate|deepspeed|VLLM|llam
 TEXTS: tuple[Text, ...] = (
     Text(
         "oom.cuda",
-        "the GPU's memory is full",
+        "GPU memory is full",
         (
             r"CUDA out of memory",
             r"(?<!out of memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity",
@@ -58,11 +55,9 @@ TEXTS: tuple[Text, ...] = (
             r"Cuda (Runtime|Driver) \(out of memory\)",
             r"Allocator \(GPU_\d+_bfc\) ran out of memory trying to allocate(?!.{0,200}not a failure)",
         ),
-        "torch asked the driver for more than was free. What is full is this process's own tensors, memory that torch "
-        "keeps in its cache, or other processes; torch's whole message tells them apart: 'allocated by PyTorch', "
-        "'reserved but unallocated', 'process N has'. Where the reserved part is large, memory is fragmented, and "
-        + _SEGMENTS
-        + " helps.",
+        "torch requested more than was free. Your tensors, torch's cache or other processes fill the GPU; "
+        "the message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. If the "
+        "reserved part is large, memory is fragmented, and " + _SEGMENTS + " helps.",
         _OTHERS,
         "proof",
         source="torch's allocator, c10/cuda/CUDACachingAllocator.cpp",
@@ -74,7 +69,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "oom.hip",
-        "the AMD GPU's memory is full",
+        "AMD GPU memory is full",
         (
             r"HIP out of memory",
             r"(HIP|ROCm) error: out of memory",
@@ -92,7 +87,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "oom.xpu",
-        "the Intel GPU's memory is full",
+        "Intel GPU memory is full",
         (r"XPU out of memory", messages.LEVEL_ZERO, r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)"),
         "torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
         _FITS,
@@ -100,7 +95,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "oom.mps",
-        "the memory that MPS may use is full",
+        "MPS memory is full",
         (
             r"MPS backend out of memory",
             r"Failed to allocate private MTLBuffer",
@@ -127,15 +122,15 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "oom.hpu",
-        "the Gaudi device's memory is full",
+        "Gaudi device memory is full",
         (messages.HPU,),
         "Habana's allocator could not serve the request.",
-        "a smaller batch",
+        "use a smaller batch",
         "proof",
     ),
     Text(
         "oom.cpu",
-        "the host's memory is full",
+        "host memory (RAM) is full",
         (messages.CPU_ALLOCATOR,),
         "A tensor on the CPU could not be allocated: the machine's, the container's or the shell's limit (ulimit -v) "
         "is reached.",
@@ -146,7 +141,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "oom.host",
-        "the host's memory is full",
+        "host memory (RAM) is full",
         (
             r"\[WinError 1455\]",
             r"CUDA out of memory.{0,20}(host|pinned)",
@@ -169,7 +164,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "oom.killed",
-        "the system ended the process because the host's memory was full",
+        "the kernel killed the process: RAM was full",
         (
             r"Kill(ed)? process \d+,? ?" + _OURS,
             r"oom-kill:.{0,300}task=" + _OURS,
@@ -377,7 +372,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or zero. It is "
         "seen in attention with batch times heads beyond 65 535. More memory does not help.",
-        "a smaller batch, or the same in parts",
+        "use a smaller batch, or compute in parts",
         source="pytorch issues 142228 and 146704",
         common=(messages.GRID,),
     ),
@@ -391,7 +386,7 @@ TEXTS: tuple[Text, ...] = (
             r"RuntimeError: integer out of range",
         ),
         "Some operations count in 32 bits, to 2³¹ elements. More memory does not help.",
-        "a smaller batch, or the same in parts",
+        "use a smaller batch, or compute in parts",
         common=(r"\bINT_MAX\b",),
     ),
     Text(

@@ -182,8 +182,8 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The package was installed without its CUDA half: the wheel is for another torch, Python or system. It runs "
         "slowly, or not at all.",
-        "the wheel that the package's release notes name for this torch and CUDA (pip list | grep -i torch); else a "
-        "build with --no-build-isolation and the CUDA toolkit of torch's CUDA",
+        "install the wheel that the package's release notes name for this torch and CUDA (pip list | grep -i torch); "
+        "else build it with --no-build-isolation and the CUDA toolkit of torch's CUDA",
         source="AutoGPTQ/AutoGPTQ issues 249, 402 and 694",
         follows=("cuinit.", "torch.cpu_only", "import.symbol"),
     ),

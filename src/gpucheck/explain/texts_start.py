@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.explain.text import CUDA_SAYS, Text, by_code
 
-_DOCTOR = "gpucheck doctor on the machine where it happened names the first rung that is broken"
+_DOCTOR = "gpucheck doctor on the machine where it happened names the cause"
 # What keeps the driver from starting; what CUDA and torch say then follows from it.
 _DRIVER_DOWN = (
     *("nvml.mismatch", "nvml.not_loaded", "nvml.lost", "kernel.", "bus.", "xid.", "container.", "nvml.wsl"),
@@ -157,7 +157,7 @@ TEXTS: tuple[Text, ...] = (
         (r"invalid literal for int\(\) with base 10: '?(MIG|GPU)-",),
         "CUDA_VISIBLE_DEVICES holds a UUID (MIG-… or GPU-…), as CUDA allows it and as a cluster's device plugin sets "
         "it, and the program wants indices.",
-        "a newer release of the program (vLLM and others parse it today); for a whole GPU its index: "
+        "update the program (vLLM and others parse it today); for a whole GPU its index: "
         "CUDA_VISIBLE_DEVICES=0. A MIG instance has no index of its own: where only one was handed in, unset the "
         "variable",
         "proof",

@@ -212,7 +212,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "A kernel took too long, touched memory that is not its own, or was ended beside another program's that "
         "failed; what was computed since is lost.",
-        "a smaller batch, and nothing else on the GPU; gpucheck smoke in a fresh process tells whether it is still so",
+        "use a smaller batch and nothing else on the GPU; gpucheck smoke tells whether it still fails",
         "hint",
         follows=("oom.mps",),
     ),

@@ -4,56 +4,102 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import units
+from gpucheck import naming, options, units
 from gpucheck.errors import UsageError
 from gpucheck.fleet import hosts
-from gpucheck.options import option
+from gpucheck.options import LIMITS, SELECTION, TIME, option
 
+TITLES = {
+    "devices": "what is there, and what the driver says of it",
+    "doctor": "why torch does not use a GPU",
+    "smoke": "whether everything works",
+    "bench": "memory bandwidth and matrix products, for `fleet judge`",
+    "memory": "who uses GPU memory; needs --with or --only",
+    "transfer": "copies between host and device; needs --with or --only",
+    "overlap": "copies beside products; needs --with or --only",
+}
 PARTS = ("devices", "doctor", "smoke", "bench")
 # What takes longer, or measures what siblings seldom differ in.
-MORE_PARTS = ("memory", "transfer", "overlap")
+MORE_PARTS = tuple(one for one in TITLES if one not in PARTS)
 # Doctor and devices answer in seconds; a prolog has little more.
 PROLOG_PARTS = ("devices", "doctor")
 
 
 def _run(text: str, name: str) -> str:
     if len(text) > 200 or not text.isprintable():
-        raise UsageError(f"{name} is not understood", "it has at most 200 characters that print", "like nightly-0412")
+        raise UsageError(f"{name} must be at most 200 printable characters", "", "write it like nightly-0412")
     return text
 
 
 def _host(text: str, name: str) -> str:
     if not hosts.is_safe(text):
-        raise UsageError(f"{name} {text[:80]!r} is no host name", "", "use letters, digits, dots, dashes, underscores")
+        raise UsageError(
+            f"{name} {text[:80]!r} is not a host name", "", "use letters, digits, dots, dashes, underscores"
+        )
     return text
+
+
+_DOCUMENT = "Document"
 
 
 @dataclass(frozen=True, slots=True)
 class FleetCheckOptions:
     """What a node is checked for, within which time, and where its document goes."""
 
-    gather: str | None = option("Leave the node's document in this folder; - prints it as one line.", metavar="DIR")
-    within_s: float = option(
-        "Time for all parts.", 300.0, name="--within", metavar="TIME", parse=units.parse_duration, shown="5m"
-    )
-    only: tuple[str, ...] = option(
-        "Only these parts: devices, doctor, smoke, bench. Repeatable.",
-        metavar="PART",
-        choices=(*PARTS, *MORE_PARTS),
-        repeat=True,
-    )
+    only: tuple[str, ...] = options.only("parts", metavar="PART")
     more: tuple[str, ...] = option(
-        "Also: memory, transfer, overlap. Repeatable.", name="--with", metavar="PART", choices=MORE_PARTS, repeat=True
+        "Also run memory, transfer or overlap. Repeatable.",
+        name="--with",
+        metavar="PART",
+        choices=MORE_PARTS,
+        repeat=True,
+        group=SELECTION,
     )
-    prolog: bool = option("For a prolog: devices and doctor alone, and exit 1 only if the node is bad.", False)
-    run: str | None = option("The run's id; default the launcher's job id.", metavar="ID", parse=_run)
-    host: str | None = option("The node's name; default its host name.", metavar="NAME", parse=_host)
+    list_all: bool = options.list_all("parts")
+    prolog: bool = option("Run devices and doctor only; exit with 1 for a bad node, else 0.", False, group=SELECTION)
+    within_s: float = option(
+        "Time limit for the whole check.",
+        300.0,
+        name="--within",
+        metavar="TIME",
+        parse=units.parse_duration,
+        shown="5m",
+        group=TIME,
+    )
+    gather: str | None = option(
+        "Write this node's document into the shared folder DIR; - prints it as one line.",
+        metavar="DIR",
+        group=_DOCUMENT,
+    )
+    run: str | None = option(
+        "ID of this run.", metavar="ID", parse=_run, shown="the launcher's job ID", group=_DOCUMENT
+    )
+    host: str | None = option("Name of this node.", metavar="NAME", parse=_host, shown="host name", group=_DOCUMENT)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts in their order."""
-        usual = self.only or (PROLOG_PARTS if self.prolog else PARTS)
-        return tuple(one for one in (*PARTS, *MORE_PARTS) if one in (*usual, *self.more))
+        """The parts in their order. Raises UsageError for one that is not known."""
+        usual = self._only() if self.only else PROLOG_PARTS if self.prolog else PARTS
+        return tuple(one for one in TITLES if one in (*usual, *self.more))
+
+    def _only(self) -> list[str]:
+        return naming.select(
+            tuple(TITLES),
+            str,
+            self.only,
+            (),
+            noun="part",
+            nothing="nothing would be checked",
+            meant=lambda _: f"the parts are {', '.join(TITLES)}",
+        )
+
+    def names(self) -> list[tuple[str, str]]:
+        """The parts with their titles."""
+        return [(one, title) for one, title in TITLES.items() if one in self._only()]
+
+    def check(self) -> None:
+        """Raises UsageError for an unknown part."""
+        self._only()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +107,35 @@ class FleetJudgeOptions:
     """Which documents, which nodes are expected, and where the lists go."""
 
     paths: tuple[str, ...] = option(
-        "Folders that --gather was given, documents, or logs with their lines (- is stdin).",
+        "Folders that --gather wrote to, single documents, or logs of --gather -. - reads stdin.",
         metavar="DIR|FILE...",
         positional=True,
         repeat=True,
         commas=False,
         required=True,
     )
-    run: str | None = option("Judge this run; default the newest.", metavar="ID", parse=_run)
+    run: str | None = option("Judge the run with this ID.", metavar="ID", parse=_run, shown="newest", group=SELECTION)
     expect: tuple[str, ...] | int | None = option(
-        "The nodes: a hostfile, a list like node[001-004,7], or how many.", metavar="NODES", parse=hosts.expected
+        "Nodes to expect: a hostfile, a list such as node[001-004,7], or a number.",
+        metavar="NODES",
+        parse=hosts.expected,
+        group=SELECTION,
     )
     wait_s: float | None = option(
-        "Wait at most so long until all expected nodes have ended.",
+        "Wait until all expected nodes are done, at most TIME.",
         name="--wait",
         metavar="TIME",
         parse=units.parse_duration,
+        group=TIME,
     )
     max_bad: float = option(
-        "If more nodes are bad, suspect the check and list none.",
+        "If more nodes than this are bad, suspect the check and list none.",
         0.05,
         metavar="PERCENT",
-        parse=units.parse_percent,
+        parse=units.Percent(1.0),
         shown="5%",
+        group=LIMITS,
     )
-    into: str | None = option("Write good.txt, bad.txt, fleet.json and fleet.prom into this folder.", metavar="DIR")
+    into: str | None = option(
+        "Write good.txt, bad.txt, fleet.json and fleet.prom into DIR.", metavar="DIR", group="Lists"
+    )

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -30,6 +30,14 @@ POLL_S = 0.05
 # A child that prints more than this is broken; its beginning is enough to see how.
 OUTPUT_LIMIT_BYTES = 16 * 2**20
 STDERR_TAIL_BYTES = 64 * 2**10
+
+# What a person or a scheduler sends a program to end it or to tell it something.
+_HANDED_ON = frozenset(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 # What `python -m` does, less the current folder on the path: a stray json.py there must not break a child.
 _BOOT = (
@@ -248,6 +256,131 @@ class Ahead:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Program:
+    """A program of the user's, run as a shell runs it: its streams, its folder and its terminal are this process's own.
+
+    On a terminal it shares this process's group, so that Ctrl-C and Ctrl-Z reach it from there; elsewhere it leads a
+    group of its own. Signals that are sent to this process alone are handed on. It ends where this process is killed.
+    """
+
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
+        """Start it. Raises OSError."""
+        self._has_terminal = os.name == "posix" and _is_in_foreground()
+        self._masked: set[int] = set()
+        prepare = None
+        if os.name == "posix":
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON | {signal.SIGCHLD})
+            self._masked = set(_HANDED_ON | {signal.SIGCHLD}) - set(before)
+            prepare = _preparation(before, leads=not self._has_terminal)
+        try:
+            self._process = subprocess.Popen(list(argv), env=dict(env), preexec_fn=prepare, close_fds=False)
+        except BaseException:
+            self._unmask()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def wait(self, timeout_s: float) -> int | None:
+        """How it ended, negative for a signal; None where it still runs after `timeout_s` seconds."""
+        deadline = time.monotonic() + timeout_s
+        while self._process.poll() is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            self._hand_on(left)
+        self._unmask()
+        return self._process.returncode
+
+    def _hand_on(self, timeout_s: float) -> None:
+        """Wait for a signal and send it on, unless the terminal has sent it to the program as well."""
+        if not hasattr(signal, "sigtimedwait"):  # macOS, Windows: the terminal's signals reach the program there
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(min(timeout_s, POLL_S))
+            return
+        came = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, timeout_s)
+        if came is None or came.si_signo == signal.SIGCHLD:
+            return
+        # The kernel itself speaks for a terminal, and then to the whole group.
+        if not (self._has_terminal and came.si_code > 0):
+            self._process.send_signal(came.si_signo)
+
+    def _unmask(self) -> None:
+        """Take no signals any more; those that came for the program and reached it too late are dropped."""
+        if os.name != "posix" or not self._masked:
+            return
+        if hasattr(signal, "sigtimedwait"):
+            while signal.sigtimedwait(self._masked, 0) is not None:
+                pass
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._masked)
+        self._masked = set()
+
+
+def interpreter_argv() -> list[str]:
+    """The interpreter that runs this process, with the options that it was started with and a program is to have too.
+
+    Options that keep it from reading the environment are left out: `Program` hands things on there.
+    """
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    unbuffered = ["-u"] if getattr(sys.stdout, "write_through", False) else []
+    return [sys.executable, *unbuffered, *(flag for flag in flags if flag not in ("-I", "-E", "-s", "-S", "-P"))]
+
+
+def end_like(returncode: int) -> int:
+    """The exit status of a program that ended so; where a signal ended it, the same signal ends this process now."""
+    if returncode >= 0 or os.name != "posix":
+        return returncode
+    number = -returncode
+    with contextlib.suppress(OSError, ValueError):  # SIGKILL has no handler to take off
+        signal.signal(number, signal.SIG_DFL)
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        # The program has left its core already.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    os.kill(os.getpid(), number)
+    return 128 + number
+
+
+def _is_in_foreground() -> bool:
+    """Whether the terminal's signals go to this process's group."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _preparation(mask: Iterable[int], *, leads: bool) -> Callable[[], None]:
+    """What a program's process does before the program: the mask of signals that we had, its group, its end with us."""
+    prctl = None
+    if sys.platform == "linux":
+        import ctypes
+
+        with contextlib.suppress(OSError, AttributeError):
+            prctl = ctypes.CDLL(None).prctl
+
+    def prepare() -> None:
+        if leads:
+            os.setpgid(0, 0)
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    return prepare
 
 
 class _Reader:

@@ -23,7 +23,7 @@ _NAMED = re.compile(r"(?P<kind>cuda|xpu|mps|cpu)(?::(?P<index>\d+))?")
 _BUILDS = {"cuda": ("cuda", "rocm"), "xpu": ("xpu",), "mps": ("cpu",)}
 # The findings of `--require KIND` and `--min-devices N`: no checks to select, they are there when they are asked for.
 REQUIRED_ID, COUNT_ID = "device.required", "device.count"
-DIAGNOSE = "see `gpucheck doctor` for why"
+DIAGNOSE = "gpucheck doctor says why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def check(requested: str) -> None:
     named = requested in ("auto", "all") or re.match(r"(GPU|MIG)-", requested, re.IGNORECASE)
     if not named and _NAMED.fullmatch(requested) is None:
         raise UsageError(
-            f"--device {requested!r} is no device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
+            f"--device {requested!r} is not a device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
         )
 
 
@@ -68,13 +68,8 @@ def resolve(requested: str, facts: Facts) -> str:
     """Like `choose`, for a command that works on one device. Raises UsageError where there are several."""
     chosen = choose(requested, facts)
     if len(chosen.ids) > 1:
-        raise UsageError(f"--device {requested!r} is {len(chosen.ids)} devices", "this command works on one", "name it")
+        raise UsageError(f"--device {requested!r} means {len(chosen.ids)} devices", "this command uses one", "name one")
     return chosen.ids[0]
-
-
-def open_for(requested: str, facts: Facts) -> Accel:
-    """The one device that `requested` means, ready for use. Raises as `resolve` does; this imports torch."""
-    return open_named(resolve(requested, facts), facts)
 
 
 def open_named(device_id: str, facts: Facts) -> Accel:
@@ -114,14 +109,14 @@ def _auto(facts: Facts) -> Choice:
         assert usable[0].id is not None
         return Choice((usable[0].id,))
     if not is_present(facts):
-        return Choice(("cpu",), "no accelerator here: working on the CPU")
+        return Choice(("cpu",), "no accelerator here; using the CPU")
     if is_hidden(facts.environment):
-        return Choice(("cpu",), "CUDA_VISIBLE_DEVICES hides every GPU: working on the CPU")
-    name = next((device.name for device in facts.devices if device.kind != "cpu" and device.name), "an accelerator")
+        return Choice(("cpu",), "CUDA_VISIBLE_DEVICES hides every GPU; using the CPU")
+    name = next((device.name for device in facts.devices if device.kind != "cpu" and device.name), "the accelerator")
     raise CannotLook(
-        f"{name} is present, but torch cannot use it",
+        f"torch cannot use {name}",
         why_unusable(facts),
-        "see `gpucheck doctor`, or work on the CPU with --device cpu",
+        "gpucheck doctor, or use the CPU with --device cpu",
         finding="device.usable",
     )
 
@@ -130,17 +125,17 @@ def why_unusable(facts: Facts) -> str:
     """Why torch cannot use the accelerator that is present, as far as the facts tell."""
     build = facts.torch or TorchBuild()
     if build.version is None:
-        return "no torch is installed here"
+        return "torch is not installed"
     if build.built_for == "cpu":
-        return f"torch {build.version} is built for the CPU alone"
+        return f"torch {build.version} is a CPU-only build"
     driver = facts.driver
     if driver is not None and driver.cuinit_code:
-        return f"cuInit answers {driver.cuinit_code} ({driver.cuinit_error or 'unknown error'})"
+        return f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'unknown error'})"
     if driver is not None and driver.cuinit_error:
         return driver.cuinit_error
     if driver is not None and driver.nvml_error:
         return f"NVML: {driver.nvml_error}"
-    return f"torch {build.version} is built for {build.built_for}, which does not see it"
+    return f"torch {build.version} for {build.built_for} does not see it"
 
 
 def _by_index(kind: str, index: int, facts: Facts) -> str:
@@ -156,16 +151,16 @@ def _by_index(kind: str, index: int, facts: Facts) -> str:
         raise _missing(wanted, "CUDA_VISIBLE_DEVICES hides every GPU")
     if any(device.kind == kind for device in facts.devices) or (kind == "cuda" and is_present(facts)):
         raise _missing(wanted, f"a GPU is present, but {why_unusable(facts)}")
-    raise _missing(wanted, "this machine shows no such device")
+    raise _missing(wanted, "this machine has no such device")
 
 
 def _by_uuid(requested: str, facts: Facts) -> str:
     known = [device for device in facts.devices if device.uuid]
     matches = [device for device in known if (device.uuid or "").lower().startswith(requested.lower())]
     if len(matches) > 1:
-        raise UsageError(f"--device {requested!r} fits {len(matches)} devices", "", "give more of the UUID")
+        raise UsageError(f"--device {requested!r} matches {len(matches)} devices", "", "give more digits of the UUID")
     if not matches:
-        raise _missing(requested, f"the UUIDs here: {', '.join(device.uuid or '' for device in known) or 'none'}")
+        raise _missing(requested, f"UUIDs here: {', '.join(device.uuid or '' for device in known) or 'none'}")
     device = matches[0]
     if device.id is None or device not in _usable(facts):
         raise _missing(requested, device.state or why_unusable(facts))
@@ -174,7 +169,10 @@ def _by_uuid(requested: str, facts: Facts) -> str:
 
 def _missing(wanted: str, why: str) -> CannotLook:
     return CannotLook(
-        f"--device {wanted} is not there", why, "see `gpucheck devices`, or try --device cpu", finding="device.usable"
+        f"--device {wanted} not found",
+        why,
+        "gpucheck devices lists what is here; or use --device cpu",
+        finding="device.usable",
     )
 
 
@@ -199,7 +197,7 @@ class Usable:
     @property
     def text(self) -> str:
         """In words."""
-        return f"{self.count} device{'s' * (self.count != 1)} of kind {self.kind}" if self.kind else "no accelerator"
+        return f"{self.count} {self.kind} device{'s' * (self.count != 1)}" if self.kind else "no accelerator"
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -222,7 +220,7 @@ def judge_required(
             Finding(
                 REQUIRED_ID,
                 "pass" if kind_met else "fail",
-                f"an accelerator of kind {require} is required",
+                f"--require {require}",
                 f"torch can use {seen.text}{why}",
                 seen.evidence,
                 None if kind_met else fix,
@@ -234,10 +232,10 @@ def judge_required(
             Finding(
                 COUNT_ID,
                 "pass" if met else "fail",
-                f"at least {min_devices} device{'s' * (min_devices != 1)} required",
+                f"--min-devices {min_devices}",
                 f"torch can use {seen.text}",
                 seen.evidence,
-                None if met else "see `gpucheck devices`, and whether CUDA_VISIBLE_DEVICES hides some",
+                None if met else "gpucheck devices; check whether CUDA_VISIBLE_DEVICES hides some",
             )
         )
     return found

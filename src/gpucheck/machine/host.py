@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -276,6 +277,28 @@ def process_name(pid: int) -> str | None:
         return str(psutil.Process(pid).name())
     except (psutil.Error, OverflowError, ValueError):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessDetails:
+    """Whose process it is, its command line, and for how long it runs; None where the system does not say."""
+
+    user: str | None = None
+    command: str | None = None
+    age_s: float | None = None
+
+
+def process_details(pid: int) -> ProcessDetails:
+    """The details of a process that this system can see; all unknown for any other."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            user, words, started = process.username(), process.cmdline(), process.create_time()
+    except (psutil.Error, OverflowError, ValueError, KeyError):  # KeyError: a user ID without a name
+        return ProcessDetails()
+    # A screen shows one line, whatever the arguments hold.
+    command = "".join(sign if sign.isprintable() else " " for sign in " ".join(words)).strip()
+    return ProcessDetails(user, command or None, max(time.time() - started, 0.0))
 
 
 def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:

@@ -61,6 +61,9 @@ BETWEEN_READINGS_S = 1.0
 NOT_ASKED = "not asked for"
 ONE_READING = "the card was read once"
 NOT_COUNTED = "this device or driver does not count it"
+NOT_REPORTED = "NVML does not report it here"
+# Asked for by `devices --processes` alone.
+NO_DETAILS = "not asked for, or not readable by this user"
 NAME_NOT_SEEN = "this system does not see a process with this PID; NVML gives the host's (another container?)"
 
 
@@ -257,8 +260,12 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
     for place, process in enumerate(device.processes or ()):
         if process.name is None:
             found[f"processes/{place}/name"] = NAME_NOT_SEEN
-        if process.used_memory_bytes is None:
-            found[f"processes/{place}/used_memory_bytes"] = "NVML does not tell it here"
+        for name in ("used_memory_bytes", "utilization_percent"):
+            if getattr(process, name) is None:
+                found[f"processes/{place}/{name}"] = NOT_REPORTED
+        for name in ("user", "command", "age_s"):
+            if getattr(process, name) is None:
+                found[f"processes/{place}/{name}"] = NAME_NOT_SEEN if process.name is None else NO_DETAILS
     return found
 
 
@@ -305,13 +312,14 @@ class Inventory:
         with_processes: bool = False,
         with_links: bool = False,
         name: Callable[[int], str | None] = host.gpu_process_name,
+        details: Callable[[int], host.ProcessDetails] | None = None,
         root: Path = host.ROOT,
         ahead: Ahead | None = None,
     ) -> None:
-        """`ahead` has the children that were started already, where somebody did."""
+        """`details` reads more of each process; `ahead` has the children that were started already."""
         self._with_processes, self._with_links = with_processes, with_links
         self._root = root
-        self._name = name
+        self._name, self._details = name, details
         # There is no NVIDIA driver for macOS.
         self._nvml = NvmlDoor(start=_started(ahead, NVML_READER)) if sys.platform != "darwin" else None
         self._ahead = ahead
@@ -358,7 +366,7 @@ class Inventory:
         return named
 
     def _named(self, nvml: NvmlReading) -> NvmlReading:
-        return replace(nvml, devices=tuple(_with_names(row, self._name) for row in nvml.devices))
+        return replace(nvml, devices=tuple(_with_names(row, self._name, self._details) for row in nvml.devices))
 
     def close(self) -> None:
         """End the child."""
@@ -377,11 +385,24 @@ def _started(ahead: Ahead | None, module: str) -> Start | None:
     return None if ahead is None else lambda: ahead.start(module)
 
 
-def _with_names(row: DeviceReading, name: Callable[[int], str | None]) -> DeviceReading:
+def _with_names(
+    row: DeviceReading,
+    name: Callable[[int], str | None],
+    details: Callable[[int], host.ProcessDetails] | None = None,
+) -> DeviceReading:
     listed: tuple[Process, ...] | None = row.device.processes
     if not listed:
         return row
     named = tuple(replace(process, name=name(process.pid)) for process in listed)
+    if details is not None:
+        # A PID that has no name here is another process's in this container.
+        named = tuple(
+            process
+            if process.name is None
+            else replace(process, user=known.user, command=known.command, age_s=known.age_s)
+            for process in named
+            for known in (details(process.pid),)
+        )
     return replace(row, device=replace(row.device, processes=named))
 
 

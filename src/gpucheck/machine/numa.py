@@ -39,12 +39,11 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node: its CPUs, its memory in bytes (None where it is not told), its distance to each node in their order."""
+    """One node: its CPUs, its memory in bytes (None where it is not told)."""
 
     number: int
     cpus: frozenset[int]
     memory_bytes: int | None = None
-    distances: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +77,7 @@ def nodes(root: Path = ROOT) -> tuple[Node, ...]:
         cpus = _text(folder / "cpulist")
         if cpus is None:
             continue
-        distances = (_text(folder / "distance") or "").split()
-        found.append(
-            Node(int(folder.name[4:]), frozenset(parse_list(cpus)), _memory(folder), tuple(map(int, distances)))
-        )
+        found.append(Node(int(folder.name[4:]), frozenset(parse_list(cpus)), _memory(folder)))
     return tuple(sorted(found, key=lambda node: node.number))
 
 
@@ -111,23 +107,6 @@ def allowed_text(root: Path = ROOT) -> str | None:
     if not numbers:
         return None
     return f"node {numbers[0]}" if len(numbers) == 1 else f"any of nodes {list_text(numbers)}"
-
-
-def farthest(node: int, root: Path = ROOT) -> int | None:
-    """The node to which the way from `node` is longest, among those that this process may work on; None for no other.
-
-    Nodes without CPUs (memory on a device, or behind a switch) are none to run on.
-    """
-    known = {one.number: one for one in nodes(root)}
-    others = [number for number in allowed(root) if number != node]
-    here = known.get(node)
-    order = list(known)
-
-    def distance(number: int) -> int:
-        place = order.index(number)
-        return here.distances[place] if here is not None and place < len(here.distances) else 0
-
-    return max(others, key=distance, default=None)
 
 
 # -- the way up from a device ------------------------------------------------------------------------------------------
@@ -227,14 +206,6 @@ def told(bound: Bound | None, pages: Pages) -> str | None:
     if bound is not None and numbers != [bound.node]:
         return f"bound to node {bound.node} (pages read back: on {list_text(numbers)})"
     return f"node {list_text(numbers)} (pages read back)"
-
-
-def together(found: Sequence[Pages]) -> Pages:
-    """Several buffers as one. Not known where one of them is not."""
-    unknown = next((one for one in found if one.by_node is None), None)
-    if unknown is not None or not found:
-        return unknown or Pages(None, "there is no buffer")
-    return Pages(dict(sum((Counter(one.by_node) for one in found), Counter())))
 
 
 # -- the kernel -------------------------------------------------------------------------------------------------------

@@ -77,6 +77,19 @@ class Ending:
         last = next((line.strip() for line in reversed(self.stderr.splitlines()) if line.strip()), "")
         return last if len(last) <= LONGEST_WORDS else f"{last[:LONGEST_WORDS]}…"
 
+    @property
+    def in_words(self) -> str:
+        """What became of its process, as the end of a sentence about what is missing for it."""
+        still = " and could not be ended" if self.is_abandoned else ""
+        if self.how == "unstarted":
+            return f"its process cannot be started ({self.reason})"
+        if self.how == "late":
+            return f"its process did not answer within {self.limit_s or 0:.0f} s{still}"
+        if self.how in ("closed", "cut"):
+            return f"its process {self.reason or 'closed its output'}{still}"
+        how = f"was ended by {self.signal}" if self.signal else f"ended with {self.status}"
+        return f"its process {how}{f': {self.last_words}' if self.last_words else ''}"
+
 
 class Lost(Exception):
     """The child that was talked with is gone."""

@@ -40,19 +40,14 @@ Sample = dict[str, Any]
 
 
 class Watch:
-    """A child that samples one device. Where it cannot, `reason` says why and every answer is None.
-
-    `numa_node` is the node that the device is attached to, None with `numa_unknown` saying why.
-    """
+    """A child that samples one device. Where it cannot, `reason` says why and every answer is None."""
 
     def __init__(self, uuid: str | None, *, start: Callable[[str], LineChild] | None = None) -> None:
         self.reason = ""
-        self.numa_node: int | None = None
-        self.numa_unknown = ""
         self._talk: Talk | None = None
         self._last: Sample | None = None
         if uuid is None:
-            self.reason = self.numa_unknown = "NVML is asked by UUID, and this device has none"
+            self.reason = "NVML is asked by UUID, and this device has none"
             return
         try:
             self._talk = Talk(lambda: (start or _start)(uuid))
@@ -60,7 +55,6 @@ class Watch:
         except Lost as lost:
             self._fail(_why(lost.ending, "NVML did not answer"))
             return
-        self.numa_node, self.numa_unknown = said.get("numa_node"), said.get("numa_unknown") or ""
         if "error" in said:
             self._fail(said["error"])
 
@@ -100,7 +94,7 @@ class Watch:
             self._talk = None
 
     def _fail(self, reason: str) -> None:
-        self.reason = self.numa_unknown = reason
+        self.reason = reason
         self.close()
 
     def __enter__(self) -> Watch:

@@ -1,7 +1,7 @@
-"""`gpucheck memory`: whose memory is it, and what do torch's four figures mean?
+"""`gpucheck memory`: who holds the device's memory, and what do torch's four figures mean?
 
-The device's memory as its driver sees it, the processes on it, and a small sequence (allocate, peak, free, empty the
-cache) whose every figure is compared with what must come out.
+It reads the device's memory from its driver, the processes on it, and runs a short sequence (allocate, peak, free,
+empty the cache) in which every figure of torch's is compared with its expected value.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.errors import GpucheckError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # importing accel imports torch
 
 # The command, as faults name it.
 WHERE = "memory"
+AGAIN = "gpucheck memory --output memory.json; if it fails again, report it to PyTorch"
 
 
 def command(options: MemoryOptions, emit: Emit) -> None:
@@ -103,17 +105,18 @@ def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], 
     """Read and judge the memory of an accelerator; `allocate(bytes)` returns what holds memory on it."""
     index = next((n for n, device in enumerate(facts.devices) if device.id == accel.id), None)
     before = facts.devices[index] if index is not None else None
-    emit(Progress("read the device's memory", 0, 2))
-    emit(Judged(judge_overview(accel.name, overview(before, accel.memory_info(), accel.memory()))))
+    emit(Progress("reading the device's memory", 0, 2))
+    told = judge_overview(accel.name, overview(before, accel.memory_info(), accel.memory()))
+    emit(Judged(replace(told, device=accel.id)))
     reason = facts.unknown.get(f"/devices/{index}/processes", "the driver does not list them")
     emit(Judged(judge_processes(before.processes if before else None, os.getpid(), reason)))
     allocator = accel.allocator()
-    emit(Progress("allocate, free and empty the cache", 1, 2))
+    emit(Progress("allocating, freeing and emptying the cache", 1, 2))
     seen = memory_steps.walk(accel, allocate)
     steps, finding = judge_steps(seen, allocator, accel.kind)
     emit(Judged(judge_allocator(allocator, accel.kind)))
     emit(Answered("memory", steps))
-    emit(Judged(finding))
+    emit(Judged(replace(finding, device=accel.id)))
 
 
 def _allocation(accel: Accel) -> Callable[[int], object]:
@@ -125,10 +128,10 @@ def _allocation(accel: Accel) -> Callable[[int], object]:
 def judge_overview(name: str, seen: Overview) -> Finding:
     """Total, free and used memory, as the driver sees it."""
     if seen.total_bytes is None:
-        return Finding("memory.device", "skip", "device memory", "the driver does not tell it", asdict(seen))
-    message = f"{capacity(seen.total_bytes)} in {name}"
+        return Finding("memory.device", "skip", "device memory", "the driver does not report it", asdict(seen))
+    message = f"{capacity(seen.total_bytes)} ({name})"
     if seen.used_bytes is not None and seen.free_bytes is not None:
-        message = f"{capacity(seen.used_bytes)} of {message} used, {capacity(seen.free_bytes)} free"
+        message = f"{capacity(seen.used_bytes)} used, {capacity(seen.free_bytes)} free of {message}"
     if seen.outside_allocator_bytes is not None:
         message += f"; this process holds {capacity(seen.outside_allocator_bytes)} outside torch's allocator"
     return Finding("memory.device", "info", "device memory", message, asdict(seen))
@@ -136,18 +139,18 @@ def judge_overview(name: str, seen: Overview) -> Finding:
 
 def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason: str) -> Finding:
     """The processes that were on the device before this one used it; `reason` is why the list cannot be read."""
-    title = "processes on the device"
+    title = "other processes"
     if processes is None:
         return Finding("memory.processes", "skip", title, reason)
     others = [process for process in processes if process.pid != own_pid]
     evidence: dict[str, Any] = {"own_pid": own_pid, "others": [asdict(process) for process in others]}
     if not others:
-        return Finding("memory.processes", "info", title, "no other process", evidence)
+        return Finding("memory.processes", "info", title, "none", evidence)
     told = []
     for process in others:
         memory = process.used_memory_bytes
         size = "memory unknown" if memory is None else capacity(memory)
-        told.append(f"{process.name or 'a process of another container'} (PID {process.pid}, {size})")
+        told.append(f"{process.name or 'not visible here'} (PID {process.pid}, {size})")
     return Finding("memory.processes", "info", title, ", ".join(told), evidence)
 
 
@@ -156,7 +159,7 @@ def judge_allocator(allocator: Allocator, kind: str) -> Finding:
     name = allocator.backend or f"torch's own for {kind}"
     settings = allocator.settings or "default settings"
     evidence = {"backend": allocator.backend, "settings": allocator.settings, "exact": allocator.is_default}
-    return Finding("memory.allocator", "info", "allocator", f"{name}, {settings}", evidence)
+    return Finding("memory.allocator", "info", "torch's allocator", f"{name}, {settings}", evidence)
 
 
 def judge_steps(
@@ -168,21 +171,23 @@ def judge_steps(
     clean = seen[0][1].memory_reserved_bytes == 0
     steps = memory_steps.judge(seen, exact=allocator.is_default and clean)
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or ""):
-        reason = "without a caching allocator torch keeps no figures"
+        reason = "torch keeps no figures without its caching allocator"
         steps = tuple(replace(step, verdict="skip", reason=reason) for step in steps)
         return steps, Finding("memory.accounting", "skip", title, reason)
     wrong = _wrong_figures(steps)
     if wrong:
-        return steps, Finding("memory.accounting", "fail", title, "; ".join(wrong), {"wrong": wrong})
+        return steps, Finding("memory.accounting", "fail", title, "; ".join(wrong), {"wrong": wrong}, AGAIN)
     if all(step.verdict == "skip" for step in steps):
-        return steps, Finding("memory.accounting", "skip", title, f"torch keeps none on {kind}")
-    how = "exactly" if steps[0].exact else "within the bounds that any allocator keeps"
-    return steps, Finding("memory.accounting", "pass", title, f"every figure is what it must be, {how}")
+        return steps, Finding("memory.accounting", "skip", title, f"torch keeps no figures on {kind}")
+    how = "exact" if steps[0].exact else "within bounds"
+    return steps, Finding("memory.accounting", "pass", title, how)
 
 
 def _wrong_figures(steps: Sequence[MemoryStep]) -> list[str]:
+    bound = {"=": "", "≥": "at least ", "≤": "at most "}
     return [
-        f"after {step.step} {row.figure} is {row.observed_bytes}, must be {row.relation} {row.expected_bytes}"
+        f"{row.figure.removesuffix('_bytes')} is {row.observed_bytes} B after {step.step}, expected "
+        f"{bound[row.relation]}{row.expected_bytes}"
         for step in steps
         for row in step.figures
         if row.ok is False
@@ -194,18 +199,20 @@ def _wrong_figures(steps: Sequence[MemoryStep]) -> list[str]:
 
 def on_cpu(accel: Accel, emit: Emit) -> None:
     """Read and judge the machine's memory and this process's."""
-    emit(Progress("read the machine's memory", 0, 2))
+    emit(Progress("reading the machine's memory", 0, 2))
     now = host.memory()
     for finding in judge_host(now, accel.memory()):
         emit(Judged(finding))
-    emit(Progress("allocate and free", 1, 2))
+    emit(Progress("allocating and freeing", 1, 2))
     cannot, keeps = memory_resident.why_not(now.usable)
     if cannot:
-        emit(Judged(Finding("memory.accounting", "skip", "the resident set follows what is allocated", cannot)))
+        emit(Judged(Finding("memory.accounting", "skip", RESIDENT, cannot, device=accel.id)))
         return
-    steps = memory_resident.measured(accel.memory, accel.reset_peak, memory_resident.written_tensor, keeps=keeps)
+    steps = memory_resident.measured(
+        partial(memory_resident.read, accel), accel.reset_peak, memory_resident.written_tensor, keeps=keeps
+    )
     emit(Answered("memory", steps))
-    emit(Judged(judge_resident(steps)))
+    emit(Judged(replace(judge_resident(steps), device=accel.id)))
 
 
 def judge_host(now: host.HostMemory, process: MemoryFigures) -> list[Finding]:
@@ -213,10 +220,10 @@ def judge_host(now: host.HostMemory, process: MemoryFigures) -> list[Finding]:
     used = now.total - now.available
     machine = f"{capacity(used)} of {capacity(now.total)} used, {capacity(now.available)} available"
     limit, left = now.container_limit, now.container_available
-    container = "no limit" if limit is None else f"{capacity(limit)}, {capacity(left or 0)} of it left"
+    container = "none" if limit is None else f"{capacity(limit)}, {capacity(left or 0)} left"
     resident, peak = process.resident_bytes, process.max_resident_bytes
     own = "unknown" if resident is None else capacity(resident)
-    own += "" if peak is None else f", at most {capacity(peak)} so far"
+    own += "" if peak is None else f", peak {capacity(peak)}"
     return [
         Finding("memory.host", "info", "RAM", machine, {"total_bytes": now.total, "available_bytes": now.available}),
         Finding(
@@ -225,19 +232,24 @@ def judge_host(now: host.HostMemory, process: MemoryFigures) -> list[Finding]:
         Finding(
             "memory.process",
             "info",
-            "this process, resident",
+            "this process (resident)",
             own,
             {"resident_bytes": resident, "max_resident_bytes": peak, "pid": os.getpid()},
         ),
     ]
 
 
+# Other threads and a machine short of memory move the resident set.
+IDLE = "gpucheck memory --device cpu, on an idle machine"
+RESIDENT = "resident memory follows allocations"
+
+
 def judge_resident(steps: Sequence[MemoryStep]) -> Finding:
-    """The finding over all steps: torch keeps no figures on the CPU, so the resident set is judged, with tolerance."""
-    title = "the resident set follows what is allocated"
+    """The finding over all steps: torch keeps no figures on the CPU, so the resident set is judged."""
     wrong = _wrong_figures(steps)
     verdict: Verdict = "fail" if wrong else "pass"
     unjudged = [f"{step.step} not judged: {step.reason}" for step in steps if step.reason]
     tolerance = f"within {capacity(memory_resident.TOLERANCE)}"
     message = "; ".join(wrong) if wrong else "; ".join([tolerance, *unjudged])
-    return Finding("memory.accounting", verdict, title, message, {"tolerance_bytes": memory_resident.TOLERANCE})
+    evidence = {"tolerance_bytes": memory_resident.TOLERANCE, **({"wrong": wrong} if wrong else {})}
+    return Finding("memory.accounting", verdict, RESIDENT, message, evidence, IDLE if wrong else None)

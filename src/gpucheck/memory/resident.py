@@ -1,4 +1,4 @@
-"""The same sequence on the CPU, where torch keeps no figures: judged by the process's resident set, with tolerances."""
+"""The same sequence on the CPU, where torch keeps no figures: judged by the resident set, with a tolerance."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import gc
 import os
 import platform
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
 
 from gpucheck.memory.steps import checked, verdict
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.report.results.memory import FigureCheck, MemoryStep, Relation, ResidentSet, StepName
 from gpucheck.units import MIB, capacity
+
+if TYPE_CHECKING:
+    from gpucheck.machine.accel import Accel
 
 # Twice the largest threshold (32 MiB, mallopt(3), M_MMAP_THRESHOLD) above which glibc maps each block on its own and
 # unmaps it when it is freed: what is freed is then really gone from the resident set.
@@ -24,21 +31,21 @@ NEEDED = 4 * BLOCK
 WALKS = 3
 
 _DOES: dict[StepName, tuple[str, str]] = {
-    "start": ("read the resident set and reset its peak", "what Python and torch themselves need"),
+    "start": ("read the resident set, reset its peak", "what Python and torch need"),
     "allocate": (
-        f"allocate a tensor of {capacity(BLOCK)} and write to it",
-        "memory becomes resident when it is written to, not when it is allocated",
+        f"allocate and write {capacity(BLOCK)}",
+        "memory becomes resident when written, not when allocated",
     ),
-    "peak": (f"allocate and write {capacity(BLOCK)} more and drop it at once", "the peak remembers the temporary"),
-    "free": ("drop the tensor", "torch keeps no cache on the CPU: a large block goes back to the system at once"),
-    "empty_cache": ("nothing: there is no cache to empty", "empty_cache() is for accelerators"),
+    "peak": (f"write {capacity(BLOCK)} more, drop it at once", "the peak keeps the temporary"),
+    "free": ("drop the tensor", "torch has no cache on the CPU: large blocks return to the system at once"),
+    "empty_cache": ("nothing", "empty_cache() is for accelerators"),
 }
 
 
 def returns_memory(environment: Mapping[str, str]) -> str | None:
     """Why freed memory need not leave the resident set here; None for glibc's malloc with default settings."""
     if platform.libc_ver()[0] != "glibc":
-        return "only glibc's malloc is known to give large blocks back at once"
+        return "only glibc's malloc is known to return large blocks at once"
     for name in ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_"):
         if environment.get(name):
             return f"{name} is set, and may keep freed memory"
@@ -55,8 +62,25 @@ def written_tensor(size: int) -> object:
     return tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The resident set, and how many bytes of it are pages of files: code, above all.
+
+    The kernel drops those whenever it likes (at once where it reclaims what was not touched for a while) and reads them
+    again when they are used, a hundred MiB of torch's libraries between two readings: what they did is no allocation's.
+    """
+
+    figures: MemoryFigures
+    files: int = 0
+
+
+def read(accel: Accel) -> Reading:
+    """Read both now."""
+    return Reading(accel.memory(), getattr(psutil.Process().memory_info(), "shared", 0))
+
+
 def measured(
-    read: Callable[[], MemoryFigures],
+    read: Callable[[], Reading],
     reset_peak: Callable[[], object],
     allocate: Callable[[int], object],
     *,
@@ -64,8 +88,8 @@ def measured(
 ) -> tuple[MemoryStep, ...]:
     """The sequence, run and judged: see `walk` and `judge`.
 
-    Other threads, and a kernel that is short of memory, move the resident set between two readings: a walk that finds
-    a fault is walked again, and only what WALKS in a row find is one.
+    Other threads move the resident set between two readings: a walk that finds a fault is walked again, and only what
+    WALKS in a row find is one.
     """
     for _ in range(WALKS):
         steps = judge(walk(read, reset_peak, allocate), keeps=keeps)
@@ -75,14 +99,14 @@ def measured(
 
 
 def walk(
-    read: Callable[[], MemoryFigures], reset_peak: Callable[[], object], allocate: Callable[[int], object]
-) -> dict[StepName, MemoryFigures]:
-    """Run the sequence; the figures after each step. `allocate(bytes)` returns what holds written memory."""
+    read: Callable[[], Reading], reset_peak: Callable[[], object], allocate: Callable[[int], object]
+) -> dict[StepName, Reading]:
+    """Run the sequence; a reading after each step. `allocate(bytes)` returns what holds written memory."""
     gc.collect()  # garbage of before must not go in between
     # Once before: the first call loads code and maps arenas that stay.
     allocate(BLOCK)
     reset_peak()
-    seen: dict[StepName, MemoryFigures] = {"start": read()}
+    seen: dict[StepName, Reading] = {"start": read()}
     held = [allocate(BLOCK)]
     seen["allocate"] = read()
     allocate(BLOCK)
@@ -93,7 +117,7 @@ def walk(
 
 
 def compare(step: StepName, start: int, figures: MemoryFigures, *, returns: bool) -> tuple[FigureCheck, ...]:
-    """What must hold after `step` of a sequence that began with `start` bytes resident."""
+    """What must hold after `step` of a sequence that would now have `start` bytes resident with nothing allocated."""
     wanted: dict[StepName, tuple[tuple[str, Relation, int], ...]] = {
         "start": (),
         "allocate": (("resident_bytes", "≥", start + BLOCK - TOLERANCE),),
@@ -104,18 +128,22 @@ def compare(step: StepName, start: int, figures: MemoryFigures, *, returns: bool
     return tuple(checked(figure, relation, bound, getattr(figures, figure)) for figure, relation, bound in wanted[step])
 
 
-def judge(seen: Mapping[StepName, MemoryFigures], *, keeps: str | None) -> tuple[MemoryStep, ...]:
+def judge(seen: Mapping[StepName, Reading], *, keeps: str | None) -> tuple[MemoryStep, ...]:
     """The steps, each judged. `keeps` is why freed memory need not leave the resident set, if so."""
-    start = seen["start"].resident_bytes or 0
+    first = seen["start"]
     reasons: dict[StepName, str | None] = {
         "start": None,
         "free": keeps,
-        "empty_cache": "torch keeps no cache on the CPU",
-        "peak": "this system does not tell the peak" if seen["peak"].max_resident_bytes is None else None,
+        "empty_cache": "no cache on the CPU",
+        "peak": "this system reports no peak" if seen["peak"].figures.max_resident_bytes is None else None,
     }
     rows = []
     for step, (does, shows) in _DOES.items():
-        figures = seen.get(step, MemoryFigures())
+        reading = seen.get(step, Reading(MemoryFigures(), first.files))
+        figures = reading.figures
+        # The peak was reached between two readings: the fewer pages of files of both.
+        files = min(seen["allocate"].files, reading.files) if step == "peak" else reading.files
+        start = (first.figures.resident_bytes or 0) + files - first.files
         comparisons = compare(step, start, figures, returns=keeps is None)
         rows.append(
             MemoryStep(

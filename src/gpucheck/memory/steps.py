@@ -1,4 +1,4 @@
-"""What torch's four memory figures must be around a small sequence, and what each step shows.
+"""The expected values of torch's four memory figures around a short sequence, and what each step shows.
 
 The exact figures hold for torch's own caching allocator with default settings, starting from an empty cache.
 """
@@ -75,20 +75,19 @@ class Step:
 
 _SIZES = ", ".join("1000 B" if size == 1000 else capacity(size) for size in TENSOR_SIZES)
 STEPS: tuple[Step, ...] = (
-    Step("start", "empty the cache and reset the peaks", "peaks start from what is held now"),
+    Step("start", "empty the cache, reset the peaks", "peaks start from what is held now"),
     Step(
         "allocate",
-        f"allocate three tensors of {_SIZES}",
-        "allocated counts tensors, rounded up to 512 B; reserved counts what the allocator took from the device: "
-        "segments of 2, 20 and 64 MiB",
+        f"allocate {_SIZES}",
+        "allocated counts tensors, rounded up to 512 B; reserved counts the allocator's segments: 2, 20 and 64 MiB",
     ),
     Step(
         "peak",
-        f"allocate {capacity(TEMPORARY_SIZE)} more and drop it at once",
-        "the peak remembers what a temporary took, and its segment stays reserved",
+        f"allocate {capacity(TEMPORARY_SIZE)} more, drop it at once",
+        "the peak keeps the temporary; its segment stays reserved",
     ),
-    Step("free", "drop the tensors", "allocated falls, reserved stays: the allocator keeps the segments for later"),
-    Step("empty_cache", "call empty_cache()", "reserved falls: other processes can have the memory again"),
+    Step("free", "drop the tensors", "allocated falls, reserved stays: the allocator caches the segments"),
+    Step("empty_cache", "call empty_cache()", "reserved falls: other processes can use the memory again"),
 )
 
 
@@ -108,7 +107,7 @@ def expected(start: Level) -> dict[StepName, Level]:
 
 
 def bounds(start: Level) -> dict[StepName, Level]:
-    """What every caching allocator must satisfy after each step: see RELATIONS for which way each figure is bounded."""
+    """Bounds that every caching allocator keeps after each step; `compare` says which way each figure is bounded."""
     held, taken = start.memory_allocated_bytes, start.memory_reserved_bytes
     tensors = sum(TENSOR_SIZES)
     top = held + tensors + TEMPORARY_SIZE
@@ -131,7 +130,7 @@ _EXACT_ANYWHERE: dict[StepName, tuple[str, ...]] = {
 
 
 def compare(step: StepName, start: Level, observed: MemoryFigures, *, exact: bool) -> tuple[FigureCheck, ...]:
-    """Each of the four figures after `step` beside what must come out of a sequence that began at `start`."""
+    """Each of the four figures after `step` beside its expected value, for a sequence that began at `start`."""
     wanted = expected(start)[step] if exact else bounds(start)[step]
     rows = []
     for figure in FIGURES:
@@ -141,13 +140,13 @@ def compare(step: StepName, start: Level, observed: MemoryFigures, *, exact: boo
 
 
 def checked(figure: str, relation: Relation, bound: int, observed: int | None) -> FigureCheck:
-    """One figure beside what it must be; undecided where it is not known."""
+    """One figure beside its bound; `ok` is None where the figure is unknown."""
     holds = {"=": operator.eq, "≥": operator.ge, "≤": operator.le}[relation]
     return FigureCheck(figure, relation, bound, observed, None if observed is None else holds(observed, bound))
 
 
 def verdict(comparisons: Sequence[FigureCheck]) -> Verdict:
-    """`fail` where a figure is not what it must be, `skip` where the device tells none."""
+    """`fail` where a figure breaks its bound, `skip` where the device reports none."""
     known = [row.ok for row in comparisons if row.ok is not None]
     if not known:
         return "skip"
@@ -208,7 +207,7 @@ def walk(gauge: Gauge, allocate: Callable[[int], object]) -> list[tuple[Step, Me
 
 
 def judge(seen: Sequence[tuple[Step, MemoryFigures]], *, exact: bool) -> tuple[MemoryStep, ...]:
-    """The steps: what was done, what it shows, and each figure beside what must come out."""
+    """The steps: what was done, what it shows, and each figure beside its expected value."""
     start = level(seen[0][1])
     rows = []
     for step, figures in seen:

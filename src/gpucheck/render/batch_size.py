@@ -18,10 +18,12 @@ from gpucheck.render.blocks import (
     advice_line,
     answer,
     column_of_numbers,
+    finding_text,
     table,
     verdict_cell,
 )
 from gpucheck.render.curve import Series, curve
+from gpucheck.render.devices import short_name
 from gpucheck.render.trials import run, verdict_of
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import (
@@ -40,7 +42,7 @@ from gpucheck.report.results.find_batch_size import (
 _COLUMNS = (
     Column("batch"),
     Column("result", "left"),
-    Column("peak, GiB", keep=7),
+    Column("peak", keep=7),
     Column("samples/s", keep=6),
     Column("run", "left", keep=2),
     Column("why", "left", keep=0, wraps=True),
@@ -48,17 +50,29 @@ _COLUMNS = (
 _LIMITS = {
     "memory": "memory",
     "max-batch-size": "--max-batch-size",
-    "time": "time: it ran out before the search ended",
-    "trial-timeout": "time: a trial ran into its limit, see --trial-timeout",
-    "kernel-limit": "a kernel's own limit, whatever the memory",
-    "safety": "safety: filling the memory is dangerous here",
+    "time": "time: --time-budget ended the search",
+    "trial-timeout": "time: a trial ran into --trial-timeout",
+    "kernel-limit": "a kernel's own limit, not memory",
+    "safety": "safety: full memory is dangerous here",
     "trials": "the number of trials",
     "interrupted": "an interruption",
-    "device": "the device, which broke",
-    "killed": "a kill that was not for want of memory",
-    "no-process": "a process that could not be set up",
+    "device": "the device: a larger size broke it",
+    "killed": "a kill, not for lack of memory",
+    "no-process": "the system: no further process could start",
     "disturbed": "other processes, which disturbed the trials",
 }
+# What ended a search before it knew the largest size.
+_ENDED = {
+    "time": "time ran out",
+    "trials": "trial limit reached",
+    "killed": "larger sizes were killed, not for lack of memory",
+    "interrupted": "interrupted",
+    "disturbed": "other processes disturbed the trials",
+    "device": "a larger size broke the device",
+    "no-process": "no further process could start",
+}
+# A screen of 24 lines has room for so many trials beside the rest; the last ones surround the answer.
+_MOST_TRIALS = 12
 # With fewer sizes than this a table says as much as a curve.
 FEWEST_SIZES = 3
 CURVE_HEIGHT = 10
@@ -69,58 +83,98 @@ _WHOLE = ("fits", "over-budget")
 
 
 def page(report: Report) -> Page:
-    """The answer and what limits it, then the trials in the order they ran."""
-    found = report.results.get("find_batch_size")
-    several = report.results.get("find_batch_size_devices")
+    """The answer and on what device, then the trials in the order they ran, then what the answer means for use."""
     estimate = report.results.get("find_batch_size_estimate")
-    laid_out: list[Block] = batch_size_estimate.blocks(estimate) if estimate else []
-    for one in several.devices if several else (found,) if found else ():
-        laid_out += [*_gap(laid_out), *_one_device(one)]
-    if several:
-        laid_out += [*_gap(laid_out), *_devices(several)]
-    advice = accumulation_lines(found.accumulation) if found else []
-    laid_out += [advice_line(text) for text in advice]
-    if found is None or found.largest is None:
-        return Page(None, laid_out, findings=report.findings)
-    return Page(answer(report.summary.verdict, _first_line(found)), laid_out, curves(found), report.findings)
+    several = report.results.get("find_batch_size_devices")
+    found = report.results.get("find_batch_size")
+    if estimate is not None:
+        return batch_size_estimate.page(report, estimate)
+    if several is not None:
+        return _page_of_devices(report, several)
+    return Page(None, findings=report.findings) if found is None else _page_of_one(report, found)
 
 
-def _gap(above: list[Block]) -> list[Block]:
-    """One empty line between parts; curves end with their own."""
-    return [Line()] if above and above[-1] != Line() else []
+def _page_of_one(report: Report, found: FoundBatchSize) -> Page:
+    told = next((one for one in report.findings if one.id == "batch_size.fits"), None)
+    first = answer(report.summary.verdict, _first_line(found)) if found.largest is not None else None
+    if first is None and told is not None:
+        first = answer(told.verdict, finding_text(told))
+    under = [Line(_subject(found), "dim")] if first else []
+    return Page(
+        first,
+        [*_trials_of(found, found.trials[-_MOST_TRIALS:]), *_gap(_in_use(found))],
+        _details(found),
+        report.findings,
+        told if first else None,
+        under=[*under, *_doubts(found)],
+    )
 
 
-def _one_device(found: FoundBatchSize) -> list[Block]:
-    laid_out: list[Block] = [Line(_subject(found)), Line()]
-    if found.trials:
-        laid_out += [_trials(found), Line()]
+def _gap(below: Sequence[Block]) -> list[Block]:
+    """These blocks, set apart from what stands above."""
+    return [Line(), *below] if below else []
+
+
+def _in_use(found: FoundBatchSize) -> list[Block]:
+    """What the answer means for use: three sentences at most, then how to reach an effective batch."""
+    limit = f"limited by {_limiting(found)}" if found.max_batch_size and found.limiting_factor != "memory" else ""
+    told = (_knee(found.knee), limit if _limiting(found) else "", _split(found.memory_split, found.axis_name))
+    advice = [advice_line(text) for text in accumulation_lines(found.accumulation)]
+    return [*(Line(text) for text in told if text), *advice]
+
+
+def _doubts(found: FoundBatchSize) -> list[Line]:
+    """Why the answer cannot be relied on as it is; what the answer itself says is left out."""
+    confidence = found.confidence
+    if confidence is None or confidence.level == "high" or found.max_batch_size is None or not found.confirmed:
+        return []
+    return [Line(f"! {_confidence(confidence)}", "yellow")]
+
+
+def _details(found: FoundBatchSize) -> list[Block]:
+    """What needs no action: every trial, how the answer is known, and curves."""
+    laid_out: list[Block] = []
+    if len(found.trials) > _MOST_TRIALS:
+        laid_out += [*_trials_of(found, found.trials), Line()]
     if found.largest is not None:
-        laid_out += [Line(text) for text in _peak_lines(found)]
-    return laid_out
+        laid_out += [*(Line(text) for text in _peak_lines(found)), Line()]
+    return laid_out + curves(found)
 
 
 def _subject(found: FoundBatchSize) -> str:
+    """What was run, and on which device."""
     device = found.device
-    mode = "training" if found.mode == "train" else "inference"
-    parts = [f"{found.target}, {mode} on {device.name or device.id} ({device.id})"]
-    if found.mode == "train" and found.optimizer:
-        parts.append(found.optimizer)
-    if found.dtype:
-        parts.append(found.dtype)
-    if found.axis:
-        parts.append(f"along {found.axis.name} at a batch of {found.axis.batch_size}")
+    name = f"{short_name(device)} ({device.id})" if device.name else device.id
+    parts = [f"{_what(found)} on {name}", *_how(found)]
+    return " · ".join([*parts, f"budget {units.capacity(found.budget_bytes)}"])
+
+
+def _what(found: FoundBatchSize) -> str:
+    return f"{found.target}, {'training' if found.mode == 'train' else 'inference'}"
+
+
+def _how(found: FoundBatchSize) -> list[str]:
+    """How a step was run."""
+    parts = [found.optimizer.rpartition(".")[2]] if found.mode == "train" and found.optimizer else []
+    parts += [found.dtype] if found.dtype else []
+    parts += [f"{found.axis.name} at batch size {found.axis.batch_size}"] if found.axis else []
     parts += how_run(found.method.recipe) if found.method.recipe else []
-    if found.multiple_of > 1:
-        parts.append(f"multiples of {found.multiple_of}")
-    if found.tolerance == 0:
-        parts.append("exact")
-    parts.append(f"budget {units.capacity(found.budget_bytes)}")
-    return " · ".join(parts)
+    parts += [f"multiples of {found.multiple_of}"] if found.multiple_of > 1 else []
+    return [*parts, *(["exact"] if found.tolerance == 0 else [])]
 
 
-def _trials(found: FoundBatchSize) -> Block:
-    trials, axis = found.trials, found.axis_name
-    peaks = column_of_numbers([trial.peak_bytes for trial in trials], units.GIB)
+def _trials_of(found: FoundBatchSize, trials: Sequence[TrialEntry]) -> list[Block]:
+    """A row for each of these trials, and how many are left out."""
+    if not trials:
+        return []
+    left_out = len(found.trials) - len(trials)
+    return [_trials(found, trials), *([Line(f"and {left_out} earlier trials: -v", "dim")] if left_out else [])]
+
+
+def _trials(found: FoundBatchSize, trials: Sequence[TrialEntry]) -> Block:
+    axis, highest = found.axis_name, max((trial.peak_bytes or 0 for trial in trials), default=0)
+    scale, unit = _scale(highest)
+    peaks = column_of_numbers([trial.peak_bytes for trial in trials], scale)
     rates = column_of_numbers([trial.samples_per_s for trial in trials])
     rows: list[list[Cell | str]] = [
         [
@@ -128,44 +182,56 @@ def _trials(found: FoundBatchSize) -> Block:
             verdict_cell(verdict_of(trial.outcome, trial.purpose), trial.outcome.replace("-", " ")),
             peak,
             rate,
-            run(trial.purpose, resumed=trial.resumed),
-            trial.reason or "",
+            Cell(run(trial.purpose, resumed=trial.resumed), "dim"),
+            Cell(trial.reason or "", "dim"),
         ]
         for trial, peak, rate in zip(trials, peaks, rates, strict=True)
     ]
     # Along an axis a size is a length, and the rate is of lengths.
-    heads = {"batch": axis, "samples/s": f"{axis}/s"} if axis else {}
+    heads = {"peak": f"peak, {unit}", **({"batch": axis, "samples/s": f"{axis}/s"} if axis else {})}
     columns = [replace(column, head=heads.get(column.head, column.head)) for column in _COLUMNS]
     if not any(trial.reason for trial in trials):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return table(columns, rows)
 
 
+def _scale(size: int) -> tuple[int, str]:
+    """The unit in which a size is read without leading zeros."""
+    return (units.GIB, "GiB") if size >= units.GIB else (units.MIB, "MiB")
+
+
 # --- The answer, in lines ---------------------------------------------------------------------------------------------
 
 
 def _first_line(found: FoundBatchSize) -> str:
-    """The answer in one line: the largest, the one to use, and the smallest that is nearly as fast.
-
-    Where more may fit, what fits at least, and what is predicted.
-    """
+    """The answer in one line: the largest and the one to use; where more may fit, what fits and what is predicted."""
     axis, does = found.axis_name, "trains" if found.mode == "train" else "infers"
-    note = "" if found.confirmed else " (not confirmed)"
-    if found.max_batch_size is not None:
-        largest = f"largest {axis}" if axis else "largest"
-        within = " within 85 %" if found.limited_by == "safety" else ""
-        parts = [f"{largest} that {does}{within}: {found.max_batch_size}{note}"]
-    else:
-        parts = [f"at least {f'{axis} ' if axis else ''}{found.at_least} {does}{note}"]
-        predicted = found.predicted_batch_size
-        if predicted is not None and found.at_least is not None and predicted > found.at_least:
-            parts.append(f"predicted: about {predicted}")
-    return "   ".join(parts + use_parts(found))
+    note = "" if found.confirmed else " (passed once)"
+    if found.max_batch_size is None:
+        return _at_least(found, note)
+    within = " within 85 %" if found.limited_by == "safety" else ""
+    parts = [f"largest {f'{axis} ' if axis else ''}that {does}{within}: {found.max_batch_size}{note}"]
+    return "   ".join([*parts, *filter(None, (_recommended(found.recommended),))])
 
 
-def use_parts(found: FoundBatchSize) -> list[str]:
-    """The parts of the first line after the largest size."""
-    return [text for text in (_recommended(found.recommended), _knee(found.knee)) if text]
+def _at_least(found: FoundBatchSize, note: str) -> str:
+    size, predicted = found.at_least, found.predicted_batch_size
+    text = f"at least {f'{found.axis_name} ' if found.axis else ''}{size} fits{note or _of_budget(found)}"
+    text += f"; {_ENDED.get(found.limiting_factor or '', 'the search did not end')}"
+    more = size is not None and predicted is not None and predicted > size
+    return f"{text}, predicted about {_about(predicted or 0)}" if more else text
+
+
+def _of_budget(found: FoundBatchSize) -> str:
+    if found.peak_bytes is None:
+        return ""
+    scale, unit = _scale(found.budget_bytes)
+    return f" ({units.significant(found.peak_bytes / scale, 2)} of {found.budget_bytes / scale:.3g} {unit})"
+
+
+def _about(size: int) -> str:
+    """A size that is only predicted: two significant digits, in groups of three."""
+    return f"{round(size, 2 - len(str(size))):,}".replace(",", " ")
 
 
 def _recommended(recommended: RecommendedSize | None) -> str:
@@ -184,13 +250,13 @@ def _knee(knee: Knee | None) -> str:
 
 
 def _peak_lines(found: FoundBatchSize) -> list[str]:
-    """What the answer takes and how that is known, what it means for use, and what it was held against."""
+    """What the answer takes and how that is known, and what it was held against."""
     lines = [*filter(None, (_peak(found),)), *use_lines(found)]
     if found.samples_per_s is not None:
         size = "the largest" if found.max_batch_size is not None else found.at_least
         lines.append(f"{units.significant(found.samples_per_s)} {found.axis_name or 'samples'}/s with {size}")
     margin, reason = found.margin_bytes, found.budget_reason or UNKNOWN
-    lines.append(f"budget: {reason}" + (f", {units.capacity(margin)} of it left out as margin" if margin else ""))
+    lines.append(f"budget: {reason}" + (f" (margin {units.capacity(margin)})" if margin else ""))
     if found.loss:
         lines.append(f"loss: {found.loss}")
     predicted = prediction_line(found)
@@ -203,17 +269,18 @@ def _peak(found: FoundBatchSize) -> str:
         return how
     peak, budget = found.peak_bytes, found.budget_bytes
     # One unit for both: "1010 MiB of 1 GiB" makes a reader reckon.
-    scale, unit = (units.GIB, "GiB") if budget >= units.GIB else (units.MIB, "MiB")
+    scale, unit = _scale(budget)
     text = f"peak {units.significant(peak / scale)} of {units.significant(budget / scale)} {unit}"
     return f"{text}, {how}" if how else text
 
 
 def use_lines(found: FoundBatchSize) -> list[str]:
-    """What the answer means for use, below the first line."""
+    """How far the answer can be relied on, and what else was tried."""
+    undetermined = found.knee.reason if found.knee is not None and found.knee.batch_size is None else None
     told = (
-        _split(found.memory_split, found.axis_name),
         _limit(found),
         _confidence(found.confidence),
+        f"best value: undetermined ({undetermined})" if undetermined else "",
         _checks(found.checks),
         _fragmentation(found.fragmentation),
     )
@@ -228,6 +295,7 @@ def _split(split: MemorySplit | None, axis: str | None) -> str:
         ("weights", split.parameter_bytes),
         ("gradients", split.gradient_bytes),
         ("optimizer", split.optimizer_bytes),
+        ("other", split.fixed_bytes),
     )
     held = {name: size for name, size in known if size}
     parts = []
@@ -240,8 +308,6 @@ def _split(split: MemorySplit | None, axis: str | None) -> str:
         scale, unit = next((step for step in steps if max(held.values()) >= 0.1 * step[0]), steps[-1])
         texts = [f"{name} {units.significant(size / scale, 2)}" for name, size in held.items()]
         parts.append(f"{', '.join(texts)} {unit}")
-    if split.fixed_bytes:
-        parts.append(f"the rest {units.capacity(split.fixed_bytes)} whatever the {'length' if axis else 'size'}")
     return "; ".join(parts)
 
 
@@ -251,7 +317,7 @@ def _limiting(found: FoundBatchSize) -> str:
     if factor is None:
         return ""
     if found.axis and factor == "max-batch-size":
-        return "the greatest length to try"
+        return "the greatest length given"
     return _LIMITS.get(factor, factor)
 
 
@@ -262,7 +328,7 @@ def _limit(found: FoundBatchSize) -> str:
         return ""
     text = f"limited by {factor}"
     if found.predicted_above is not None:
-        return f"{text}; {found.predicted_above} is predicted above the budget"
+        return f"{text}; {found.predicted_above} is predicted to exceed the budget"
     if found.first_failing is None:
         return text
     outcome = str(found.first_failing_outcome).replace("-", " ")
@@ -283,31 +349,31 @@ def _checks(checks: Sequence[EpochCheck]) -> str:
     """What else passed; what failed is a finding."""
     passed = [check for check in checks if check.outcome == "fits"]
     sizes = [str(check.batch_size) for check in passed if check.kind == "partial batch"]
-    parts = [f"a partial last batch of {' and of '.join(sizes)}"] if sizes else []
+    parts = [f"partial last batches ({', '.join(sizes)})"] if sizes else []
     parts += ["an evaluation step"] if any(check.kind == "evaluation" for check in passed) else []
-    return f"passes too: {', '.join(parts)}" if parts else ""
+    return f"also passed: {', '.join(parts)}" if parts else ""
 
 
 def _fragmentation(gap: Fragmentation | None) -> str:
     if gap is None:
         return ""
     share = gap.gap_bytes / gap.reserved_bytes * 100
-    return f"fragmentation: {units.capacity(gap.gap_bytes)} reserved beyond what is allocated ({share:.0f} %)"
+    return f"fragmentation: {units.capacity(gap.gap_bytes)} reserved and not allocated ({share:.0f} %)"
 
 
 def prediction_line(found: FoundBatchSize) -> str:
-    """What was predicted before a search and what its first trial made of it, or why nothing was; else empty."""
+    """What was predicted before the search, and how the first trial calibrated it, or why nothing was; else empty."""
     predicted = found.prediction
     if predicted is None:
         return ""
     largest, reason, calibration = predicted.max_batch_size, predicted.reason, predicted.calibration
     if predicted.device is None:
-        return f"nothing was predicted: {reason}" if reason else ""
+        return f"no prediction: {reason}" if reason else ""
     if largest is None:
         smallest = f"the least length of {found.axis_name}" if found.axis else "the smallest batch"
-        text = f"predicted: not even {smallest}, from tensors without data"
+        text = f"predicted from fake tensors: not even {smallest} fits"
     else:
-        text = f"predicted: {largest} from tensors without data"
+        text = f"predicted from fake tensors: {largest}"
     if reason:
         return f"{text}; not used: {reason}"
     if calibration is None:
@@ -323,7 +389,7 @@ def accumulation_lines(how: Accumulation | None) -> list[str]:
         return []
     text = f"for an effective batch of {how.effective_batch}: micro-batch {how.micro_batch}"
     if how.steps == 1:
-        return [f"{text}, which needs no accumulation"]
+        return [f"{text}, no accumulation needed"]
     if not how.smaller:
         return [f"{text} × {how.steps} accumulation steps"]
     return [
@@ -333,6 +399,41 @@ def accumulation_lines(how: Accumulation | None) -> list[str]:
 
 
 # --- Several devices --------------------------------------------------------------------------------------------------
+
+
+def _page_of_devices(report: Report, several: FoundBatchSizes) -> Page:
+    """What every device can take, a row for each, and each one's own search with the details."""
+    devices = several.devices
+    told = next((one for one in report.findings if one.id == "batch_size.all_devices"), None)
+    under = [Line(" · ".join([_what(devices[0]), *_how(devices[0])]), "dim")] if devices else []
+    least = report.results.get("find_batch_size")
+    advice = [advice_line(text) for text in accumulation_lines(least.accumulation if least else None)]
+    details: list[Block] = []
+    for one in devices:
+        shown = [*_trials_of(one, one.trials), Line()] if one.trials else []
+        details += [Line(_subject(one)), Line(), *shown]
+        if one.largest is not None:
+            details += [*(Line(text) for text in _peak_lines(one)), Line()]
+    first = answer(told.verdict if told else report.summary.verdict, _for_all(several))
+    return Page(first, [*_devices(several), *_gap(advice)], details, report.findings, told, under=under)
+
+
+def _for_all(several: FoundBatchSizes) -> str:
+    """The least answer of all devices, and which one it is that takes no more."""
+    found = next(one for one in several.devices if one.device.id == several.least)
+    does = "trains" if found.mode == "train" else "infers"
+    what = found.axis_name or "a batch of"
+    if found.largest is None:
+        others = [f"{one.device.id} {does} {one.largest}" for one in several.devices if one.largest is not None]
+        return "; ".join([f"{several.least} {does} no size at all", *others[:1]])
+    if several.max_batch_size is None:
+        ended = _ENDED.get(found.limiting_factor or "", "the search did not end")
+        return f"every device {does} at least {what} {found.largest}; on {several.least} {ended}"
+    alike = len({one.largest for one in several.devices}) == 1
+    least = "" if alike else f" (least: {several.least})"
+    use = found.recommended.batch_size if found.recommended else None
+    recommended = "" if use is None else f"   recommended: {use}"
+    return f"every device {does} {what} {found.largest}{least}{recommended}"
 
 
 def _devices(several: FoundBatchSizes) -> list[Block]:
@@ -346,15 +447,16 @@ def _devices(several: FoundBatchSizes) -> list[Block]:
         place = next(place for place, column in enumerate(columns) if column.head == "split")
         columns = columns[:place] + columns[place + 1 :]
         rows = [row[:place] + row[place + 1 :] for row in rows]
-    laid_out: list[Block] = [table(columns, rows), Line()]
+    laid_out: list[Block] = [table(columns, rows)]
     if split:
         rate, equal = (units.significant(value) for value in (split.samples_per_s, split.equal_samples_per_s))
-        laid_out.append(
+        laid_out += [
+            Line(),
             Line(
-                f"split in proportion: {split.batch_size} a step, {rate} samples/s if exchanging gradients took no "
-                f"time; {equal} with equal parts"
-            )
-        )
+                f"split in proportion: {split.batch_size} a step, up to {rate} samples/s "
+                f"(gradient exchange not counted); equal parts: {equal}"
+            ),
+        ]
     return laid_out
 
 
@@ -374,7 +476,7 @@ def _device_columns(axis: str | None) -> list[Column]:
 def _device_row(found: FoundBatchSize, rate: str, shares: Mapping[str, int]) -> list[Cell | str]:
     return [
         found.device.id,
-        found.device.name or UNKNOWN,
+        short_name(found.device) if found.device.name else UNKNOWN,
         _whole(found.max_batch_size) if found.at_least is None else f"≥{found.at_least}",
         _whole(found.recommended.batch_size if found.recommended else None),
         rate,
@@ -405,7 +507,7 @@ def curves(found: FoundBatchSize) -> list[Block]:
     sizes = peaks | predicted
     # The budget is a line above the peaks, as long as they are.
     ends = dict.fromkeys((min(sizes, default=0), max(sizes, default=0)), budget)
-    scale, unit = (units.GIB, "GiB") if budget >= units.GIB else (units.MIB, "MiB")
+    scale, unit = _scale(budget)
     memory = [_series("peak", peaks, scale), _series("budget", ends, scale)]
     memory += [_series("predicted", predicted, scale)] if predicted else []
     axis = found.axis_name

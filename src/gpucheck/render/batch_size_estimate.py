@@ -1,19 +1,28 @@
-"""`gpucheck find-batch-size --estimate`: what tensors without data say of a device that is not here."""
+"""`gpucheck find-batch-size --estimate`: the batch size that fake tensors give for a GPU you don't have."""
 
 from __future__ import annotations
 
 from gpucheck import units
-from gpucheck.render.blocks import Block, Column, Line, column_of_numbers, table
+from gpucheck.render.blocks import Block, Column, Line, Page, answer, column_of_numbers, finding_text, table
+from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import EstimatedBatchSize, StepRecipe
 
-_KINDS = {"cuda": "a CUDA device", "cpu": "a CPU"}
+_KINDS = {"cuda": "CUDA", "cpu": "CPU"}
 
 
-def blocks(found: EstimatedBatchSize) -> list[Block]:
-    """An estimate for a device that is not here: what it comes to, where the memory goes, how far it can be trusted."""
-    laid_out: list[Block] = [Line(_subject(found)), Line(), _memory(found), Line()]
-    laid_out += [Line(text) for text in (_answer(found), _error(found), _set_aside(found), _how(found)) if text]
-    return laid_out
+def page(report: Report, found: EstimatedBatchSize) -> Page:
+    """An estimate for a device that is not here: what it comes to, how far it can be trusted, where the memory goes."""
+    told = next((one for one in report.findings if one.id == "batch_size.estimate"), None)
+    if found.max_batch_size is not None:
+        first: Line | None = answer("info", _answer(found, found.max_batch_size))
+    else:
+        first = answer(told.verdict, finding_text(told)) if told else None
+    under = [Line(_subject(found), "dim")] if first else []
+    if found.max_batch_size is not None and found.error is None:
+        under.append(Line(f"! error unknown: {found.error_reason}", "yellow"))
+    details = [Line(text) for text in (_error(found), _set_aside(found), _how(found)) if text]
+    then = None if found.max_batch_size is not None else "use a smaller model, or estimate for a larger --memory-limit"
+    return Page(first, [_memory(found)], details, report.findings, told if first else None, then, under)
 
 
 def how_run(recipe: StepRecipe) -> list[str]:
@@ -24,12 +33,11 @@ def how_run(recipe: StepRecipe) -> list[str]:
 
 
 def _subject(found: EstimatedBatchSize) -> str:
-    mode = "training" if found.mode == "train" else "inference"
-    kind, recipe = _KINDS.get(found.device, found.device), found.recipe
-    parts = [f"{found.target}, {mode} on {kind} of {units.capacity(found.memory_bytes)}"]
+    recipe = found.recipe
+    parts = [f"{found.target}, {'training' if found.mode == 'train' else 'inference'}"]
     parts += [found.dtype] if found.dtype else []
-    parts += [f"along {recipe.axis} at a batch of {recipe.batch_size}"] if recipe.axis else []
-    return " · ".join([*parts, *how_run(recipe), "estimate: nothing was run"])
+    parts += [f"{recipe.axis} at batch size {recipe.batch_size}"] if recipe.axis else []
+    return " · ".join([*parts, *how_run(recipe), "nothing was run"])
 
 
 def _memory(found: EstimatedBatchSize) -> Block:
@@ -39,7 +47,7 @@ def _memory(found: EstimatedBatchSize) -> Block:
         ("weights", found.parameter_bytes),
         ("gradients", found.gradient_bytes),
         ("optimizer", found.optimizer_bytes),
-        ("all tensors at the peak", found.peak_bytes),
+        ("all tensors at peak", found.peak_bytes),
         ("set aside: context", found.context_bytes),
         ("set aside: workspaces", found.workspace_bytes),
         ("set aside: margin", found.margin_bytes),
@@ -52,22 +60,22 @@ def _memory(found: EstimatedBatchSize) -> Block:
     return table(columns, [[name, size] for (name, _), size in zip(known, sizes, strict=True)])
 
 
-def _answer(found: EstimatedBatchSize) -> str:
-    if found.max_batch_size is None:
-        return ""
+def _answer(found: EstimatedBatchSize, largest: int) -> str:
     axis = f"{found.recipe.axis} " if found.recipe.axis else ""
     does = "trains" if found.mode == "train" else "infers"
-    return f"largest {axis}that {does}, estimated: {found.max_batch_size}"
+    on = f"{units.capacity(found.memory_bytes)} {_KINDS.get(found.device, found.device)}"
+    text = f"estimate for {on}: largest {axis}that {does} {largest}"
+    if found.error is None:
+        return text
+    return f"{text} (expect {found.error.low * largest:.0f} to {found.error.high * largest:.0f})"
 
 
 def _error(found: EstimatedBatchSize) -> str:
-    largest, error = found.max_batch_size, found.error
-    if largest is None:
+    """Where the expected range comes from."""
+    error = found.error
+    if found.max_batch_size is None or error is None:
         return ""
-    if error is None:
-        return f"error unknown: {found.error_reason}"
-    low, high = error.low * largest, error.high * largest
-    return f"expect {low:.0f} to {high:.0f}: {error.searches} searches found so much of theirs ({error.source})"
+    return f"range: {error.low:.2f} to {error.high:.2f} of the estimate in {error.searches} searches ({error.source})"
 
 
 def _set_aside(found: EstimatedBatchSize) -> str:
@@ -78,4 +86,4 @@ def _set_aside(found: EstimatedBatchSize) -> str:
 def _how(found: EstimatedBatchSize) -> str:
     # Fake tensors have the device's kind where torch is built for it.
     on = f" as if on {found.fake_device}" if found.fake_device != found.device else ""
-    return f"from tensors without data{on}, in {units.duration(found.seconds)}"
+    return f"from fake tensors{on}, in {units.duration(found.seconds)}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import units
+from gpucheck.bench.benchmarks import BENCHMARKS
 from gpucheck.render import measured
 from gpucheck.render.blocks import (
     UNKNOWN,
@@ -19,20 +19,17 @@ from gpucheck.render.blocks import (
     by_column,
     verdict_cell,
 )
-from gpucheck.report.finding import WORST_FIRST, Finding
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.bench_all import BenchAll, Headline
+from gpucheck.report.results.bench_all import BenchAll, BenchmarkSummary, Headline
 
 _COLUMNS = (
     Column("benchmark", "left"),
-    Column("device", "left", keep=5),
-    Column("case", "left", keep=8),
+    Column("device", "left", keep=8),
+    Column("case", "left", cropped=14),
     Column("figure"),
-    Column("from", keep=3),
-    Column("to", keep=3),
-    Column("share", "left", keep=7),
-    Column("verdict", "left"),
-    Column("notes", "left", keep=4),
+    Column("share", "left", keep=5),
+    Column("notes", "left", keep=7, cropped=14),
 )
 _FIGURES: dict[str, Callable[[float], str]] = {
     "B/s": units.byte_rate,
@@ -49,54 +46,105 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 def page(report: Report) -> Page:
     """How many benchmarks passed and on what; one table of the figures that stand for each."""
     answered = report.results.get("bench_all") or BenchAll((), ())
-    names = dict.fromkeys(measured.name_of(row.device) for row in report.measurements)
-    counted = Counter(benchmark.verdict for benchmark in answered.benchmarks)
-    counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in WORST_FIRST if counted[verdict])
-    told = " · ".join([counts or "no benchmark ran", *names])
-    laid_out = [_table(answered, several=len(names) > 1)] if answered.benchmarks else []
-    findings = [_of_benchmark(finding) for finding in report.findings]
+    if not answered.benchmarks:
+        return measured.bench_page(report, (), ())
+    devices = {row.device.id: row.device for row in report.measurements}
+    names = [f"{measured.short_name(device)} ({name})" for name, device in devices.items()]
+    on = f" · {', '.join(names) if len(names) < 3 else f'{len(names)} devices'}" if names else ""
+    laid_out: list[Block] = [_table(answered, several=len(devices) > 1)]
+    laid_out += [Line(), Line(rest, "dim")] if (rest := measured.rests_on(report)) else []
+    findings = [
+        measured.named(_short(_of_benchmark(finding)), several=len(devices) > 1)
+        for finding in measured.remarks_once(report.findings)
+        # Why one was skipped stands in its row.
+        if finding.verdict != "skip"
+    ]
+    told = f"{_counted(answered.benchmarks)}{on}"
     return Page(answer(report.summary.verdict, told), laid_out, _flagged(answered.headlines), findings)
+
+
+# In the order of the sentence; the two worst are named.
+_COUNTED: dict[Verdict, str] = {
+    "fail": "failed",
+    "inconclusive": "inconclusive",
+    "warn": "with warnings",
+    "pass": "passed",
+    "info": "passed",
+    "skip": "skipped",
+}
+MOST_NAMED = 2
+
+
+def _counted(benchmarks: Sequence[BenchmarkSummary]) -> str:
+    """`transfer failed, 3 passed, 2 skipped`."""
+    found: dict[str, list[str]] = {}
+    for one in benchmarks:
+        found.setdefault(_COUNTED[one.verdict], []).append(one.benchmark)
+    parts = []
+    for ended in dict.fromkeys(_COUNTED.values()):
+        names = found.get(ended, [])
+        named = ended in ("failed", "inconclusive") and len(names) <= MOST_NAMED
+        parts += [f"{' and '.join(names) if named else len(names)} {ended}"] if names else []
+    told = ", ".join(parts)
+    number, _, rest = told.partition(" ")
+    return f"{number} benchmark{'s' * (number != '1')} {rest}" if number.isdigit() else told
 
 
 def _table(answer: BenchAll, *, several: bool) -> Block:
     rows: list[list[str | Cell]] = []
     for benchmark in answer.benchmarks:
         lines = [line for line in answer.headlines if line.benchmark == benchmark.benchmark]
-        verdict = verdict_cell(benchmark.verdict)
+        head = verdict_cell(benchmark.verdict, benchmark.benchmark)
         if not lines:
-            rows.append([benchmark.benchmark, UNKNOWN, benchmark.why, UNKNOWN, UNKNOWN, UNKNOWN, "", verdict, ""])
+            why = benchmark.why or benchmark.verdict
+            rows.append([head, "", why, UNKNOWN, "", ""])
         for place, line in enumerate(lines):
-            # The verdict is the benchmark's, not the row's.
-            first = place == 0
             rows.append(
                 [
-                    benchmark.benchmark if first else "",
+                    # The verdict is the benchmark's, not the row's.
+                    head if place == 0 else "",
                     line.device,
                     line.case,
-                    *(_figure(value, line.unit) for value in (line.value, line.low, line.high)),
-                    f"{units.percent(line.share)} of {line.of}" if line.share is not None else "",
-                    verdict if first else "",
-                    ", ".join(line.flags),
+                    _figure(line),
+                    f"{units.percent(line.share)} of {(line.of or '').removeprefix('the ')}"
+                    if line.share is not None
+                    else "",
+                    measured.note_cell(line.flags).text.removeprefix("! "),
                 ]
             )
     columns = zip(_COLUMNS, zip(*rows, strict=True), strict=True)
-    return by_column((column, cells) for column, cells in columns if several or column.head != "device")
+    empty = {place for place, cells in enumerate(zip(*rows, strict=True)) if not any(_text(cell) for cell in cells)}
+    return by_column(
+        (column, cells)
+        for place, (column, cells) in enumerate(columns)
+        if (several or column.head != "device") and place not in empty
+    )
+
+
+def _text(cell: str | Cell) -> str:
+    return cell.text if isinstance(cell, Cell) else cell
 
 
 def _flagged(headlines: Sequence[Headline]) -> list[Block]:
-    """Which figures are in doubt, in one line: the notes are the first to go where the screen is narrow."""
-    cases: dict[str, list[str]] = {}
-    for headline in headlines:
-        for flag in headline.flags:
-            cases.setdefault(flag, []).append(f"{headline.benchmark} {headline.case}")
-    told = [f"{flag} ({found[0] if len(found) == 1 else f'{len(found)} figures'})" for flag, found in cases.items()]
-    return [Line(f"flagged: {'; '.join(told)}")] if told else []
+    """What each flag means, and the figures that have it."""
+    told = [(flag, f"{headline.benchmark} {headline.case}") for headline in headlines for flag in headline.flags]
+    return [*measured.flag_lines(told, len(headlines))]
 
 
 def _of_benchmark(finding: Finding) -> Finding:
-    """The finding with its benchmark's name in front: several say the same."""
-    return replace(finding, title=f"{finding.id.partition('.')[0]}: {finding.title}")
+    """The finding with its benchmark's name in front, as several say the same; not what is about the machine."""
+    name, _, rest = finding.id.partition(".")
+    if rest in measured.OF_THE_MACHINE or name not in {one.id for one in BENCHMARKS}:
+        return finding
+    return replace(finding, title=f"{name}: {finding.title}")
 
 
-def _figure(value: float | None, unit: str) -> str:
-    return UNKNOWN if value is None else _FIGURES[unit](value)
+def _short(finding: Finding) -> Finding:
+    """Without its message where the title fills the line: a second clause of the same."""
+    return replace(finding, message="") if len(finding.title) + 2 > measured.WIDTH else finding
+
+
+def _figure(line: Headline) -> Cell:
+    """The figure; a doubtful one has its sign here, for the notes are the first to go where the screen is narrow."""
+    text = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
+    return Cell(f"! {text}", "yellow") if measured.DOUBTS & set(line.flags) else Cell(text)

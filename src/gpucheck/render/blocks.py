@@ -39,23 +39,28 @@ class Column:
     """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first).
 
     A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen;
-    one that is `cropped` loses its end there rather than cost another column.
+    one that may be `cropped`, to that many characters (0: never), loses its end there rather than cost another column.
     """
 
     head: str
     align: Literal["left", "right"] = "right"
     keep: int = 9
     wraps: bool = False
-    cropped: bool = False
+    cropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; every row has a cell for each column. `narrow` stands in its place on a screen that is narrow."""
+    """A table; every row has a cell for each column.
+
+    `narrow` stands in its place on a screen where it does not fit without the columns that it must keep. One that is
+    `dense` has less room between its columns.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     narrow: Table | None = None
+    dense: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +89,10 @@ Block = Table | Line | Drawing
 class Page:
     """What a command shows, in the order in which it is read.
 
-    `answer` is the first line: the verdict with the one figure that matters, and on which device. Below it stand the
-    `findings` that ask for something, worst first, each with its command, then the `body`. `cause` is the finding that
-    the answer says already: only its command is left to say. `then` is the command where no finding has one.
+    `answer` is the first line: the verdict with the one figure that matters, and on which device. What does not fit
+    there (the device, how a fault shows) is `under` it. Then come the `findings` that ask for something, worst first,
+    each with its command, then the `body`. `cause` is the finding that the answer says already: only its command is
+    left to say. `then` is the command where no finding has one.
     `details` and findings that ask for nothing stand on a screen with `-v` alone, and in every file.
     """
 
@@ -96,6 +102,7 @@ class Page:
     findings: Sequence[Finding] = ()
     cause: Finding | None = None
     then: str | None = None
+    under: Sequence[Line] = ()
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
@@ -121,8 +128,12 @@ def verdict_cell(verdict: Verdict, text: str | None = None) -> Cell:
 def finding_line(finding: Finding) -> Line:
     """A finding in one line: sign, title and what it says."""
     sign, _, style = SIGNS[finding.verdict]
-    message = f": {finding.message}" if finding.message else ""
-    return Line(f"{sign} {finding.title}{message}", style)
+    return Line(f"{sign} {finding_text(finding)}", style)
+
+
+def finding_text(finding: Finding) -> str:
+    """A finding's title and what it says."""
+    return f"{finding.title}: {finding.message}" if finding.message else finding.title
 
 
 def answer(verdict: Verdict, text: str) -> Line:
@@ -149,9 +160,31 @@ def ascii_text(text: str) -> str:
         ("≤", "<="),
         ("…", "..."),
         ("²", "2"),
+        ("░", "."),
+        ("█", "#"),
+        *((part, "#" if place >= HALF else ".") for place, part in enumerate(EIGHTHS)),
     ):
         text = text.replace(sign, plain)
     return text
+
+
+# A cell of a bar that is filled to one eighth, two, and so on.
+EIGHTHS = "▏▎▍▌▋▊▉"
+HALF = EIGHTHS.index("▌")
+
+
+def bar(share: float | None, width: int) -> str:
+    """A bar of `width` cells, of which `share` (0 to 1) is filled; empty where the share is not known.
+
+    What is not nothing shows.
+    """
+    if share is None:
+        return ""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    eighths = max(eighths, 1) if share > 0 else 0
+    whole, rest = divmod(eighths, 8)
+    filled = "█" * whole + (EIGHTHS[rest - 1] if rest else "")
+    return filled + "░" * (width - len(filled))
 
 
 def number(value: float | None, digits: int = 3) -> str:

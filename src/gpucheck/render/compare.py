@@ -5,62 +5,174 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
+from gpucheck.compare.comparison import row_label
 from gpucheck.compare.matching import case_text
 from gpucheck.measure.summary import FEWEST_RUNS
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, finding_line, table
-from gpucheck.report.finding import WORST_FIRST
+from gpucheck.render.blocks import (
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    Line,
+    Page,
+    answer,
+    finding_line,
+    finding_text,
+    table,
+    verdict_cell,
+)
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.compare import Change, ComparedRow, Comparison
 
 _COLUMNS = (
     Column("row", "left"),
-    Column("old", keep=7),
-    Column("new", keep=7),
-    Column("time\nnew / old"),
-    Column("interval", "left", keep=6),
-    Column("runs", keep=3),
+    Column("old", keep=6),
+    Column("new", keep=6),
+    Column("time, new/old"),
+    Column("interval", "left", keep=7),
+    Column("runs", keep=2),
     Column("verdict", "left"),
-    Column("notes", "left", keep=5, wraps=True),
+    Column("notes", "left", keep=1, wraps=True),
 )
-_STYLES: dict[Change, str] = {"slower": "yellow", "faster": "green", "same": "", "cannot tell": "dim"}
+# What changed comes first.
+_ORDER: tuple[Change, ...] = ("slower", "cannot tell", "faster", "same")
+_SIGNS: dict[Change, Verdict] = {"slower": "warn", "faster": "pass", "same": "info", "cannot tell": "inconclusive"}
+# A screen of 24 lines has room for so many rows; what changed is shown whole.
+_MOST_ROWS = 14
+_GATE, _CHANGES = "compare.slower", "compare.changes"
 
 
 def page(report: Report) -> Page:
     """What changed, then the rows of both."""
-    worst = min(report.findings, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
-    told = None if worst is None else finding_line(worst)
-    return Page(told, comparison(report), findings=report.findings, cause=worst)
+    compared = report.results.get("compare")
+    found = {finding.id: finding for finding in report.findings}
+    gate, changes = found.get(_GATE), found.get(_CHANGES)
+    # The gate, where it did not pass, is what the answer is about; else what changed.
+    cause = changes if gate is None else gate
+    if compared is None or not compared.rows:
+        told = answer(cause.verdict, finding_text(cause)) if cause else None
+        # Where nothing matches, what each side has says why.
+        only = [finding_line(one) for one in report.findings if one.verdict == "info"]
+        return Page(told, only, findings=[one for one in report.findings if one.verdict != "info"], cause=cause)
+    others = [finding for finding in report.findings if finding is not changes]
+    return Page(
+        _answer(compared.rows, report.summary.verdict, gate),
+        comparison(report),
+        _details(compared),
+        others,
+        cause,
+        then=changes.fix if changes else None,
+        under=[Line(_subject(compared, gate), "dim")],
+    )
+
+
+def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> Line:
+    """How many rows changed, and the one that did most."""
+    by = {change: [row for row in rows if row.change == change] for change in _ORDER}
+    if gate is not None and gate.verdict == "pass":
+        return answer(verdict, finding_text(gate))
+    if gate is not None and gate.verdict == "inconclusive":
+        which = gate.evidence["undecided"]
+        return answer("inconclusive", f"inconclusive whether {_some(len(which), rows)} slower: {which[0]}")
+    slower = [row for row in rows if row_label(row) in gate.evidence["slower"]] if gate is not None else by["slower"]
+    if slower:
+        return answer(verdict, f"{_some(len(slower), rows)} slower: {_most(slower)}")
+    if by["cannot tell"]:
+        count = len(by["cannot tell"])
+        return answer("inconclusive", f"inconclusive: {count} of {len(rows)} rows; none shown to be slower")
+    if by["faster"]:
+        return answer(verdict, f"{_some(len(by['faster']), rows)} faster: {_most(by['faster'])}")
+    return answer(verdict, f"no change in {len(rows)} row{'s' * (len(rows) != 1)}")
+
+
+def _some(count: int, rows: Sequence[ComparedRow]) -> str:
+    return f"{count} of {len(rows)} row{'s' * (len(rows) != 1)} {'is' if count == 1 else 'are'}"
+
+
+def _most(rows: Sequence[ComparedRow]) -> str:
+    """The row that changed most, and by how much."""
+    row = max(rows, key=_distance)
+    return f"{row.name} {case_text(row.case, ' ')} {row.ratio:.2f}×{_between(row, ' (', ')')}"
+
+
+def _distance(row: ComparedRow) -> float:
+    """How far a ratio is from 1, either way."""
+    return max(row.ratio, 1 / row.ratio)
+
+
+def _between(row: ComparedRow, opening: str = "", closing: str = "") -> str:
+    if row.ci_low is None or row.ci_high is None:
+        return ""
+    return f"{opening}{row.ci_low:.2f} to {row.ci_high:.2f}{closing}"
+
+
+def _subject(compared: Comparison, gate: Finding | None) -> str:
+    """Which command's rows, on which devices, how often each ran, and what they are held against."""
+    rows = compared.rows
+    devices = ", ".join(dict.fromkeys(row.new_device for row in rows))
+    counts = {row.old_runs for row in rows}, {row.new_runs for row in rows}
+    old, new = (str(min(side)) if len(side) == 1 else f"{min(side)} to {max(side)}" for side in counts)
+    runs = f"{old} runs each" if old == new else f"{old} old and {new} new runs"
+    limit = "" if gate is None else f", limit {(gate.evidence['limit'] - 1) * 100:g} %"
+    return f"{compared.new_command or rows[0].name} on {devices}, {runs}{limit}"
 
 
 def comparison(report: Report) -> list[Block]:
-    """The table of `results.compare` and how it came about; nothing where nothing was compared."""
+    """A line for each row of `results.compare`, first what changed; nothing where nothing was compared."""
     compared = report.results.get("compare")
     if compared is None or not compared.rows:
         return []
-    rows = [_cells(row) for row in compared.rows]
-    return [table(_COLUMNS, rows), Line(), Line(_method(compared))]
+    rows = _ordered(compared.rows)
+    changed = sum(row.change != "same" for row in rows)
+    shown = rows[: max(changed, _MOST_ROWS)]
+    laid_out: list[Block] = [_table(shown, {finding.id: finding for finding in report.findings}.get(_GATE))]
+    if len(shown) < len(rows):
+        laid_out.append(Line(f"and {len(rows) - len(shown)} more rows without a change: -v", "dim"))
+    return laid_out
 
 
-def _cells(row: ComparedRow) -> Sequence[str | Cell]:
-    interval = UNKNOWN if row.ci_low is None or row.ci_high is None else f"{row.ci_low:.3f} to {row.ci_high:.3f}"
+def _ordered(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
+    return sorted(rows, key=lambda row: (_ORDER.index(row.change), -_distance(row) if row.change != "same" else 0))
+
+
+def _table(rows: Sequence[ComparedRow], gate: Finding | None) -> Block:
+    failed = gate.evidence["slower"] if gate is not None else []
+    several = len({row.new_device for row in rows}) > 1
+    cells = [_cells(row, failed=row_label(row) in failed, several=several) for row in rows]
+    columns: Sequence[Column] = _COLUMNS
+    if not any(line[-1] for line in cells):
+        columns, cells = columns[:-1], [line[:-1] for line in cells]
+    return table(columns, cells)
+
+
+def _details(compared: Comparison) -> list[Block]:
+    every = len(compared.rows) > _MOST_ROWS
+    laid_out: list[Block] = [_table(_ordered(compared.rows), None), Line()] if every else []
+    return [*laid_out, Line(_method(compared))]
+
+
+def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | Cell]:
     notes = [*row.differences, *row.flags]
-    # That there are too few runs stands below, once.
+    # Too few runs are said once, above.
     if row.why and min(row.old_runs, row.new_runs) >= FEWEST_RUNS:
         notes.insert(0, row.why)
+    label = f"{row.name} {case_text(row.case, ' ')}"
     return [
-        _label(row),
+        f"{label} ({row.new_device})" if several else label,
         _figure(row.old_rate, row.old_s, row.rate_unit),
         _figure(row.new_rate, row.new_s, row.rate_unit),
-        f"{row.ratio:.3f}",
-        interval,
+        f"{row.ratio:.2f}×",
+        _between(row) or UNKNOWN,
         str(row.old_runs) if row.old_runs == row.new_runs else f"{row.old_runs}, {row.new_runs}",
-        Cell(row.change, _STYLES[row.change]),
+        _verdict(row, failed=failed),
         ", ".join(notes),
     ]
 
 
-def _label(row: ComparedRow) -> str:
-    return f"{row.name} {case_text(row.case, ' ')} ({row.new_device})"
+def _verdict(row: ComparedRow, *, failed: bool) -> Cell:
+    text = "inconclusive" if row.change == "cannot tell" else row.change
+    return verdict_cell("fail", "slower") if failed else verdict_cell(_SIGNS[row.change], text)
 
 
 def _figure(rate: float | None, time_s: float, unit: str | None) -> str:
@@ -74,6 +186,6 @@ def _figure(rate: float | None, time_s: float, unit: str | None) -> str:
 def _method(compared: Comparison) -> str:
     alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
     return (
-        "below 1 is faster; Yuen's t on the logarithms of the runs' lower quartiles, "
+        "time new/old: below 1 is faster; Yuen's t on the logarithms of the runs' lower quartiles, "
         f"{alpha} for the whole table (Holm); same: within ±{within}"
     )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpucheck.bench.crossover import crossing
+from gpucheck.bench.crossover.crossing import size_text
 from gpucheck.render import measured
-from gpucheck.render.blocks import Block, Column, Line, Page
+from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled
-from gpucheck.report.measurement import DeviceRef, Measurement
+from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
+from gpucheck.report.results.crossover import CrossoverResult
 
 # Who works, and whether the copies count.
 Side = tuple[str, bool]
@@ -27,11 +30,6 @@ class _Raced:
     sides: Mapping[Side, Measurement]
 
     @property
-    def size_text(self) -> str:
-        """`512×512`, and for the others the number: elements and the batch."""
-        return f"{self.size}×{self.size}" if self.operation == "matmul" else str(self.size)
-
-    @property
     def rounds(self) -> int:
         """How often each side ran."""
         return min(sum(len(run.samples_s) for run in side.runs) for side in self.sides.values())
@@ -46,36 +44,97 @@ class _Raced:
 
 _COLUMNS: tuple[ColumnOf[_Raced], ...] = (
     filled(Column("operation", "left"), lambda row: row.operation),
-    filled(Column("size"), lambda row: row.size_text),
+    filled(Column("size"), lambda row: size_text(row.operation, row.size)),
     filled(Column("CPU"), lambda row: measured.time_text(row.sides.get(_CPU))),
-    filled(Column("device"), lambda row: measured.time_text(row.sides.get(_DEVICE))),
+    filled(Column("GPU"), lambda row: measured.time_text(row.sides.get(_DEVICE))),
     filled(Column("ratio", keep=7), lambda row: measured.ratio_text(row.speedup(_DEVICE))),
     filled(Column("with copies"), lambda row: measured.time_text(row.sides.get(_COPIES))),
-    filled(Column("ratio so", keep=7), lambda row: measured.ratio_text(row.speedup(_COPIES))),
+    filled(Column("ratio", keep=7), lambda row: measured.ratio_text(row.speedup(_COPIES))),
     filled(Column("rounds", keep=1), lambda row: str(row.rounds)),
     filled(
-        Column("notes", "left", keep=5),
-        lambda row: ", ".join(dict.fromkeys(flag for side in row.sides.values() for flag in side.flags)),
+        Column("notes", "left", keep=5, cropped=14),
+        lambda row: measured.note_cell([flag for side in row.sides.values() for flag in side.flags]),
     ),
 )
 
 
 def page(report: Report) -> Page:
-    """For each device the crossing of each operation, and a row for each size that was tried."""
+    """For each device the crossing of each operation; every size that was tried stands with the details."""
     laid_out: list[Block] = []
     details: list[Block] = []
-    for device, mine in measured.by_device(report.measurements):
-        laid_out += [Line(_head(device, mine)), Line(), measured.table_of(_raced(mine), _COLUMNS)]
-        details.append(Line(_method(mine)))
-    answers = [finding.id for finding in report.findings if finding.evidence.get("device")]
-    return measured.bench_page(report, list(dict.fromkeys(answers)), laid_out, details)
+    answers = []
+    results = report.results.get("bench_crossover", ())
+    devices = list(measured.by_device(report.measurements))
+    for device, mine in devices:
+        found = [entry for entry in results if entry.device == device.id]
+        laid_out += measured.head(device, several=len(devices) > 1)
+        if found:
+            answers.append(measured.Answer(device, _answer(found)))
+            laid_out.append(measured.table_of(found, _CROSSINGS))
+        details += [*measured.head(device, several=len(devices) > 1), measured.table_of(_raced(mine), _COLUMNS)]
+        details += [Line(_method(mine)), *measured.flag_lines(_flags(mine), len(mine))]
+    return measured.bench_page(report, answers, laid_out, details)
 
 
-def _head(device: DeviceRef, measurements: Sequence[Measurement]) -> str:
-    details = measurements[0].method.details
-    threads = details.get("threads")
-    cpu = f"{details.get('cpu') or 'the CPU'}{f', {threads} threads' if threads else ''}"
-    return f"{measured.name_of(device)} against {cpu}"
+def _answer(found: Sequence[CrossoverResult]) -> str:
+    """`GPU pays from matmul 512×512, training 8; never elementwise`, its copies counted where they were timed."""
+    counted = [entry for entry in found if entry.transfers] or found
+    pays = [
+        f"{entry.operation} {crossing.short_text(entry.operation, entry.device_faster_from)}"
+        for entry in counted
+        if entry.device_faster_from is not None
+    ]
+    never = [entry.operation for entry in counted if entry.device_faster_from is None]
+    if not pays:
+        return f"GPU never pays for {', '.join(never)}"
+    return f"GPU pays from {', '.join(pays)}" + (f"; never {', '.join(never)}" if never else "")
+
+
+def _from(entry: CrossoverResult) -> str:
+    start = entry.device_faster_from
+    return UNKNOWN if start is None else crossing.short_text(entry.operation, start)
+
+
+def _up_to(entry: CrossoverResult) -> str:
+    last = entry.cpu_faster_up_to
+    return UNKNOWN if last is None else crossing.short_text(entry.operation, last)
+
+
+def _never(entry: CrossoverResult) -> str:
+    """Where the device never wins: why sizes stopped growing."""
+    if entry.device_faster_from is not None:
+        return ""
+    stopped = {"time": "out of time", "memory": "out of memory"}.get(entry.ended_by or "", entry.ended_by)
+    return f"never; {stopped}" if stopped else "never"
+
+
+# Each with what its sizes count.
+OPERATIONS = {"matmul": "matmul, N×N", "elementwise": "elementwise, elements", "training": "training, batch size"}
+
+_CROSSINGS: tuple[ColumnOf[CrossoverResult], ...] = (
+    measured.once(Column("operation", "left"), lambda entry: OPERATIONS.get(entry.operation, entry.operation)),
+    filled(Column("copies", "left"), lambda entry: "included" if entry.transfers else "excluded"),
+    filled(Column("CPU faster\nup to", keep=6), _up_to),
+    filled(Column("GPU faster\nfrom"), _from),
+    filled(Column("largest\ntried", keep=5), lambda entry: crossing.short_text(entry.operation, entry.largest)),
+    filled(
+        Column("GPU speed-up", "left", keep=7),
+        lambda entry: (
+            ""
+            if entry.speedup is None
+            else f"{measured.ratio_text(entry.speedup.ratio)} at {size_text(entry.operation, entry.speedup.size)}"
+        ),
+    ),
+    filled(Column("", "left", keep=4), _never),
+)
+
+
+def _flags(measurements: Sequence[Measurement]) -> list[tuple[str, str]]:
+    return [
+        (flag, f"{row.case['operation']} {row.case['size']} {row.case['side']}")
+        for row in measurements
+        for flag in row.flags
+    ]
 
 
 def _raced(measurements: Sequence[Measurement]) -> list[_Raced]:
@@ -92,8 +151,11 @@ def _raced(measurements: Sequence[Measurement]) -> list[_Raced]:
 
 def _method(measurements: Sequence[Measurement]) -> str:
     """How the numbers came about, in one line."""
+    known = measurements[0].method.details
+    cpu = f"{known.get('cpu') or 'CPU'}{f', {threads} threads' if (threads := known.get('threads')) else ''}"
     return (
-        "float32 on both sides, each call waited for, in turn by the host's clock, caches warm; ratio: the CPU's time "
-        "over the device's; with copies: inputs from pageable memory and the result back, in the time; this covers "
-        f"{measured.covered(measurements)}"
+        f"against {cpu}; float32 on both sides, timed in turn on the host's clock, each call synchronized, caches "
+        "warm; "
+        "ratio: the CPU's time over the GPU's; with copies: inputs from pageable memory and the result back; this "
+        f"covers {measured.covered(measurements)}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
@@ -19,6 +20,7 @@ from gpucheck.render.blocks import (
     Page,
     Table,
     answer,
+    bar,
     by_column,
     finding_line,
     table,
@@ -27,38 +29,64 @@ from gpucheck.render.blocks import (
 from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 
-# Utilisation, power and the verdict stay on every screen.
+# Every column, where there is room for the important ones.
 _COLUMNS = (
-    Column("CUDA", "left"),
-    Column("NVML", "left", keep=4),
-    Column("device", "left", keep=7),
-    Column("memory, GiB", keep=6),
+    Column("GPU", "left"),
+    Column("NVML", "left"),
+    Column("device", "left"),
+    Column("", "left"),
+    Column("memory, GiB"),
+    Column("", "left", keep=4),
     Column("util"),
     Column("power"),
-    Column("temp", keep=5),
+    Column("temp"),
     Column("clock", keep=3),
     Column("link", "left", keep=2),
-    Column("state", "left", cropped=True),
+    Column("state", "left", cropped=14),
     Column("PCI address", "left", keep=1),
     Column("UUID", "left", keep=0),
 )
-# The same in 40 columns, a line for each device.
+# The same in 80 columns, and in 60.
+_COMPACT = (
+    Column("GPU", "left"),
+    Column("NVML", "left", keep=3),
+    Column("device", "left", keep=2),
+    Column("", "left", keep=1),
+    Column("mem, GiB"),
+    Column("", "left", keep=0),
+    Column("util"),
+    Column("power, W"),
+    Column("°C", keep=4),
+    Column("state", "left", cropped=8),
+)
+# The same in 40 columns, and as much of it as there is room for.
 _NARROW = (
     Column("GPU", "left"),
+    Column("mem", keep=3),
     Column("util"),
-    Column("power"),
-    Column("temp", keep=1),
-    Column("state", "left", cropped=True),
+    Column("W"),
+    Column("°C", keep=2),
+    Column("state", "left", cropped=1),
 )
+# Cells of a bar: of a column that has room, and of one that has less.
+_BAR, _SHORT_BAR = 8, 5
 _OF_EVERY_CPU = re.compile(r"\((?:R|TM|C)\)| \d+-Core Processor| Processor\b| CPU @.*", re.IGNORECASE)
+# What tells no card from another once its memory is beside it.
+_OF_MANY_GPUS = re.compile(
+    r"^(?:NVIDIA|Tesla|Quadro) |GeForce |[ -]\d+ ?GB\b| HBM\d\w?"
+    r"| (?:Blackwell )?(?:Server|(?:Max-Q )?Workstation) Edition| Generation| Laptop GPU",
+    re.IGNORECASE,
+)
 # What stands above the table, the worst first.
 _FAULTS: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
 # A card that is gone comes before all that is said of others.
 _FIRST = "devices.answers"
-# Said in the first line where it is so.
+# Said in the first line where it is so: no GPU, and none that torch can use.
 NONE = "devices.none"
+_UNUSABLE = ("devices.hidden", "devices.torch_build")
 _HIDDEN = "hidden by CUDA_VISIBLE_DEVICES="
 # States of devices in few words; the others are as short as they are.
 _SHORT_STATES = (
@@ -69,51 +97,61 @@ _SHORT_STATES = (
     ("not answering", "not answering"),
     ("not read", "not read"),
 )
+# A choice: so far below a limit a reader should look twice.
+_NEAR_CELSIUS, _NEAR_POWER = 5.0, 0.95
 
 
 def page(report: Report) -> Page:
-    """What is wrong with the devices, then each in a line, their processes and versions."""
+    """Faults with what to do, else that there is none; then each device in a line, processes and versions."""
     findings = [_with_time(finding) for finding in sorted(report.findings, key=lambda one: one.id != _FIRST)]
-    none = next((finding for finding in findings if finding.id == NONE), None)
-    faults = any(finding.verdict in _FAULTS for finding in findings)
-    return Page(None if faults else _answer(report), _body(report), findings=findings, cause=none)
+    if any(finding.verdict in _FAULTS for finding in findings):
+        return Page(None, _body(report), findings=findings)
+    line, cause = _answer(report)
+    then = "gpucheck doctor, if this machine should have a GPU" if cause is not None and cause.id == NONE else None
+    return Page(line, _body(report), findings=findings, cause=cause, then=then)
 
 
 def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[Block]:
-    """One reading of a watch: when it was taken, what is wrong in a line each, the devices, and then the details.
+    """One reading of a watch: when it was taken, every fault in a line, the devices, then the faults with their fixes.
 
-    A small screen is cut off at its foot.
+    A small screen is cut at its foot.
     """
-    faults = _groups(report.findings, _FAULTS)
+    faults = _groups(report.findings)
     following = read + datetime.timedelta(seconds=interval_s)
+    line, _ = _answer(report)
     laid_out: list[Block] = [
-        Line(f"{_clock_time(read)}, next {_clock_time(following)} (every {interval_s:g} s)"),
-        *(Line(f"{_sign(group)} {_who(group)}{group.title}", _style(group)) for group in faults),
-        *([one] if not faults and (one := _answer(report)) else []),
+        Line(f"{_clock_time(read)}, next {_clock_time(following)} (every {interval_s:g} s)", "dim"),
+        *(Line(f"{SIGNS[group.verdict][0]} {_who(group)}{group.title}", SIGNS[group.verdict][2]) for group in faults),
+        *([line] if not faults and line is not None else []),
     ]
     laid_out += [Line()] if report.facts.devices else []
-    return [*laid_out, *_body(report), *said([one for one in report.findings if one.verdict in _FAULTS])]
+    causes = said(_faults(report.findings))
+    return [*laid_out, *_body(report), *([Line(), *causes] if causes else [])]
 
 
 def _body(report: Report) -> list[Block]:
     facts = report.facts
-    laid_out: list[Block] = []
+    parts: list[list[Block]] = []
     if facts.devices:
-        laid_out.append(_filled(facts, report.findings))
-        laid_out.append(Line())
+        parts.append([_devices(facts, report.findings)])
     if any(device.processes for device in facts.devices):
-        laid_out += [_processes(facts), Line()]
-    laid_out += [Line(state) for state in _masks(facts)]
-    return laid_out + versions_line(facts)
+        parts.append([_processes(facts)])
+    parts.append([*(Line(state) for state in _masks(facts)), *versions_line(facts)])
+    return [block for number, part in enumerate(parts) if part for block in ([Line()] * (number > 0) + part)]
 
 
-def _groups(found: tuple[Finding, ...] | list[Finding], verdicts: tuple[Verdict, ...]) -> list[Group]:
-    """The findings with these verdicts in their order, each said once for all its cards."""
+def _groups(found: Sequence[Finding]) -> list[Group]:
+    """The faults, each once for all its cards."""
+    return grouped(_faults(found))
+
+
+def _faults(found: Sequence[Finding]) -> list[Finding]:
+    """The worst first, those that began with the time."""
     ordered = sorted(
-        (finding for finding in found if finding.verdict in verdicts),
-        key=lambda finding: (verdicts.index(finding.verdict), finding.id != _FIRST),
+        (finding for finding in found if finding.verdict in _FAULTS),
+        key=lambda finding: (_FAULTS.index(finding.verdict), finding.id != _FIRST),
     )
-    return grouped([_with_time(finding) for finding in ordered])
+    return [_with_time(finding) for finding in ordered]
 
 
 def _with_time(finding: Finding) -> Finding:
@@ -130,31 +168,43 @@ def _clock_time(moment: datetime.datetime) -> str:
     return moment.astimezone().strftime("%H:%M:%S")
 
 
-def _sign(group: Group) -> str:
-    return SIGNS[group.verdict][0]
-
-
-def _style(group: Group) -> str:
-    return SIGNS[group.verdict][2]
-
-
 def _who(group: Group) -> str:
-    return f"{', '.join(group.devices)}: " if group.devices else ""
+    return f"{', '.join(group.devices)}  " if group.devices else ""
 
 
-def _answer(report: Report) -> Line | None:
-    """The first line where nothing is wrong; what there is instead of a GPU where there is none."""
-    none = next((finding for finding in report.findings if finding.id == NONE), None)
-    if none is not None:
-        return finding_line(none)
+def _answer(report: Report) -> tuple[Line | None, Finding | None]:
+    """The first line where nothing is wrong, and the finding that it says."""
+    told = {finding.id: finding for finding in report.findings}
+    if NONE in told:
+        return finding_line(told[NONE]), told[NONE]
     cards = [device for device in report.facts.devices if device.nvml_index is not None]
     if not cards:
-        return None
+        return None, None
+    for unusable in _UNUSABLE:
+        if unusable in told:
+            finding = told[unusable]
+            count = f"{len(cards)} GPU{'s' * (len(cards) != 1)}, no fault"
+            return answer("warn", f"{finding.title}: {finding.message} ({count})"), finding
+    alone = len(cards) == 1
+    named = f"{_called(cards[0])} ({short_name(cards[0])})" if alone else f"{len(cards)} GPUs"
     does = [work(card) for card in cards]
-    parts = [f"{count} {word}" for word in ("at work", "lightly used", "at rest") if (count := does.count(word))]
-    listed = f"{len(cards)} GPU{'s' * (len(cards) != 1)}, no fault seen"
-    text = f"{listed} ({', '.join(parts)})" if parts else listed
-    return answer("pass", text)
+    words = [word if alone else f"{does.count(word)} {word}" for word in ("busy", "light load", "idle") if word in does]
+    hidden = sum((card.state or "").startswith(_HIDDEN) for card in cards)
+    words += [f"{hidden} hidden from torch"] if hidden else []
+    words += _hottest(cards)
+    return answer("pass", f"no fault on {named}{': ' if words else ''}{', '.join(words)}"), None
+
+
+def _called(device: Device) -> str:
+    return device.id or _name(device)
+
+
+def _hottest(cards: Sequence[Device]) -> list[str]:
+    known = [(card.temperature_celsius, card) for card in cards if card.temperature_celsius is not None]
+    if not known:
+        return []
+    celsius, card = max(known, key=lambda pair: pair[0])
+    return [f"{celsius:.0f} °C" if len(cards) == 1 else f"hottest {_called(card)} at {celsius:.0f} °C"]
 
 
 def _masks(facts: Facts) -> list[str]:
@@ -164,57 +214,128 @@ def _masks(facts: Facts) -> list[str]:
     )
 
 
-def _filled(facts: Facts, findings: tuple[Finding, ...]) -> Table:
-    """The table without the columns that no device here fills."""
-    columns = zip(_COLUMNS, zip(*(_row(device, findings) for device in facts.devices), strict=True), strict=True)
-    shown = by_column((column, cells) for column, cells in columns if any(cell not in ("", Cell("")) for cell in cells))
-    if not any(device.nvml_index is not None for device in facts.devices):
-        return shown
-    return replace(shown, narrow=table(_NARROW, [_narrow_row(device, findings) for device in facts.devices]))
+# -- the table of devices ----------------------------------------------------------------------------------------------
 
 
-def _row(device: Device, findings: tuple[Finding, ...]) -> list[str | Cell]:
+def _devices(facts: Facts, findings: tuple[Finding, ...]) -> Table:
+    """A line for each device, in three widths, without the columns that no device here fills."""
+    cards = [device for device in facts.devices if device.kind != "cpu"]
+    # One index is enough where NVML and CUDA count alike.
+    alike = all(device.nvml_index in (None, device.cuda_index) for device in cards)
+    made: Table | None = None
+    for columns, row in ((_NARROW, _narrow_row), (_COMPACT, _compact_row), (_COLUMNS, _row)):
+        rows = [row(device, findings) for device in facts.devices]
+        filled = [
+            (column, cells)
+            for column, cells in zip(columns, zip(*rows, strict=True), strict=True)
+            if any(cell.text for cell in cells) and not (alike and column.head == "NVML")
+        ]
+        made = replace(by_column(filled), narrow=made, dense=True)
+    assert made is not None
+    return made
+
+
+def _row(device: Device, findings: tuple[Finding, ...]) -> list[Cell]:
     if device.kind == "cpu":
         cores = f" ({device.cores_allowed})" if device.cores_allowed else ""
-        return ["cpu", "", f"{short_name(device)}{cores}", _memory(device), *[""] * 5, _load(device), "", ""]
+        named = [Cell("cpu"), Cell(""), Cell(f"{short_name(device)}{cores}")]
+        memory = [Cell(bar(_memory_share(device), _BAR), "cyan"), Cell(_memory(device))]
+        return [*named, *memory, *[Cell("")] * 6, Cell(_load(device), "dim"), Cell(""), Cell("")]
     return [
-        _index(device),
-        UNKNOWN if device.nvml_index is None else str(device.nvml_index),
-        (device.name or UNKNOWN).removeprefix("NVIDIA "),
-        _memory(device),
-        _utilization(device),
-        _power(device),
-        _temperature(device),
-        UNKNOWN if device.sm_clock_hz is None else f"{device.sm_clock_hz / 1e6:.0f} MHz",
-        link(device.pcie),
+        Cell(_index(device)),
+        Cell(UNKNOWN if device.nvml_index is None else str(device.nvml_index)),
+        Cell((device.name or UNKNOWN).removeprefix("NVIDIA ")),
+        Cell(bar(_memory_share(device), _BAR), "cyan"),
+        Cell(_memory(device)),
+        Cell(bar(_utilization_share(device), _SHORT_BAR), "cyan"),
+        Cell(_percent(device.utilization_percent)),
+        _power(device, " W"),
+        _temperature(device, " °C"),
+        Cell(UNKNOWN if device.sm_clock_hz is None else f"{device.sm_clock_hz / 1e6:.0f} MHz"),
+        Cell(link(device.pcie)),
         _state(device, findings),
-        device.pci_address or UNKNOWN,
-        device.uuid or UNKNOWN,
+        Cell(device.pci_address or UNKNOWN, "dim"),
+        Cell(device.uuid or UNKNOWN, "dim"),
     ]
 
 
-def _narrow_row(device: Device, findings: tuple[Finding, ...]) -> list[str | Cell]:
+def _compact_row(device: Device, findings: tuple[Finding, ...]) -> list[Cell]:
     if device.kind == "cpu":
-        return ["cpu", "", "", "", _load(device)]
-    power = UNKNOWN if device.power_w is None else f"{device.power_w:.0f} W"
-    return [_name(device), _utilization(device), power, _temperature(device), _state(device, findings, brief=True)]
+        cores = Cell(f"{device.cores_allowed} cores" if device.cores_allowed else "")
+        memory = (Cell(bar(_memory_share(device), _SHORT_BAR), "cyan"), Cell(_memory(device)))
+        return [Cell("cpu"), Cell(""), cores, *memory, *[Cell("")] * 4, Cell(_load(device), "dim")]
+    return [
+        Cell(_index(device)),
+        Cell(UNKNOWN if device.nvml_index is None else str(device.nvml_index)),
+        Cell(short_name(device)),
+        Cell(bar(_memory_share(device), _SHORT_BAR), "cyan"),
+        Cell(_memory(device)),
+        Cell(bar(_utilization_share(device), _SHORT_BAR), "cyan"),
+        Cell(_percent(device.utilization_percent)),
+        _power(device),
+        _temperature(device),
+        _state(device, findings),
+    ]
 
 
-def short_name(device: Device) -> str:
-    """The name without what every one of its maker's has, which would cost the table a column."""
-    return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
+def _narrow_row(device: Device, findings: tuple[Finding, ...]) -> list[Cell]:
+    share = _memory_share(device)
+    memory = Cell(_percent(None if share is None else 100 * share))
+    if device.kind == "cpu":
+        return [Cell("cpu"), memory, *[Cell("")] * 3, Cell(_load(device), "dim")]
+    power = _power(device)
+    return [
+        Cell(_name(device)),
+        memory,
+        Cell(_percent(device.utilization_percent)),
+        replace(power, text=power.text.partition(" / ")[0]),
+        _temperature(device),
+        _state(device, findings, brief=True),
+    ]
+
+
+def short_name(device: Device | DeviceRef) -> str:
+    """The name without what all of its maker's have, which would cost the table a column."""
+    if device.id == "cpu":
+        return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
+    return _OF_MANY_GPUS.sub("", device.name or UNKNOWN).strip() or UNKNOWN
 
 
 def _load(device: Device) -> str:
     return UNKNOWN if device.load_1min is None else f"load {units.significant(device.load_1min, 2)}"
 
 
-def _utilization(device: Device) -> str:
-    return UNKNOWN if device.utilization_percent is None else f"{device.utilization_percent:.0f} %"
+def _percent(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.0f} %"
 
 
-def _temperature(device: Device) -> str:
-    return UNKNOWN if device.temperature_celsius is None else f"{device.temperature_celsius:.0f} °C"
+def _utilization_share(device: Device) -> float | None:
+    return None if device.utilization_percent is None else device.utilization_percent / 100
+
+
+def _memory_share(device: Device) -> float | None:
+    used, total = device.memory_used_bytes, device.memory_total_bytes
+    return None if used is None or not total else used / total
+
+
+def _temperature(device: Device, unit: str = "") -> Cell:
+    """In a warm colour near the card's lowest limit."""
+    now = device.temperature_celsius
+    if now is None:
+        return Cell(UNKNOWN)
+    limits = [one for one in (device.gpu_max_celsius, device.slowdown_celsius, device.shutdown_celsius) if one]
+    left = min(limits) - now if limits else None
+    style = "" if left is None or left > _NEAR_CELSIUS else "yellow" if left > 0 else "red"
+    return Cell(f"{now:.0f}{unit}", style)
+
+
+def _power(device: Device, unit: str = "") -> Cell:
+    """Power and its limit, in a warm colour near it."""
+    now, limit = device.power_w, device.power_limit_w
+    if now is None:
+        return Cell(UNKNOWN)
+    style = "yellow" if limit and now >= _NEAR_POWER * limit else ""
+    return Cell(f"{now:.0f} / {UNKNOWN if limit is None else f'{limit:.0f}'}{unit}", style)
 
 
 def _index(device: Device) -> str:
@@ -224,22 +345,18 @@ def _index(device: Device) -> str:
 
 
 def _memory(device: Device) -> str:
+    """Used and total memory in GiB."""
     used, total = device.memory_used_bytes, device.memory_total_bytes
     if total is None:
         return UNKNOWN
     # NVML's first call counts what the driver reserves as used; a device without memory shows the host's.
-    mark = {"nvml v1": " (with reserved)", "host (shared with the CPU)": " (shared)"}.get(
-        device.memory_source or "", ""
-    )
-    whole = units.significant(total / units.GIB) + mark
-    return f"{UNKNOWN if used is None else units.significant(used / units.GIB, 2)} / {whole}"
+    marks = {"nvml v1": " (with reserved)", "host (shared with the CPU)": " (shared)"}
+    return f"{UNKNOWN if used is None else _gib(used)} / {_gib(total)}{marks.get(device.memory_source or '', '')}"
 
 
-def _power(device: Device) -> str:
-    if device.power_w is None:
-        return UNKNOWN
-    limit = UNKNOWN if device.power_limit_w is None else f"{device.power_limit_w:.0f}"
-    return f"{device.power_w:.0f} / {limit} W"
+def _gib(size: int) -> str:
+    value = size / units.GIB
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}"
 
 
 def link(pcie: Link | None) -> str:
@@ -267,7 +384,7 @@ def _state(device: Device, findings: tuple[Finding, ...], *, brief: bool = False
     if device.nvml_index is None:
         return Cell(UNKNOWN)
     does = work(device)
-    return Cell(f"{SIGNS['pass'][0]} {'no fault seen' if does == 'unknown' else does}")
+    return Cell(f"{SIGNS['pass'][0]} {'no fault' if does == 'unknown' else does}", SIGNS["pass"][2])
 
 
 def _is_about(finding: Finding, device: Device) -> bool:
@@ -278,41 +395,59 @@ def _is_about(finding: Finding, device: Device) -> bool:
     return device.nvml_index is not None and bool(index == device.nvml_index)
 
 
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
 def _processes(facts: Facts) -> Block:
-    rows = []
-    for device in facts.devices:
-        for process in device.processes or ():
-            rows.append(
-                [_name(device), str(process.pid), process.kind, _process_memory(process), _process_name(process)]
-            )
+    """A line for each process on each device; their kind where one does more than compute."""
     columns = (
-        Column("device", "left"),
+        Column("GPU", "left"),
         Column("PID"),
-        Column("kind", "left", keep=1),
+        Column("user", "left", keep=5),
         Column("memory"),
-        Column("process", "left"),
+        Column("util", keep=4),
+        Column("age", keep=3),
+        Column("kind", "left", keep=1),
+        Column("command", "left", cropped=8),
     )
-    return table(columns, rows)
+    rows = [_process_row(device, process) for device in facts.devices for process in device.processes or ()]
+    alike = all(process.kind == "compute" for device in facts.devices for process in device.processes or ())
+    shown = [place for place, column in enumerate(columns) if not (alike and column.head == "kind")]
+    kept = table([columns[place] for place in shown], [[row[place] for place in shown] for row in rows])
+    return replace(kept, dense=True)
+
+
+def _process_row(device: Device, process: Process) -> list[str]:
+    return [
+        _name(device),
+        str(process.pid),
+        process.user or UNKNOWN,
+        UNKNOWN if process.used_memory_bytes is None else units.capacity(process.used_memory_bytes),
+        _percent(process.utilization_percent),
+        UNKNOWN if process.age_s is None else units.age(process.age_s),
+        process.kind,
+        _command(process),
+    ]
+
+
+def _command(process: Process) -> str:
+    """The command line without the folders of its program."""
+    if process.command is None:
+        return process.name or f"{UNKNOWN} (another container?)"
+    program, space, arguments = process.command.partition(" ")
+    return f"{program.rpartition('/')[2]}{space}{arguments}"
 
 
 def _name(device: Device) -> str:
-    """What tells this device from the others: CUDA's index, else NVML's, else the UUID."""
+    """What tells this device from the others: CUDA's index, else NVML's, else the UUID, which is cut."""
     if device.cuda_index is None and device.id is None:
-        return f"NVML {device.nvml_index}" if device.nvml_index is not None else device.uuid or UNKNOWN
+        return f"NVML {device.nvml_index}" if device.nvml_index is not None else (device.uuid or UNKNOWN)[:12]
     return _index(device)
-
-
-def _process_memory(process: Process) -> str:
-    return UNKNOWN if process.used_memory_bytes is None else units.capacity(process.used_memory_bytes)
-
-
-def _process_name(process: Process) -> str:
-    return process.name or "not visible here (another container?)"
 
 
 def versions_line(facts: Facts) -> list[Block]:
     """The versions, where they were read: of a command that was cut off before, nothing is said."""
-    return [Line(versions(facts))] if facts.python is not None else []
+    return [Line(versions(facts), "dim")] if facts.python is not None else []
 
 
 def versions(facts: Facts) -> str:
@@ -327,9 +462,9 @@ def versions(facts: Facts) -> str:
     if torch is None or torch.version is None:
         parts.append("no torch")
     else:
-        names = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU", "cpu": "the CPU"}
+        names = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU", "cpu": "CPU build"}
         toolkit = f" {torch.toolkit_version}" if torch.toolkit_version else ""
-        parts.append(f"torch {torch.version} built for {names.get(torch.built_for or '', 'unknown')}{toolkit}")
+        parts.append(f"torch {torch.version} ({names.get(torch.built_for or '', 'unknown build')}{toolkit})")
     if facts.python is not None:
         parts.append(f"Python {facts.python.version}")
     return " · ".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from gpucheck.render.blocks import (
     Column,
     Line,
     Page,
-    finding_line,
+    answer,
+    finding_text,
     table,
     verdict_cell,
 )
@@ -31,46 +33,65 @@ _STATES: dict[str, tuple[Verdict, str]] = {
     "held": ("pass", "holds"),
     "broken": ("fail", "broken"),
     "unreached": ("skip", "not reached"),
-    "unknown": ("inconclusive", "not known"),
+    "unknown": ("inconclusive", "unknown"),
 }
+# What asks for action, the worst first.
+_COUNTED: dict[Verdict, str] = {"fail": "failure", "inconclusive": "open question", "warn": "warning"}
 
 
 def page(report: Report) -> Page:
-    """The diagnosis first, then the ladder that led to it, what follows from it, and what stands on its own."""
+    """The diagnosis first, how it shows and what to type, then what stands on its own, then the ladder."""
     told = report.results.get("doctor")
     first = next((finding for finding in report.findings if told is not None and finding.id == told.first), None)
-    whole = [finding for finding in report.findings if finding.id.startswith("doctor.")]
     because = [finding for finding in report.findings if "because_of" in finding.evidence]
-    aside = [finding for finding in report.findings if finding is not first and finding not in (*because, *whole)]
+    others = [finding for finding in report.findings if finding not in because]
     body = _ladder(told.rungs if told is not None else ())
     if because:
-        body.append(Line("only because of it: " + ", ".join(f"{finding.title} ({finding.id})" for finding in because)))
-    body += _load(told.load if told is not None else None)
-    body += versions_line(report.facts)
-    if first is None:
-        return Page(None, body, findings=[*whole, *aside])
-    line, *how_sure = _diagnosis(first)
-    return Page(line, [*how_sure, Line(), *body], findings=[*whole, *aside], cause=first)
+        follows = ", ".join(f"{finding.title} ({finding.id})" for finding in because)
+        body.append(Line(f"follow-on failures: {follows}", "dim"))
+    body += [*_load(told.load if told is not None else None), *versions_line(report.facts)]
+    details = _absent(told.rungs if told is not None else ())
+    if first is not None:
+        line, *shown = _diagnosis(first)
+        return Page(line, body, details, findings=others, cause=first, under=shown)
+    # What stands for the whole machine: torch uses the GPU, there is none, or no cause was found.
+    whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
+    counted = Counter(finding.verdict for finding in others if finding is not whole)
+    return Page(None if whole is None else _whole(whole, counted), body, details, findings=others, cause=whole)
+
+
+def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
+    """What holds for the machine; where something else asks for action, the worst of that is the verdict."""
+    counts = [(verdict, word) for verdict, word in _COUNTED.items() if beside[verdict]]
+    if whole.verdict == "inconclusive" or not counts:
+        return answer(whole.verdict, whole.title if whole.verdict == "inconclusive" else finding_text(whole))
+    told = ", ".join(f"{beside[verdict]} {word}{'s' * (beside[verdict] != 1)}" for verdict, word in counts)
+    return answer(counts[0][0], f"{whole.title}; {told}")
 
 
 def _diagnosis(first: Finding) -> list[Line]:
-    """What is broken, how that shows, how sure it is, and what to type."""
+    """What is broken; below it how that shows and how sure it is."""
     sure = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}[first.evidence["certainty"]]
-    laid_out = [finding_line(first), Line(f"{sure} ({first.id})")]
+    # The id is what `explain` takes.
+    shown = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
     if first.evidence.get("settle"):
-        laid_out.append(Line(f"to make sure: {first.evidence['settle']}"))
-    return laid_out
+        shown.append(Line(f"to make sure: {first.evidence['settle']}"))
+    return [answer(first.verdict, first.title), *shown]
 
 
 def _ladder(rungs: Sequence[RungStanding]) -> list[Block]:
-    """The rungs that there are here, and in a line those that do not apply."""
+    """The rungs that there are here."""
     here = [rung for rung in rungs if rung.state != "absent"]
-    laid_out: list[Block] = [table(_COLUMNS, [_row(rung) for rung in here]), Line()] if here else []
+    return [table(_COLUMNS, [_row(rung) for rung in here]), Line()] if here else []
+
+
+def _absent(rungs: Sequence[RungStanding]) -> list[Block]:
+    """In a line the rungs that do not apply."""
     absent: dict[str, list[str]] = {}
     for rung in rungs:
         if rung.state == "absent":
             absent.setdefault(rung.shown_by, []).append(rung.rung)
-    return laid_out + [Line(f"– does not apply: {', '.join(names)} ({why})") for why, names in absent.items()]
+    return [Line(f"– does not apply: {', '.join(names)} ({why})") for why, names in absent.items()]
 
 
 def _load(load: LoadResult | None) -> list[Block]:

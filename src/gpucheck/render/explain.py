@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck.render.blocks import Block, Column, Line, Page, advice_line, table
-from gpucheck.render.text import said
+from gpucheck.render.blocks import Block, Column, Line, Page, advice_line, answer, finding_text, table
 from gpucheck.report.report import Report
 from gpucheck.report.results.explain import Certainty, ExplainResult, IdPage, TextMatch
 
 _LIST = (Column("id", "left"), Column("of", "left", keep=2), Column("what", "left", wraps=True))
 _SURE: dict[Certainty, str] = {
-    "proof": "the text says so itself",
-    "strong": "nearly always so",
-    "hint": "the text alone does not prove it",
+    "proof": "proven by the text itself",
+    "strong": "nearly certain",
+    "hint": "likely; the text alone does not prove it",
 }
 # What else a long log holds: more than this is a list that nobody reads.
 _MOST_OTHERS = 5
@@ -25,65 +24,79 @@ def page(report: Report) -> Page:
     if told.known:
         return Page(None, [table(_LIST, [[one.id, one.of, one.title] for one in told.known])])
     if told.page:
-        return Page(None, _page(told.page))
+        return _page_of_id(told.page)
     if told.matches:
-        return Page(None, _answer(told.matches))
-    return Page(None, said(report.findings))
+        return _page_of_text(told.matches)
+    unknown = next(iter(report.findings), None)
+    return Page(answer(unknown.verdict, finding_text(unknown)) if unknown else None, cause=unknown)
 
 
-def _answer(matches: Sequence[TextMatch]) -> list[Block]:
+def _page_of_text(matches: Sequence[TextMatch]) -> Page:
     first, *others = matches
-    laid_out: list[Block] = [Line(f"{first.title} ({first.id})", "bold")]
-    # A sentence and a step that are made of the text's own numbers need no general words beside them.
-    laid_out += [Line(text) for text in (first.says, "" if first.specific else first.meaning) if text]
-    laid_out.append(Line(f"how sure: {_certainty(first)}"))
-    laid_out += _commands(first.then)
+    # The text's own numbers stand for the general meaning where the step is made of them too.
+    meaning = [] if first.specific or not first.meaning else [Line(first.meaning)]
+    body: list[Block] = [*meaning, Line(f"{_certainty(first)} ({first.id})", "dim")]
     if first.conditions:
-        laid_out.append(Line(f"`gpucheck doctor` looks for it: {', '.join(first.conditions)}"))
-    if first.source:
-        laid_out.append(Line(f"source: {first.source}", "dim"))
+        body.append(Line(f"gpucheck doctor checks this: {', '.join(first.conditions)}", "dim"))
     if others:
-        laid_out += [Line(), Line("also in the text:")]
-        laid_out += [Line(f"· line {one.line}: {one.title} ({one.id})") for one in others[:_MOST_OTHERS]]
+        body += [Line(), Line("also in the text:")]
+        body += [Line(f"· line {one.line}: {one.title} ({one.id})") for one in others[:_MOST_OTHERS]]
         if len(others) > _MOST_OTHERS:
-            laid_out.append(Line(f"· and {len(others) - _MOST_OTHERS} more"))
-    return laid_out
+            body.append(Line(f"· and {len(others) - _MOST_OTHERS} more"))
+    title = f"{first.title}: {first.says}" if first.says else first.title
+    return Page(Line(title, "bold"), body, _source(first.source), under=_steps(first.then))
 
 
 def _certainty(match: TextMatch) -> str:
     if match.cut:
-        return "a part of the text is missing"
+        return "uncertain: part of the text is missing"
     if match.doubt:
         return f"a guess: {match.doubt}"
-    return "what caused it is not in the text" if match.symptom else _SURE[match.certainty]
+    return "a symptom: the text does not name its cause" if match.symptom else _SURE[match.certainty]
 
 
-def _page(page: IdPage) -> list[Block]:
-    laid_out: list[Block] = [Line(f"{page.title} ({page.id})", "bold"), Line(page.meaning)]
-    if page.rung:
-        laid_out.append(Line(f"it breaks the rung: {page.rung}"))
-    if page.certainty:
-        laid_out.append(
-            Line(
-                f"how sure: {_SURE[page.certainty]}"
-                if page.of == "text"
-                else f"how sure, where it is seen: {page.certainty}"
-            )
-        )
+def _page_of_id(page: IdPage) -> Page:
+    body: list[Block] = [Line(page.meaning)]
     if page.settle:
-        laid_out.append(Line(f"to make sure: {page.settle}"))
-    laid_out += _commands(page.then)
-    if page.texts:
-        laid_out.append(Line("error texts: " + " · ".join(page.texts), "dim"))
-    if page.source:
-        laid_out.append(Line(f"source: {page.source}", "dim"))
-    laid_out.append(Line(f"asked by: {_asked_by(page.of)}", "dim"))
-    return laid_out
+        body.append(Line(f"to make sure: {page.settle}"))
+    parts = [f"asked by {'gpucheck explain' if page.of == 'text' else f'gpucheck {page.of}'}"]
+    parts += [f"breaks the rung {page.rung}"] if page.rung else []
+    parts += [_SURE[page.certainty] if page.of == "text" else f"certainty: {page.certainty}"] if page.certainty else []
+    body.append(Line(" · ".join(parts), "dim"))
+    texts: list[Block] = [Line("error texts: " + " · ".join(page.texts), "dim")] if page.texts else []
+    return Page(
+        Line(f"{page.title} ({page.id})", "bold"), body, [*texts, *_source(page.source)], under=_steps(page.then)
+    )
 
 
-def _asked_by(of: str) -> str:
-    return "gpucheck explain" if of == "text" else f"gpucheck {of}"
+def _source(source: str) -> list[Block]:
+    return [Line(f"source: {source}", "dim")] if source else []
 
 
-def _commands(then: str) -> list[Block]:
-    return [advice_line(then)] if then else []
+def _steps(then: str) -> list[Line]:
+    """What to do, a line for each step: the first is the one to try first."""
+    return [advice_line(step) for step in steps(then)]
+
+
+def steps(then: str) -> list[str]:
+    """The steps of a text: its parts between semicolons, but for those inside quotes and brackets."""
+    found, inside = [""], ""
+    for place, sign in enumerate(then):
+        if inside:
+            inside = inside.removesuffix(sign)
+        elif sign in _CLOSING and _opens(then, place):
+            inside = _CLOSING[sign]
+        if sign == ";" and not inside:
+            found.append("")
+        else:
+            found[-1] += sign
+    return [step.strip() for step in found if step.strip()]
+
+
+_CLOSING = {"'": "'", '"': '"', "`": "`", "(": ")"}
+
+
+def _opens(text: str, place: int) -> bool:
+    """Whether a sign opens what it closes again: an apostrophe inside a word does not."""
+    before = text[place - 1 : place]
+    return not before.isalnum() and _CLOSING[text[place]] in text[place + 1 :]

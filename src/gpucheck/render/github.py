@@ -48,7 +48,9 @@ def workflow_commands(report: Report) -> str:
     """
     levels: dict[Verdict, str] = {**_LEVELS, "warn": "error"} if is_strict(report) else _LEVELS
     lines = [
-        _command(levels[finding.verdict], f"gpucheck {report.command}: {finding.title}", _said(finding))
+        _command(
+            levels[finding.verdict], f"gpucheck {report.command}: {finding.title}", _said(finding), _place(finding)
+        )
         for finding in report.findings
         if finding.verdict in levels
     ]
@@ -57,8 +59,16 @@ def workflow_commands(report: Report) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _command(level: str, title: str, message: str) -> str:
-    return f"::{level} title={escape_property(plain(title))}::{escape_data(plain(message))}"
+def _command(level: str, title: str, message: str, place: str = "") -> str:
+    return f"::{level} {place}title={escape_property(plain(title))}::{escape_data(plain(message))}"
+
+
+def _place(finding: Finding) -> str:
+    """The line of source that a finding is about, as properties of its annotation; empty for one without a file."""
+    named = {"file": "file", "line": "line", "column": "col", "end_line": "endLine"}
+    told = finding.evidence if "file" in finding.evidence and "line" in finding.evidence else {}
+    parts = [f"{name}={escape_property(plain(str(told[key])))}," for key, name in named.items() if told.get(key)]
+    return "".join(parts)
 
 
 def _said(finding: Finding) -> str:

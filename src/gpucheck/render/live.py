@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 from gpucheck import units
 from gpucheck.render import trials
-from gpucheck.render.blocks import Line, verdict_cell
+from gpucheck.render.blocks import SIGNS, Line
 from gpucheck.report.events import Event, Failed, Judged, Notice, Progress, Skipped, Trial
 from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import Finding
@@ -16,6 +16,9 @@ from gpucheck.report.finding import Finding
 if TYPE_CHECKING:  # rich is loaded when there is something to say
     from rich.console import Console
     from rich.status import Status
+    from rich.text import Text
+
+HINT = "Ctrl-C: stop and report"
 
 
 class LiveView:
@@ -44,7 +47,7 @@ class LiveView:
         match event:
             case Notice(text, level):
                 if level == "warning" or not self._quiet:
-                    self._say(f"gpucheck: {text}")
+                    self._say(f"gpucheck: {text}", "yellow" if level == "warning" else "")
             case _ if self._quiet:
                 pass
             case Progress():
@@ -59,39 +62,82 @@ class LiveView:
                 self._judged(finding or of_fault(fault))
 
     def _judged(self, finding: Finding) -> None:
-        """Show at once what went wrong, where a line that refreshes would hide that it is there."""
+        """Show at once what went wrong; a pipe has it in the report."""
         if finding.verdict in ("fail", "inconclusive") and self._moves:
-            self._say(f"{verdict_cell(finding.verdict).text} {finding.title}")
+            sign, _, style = SIGNS[finding.verdict]
+            who = f"{finding.device}  " if finding.device and finding.device not in finding.title else ""
+            self._say(f"{sign} {who}{finding.title}", style)
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, style: str = "") -> None:
         from gpucheck.render import terminal
 
-        terminal.show(self._console, [Line(text)])
+        terminal.show(self._console, [Line(text, style)])
 
     def _step(self, event: Progress) -> None:
-        count = f"{event.done + 1}/{event.total} " if event.done is not None and event.total else ""
-        best = f" · best so far {event.best}" if event.best else ""
-        text = f"{count}{event.step}{best}"
         if not self._moves:
-            self._say(text)
+            self._say(_joined(*_parts(event)))
             return
-        left = self._time_left(event)
-        shown = f"{text}{left}"[: max(self._console.width - 4, 10)]
+        line = _LiveLine(event, self._started, self._console)
         if self._status is None:
-            self._status = self._console.status(shown, spinner="line")
+            self._status = self._console.status(line, spinner="line")
             self._status.start()
         else:
-            self._status.update(shown)
-
-    def _time_left(self, event: Progress) -> str:
-        """The time left, if the steps to come take as long as those behind."""
-        if not event.done or not event.total:
-            return ""
-        left = (time.monotonic() - self._started) / event.done * (event.total - event.done)
-        return f" · about {units.duration(max(round(left), 1))} left"
+            self._status.update(line)
 
     def close(self) -> None:
         """Take the refreshing line away."""
         if self._status is not None:
             self._status.stop()
             self._status = None
+
+
+# The spinner, the space after it, and one that keeps the cursor on its line.
+_SPINNER = 3
+
+
+class _LiveLine:
+    """A step with what is worth knowing beside it, as wide as there is room; asked anew each time it is drawn."""
+
+    def __init__(self, event: Progress, started: float, out: Console) -> None:
+        self._event, self._started, self._out = event, started, out
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        from gpucheck.render import terminal
+
+        text = text_at(self._event, time.monotonic() - self._started, self._out.width - _SPINNER)
+        return Text(terminal.writable(self._out, text))
+
+
+def text_at(event: Progress, elapsed_s: float, width: int) -> str:
+    """The line of this step after so many seconds of the command, in at most `width` characters.
+
+    Where room is short the hint goes first, and then the step loses its end: not the best so far, nor the time.
+    """
+    step, *best = _parts(event)
+    beside = [*best, _time(event, elapsed_s)]
+    if len(whole := _joined(step, *beside, HINT)) <= width:
+        return whole
+    room = width - len(_joined("", *beside))
+    if room < len(step):
+        step = f"{step[: room - 3]}..." if room > 3 else step[: max(room, 0)]
+    return _joined(step, *beside)[: max(width, 0)]
+
+
+def _parts(event: Progress) -> list[str]:
+    """What is done and how far, and the best so far where there is one."""
+    count = f"{event.done + 1}/{event.total} " if event.done is not None and event.total else ""
+    return [f"{count}{event.step}", *([f"best so far {event.best}"] if event.best else [])]
+
+
+def _joined(*parts: str) -> str:
+    return " · ".join(parts)
+
+
+def _time(event: Progress, elapsed_s: float) -> str:
+    """The time left, if the steps to come take as long as those behind; else the time so far."""
+    if not event.done or not event.total:
+        return units.age(elapsed_s)
+    left = elapsed_s / event.done * (event.total - event.done)
+    return f"about {units.age(max(left, 1.0))} left"

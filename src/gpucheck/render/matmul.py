@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
+from gpucheck.bench import figures
+from gpucheck.bench.matmul import corruption_judge
 from gpucheck.render import measured
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page
+from gpucheck.render.blocks import SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
-from gpucheck.report.measurement import Measurement, Run
+from gpucheck.report.measurement import DeviceRef, Measurement, Run
 from gpucheck.report.report import Report
 from gpucheck.report.results.matmul import LoadReading, SearchedShape, SearchResult, SustainedResult
 
@@ -23,32 +25,72 @@ def page(report: Report) -> Page:
     """For each device a table, its search and its long runs."""
     laid_out: list[Block] = []
     details: list[Block] = []
+    answers = []
     searched = report.results.get("bench_matmul_search", ())
     long_runs = report.results.get("bench_matmul_sustained", ())
     devices = {measurement.device.id: measurement.device for measurement in report.measurements}
-    for device_id in dict.fromkeys([*devices, *(entry.device for entry in searched)]):
-        name = devices[device_id].name if device_id in devices else None
-        mine = [row for row in report.measurements if row.device.id == device_id]
+    devices = {entry.device: DeviceRef(entry.device) for entry in searched} | devices
+    for device in devices.values():
+        mine = [row for row in report.measurements if row.device.id == device.id]
         usual = [row for row in mine if row.name == "matmul"]
-        laid_out += [Line(f"{name or device_id} ({device_id}) · dense products, preallocated output"), Line()]
+        peaks = _peaks(report, device.id)
+        laid_out += measured.head(device, several=len(devices) > 1)
+        found = [entry for entry in searched if entry.device == device.id]
+        answers += _answer(device, mine, found, peaks)
         if usual:
-            laid_out.append(_products(usual, _peaks(report)))
-            details.append(Line(_method(usual)))
-        laid_out += _search([entry for entry in searched if entry.device == device_id])
+            laid_out.append(_products(usual, peaks))
+            details += [Line(_method(usual)), *measured.flag_lines(_flags(usual), len(usual))]
+        table, tried = _search(found)
+        laid_out += table
+        details += tried
         for row in mine:
             if row.name == "matmul.sustained":
-                laid_out += _sustained(row, long_runs)
-    return measured.bench_page(report, ("matmul.share_of_peak", "matmul.speed"), laid_out, details)
+                lines, drawn = _sustained(row, long_runs)
+                laid_out += lines
+                details += drawn
+    return measured.bench_page(report, answers, laid_out, details)
+
+
+def _answer(
+    device: DeviceRef, rows: Sequence[Measurement], searched: Sequence[SearchResult], peaks: Mapping[str, Any]
+) -> list[measured.Answer]:
+    """What lasts, where a long run told it; else the fastest dtype; its share of the peak where that is known."""
+    long_runs = [row for row in rows if row.name == "matmul.sustained"]
+    if long_runs:
+        best = max(long_runs, key=lambda row: float(row.method.details["sustained"]["flop_per_s"]))
+        burst, lasts = (best.method.details[part]["flop_per_s"] for part in ("burst", "sustained"))
+        text = f"{best.case['dtype']} sustains {_of_peak(best, lasts, peaks)}, {units.percent(lasts / burst)} of burst"
+        return [measured.Answer(device, text)]
+    fastest = figures.fastest_products(rows)
+    if fastest:
+        best = max(fastest.values(), key=figures.rate)
+        text = f"{best.case['dtype']} reaches {_of_peak(best, figures.rate(best), peaks)}"
+        return [measured.Answer(device, f"{text}{measured.doubt(best)}")]
+    shapes = [(entry, entry.best) for entry in searched if entry.best is not None]
+    if not shapes:
+        return []
+    entry, shape = max(shapes, key=lambda found: found[1].flop_per_s)
+    sides = f"{shape.m}×{shape.n}×{shape.k}"
+    return [measured.Answer(device, f"{entry.dtype} {sides} reaches {units.flop_rate(shape.flop_per_s, entry.unit)}")]
+
+
+def _of_peak(row: Measurement, rate: float, peaks: Mapping[str, Any]) -> str:
+    text, peak = units.flop_rate(rate, _unit(row)), peaks.get(row.case["dtype"])
+    return f"{units.percent(rate / peak['flop_per_s'])} of its peak: {text}" if peak else text
+
+
+def _flags(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
+    return [(flag, corruption_judge.label(row)) for row in rows for flag in row.flags]
 
 
 # -- the products ------------------------------------------------------------------------------------------------------
 
 
-def _peaks(report: Report) -> Mapping[str, Any]:
-    """What the parts can do in each dtype; nothing where parts differ: a finding names no device."""
-    told = [finding.evidence.get("peaks") for finding in report.findings if finding.id == "matmul.share_of_peak"]
-    found = [peaks for peaks in told if peaks]
-    return found[0] if found and all(peaks == found[0] for peaks in told) else {}
+def _peaks(report: Report, device: str) -> Mapping[str, Any]:
+    """What the part can do in each dtype; nothing where it is not known, or where a finding names no device."""
+    told = [one for one in report.findings if one.id == "matmul.share_of_peak" and one.device in (None, device)]
+    found = [peaks for one in told if (peaks := one.evidence.get("peaks"))]
+    return found[0] if found and all(peaks == found[0] for peaks in found) else {}
 
 
 def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
@@ -67,7 +109,7 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
         filled(Column("time", keep=5), measured.time_text),
         filled(Column("computed in", "left", keep=6), _computed_in),
         filled(Column("samples", keep=1), measured.samples_text),
-        filled(Column("notes", "left", keep=7), lambda row: measured.notes(row, "cold")),
+        filled(Column("notes", "left", keep=7, cropped=14), lambda row: measured.notes(row, "cold")),
     )
     return measured.table_of(measurements, columns)
 
@@ -88,14 +130,16 @@ def _share_of_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
 
 
 def _computed_in(row: Measurement) -> Cell:
-    return Cell(_observed(row), "red" if _has_other_precision(row) else "")
+    """Empty where it is as asked for, which `-v` says."""
+    return Cell(f"{SIGNS['fail'][0]} {_observed(row)}", "red") if _has_other_precision(row) else Cell("")
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
     """How the numbers came about, in one line."""
     caches = " and ".join(dict.fromkeys(row.method.cache for row in measurements))
     return (
-        f"{measured.timed_by(measurements)}, warmed up by time and not in a burst, caches {caches}, on random data; "
+        f"dense products, preallocated output; {measured.timed_by(measurements)}, after a warm-up, caches {caches}, "
+        f"random data; "
         f"the spread covers {measured.covered(measurements)}"
     )
 
@@ -103,11 +147,11 @@ def _method(measurements: Sequence[Measurement]) -> str:
 # -- the search --------------------------------------------------------------------------------------------------------
 
 
-def _search(entries: Sequence[SearchResult]) -> list[Block]:
-    """The finalists of each dtype with the intervals of their medians, and what was tried."""
+def _search(entries: Sequence[SearchResult]) -> tuple[list[Block], list[Block]]:
+    """The finalists of each dtype with the intervals of their medians; and what was tried."""
     found = [entry for entry in entries if entry.best is not None]
     if not found:
-        return []
+        return [], []
     rows = [(entry.dtype, shape) for entry in found for shape in entry.finalists or (entry.best,) if shape is not None]
     scale, prefix = measured.flop_scale(max(shape.flop_per_s for _, shape in rows))
     unit = ", ".join(dict.fromkeys(f"{prefix}{entry.unit}" for entry in found))
@@ -120,8 +164,8 @@ def _search(entries: Sequence[SearchResult]) -> list[Block]:
         filled(Column("rounds", keep=1), lambda row: str(row[1].rounds)),
     )
     final = all(entry.finalists for entry in found)
-    head = "search: the last in the race, measured in turns" if final else "search: the best so far"
-    return [Line(head), Line(), measured.table_of(rows, columns), Line(), *map(_tried, found), Line()]
+    head = "search: the finalists, measured in turns" if final else "search: the best so far"
+    return [Line(), Line(head), measured.table_of(rows, columns)], list(map(_tried, found))
 
 
 def _tried(entry: SearchResult) -> Line:
@@ -135,25 +179,25 @@ def _tried(entry: SearchResult) -> Line:
 # -- a long run --------------------------------------------------------------------------------------------------------
 
 
-def _sustained(row: Measurement, runs: Sequence[SustainedResult]) -> list[Block]:
-    """Burst and sustained rate, the rate over time, and what the device said of itself."""
+def _sustained(row: Measurement, runs: Sequence[SustainedResult]) -> tuple[list[Block], list[Block]]:
+    """Burst and sustained rate, and what the device said of itself; the rate over time."""
     details, case = row.method.details, row.case
     burst, sustained = details["burst"], details["sustained"]
-    settled = {True: "settled", False: "not settled yet", None: "too few windows to tell whether it settled"}
+    settled = {True: "settled", False: "not settled yet", None: "inconclusive whether it settled: too few windows"}
     head = f"{case['dtype']} {case['m']}×{case['n']}×{case['k']} without a pause"
     text = (
         f"burst {_rate(burst, row)} in the first {units.duration(burst['seconds'])} after "
         f"{units.duration(details['idle_before_s'])} idle; sustained {_rate(sustained, row)} in the last "
         f"{units.duration(sustained['seconds'])}, {settled[details['settled']]}"
     )
-    laid_out: list[Block] = [Line(head), Line(text)]
-    if row.flags:
-        laid_out.append(Line(f"notes: {', '.join(row.flags)}"))
+    laid_out: list[Block] = [Line(), Line(head), Line(text)]
+    if (told := measured.note_cell(row.flags)).text:
+        laid_out.append(Line(told.text, told.style))
     readings = next((run.readings for run in runs if _is_of(run, row)), ())
     if changes := _changes(readings):
         laid_out.append(Line(changes))
     drawn = _rate_over_time(row)
-    return [*laid_out, *([Line(), drawn] if drawn else []), Line()]
+    return laid_out, [drawn] if drawn else []
 
 
 def _is_of(run: SustainedResult, row: Measurement) -> bool:

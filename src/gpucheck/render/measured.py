@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
 from gpucheck import units
 from gpucheck.render.blocks import (
+    SIGNS,
     UNKNOWN,
     Block,
     Cell,
@@ -15,19 +17,74 @@ from gpucheck.render.blocks import (
     Line,
     Page,
     Table,
-    answer,
     by_column,
     column_of_numbers,
 )
-from gpucheck.report.finding import Verdict
+from gpucheck.render.blocks import answer as said_by
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 
 Row = TypeVar("Row")
 # Rows that a flag names one by one where there are many; the JSON has all.
 MOST_NAMED = 4
-# A finding that says more than how fast it is stands on its own below.
-_ANSWERS: tuple[Verdict, ...] = ("pass", "info")
+# What asks for something.
+_ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
+# A terminal's usual width: the first line is made for it.
+WIDTH = 80
+# The last part of the ids of what is about the machine, whatever was measured.
+OF_THE_MACHINE = ("cpu_busy", "clock")
+# What says whether results are right.
+VERIFICATIONS = frozenset(
+    {
+        "transfer.corrupt",
+        "transfer.idioms_corrupt",
+        "transfer.both_ways_corrupt",
+        "bandwidth.result",
+        "matmul.precision",
+        "matmul.result",
+        "matmul.corruption",
+        "overlap.copies",
+        "crossover.precision",
+        "crossover.result",
+    }
+)
+# Findings that ask for nothing, and propose what is worth doing.
+ADVISING = (
+    "transfer.pinned_speedup",
+    "transfer.idioms",
+    "bandwidth.speed",
+    "matmul.tf32_gain",
+    "overlap.pinned_two_streams",
+    "overlap.pageable",
+)
+# Beside a figure: each flag in a word, the weightiest first; and what it means, for those who ask (`-v`).
+FLAGS: dict[str, tuple[str, str]] = {
+    "cpu-busy": ("machine busy", "other processes used the cores that the row depends on"),
+    "device-shared": ("device in use", "other processes held memory of the device before the run"),
+    "throttled": ("throttled", "the driver lowered the clock: heat, or the power supply"),
+    "never-together": ("never at once", "no window in which both directions copied; no rate"),
+    "noisy": ("noisy", "interquartile range above 10 % of the median"),
+    "few-samples": ("few samples", "fewer than 10 in the time available"),
+    "drift": ("drifting", "rose or fell by more than 2 % over the row"),
+    "unbalanced": ("unbalanced", "copy and compute differ by more than 10 %"),
+    "short-window": ("short windows", "under 1 ms: the clock's resolution counts"),
+    "link-below-max": ("slow link", "the link runs below what card and slot support"),
+    "clock-held": ("clock held", "a setting holds the clock below its maximum"),
+    "power-limited": ("power limit", "the power limit held the clock, which is normal at full load"),
+    "call-bound": ("latency", "the call itself takes more than 1 % of the time: a latency, no rate"),
+    "launch-bound": ("latency", "the device waited for the host: a latency, no rate"),
+    "emulated": ("emulated", "the device has no hardware for this dtype"),
+    "autocorrelated": ("", "neighbouring samples resemble each other: the interval is too narrow"),
+}
+DOUBTS = frozenset(list(FLAGS)[: list(FLAGS).index("clock-held")])
+# A finding says these of the whole machine already.
+OF_A_FINDING = frozenset({"cpu-busy", "device-shared", "throttled", "link-below-max"})
+CACHES = {"warm": "in cache", "cold": "cold"}
+# What every name of its maker has, and a head can do without.
+_OF_EVERY_NAME = re.compile(
+    r"\((?:R|TM)\)|^NVIDIA |^AMD (?!Radeon|Instinct)|^Intel(?:\(R\))? |\bCPU\b|\bProcessor\b|\b\d+-Core\b|@.*$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +116,13 @@ def numbers(column: Column, value: Callable[[Row], float | None], scale: float =
 
 
 def table_of(rows: Sequence[Row], columns: Iterable[ColumnOf[Row]]) -> Table:
-    """A table with a line for each row."""
-    return by_column([(each.column, each.cells(rows)) for each in columns])
+    """A table with a line for each row; a column in which nothing stands is left out."""
+    filled_in = [(each.column, each.cells(rows)) for each in columns]
+    return by_column([(column, cells) for column, cells in filled_in if not rows or any(map(_text, cells))])
+
+
+def _text(cell: str | Cell) -> str:
+    return cell.text if isinstance(cell, Cell) else cell
 
 
 # -- what every measurement has ----------------------------------------------------------------------------------------
@@ -92,10 +154,33 @@ def samples_text(measurement: Measurement) -> str:
     return UNKNOWN if measurement.time_s is None else str(measurement.time_s.n)
 
 
-def notes(measurement: Measurement, unusual_cache: Literal["warm", "cold"]) -> str:
-    """What the row says of its own worth, and the state of the caches where that is not the table's usual one."""
-    cache = (unusual_cache,) if measurement.method.cache == unusual_cache else ()
-    return ", ".join((*cache, *measurement.flags))
+def notes(measurement: Measurement, unusual_cache: Literal["warm", "cold"]) -> Cell:
+    """What lowers the figure's worth, and the state of the caches where that is not the table's usual one."""
+    cache = (CACHES[unusual_cache],) if measurement.method.cache == unusual_cache else ()
+    return note_cell(measurement.flags, cache)
+
+
+def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
+    """`! noisy, few samples; latency`: what makes the figure doubtful first, in yellow."""
+    doubts = [word for flag, (word, _) in FLAGS.items() if flag in flags and flag in DOUBTS]
+    rest = [word for flag, (word, _) in FLAGS.items() if flag in flags and flag not in DOUBTS and word]
+    # A flag of a later version is shown as it is.
+    rest += [flag for flag in flags if flag not in FLAGS]
+    texts = [f"! {', '.join(doubts)}"] if doubts else []
+    return Cell("; ".join([*texts, *dict.fromkeys((*beside, *rest))]), "yellow" if doubts else "")
+
+
+def doubtful(measurement: Measurement, unusual_cache: Literal["warm", "cold"] | None = None) -> str:
+    """The weightiest doubt about a figure, in a word; what a finding says of the machine already is none."""
+    if measurement.method.cache == unusual_cache:
+        return CACHES[measurement.method.cache]
+    words = (word for flag, (word, _) in FLAGS.items() if flag in measurement.flags and flag in DOUBTS - OF_A_FINDING)
+    return next(words, "")
+
+
+def doubt(measurement: Measurement) -> str:
+    """` (! noisy)` behind a figure; empty where nothing lowers its worth."""
+    return f" (! {word})" if (word := doubtful(measurement)) else ""
 
 
 def ratio_text(ratio: float | None, digits: int = 2) -> str:
@@ -117,26 +202,173 @@ def by_device(measurements: Sequence[Measurement]) -> Iterator[tuple[DeviceRef, 
         yield device, [row for row in measurements if row.device == device]
 
 
+def short_name(device: DeviceRef) -> str:
+    """The device's name without its maker's ornaments: `H200`, `Xeon`."""
+    return " ".join(_OF_EVERY_NAME.sub("", device.name or "").split()) or device.id
+
+
 def name_of(device: DeviceRef) -> str:
     """The device as a head has it: its name and its id."""
     return f"{device.name or device.id} ({device.id})"
 
 
-def bench_page(report: Report, answers: Sequence[str], body: Sequence[Block], details: Sequence[Block] = ()) -> Page:
-    """A benchmark's page: the first line is the finding that answers, by the ids in `answers`, and on which device.
+def head(device: DeviceRef, *, several: bool) -> list[Line]:
+    """The device above its table, where there are several; of one the first line says it."""
+    return [Line(), Line(name_of(device), "bold")] if several else []
 
-    Of several devices each has its answer in a line of its own.
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a benchmark comes to on one device, in a clause with its figure; `place` is what attaches the device."""
+
+    device: DeviceRef
+    text: str
+    place: str = ""
+
+
+def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block], details: Sequence[Block] = ()) -> Page:
+    """A benchmark's page. The first line is the worst device's answer, or the finding that is worse than any figure.
+
+    Such is a failure that no threshold asked for, and what is about a device without a figure. The answers of other
+    devices stand above the tables; below these is what the figures rest on.
     """
-    told = [one for name in answers for one in report.findings if one.id == name and one.verdict in _ANSWERS]
-    names = {row.device.id: name_of(row.device) for row in report.measurements}
-    lines = []
-    for one in told:
-        text = f"{one.title}: {one.message}" if one.message else one.title
-        lines.append(f"{text} · {names[one.device]}" if one.device in names else text)
-    first = lines[0] if lines else f"{report.command}: nothing was measured"
-    rest = [Line(f"  {line}") for line in lines[1:]]
-    findings = [one for one in report.findings if one not in told]
-    return Page(answer(report.summary.verdict, first), [*rest, *([Line()] if rest else []), *body], details, findings)
+    several = len({answer.device.id for answer in answers} | _devices(report.findings)) > 1
+    findings = [named(one, several=several) for one in remarks_once(report.findings)]
+    worst = min(findings, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
+    ranked = sorted(answers, key=lambda answer: WORST_FIRST.index(_verdict(report, answer, several=several)))
+    lead = worst if worst is not None and _leads(worst, ranked) else None
+    cause = None
+    if lead is not None:
+        first, second = _lead(report, lead, ranked, several=several)
+        cause = second if second.title == lead.title else None
+        findings = [second if one is lead else one for one in findings]
+    elif ranked:
+        first = _line(report, ranked[0], several=several)
+    else:
+        count = len(report.measurements)
+        first = said_by(report.summary.verdict, f"{count} rows measured" if count else "nothing was measured")
+    body = _from_text_on(body)
+    others = ranked if lead is not None else ranked[1:]
+    above: list[Block] = [_line(report, answer, several=several) for answer in others if several]
+    above += [Line(f"  {_fitting(answer, '  ')}") for answer in others if not several]
+    then = None if any(one.verdict in _ASKING for one in findings) else _advice(findings)
+    if then is not None:
+        findings = [replace(one, fix=None) if one.fix == then and one is not cause else one for one in findings]
+    gap = [Line()] if body and not isinstance(body[-1], Line) else []
+    below = [*gap, Line(rest, "dim")] if (rest := rests_on(report)) else []
+    above += [Line()] if above and body else []
+    return Page(first, [*above, *body, *below], _from_text_on(details), findings, cause=cause, then=then)
+
+
+def _from_text_on(blocks: Sequence[Block]) -> Sequence[Block]:
+    """The blocks without a gap in front: whoever puts them on a page puts one there."""
+    return blocks[1:] if blocks and blocks[0] == Line() else blocks
+
+
+def _lead(report: Report, lead: Finding, answers: Sequence[Answer], *, several: bool) -> tuple[Line, Finding]:
+    """The finding as the first line, and what is left of it for the second: its cause and its command.
+
+    A title that is too long for a line is cut behind its first clause; its message, which says no more, is left out.
+    """
+    verdict = lead.verdict if several else report.summary.verdict
+    if lead.verdict not in _ASKING:
+        return said_by(verdict, f"{lead.title}: {lead.message}" if lead.message else lead.title), lead
+    title, colon, rest = lead.title.partition(": ")
+    is_cut = bool(colon) and len(lead.title) + 2 > WIDTH
+    told = title if is_cut else lead.title
+    named = several or not answers or answers[0].device.id in told
+    where = "" if named else f" · {_place(answers[0], told)}"
+    first = said_by(verdict, f"{told}{where}")
+    if not is_cut and not lead.message:
+        return first, lead
+    return first, replace(lead, title=rest if is_cut else lead.message, message="")
+
+
+def _devices(findings: Iterable[Finding]) -> set[str]:
+    return {one.device for one in findings if one.device is not None}
+
+
+def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
+    """Whether a finding is the first line: it outranks any figure, or no figure is of its device."""
+    if not answers:
+        return True
+    if worst.verdict not in _ASKING:
+        return False
+    if worst.verdict == "fail" and "threshold" not in worst.evidence:
+        return True
+    return len(answers) > 1 and worst.device not in {answer.device.id for answer in answers}
+
+
+def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
+    """The device's verdict: the worst of its findings."""
+    if not several:
+        return report.summary.verdict
+    mine = [one.verdict for one in report.findings if one.device == answer.device.id and one.verdict in _ASKING]
+    return min(mine, key=WORST_FIRST.index, default="pass")
+
+
+def _line(report: Report, answer: Answer, *, several: bool) -> Line:
+    verdict = _verdict(report, answer, several=several)
+    return said_by(verdict, _fitting(answer, f"{SIGNS[verdict][0]} "))
+
+
+def _fitting(answer: Answer, before: str) -> str:
+    """The answer and its device, which is named as fully as 80 columns allow."""
+    name, device_id, place = short_name(answer.device), answer.device.id, answer.place
+    named = f"{name} ({device_id})" if name != device_id else device_id
+    tails = [f"{named}{f', {place}' if place else ''}", named, device_id]
+    told = [f"{answer.text} · {tail}" for tail in tails]
+    return next((one for one in told if len(before) + len(one) <= WIDTH), told[-1])
+
+
+def _place(answer: Answer, text: str) -> str:
+    named = f"{short_name(answer.device)} ({answer.device.id})"
+    return named if len(text) + len(named) + 5 <= WIDTH else answer.device.id
+
+
+def named(finding: Finding, *, several: bool) -> Finding:
+    """The finding with its device in front, where there are several and it does not say which."""
+    if not several or finding.device is None or finding.device in finding.title:
+        return finding
+    return replace(finding, title=f"{finding.device}: {finding.title}")
+
+
+def remarks_once(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; what several benchmarks or devices remark on the machine is said once, by the worst of them."""
+    kept: dict[str, Finding] = {}
+    for finding in findings:
+        rest = finding.id.partition(".")[2]
+        key = f"{rest} {finding.device if rest == 'clock' else ''}" if rest in OF_THE_MACHINE else str(id(finding))
+        known = kept.get(key)
+        if known is None or _rank(finding) < _rank(known):
+            kept[key] = finding
+    return list(kept.values())
+
+
+def _rank(finding: Finding) -> tuple[int, float]:
+    return WORST_FIRST.index(finding.verdict), -float(finding.evidence.get("cores_used_by_others") or 0.0)
+
+
+def _advice(findings: Sequence[Finding]) -> str | None:
+    """What to do where nothing is wrong, in a sentence that needs no other."""
+    return next((one.fix for name in ADVISING for one in findings if one.id == name and one.fix), None)
+
+
+def rests_on(report: Report) -> str:
+    """Below the tables: samples, how far they spread, and whether all results were verified."""
+    rows = report.measurements
+    samples = [row.time_s.n for row in rows if row.time_s]
+    counts = " to ".join(dict.fromkeys(str(some(samples)) for some in (min, max))) if samples else ""
+    told = f"{counts} sample{'s' * (counts != '1')} each" if samples else ""
+    spreads = [
+        (row.time_s.p95 - row.time_s.p05) / row.time_s.median
+        for row in rows
+        if row.time_s and row.time_s.p05 is not None and row.time_s.p95 is not None
+    ]
+    told += f", spread up to {units.percent(max(spreads))}" if spreads else ""
+    checks = [one.verdict for one in report.findings if one.id in VERIFICATIONS]
+    verified = "all results verified" if checks and set(checks) == {"pass"} else ""
+    return "; ".join(part for part in (told, verified) if part)
 
 
 def timed_by(measurements: Sequence[Measurement]) -> str:
@@ -159,19 +391,17 @@ def covered(measurements: Sequence[Measurement]) -> str:
 
 
 def flag_lines(flagged: Iterable[tuple[str, str]], of_rows: int | None = None) -> list[Line]:
-    """A line for each flag of these pairs (flag, row) with the rows that have it.
+    """A line for each flag of these pairs (flag, row): what it means, and the rows that have it.
 
     Where the table has `of_rows` rows, more than a few of them are counted.
     """
     by_flag: dict[str, list[str]] = {}
     for flag, row in flagged:
         by_flag.setdefault(flag, []).append(row)
-    return [
-        Line(
-            f"{flag}: {', '.join(names)}"
-            if of_rows is None or len(names) <= MOST_NAMED
-            else f"{flag}: {len(names)} of {of_rows} rows",
-            "dim",
-        )
-        for flag, names in by_flag.items()
-    ]
+    lines = []
+    for flag, names in by_flag.items():
+        word, meaning = FLAGS.get(flag, ("", ""))
+        head = f"{word or flag} ({meaning})" if meaning else flag
+        many = of_rows is not None and len(names) > MOST_NAMED
+        lines.append(Line(f"{head}: {f'{len(names)} of {of_rows} rows' if many else ', '.join(names)}", "dim"))
+    return lines

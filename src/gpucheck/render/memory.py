@@ -3,65 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, finding_line, table, verdict_cell
+from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, answer, finding_line, table, verdict_cell
+from gpucheck.render.devices import short_name
+from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.memory import FigureCheck, MemoryStep
 
-# What stands above the table: whose memory it is. The rest is what the sequence came to.
-_ABOVE = ("memory.device", "memory.host", "memory.process", "memory.container", "memory.processes", "memory.allocator")
+_BOUND = {"=": "", "≥": "at least ", "≤": "at most "}
 
 
 def page(report: Report) -> Page:
-    """Whose memory it is, the sequence with every figure beside what must come out, and what it shows."""
-    above = [finding for finding in report.findings if finding.id in _ABOVE and finding.verdict in ("info", "pass")]
-    below = [finding for finding in report.findings if finding not in above]
+    """How much is free and whether torch's figures are right; other processes; the sequence with every figure."""
+    told = {finding.id: finding for finding in report.findings}
     steps = report.results.get("memory")
-    body: list[Block] = [finding_line(finding) for finding in above]
-    details: list[Block] = []
-    if steps:
-        body += [Line(), _steps(steps)]
-        details += [Line(f"{step.step}: {step.explanation}") for step in steps]
-    judged = next((finding for finding in below if finding.id == "memory.accounting"), None)
-    told = None if judged is None else finding_line(judged)
-    return Page(told, body, details, below, judged)
+    judged, others = told.get("memory.accounting"), told.get("memory.processes")
+    body: list[Block] = []
+    if others is not None and others.evidence.get("others"):
+        body += [finding_line(others), Line()]
+    # Where torch keeps no figures there is nothing to show.
+    if steps and any(step.verdict != "skip" for step in steps):
+        body.append(_steps(steps))
+    details = [Line(f"{step.step}: {step.does}; {step.explanation}") for step in steps or ()]
+    shown = [finding for finding in report.findings if finding is not others or not body]
+    return Page(_answer(report, told), body, details, shown, judged)
+
+
+def _answer(report: Report, told: dict[str, Finding]) -> Line | None:
+    """What the sequence came to and how much is free. None where something failed before: that stands first."""
+    overall, judged = told.get("memory.device") or told.get("memory.host"), told.get("memory.accounting")
+    if judged is None:
+        if overall is None or any(finding.verdict == "fail" for finding in report.findings):
+            return None
+        judged = Finding("", "inconclusive", "torch's memory figures", "not checked", device=overall.device)
+    where = judged.device or "cpu"
+    name = next((short_name(device) for device in report.facts.devices if device.id == where), "")
+    named = f"{where} ({name})" if name and where != "cpu" else where
+    wrong = judged.evidence.get("wrong")
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        return answer(judged.verdict, f"{named}: {wrong[0]}{more}")
+    room = _room(overall) if overall is not None else ""
+    figures = {
+        "pass": f"{judged.title}{f' are {judged.message}' if where != 'cpu' else ''}",
+        "skip": f"{judged.title} not checked: {judged.message}",
+    }.get(judged.verdict, f"{judged.title} {judged.message}")
+    return answer(judged.verdict, f"{named}: {f'{room}; ' if room else ''}{figures}")
+
+
+def _room(overall: Finding) -> str:
+    """How much memory is free, and of how much."""
+    free = overall.evidence.get("free_bytes", overall.evidence.get("available_bytes"))
+    total = overall.evidence.get("total_bytes")
+    if free is None or total is None:
+        return ""
+    return f"{units.capacity(free)} of {units.capacity(total)} free"
 
 
 def _steps(steps: Sequence[MemoryStep]) -> Block:
-    """A row for each step: each figure as it was, and what it must be where that differs."""
+    """A row for each step: each figure as it was, and what is expected where that differs."""
     names = list(dict.fromkeys(row.figure for step in steps for row in step.figures))
     columns = [Column("step", "left"), Column("what it does", "left", keep=1)]
-    columns += [Column(f"{_title(name)}, MiB", keep=5) for name in names]
-    columns += [Column("verdict", "left", wraps=True)]
+    columns += [Column(_head(name, names), keep=4 if name.startswith("max_") else 9) for name in names]
+    columns += [Column("verdict", "left", cropped=7)]
+    now = [name for name in names if not name.startswith("max_")]
+    few = [Column("step", "left"), *(Column(_head(name, now)) for name in now)]
     rows: list[list[str | Cell]] = []
+    short: list[list[str | Cell]] = []
     for step in steps:
         figures = {row.figure: row for row in step.figures}
         # What has no bound in this step is shown as it was.
         cells: list[str | Cell] = [_figure(figures.get(name), getattr(step.observed, name, None)) for name in names]
         rows.append([step.step, step.does, *cells, _verdict(step)])
-    return table(columns, rows)
+        seen = [_mebibytes(getattr(step.observed, name, None) or _observed(figures.get(name))) for name in now]
+        short.append([verdict_cell(step.verdict, step.step), *seen])
+    return replace(table(columns, rows), dense=True, narrow=replace(table(few, short), dense=True))
 
 
-def _title(figure: str) -> str:
-    return figure.removesuffix("_bytes").replace("_", " ").replace("memory ", "")
+def _head(figure: str, figures: Sequence[str]) -> str:
+    """Two lines: what is counted, above the first of its two figures, and whether it is its peak."""
+    counted = figure.removeprefix("max_")
+    first = next(one for one in figures if one.removeprefix("max_") == counted)
+    word = counted.removesuffix("_bytes").removeprefix("memory_")
+    return f"{word if figure == first else ''}\n{'MiB' if figure == counted else 'peak'}"
+
+
+def _observed(row: FigureCheck | None) -> int | None:
+    return row.observed_bytes if row is not None else None
 
 
 def _figure(row: FigureCheck | None, observed: int | None) -> Cell:
-    seen = row.observed_bytes if row else observed
-    if seen is None:
-        return Cell(UNKNOWN)
-    text = _mebibytes(seen)
-    if row is None or row.ok:
+    text = _mebibytes(row.observed_bytes if row else observed)
+    if row is None or row.ok is not False:
         return Cell(text)
-    return Cell(f"{text} (must be {row.relation} {_mebibytes(row.expected_bytes)})", "red")
+    return Cell(f"{text} (expected {_BOUND[row.relation]}{_mebibytes(row.expected_bytes)})", "red")
 
 
-def _mebibytes(size: int) -> str:
+def _mebibytes(size: int | None) -> str:
     """In MiB, to the last block of 512 bytes where it is no whole number."""
+    if size is None:
+        return UNKNOWN
     whole, rest = divmod(size, units.MIB)
     return str(whole) if not rest else f"{size / units.MIB:.3f}"
 
 
 def _verdict(step: MemoryStep) -> Cell:
-    return verdict_cell(step.verdict, f"{step.verdict}: {step.reason}" if step.reason else None)
+    return verdict_cell(step.verdict, step.reason)

@@ -9,7 +9,7 @@ from gpucheck.directions import SHORT_WAYS
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled
-from gpucheck.report.measurement import Measurement
+from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.overlap import OverlapResult
 
@@ -30,7 +30,7 @@ _COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
     filled(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
     filled(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
     filled(Column("rounds", keep=1), lambda answer: str(answer.rounds)),
-    filled(Column("notes", "left", keep=7), lambda answer: ", ".join(answer.flags)),
+    filled(Column("notes", "left", keep=7, cropped=14), lambda answer: measured.note_cell(answer.flags)),
 )
 
 
@@ -38,22 +38,33 @@ def page(report: Report) -> Page:
     """For each device what hides in one line, then a row for each case."""
     laid_out: list[Block] = []
     details: list[Block] = []
-    answers = report.results.get("bench_overlap", ())
-    for device, mine in measured.by_device(report.measurements):
-        found = [answer for answer in answers if answer.device == device.id]
-        laid_out += [Line(f"{measured.name_of(device)} · {_answer(found)}"), Line()]
-        laid_out += [measured.table_of(found, _COLUMNS)]
+    answers = []
+    results = report.results.get("bench_overlap", ())
+    devices = list(measured.by_device(report.measurements))
+    for device, mine in devices:
+        found = [entry for entry in results if entry.device == device.id]
+        answers += _answer(device, found)
+        if found:
+            laid_out += [*measured.head(device, several=len(devices) > 1), measured.table_of(found, _COLUMNS)]
         details.append(Line(_method(mine)))
-    return measured.bench_page(report, ("overlap.pinned",), laid_out, details)
+        details += measured.flag_lines((flag, _name(entry)) for entry in found for flag in entry.flags)
+    return measured.bench_page(report, answers, laid_out, details)
 
 
-def _answer(found: Sequence[OverlapResult]) -> str:
-    """What hides at best: of pinned copies on a second stream."""
-    best = [answer for answer in found if (answer.host_memory, answer.streams) == ("pinned", 2)]
+def _name(entry: OverlapResult) -> str:
+    return f"{entry.host_memory} {SHORT_WAYS[entry.direction]}, {entry.streams} stream{'s' * (entry.streams != 1)}"
+
+
+def _answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[measured.Answer]:
+    """How much of a pinned copy on a second stream hides, in the worse direction; without one, of what was copied."""
+    best = [entry for entry in found if (entry.host_memory, entry.streams) == ("pinned", 2)] or list(found)
     if not best:
-        return "copies beside compute"
-    hidden = ", ".join(f"{units.percent(answer.overlap)} {SHORT_WAYS[answer.direction]}" for answer in best)
-    return f"of a pinned copy on a second stream hides {hidden}"
+        return []
+    least = min(best, key=lambda entry: entry.overlap)
+    hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
+    told = measured.note_cell([flag for flag in least.flags if flag in measured.DOUBTS - measured.OF_A_FINDING]).text
+    doubt = f" ({told})" if told else ""
+    return [measured.Answer(device, f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}")]
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
@@ -62,7 +73,7 @@ def _method(measurements: Sequence[Measurement]) -> str:
     computes = [row for row in measurements if row.case["what"] == "compute"]
     dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))
     return (
-        f"non-blocking copies of {sizes}, enqueued before as much compute ({dtypes} products) as takes as long; copy, "
-        "compute and both in turn by the host's clock, each waited for; hidden = (copy + compute - both) / the shorter "
-        f"of the two; the interval covers {measured.covered(measurements)}"
+        f"non-blocking copies of {sizes}, enqueued before compute ({dtypes} products) of the same length; copy, "
+        "compute and both timed in turn on the host's clock, each synchronized; hidden = (copy + compute - both) / the "
+        f"shorter of the two; the interval covers {measured.covered(measurements)}"
     )

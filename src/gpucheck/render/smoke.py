@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.render.blocks import UNKNOWN, Cell, Column, Page, answer, table, verdict_cell
+from gpucheck.render.blocks import UNKNOWN, Cell, Column, Page, answer, finding_text, table, verdict_cell
 from gpucheck.render.devices import short_name, versions_line
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
@@ -23,23 +24,39 @@ _COLUMNS = (
 _COUNTED: dict[Verdict, str] = {
     "fail": "failed",
     "inconclusive": "inconclusive",
-    "warn": "with a warning",
+    "warn": "warned",
     "pass": "passed",
     "skip": "skipped",
 }
 
 
 def page(report: Report) -> Page:
-    """How many checks failed, passed and did not apply; those that failed, with what to do; every check with `-v`."""
+    """How many checks failed, passed and were skipped; those that failed, with what to do; every check with `-v`."""
     findings = report.findings
-    counted = Counter(finding.verdict for finding in findings)
-    counts = [f"{counted[verdict]} {word}" for verdict, word in _COUNTED.items() if counted[verdict]]
-    told = f"{', '.join(counts) or 'no check ran'}{_where(report)}"
     # A check's title says what must hold: beside a failure it would read as if it did.
-    named = [replace(finding, title=finding.id, message=finding.message or finding.title) for finding in findings]
+    # What no check says (a device that did not open, a requirement) has a title that says what is wrong.
+    named = [replace(one, title=one.id, message=one.message or one.title) if one.device else one for one in findings]
     every = [table(_COLUMNS, [_row(finding) for finding in findings])] if findings else []
     asking = [finding for finding in named if finding.verdict in ("fail", "inconclusive", "warn")]
-    return Page(answer(report.summary.verdict, told), versions_line(report.facts), every, asking)
+    if len(findings) == 1 and not findings[0].device:
+        # No check ran, and why is the answer.
+        (only,) = findings
+        return Page(answer(only.verdict, finding_text(only)), versions_line(report.facts), every, cause=only)
+    told, verdict = f"{_counts(findings)}{_where(report)}", report.summary.verdict
+    if not report.summary.complete and verdict in ("pass", "skip", "info"):
+        verdict = "inconclusive"
+    return Page(answer(verdict, told), versions_line(report.facts), every, asking)
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    counted = Counter(finding.verdict for finding in findings)
+    counts = [f"{counted[verdict]} {word}" for verdict, word in _COUNTED.items() if counted[verdict]]
+    skipped = [finding.message for finding in findings if finding.verdict == "skip"]
+    # Before its colon a reason names the group: `not on cpu`, `--time-budget ended`.
+    reasons = list(dict.fromkeys(message.partition(":")[0] for message in skipped))
+    if len(reasons) == 1:
+        counts[-1] += f" ({reasons[0]})"
+    return ", ".join(counts) or "no check ran"
 
 
 def _where(report: Report) -> str:

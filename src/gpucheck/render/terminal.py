@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import IO, TYPE_CHECKING
+from typing import IO, Any
 
 import rich.box
 import rich.table
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.text import Text
 
 from gpucheck.render.blocks import Block, Drawing, Line, Table, ascii_text
-
-if TYPE_CHECKING:  # loaded where something moves
-    from rich.live import Live
 
 # Wide enough for any table: what is no terminal gets every column, and nothing is wrapped.
 NATURAL_WIDTH = 100_000
 # A column that wraps is worth having from this width on.
 LEAST_WRAPPED = 36
-# A cropped column says something from this width on: a sign and two words.
-LEAST_CROPPED = 14
 # Below this a table that does not fit turns into `name: value` lines.
 NARROW = 50
 
@@ -71,7 +68,7 @@ def renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableTyp
     """The blocks as rich sees them, laid out for the width of `out`."""
     for block in blocks:
         if isinstance(block, Line):
-            yield Text(_text(out, block.text), style=block.style)
+            yield Text(writable(out, block.text), style=block.style)
         elif isinstance(block, Drawing):
             lines = block.lines if can_encode(out, "".join(block.lines)) else block.plain
             if max(map(cell_len, lines), default=0) <= out.width:
@@ -80,7 +77,8 @@ def renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableTyp
             yield from _table_for(out, block)
 
 
-def _text(out: Console, text: str) -> str:
+def writable(out: Console, text: str) -> str:
+    """`text`, in ASCII where the stream's encoding lacks one of its characters."""
     return text if can_encode(out, text) else ascii_text(text)
 
 
@@ -97,10 +95,10 @@ def _table_for(out: Console, table: Table) -> Iterator[RenderableType]:
     kept = list(range(len(table.columns)))
     while _width(out, table, kept) > out.width:
         droppable = [index for index in kept if table.columns[index].keep < 9]
-        if out.width < NARROW and table.narrow is not None:
+        if not droppable and table.narrow is not None:
             yield from _table_for(out, table.narrow)
             return
-        if (out.width < NARROW and not _is_cropped(table)) or not droppable:
+        if not droppable or (out.width < NARROW and table.narrow is None and not _is_cropped(table)):
             yield from _records(out, table)
             return
         # The least important goes first; of equals the rightmost.
@@ -112,33 +110,51 @@ def _width(out: Console, table: Table, kept: Sequence[int]) -> int:
     """Characters that these columns take side by side; text that wraps counts as far as it must."""
     widths = []
     for index in kept:
-        texts = [*table.columns[index].head.split("\n"), *(row[index].text for row in table.rows)]
-        widest = max(cell_len(_text(out, text)) for text in texts)
+        head = max(cell_len(writable(out, text)) for text in table.columns[index].head.split("\n"))
+        widest = max((cell_len(writable(out, row[index].text)) for row in table.rows), default=0)
         if table.columns[index].cropped:
-            widest = min(widest, LEAST_CROPPED)
+            widest = min(widest, table.columns[index].cropped)
+        widest = max(head, widest)
         widths.append(min(widest, LEAST_WRAPPED) if table.columns[index].wraps else widest)
-    # A space on either side of a cell, and one between the columns.
-    return sum(widths) + 2 * len(widths) + (len(widths) - 1)
+    # A space on either side of a cell and one between the columns; the spaces before cells go where it is dense.
+    return sum(widths) + 2 * len(widths) + (0 if table.dense else len(widths) - 1)
 
 
 def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.Table:
     laid_out = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=True, header_style="bold")
-    # What the others leave of the screen: a space on either side of the cell, and one before it.
-    room = out.width - _width(out, table, [index for index in kept if not table.columns[index].cropped]) - 3
+    laid_out.collapse_padding = table.dense
+    rooms = _rooms(out, table, kept)
     for index in kept:
         column = table.columns[index]
         laid_out.add_column(
-            Text(_text(out, column.head)), justify=column.align, no_wrap=not column.wraps, overflow="fold"
+            Text(writable(out, column.head)), justify=column.align, no_wrap=not column.wraps, overflow="fold"
         )
     for row in table.rows:
         cells = []
         for index in kept:
-            cell = Text(_text(out, row[index].text), style=row[index].style)
-            if table.columns[index].cropped and cell.cell_len > room:
-                cell.truncate(max(room, 1), overflow="ellipsis" if can_encode(out, "…") else "crop")
+            cell = Text(writable(out, row[index].text), style=row[index].style)
+            if cell.cell_len > rooms.get(index, cell.cell_len):
+                cell.truncate(rooms[index], overflow="ellipsis" if can_encode(out, "…") else "crop")
             cells.append(cell)
         laid_out.add_row(*cells)
     return laid_out
+
+
+def _rooms(out: Console, table: Table, kept: Sequence[int]) -> dict[int, int]:
+    """Characters for each cropped column: its least, then what is left of the screen, from the left on."""
+    columns = {index: table.columns[index] for index in kept if table.columns[index].cropped}
+    wanted, rooms = {}, {}
+    for index, column in columns.items():
+        head = max(cell_len(writable(out, text)) for text in column.head.split("\n"))
+        wanted[index] = max(head, *(cell_len(writable(out, row[index].text)) for row in table.rows), 1)
+        rooms[index] = max(head, min(wanted[index], column.cropped))
+    # What the others leave: a space on either side of a cell and, where it is not dense, one before it.
+    left = out.width - _width(out, table, [index for index in kept if index not in rooms])
+    left -= sum(rooms.values()) + (2 if table.dense else 3) * len(rooms)
+    for index in columns:
+        more = max(min(left, wanted[index] - rooms[index]), 0)
+        rooms[index], left = max(rooms[index] + more, 1), left - more
+    return rooms
 
 
 def _is_cropped(table: Table) -> bool:
@@ -157,49 +173,79 @@ def _records(out: Console, table: Table) -> Iterator[Text]:
                 group = first.strip() or group
             name = f"{group} {second}".strip() if two_lines else first
             if cell.text:
-                yield Text(_text(out, f"{name}: {cell.text}" if name else cell.text), style=cell.style)
+                yield Text(writable(out, f"{name}: {cell.text}" if name else cell.text), style=cell.style)
 
 
 # -- a screen that refreshes in place ----------------------------------------------------------------------------------
 
+# DEC private modes: the alternate screen, the cursor, and synchronized output (2026), which shows a frame as a whole. A
+# terminal that lacks a mode ignores it.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_BEGIN_FRAME, _END_FRAME = "\x1b[?2026h\x1b[H", "\x1b[J\x1b[?2026l"
+_END_LINE = "\x1b[K"
+
 
 class Screen:
-    """Shows blocks in place on a terminal, and one after another, a blank line between, elsewhere."""
+    """Shows blocks in place on a terminal, and one after another, a blank line between, elsewhere.
+
+    A frame that is higher than the terminal is cut at its foot, and says so. At the end the last one stays in sight.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self._console = console(stream)
-        self._live: Live | None = None
-        if stream.isatty() and not self._console.is_dumb_terminal:
-            from rich.live import Live
-
-            self._live = Live(console=self._console, auto_refresh=False, transient=False)
+        self._moves = stream.isatty() and not self._console.is_dumb_terminal and not self._console.legacy_windows
+        self._last: Sequence[Block] = ()
+        self._is_drawing = False
+        self._before: Any = None  # what SIGWINCH did before
 
     def show(self, blocks: Sequence[Block]) -> None:
         """Show these blocks in the place of the last ones."""
-        if self._live is None:
+        self._last = blocks
+        if self._moves:
+            self._draw()
+        else:
             show(self._console, blocks)
             self._console.print()
             self._console.file.flush()
-        else:
-            self._live.update(_Page(blocks), refresh=True)
+
+    def _draw(self) -> None:
+        """Write the last frame in one piece. A change of the window's size may come in between, and draws it anew."""
+        if self._is_drawing:
+            return
+        self._is_drawing = True
+        try:
+            shown: tuple[Sequence[Block], ConsoleDimensions] | None = None
+            while shown != (self._last, self._console.size):
+                shown = self._last, self._console.size
+                self._console.file.write(_BEGIN_FRAME + f"{_END_LINE}\n".join(self._lines()) + _END_FRAME)
+                self._console.file.flush()
+        finally:
+            self._is_drawing = False
+
+    def _lines(self) -> list[str]:
+        """The frame as lines that fit, without a newline below the last, which would scroll."""
+        with self._console.capture() as capture:
+            show(self._console, self._last)
+        lines = capture.get().splitlines()
+        height = self._console.height
+        if len(lines) <= height:
+            return lines
+        more = len(lines) - height + 1
+        return [*lines[: height - 1], writable(self._console, f"… {more} more lines: enlarge the window")]
 
     def __enter__(self) -> Screen:
-        if self._live is not None:
-            self._live.start()
+        if self._moves:
+            self._console.file.write(_ENTER)
+            if hasattr(signal, "SIGWINCH") and threading.current_thread() is threading.main_thread():
+                self._before = signal.signal(signal.SIGWINCH, lambda *_: self._draw())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-
-class _Page:
-    """Blocks as something that rich can lay out anew at each change of the window."""
-
-    def __init__(self, blocks: Sequence[Block]) -> None:
-        self._blocks = blocks
-
-    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
-        yield from renderables(out, self._blocks)
+        if self._moves:
+            if self._before is not None:
+                signal.signal(signal.SIGWINCH, self._before)
+            self._console.file.write(_LEAVE)
+            show(self._console, self._last)
+            self._console.file.flush()

@@ -25,9 +25,12 @@ LAYOUTS = {
     "bench crossover": "crossover",
     "bench all": "bench_all",
     "find-batch-size": "batch_size",
+    "model": "model",
     "compare": "compare",
     "fleet check": "fleet",
     "fleet judge": "fleet",
+    "lint": "lint",
+    "run": "run",
 }
 
 
@@ -58,7 +61,7 @@ def head(page: Page, *, complete: bool = True) -> list[Block]:
     """The answer, what asks for something with the command to type, the worst first; whether all was done."""
     ranked = sorted(page.findings, key=lambda one: WORST_FIRST.index(one.verdict))
     asking = [one for one in ranked if one.verdict in _WORST_FIRST and one is not page.cause]
-    laid_out: list[Block] = [page.answer] if page.answer else []
+    laid_out: list[Block] = [*([page.answer] if page.answer else []), *page.under]
     if page.cause is not None and page.cause.fix:
         laid_out.append(advice_line(page.cause.fix))
     laid_out += said(asking)
@@ -72,19 +75,19 @@ def head(page: Page, *, complete: bool = True) -> list[Block]:
 def said(findings: Sequence[Finding]) -> list[Block]:
     """Findings a line each, said once for all cards that have it, and below each what to do, which is said once too.
 
-    Commands that differ in the card's UUID alone are shown once.
+    Commands that differ in the card's address alone are shown once.
     """
     lines: list[Block] = []
     for group in grouped(findings):
         sign, _, style = SIGNS[group.verdict]
-        lines.append(Line(f"{sign} {group.title}{f': {group.message}' if group.message else ''}", style))
+        lines.append(Line(f"{sign} {group.line}", style))
         if group.fixes and (fix := advice_line(f"{group.fixes[0]}{_likewise(len(group.fixes) - 1)}")) not in lines:
             lines.append(fix)
     return lines
 
 
 def _likewise(others: int) -> str:
-    return f" (likewise for {others} more card{'s' * (others != 1)}, each with its own UUID)" if others else ""
+    return f" (and {others} more, each by its own address)" if others else ""
 
 
 def markdown_page(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""`gpucheck bench transfer` as blocks: for each device its copies by size, and the lines of code that copy.
+"""`gpucheck bench transfer` as blocks: for each device its copies by size, and common idioms that copy.
 
 What else is measured (both ways at once, other devices, other nodes) has its tables in `transfer_parts.py`.
 """
@@ -6,14 +6,17 @@ What else is measured (both ways at once, other devices, other nodes) has its ta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.directions import SHORT_WAYS
+from gpucheck.bench import figures
+from gpucheck.bench.transfer import copies_judge
+from gpucheck.directions import SHORT_WAYS, WAYS
 from gpucheck.render import measured, transfer_parts
-from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page, by_column, column_of_numbers
+from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, Table, by_column, column_of_numbers
 from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
-from gpucheck.report.measurement import Measurement
+from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.transfer import LinkUnderLoad, TransferResult
 
@@ -38,27 +41,68 @@ def page(report: Report) -> Page:
     """For each device a table of rates by size and direction, then what its other parts measured."""
     laid_out: list[Block] = []
     details: list[Block] = []
-    answers = {entry.device: entry for entry in report.results.get("bench_transfer", ())}
-    for device, mine in measured.by_device([row for row in report.measurements if row.name in (COPY, IDIOM)]):
-        answer = answers.get(device.id, TransferResult(device.id))
-        laid_out += [Line(f"{measured.name_of(device)}{_link(device.id, answer.link)}"), Line()]
-        table, method = copies([row for row in mine if row.name == COPY], answer)
-        laid_out += table
-        details += method
-        laid_out += idioms([row for row in mine if row.name == IDIOM], answer)
+    answers = []
+    results = {entry.device: entry for entry in report.results.get("bench_transfer", ())}
+    devices = list(measured.by_device([row for row in report.measurements if row.name in (COPY, IDIOM)]))
+    for device, mine in devices:
+        result = results.get(device.id, TransferResult(device.id))
+        copied, written = ([row for row in mine if row.name == name] for name in (COPY, IDIOM))
+        answers += _answer(report, device, copied, result)
+        laid_out += measured.head(device, several=len(devices) > 1)
+        table, method = copies(copied, result)
+        short, whole = idioms(written, result)
+        laid_out += [*table, *([Line()] if table and short else []), *short]
+        details += [*_link(device.id, result.link), *method, *whole]
     for part in transfer_parts.PARTS:
-        laid_out += part(report.measurements)
-    return measured.bench_page(report, ("transfer.speed", "transfer.host_to_host"), laid_out, details)
+        shown, told = part(report.measurements)
+        laid_out += [*([Line()] if laid_out and shown else []), *shown]
+        details += told
+    return measured.bench_page(report, answers, laid_out, details)
 
 
-def _link(device_id: str, link: LinkUnderLoad | None) -> str:
+def _answer(
+    report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult
+) -> list[measured.Answer]:
+    """The share of the link that pinned copies reach, in the slower direction; else the rate of the largest copy."""
+    link = [row for way in WAYS if (row := copies_judge.best(rows, way, "link")) is not None]
+    rated = [row for row in rows if row.rate is not None]
+    if link:
+        slowest = min(link, key=figures.rate)
+        limit = result.link.limit_bytes_per_s if result.link is not None else None
+        share = figures.rate(slowest) / limit if limit and max(map(figures.rate, link)) <= limit else None
+        reached = units.byte_rate(figures.rate(slowest))
+        reached = f"{units.percent(share)} of the link: {reached}" if share is not None else reached
+        place = _attached(result.link) if share is not None and result.link is not None else ""
+        return [measured.Answer(device, f"pinned copies reach {reached}{measured.doubt(slowest)}", place)]
+    if rated:
+        best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", figures.size(row)))
+        way, kind = best.case["direction"], best.case["host_memory"]
+        what = "copies in host memory" if way == "host_to_host" else f"{kind} copies {WAYS[way]}"
+        rate = units.byte_rate(figures.rate(best))
+        return [measured.Answer(device, f"{what} reach {rate}{measured.doubt(best)}")]
+    timed = [row for row in rows if row.time_s is not None]
+    if timed:
+        least = min(timed, key=figures.size)
+        size = units.capacity(figures.size(least))
+        return [measured.Answer(device, f"a copy of {size} takes {measured.time_text(least)}: all of it latency")]
+    said = next(
+        (one for one in report.findings if one.id == "transfer.idioms" and one.device in (None, device.id)), None
+    )
+    return [measured.Answer(device, said.title)] if said is not None else []
+
+
+def _attached(link: LinkUnderLoad) -> str:
+    """`PCIe 5 x16`, and `PCIe 5 x8/16` where card and slot have more lanes."""
+    more = f"/{link.max_width}" if link.width and link.max_width and link.width < link.max_width else ""
+    return f"{link.label}{more}"
+
+
+def _link(device_id: str, link: LinkUnderLoad | None) -> list[Line]:
     if link is None or device_id == "cpu":
-        return ""
+        return []
     if link.limit_bytes_per_s is None:
-        return f" · link unknown: {link.unknown_because or 'it was not read under load'}"
-    # Documents from before the kind was told are of PCIe.
-    kind = f"PCIe {link.generation} x{link.width}" if link.kind in ("PCIe", None) else link.kind
-    return f" · {kind} under load · limit {units.byte_rate(link.limit_bytes_per_s)} per direction"
+        return [Line(f"link unknown: {link.unknown_because or 'it was not read under load'}")]
+    return [Line(f"{link.label} under load, limit {units.byte_rate(link.limit_bytes_per_s)} per direction")]
 
 
 # -- copies by size ----------------------------------------------------------------------------------------------------
@@ -70,6 +114,7 @@ def copies(measurements: Sequence[Measurement], answer: TransferResult) -> tuple
         return [], []
     return [_by_size(measurements, answer)], [
         *fitted(answer),
+        *_latencies(answer),
         Line(_method(measurements)),
         *measured.flag_lines(((flag, _name(row)) for row in measurements for flag in row.flags), len(measurements)),
         *drawing(measurements),
@@ -83,54 +128,61 @@ def _name(row: Measurement) -> str:
 
 
 def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Block:
-    """Sizes down; for each direction pageable and pinned as called, the gain, and the link by the device's clock."""
+    """Sizes down; for each direction pageable and pinned as called, the gain, the link, and the time of a call."""
     sizes = sorted({row.case["size_bytes"] for row in measurements})
     rows = {
         (row.case["direction"], row.case["host_memory"], row.case["timed"], row.case["size_bytes"]): row
         for row in measurements
     }
     gains = {(gain.direction, gain.size_bytes): gain.gain for gain in answer.gains}
-    columns = [(Column("size", "left"), [*map(units.capacity, sizes), "latency"])]
+    head: tuple[Column, Sequence[str | Cell]] = (Column("size", "left"), [*map(units.capacity, sizes)])
+    columns, narrow = [head], [head]
     for way in dict.fromkeys(row.case["direction"] for row in measurements):
-        head = f"{SHORT_WAYS[way]}, GB/s"
-        for memory, timed in _KINDS:
+        kinds = [kind for kind in _KINDS if any((way, *kind, size) in rows for size in sizes)]
+        # Each line of a group's head stands over a column: the direction, then the unit.
+        heads = iter([SHORT_WAYS[way], "GB/s"] if len(kinds) > 1 else [f"{SHORT_WAYS[way]}, GB/s"])
+        fastest: list[Measurement | None] = []
+        for memory, timed in kinds:
             found = [rows.get((way, memory, timed, size)) for size in sizes]
-            if not any(found):
-                continue
             link = timed == "link"
-            column = Column(f"{head}\n{'link' if link else memory}", keep=6 if link else 9)
-            columns.append((column, [*_rates(found), "" if link else _latency(answer, way, memory)]))
-            head = ""
+            fastest = fastest if link else found
+            rates = column_of_numbers([measured.median_rate(row) if row else None for row in found], 1e9)
+            kept = 3 if link else 9
+            columns.append((Column(f"{next(heads, '')}\n{'link' if link else memory}", keep=kept), rates))
             if (memory, timed) == ("pinned", "as_called") and any((way, size) in gains for size in sizes):
                 told = [measured.ratio_text(gains.get((way, size))) for size in sizes]
-                columns.append((Column("\ngain", keep=7), [*told, ""]))
-    return by_column(columns)
+                columns.append((Column("\ngain", keep=5), told))
+            if not link:
+                shortest = (Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)
+        narrow.append(shortest)
+        columns.append((Column("\ntime", keep=6), list(map(measured.time_text, fastest))))
+    of_size = [[flag for row in measurements if row.case["size_bytes"] == size for flag in row.flags] for size in sizes]
+    told_of = [measured.note_cell([flag for flag in flags if flag in measured.DOUBTS]) for flags in of_size]
+    if any(cell.text for cell in told_of):
+        columns.append((Column("notes", "left", keep=7, cropped=14), told_of))
+    return replace(by_column(columns), narrow=by_column(narrow))
 
 
-def _rates(found: Sequence[Measurement | None]) -> list[str]:
-    """GB/s; where the call is what takes the time, that time."""
-    texts = column_of_numbers([measured.median_rate(row) if row else None for row in found], 1e9)
-    return [
-        measured.time_text(row) if row and row.rate is None and row.time_s else text
-        for row, text in zip(found, texts, strict=True)
+def _latencies(answer: TransferResult) -> list[Line]:
+    """The time of the smallest copy of each kind, as called."""
+    told = [
+        f"{SHORT_WAYS[entry.direction]} {entry.host_memory} {units.duration(entry.time_s)}"
+        for entry in answer.latencies
     ]
-
-
-def _latency(answer: TransferResult, way: str, memory: str) -> str:
-    for entry in answer.latencies:
-        if (entry.direction, entry.host_memory) == (way, memory):
-            return units.duration(entry.time_s)
-    return UNKNOWN
+    size = units.capacity(answer.latencies[0].size_bytes) if answer.latencies else ""
+    return [Line(f"latency ({size}): {', '.join(told)}")] if told else []
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
-    samples = [row.time_s.n for row in measurements if row.time_s]
-    spread = f"{min(samples)} to {max(samples)} samples each" if samples else "no samples"
     memories = " and ".join(dict.fromkeys(str(row.case["host_memory"]) for row in measurements))
-    link = ", link by the device's own clock" if any(row.case["timed"] == "link" for row in measurements) else ""
+    link = (
+        "; link: the copy alone, on the device's clock"
+        if any(row.case["timed"] == "link" for row in measurements)
+        else ""
+    )
     return (
-        f"preallocated buffers, {measured.caches(measurements)}, {spread}; {memories} as called (with the wait for the "
-        f"end){link}; latency: the smallest copy{_node(measurements)}"
+        f"preallocated buffers, {measured.caches(measurements)}; {memories}: the call and its synchronize{link}; time: "
+        f"of the call, pinned where there is such a row{_node(measurements)}"
     )
 
 
@@ -184,31 +236,50 @@ def drawing(measurements: Sequence[Measurement]) -> list[Block]:
         x_text=lambda size: units.capacity(round(size)),
         height=14,
     )
-    return [] if drawn is None else [drawn, Line()]
+    return [] if drawn is None else [drawn]
 
 
-# -- the lines of code that people write -------------------------------------------------------------------------------
+# -- common lines of code ----------------------------------------------------------------------------------------------
+
+# On a screen without `-v`: one for each decision that a user makes. More than so many others are left for `-v`.
+_DECISIONS = ("to", "to_non_blocking", "pin_then_to", "cpu")
 
 
-def idioms(measurements: Sequence[Measurement], answer: TransferResult) -> list[Block]:
-    """Each line with its time and how many times the raw copy's that is; nothing where there is none."""
+def idioms(measurements: Sequence[Measurement], answer: TransferResult) -> tuple[list[Block], list[Block]]:
+    """The lines that a user chooses between, with the time of each over the raw copy's; and all that were timed."""
+    few = [row for row in measurements if row.case["idiom"] in _DECISIONS]
     if not measurements:
-        return []
-    # Such a line goes nowhere: it copies where the tensor is.
+        return [], []
+    size = units.capacity(measurements[0].case["size_bytes"])
+    head = f"common idioms at {size}, allocation included"
+    if len(measurements) <= len(_DECISIONS) or not few:
+        return [Line(head), _idioms(measurements, answer)], []
+    return [Line(head), _idioms(few, answer, whole=False)], [
+        Line(),
+        Line(f"all idioms at {size}, allocation included; raw: between preallocated buffers"),
+        _idioms(measurements, answer),
+    ]
+
+
+def _idioms(measurements: Sequence[Measurement], answer: TransferResult, *, whole: bool = True) -> Table:
+    # `x.pin_memory()` goes nowhere: it copies where the tensor is.
     ways = {**SHORT_WAYS, "host_to_host": "on the host"}
     ratios = {tuple(entry.case.items()): entry.times_raw for entry in answer.idioms}
+    several = len({row.case["direction"] for row in measurements}) > 1
+    direction: ColumnOf[Measurement] = measured.once(
+        Column("", "left", keep=2), lambda row: ways[row.case["direction"]]
+    )
+    first: ColumnOf[Measurement] = filled(Column("first time", keep=1), _first_call)
     columns: tuple[ColumnOf[Measurement], ...] = (
-        measured.once(Column("", "left", keep=6), lambda row: ways[row.case["direction"]]),
+        *((direction,) if whole and several else ()),
         filled(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
         filled(Column("time"), measured.time_text),
         numbers(Column("GB/s", keep=7), measured.median_rate, 1e9),
         filled(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(tuple(row.case.items())))),
-        filled(Column("first time", keep=3), _first_call),
-        filled(Column("notes", "left", keep=2), lambda row: measured.notes(row, "warm")),
+        *((first,) if whole else ()),
+        filled(Column("notes", "left", keep=6, cropped=14), lambda row: measured.notes(row, "warm")),
     )
-    size = units.capacity(measurements[0].case["size_bytes"])
-    head = f"lines that people write, {size}, what they allocate included; raw: between preallocated buffers"
-    return [Line(head), Line(), measured.table_of(measurements, columns), Line()]
+    return measured.table_of(measurements, columns)
 
 
 def _first_call(row: Measurement) -> str:

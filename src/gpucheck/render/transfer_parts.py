@@ -1,4 +1,4 @@
-"""The other parts of `gpucheck bench transfer` as blocks; each picks its own rows from all measurements.
+"""The other parts of `gpucheck bench transfer` as blocks, each from its rows: what is shown, and its details.
 
 Both ways at once and within a device, all devices at once, from the wrong NUMA node, and from device to device.
 """
@@ -22,12 +22,30 @@ BOTH_WAYS, ON_DEVICE = "transfer.both_ways", "transfer.on_device"
 # -- both ways at once, and within a device ----------------------------------------------------------------------------
 
 
-def at_once(measurements: Sequence[Measurement]) -> list[Block]:
-    """A row for each; nothing where there is none."""
+def at_once(measurements: Sequence[Measurement]) -> tuple[list[Block], list[Block]]:
+    """A line for each device; and a row for each measurement. Nothing where there is none."""
     rows = [row for row in measurements if row.name in (BOTH_WAYS, ON_DEVICE)]
     if not rows:
-        return []
-    return [measured.table_of(rows, _AT_ONCE), Line(), *_how_at_once(rows), Line()]
+        return [], []
+    short = [_in_a_line(device.id, mine) for device, mine in measured.by_device(rows)]
+    several = len(short) > 1
+    lines: list[Block] = [Line(f"{name}: {text}" if several else text) for name, text in short if text]
+    return lines, [Line(), measured.table_of(rows, _AT_ONCE), *_how_at_once(rows)]
+
+
+def _in_a_line(device_id: str, rows: Sequence[Measurement]) -> tuple[str, str]:
+    """`both directions at once: 94.0 GB/s; within the device: 4.20 TB/s`."""
+    sums = [(total, row) for row in rows if _is_both_ways(row) and (total := _sum(row)) is not None]
+    parts = []
+    if sums:
+        total, row = max(sums, key=lambda found: found[0])
+        parts.append(f"both directions at once: {units.byte_rate(total)}{measured.doubt(row)}")
+    parts += [
+        f"within the device: {units.byte_rate(row.rate.median)}{measured.doubt(row)}"
+        for row in rows
+        if not _is_both_ways(row) and row.rate is not None
+    ]
+    return device_id, "; ".join(parts)
 
 
 def _is_both_ways(row: Measurement) -> bool:
@@ -71,7 +89,7 @@ _AT_ONCE: tuple[ColumnOf[Measurement], ...] = (
         Column("discarded", keep=1),
         lambda row: str(row.method.details["discarded_windows"]) if _is_both_ways(row) else "",
     ),
-    filled(Column("notes", "left", keep=3), lambda row: measured.notes(row, "warm")),
+    filled(Column("notes", "left", keep=6, cropped=14), lambda row: measured.notes(row, "warm")),
 )
 
 
@@ -80,25 +98,25 @@ def _how_at_once(rows: Sequence[Measurement]) -> list[Line]:
     if any(map(_is_both_ways, rows)):
         lines.append(
             Line(
-                "both ways: pinned, two streams, buffers of their own; only windows in which the other direction ran "
-                "from before to after; the other: its rate in the same windows"
+                "both ways: pinned, two streams, separate buffers; only windows that the other direction covered in "
+                "full; the other: its rate in the same windows"
             )
         )
     within = next((row for row in rows if row.name == ON_DEVICE), None)
     if within is not None:
         half = UNKNOWN if within.rate is None else units.byte_rate(within.rate.median / 2)
-        lines.append(Line(f"within the device: bytes counted read and written; nvbandwidth shows half, {half}"))
+        lines.append(Line(f"within the device: bytes read and written; nvbandwidth counts half, {half}"))
     return lines
 
 
 # -- all devices at once -----------------------------------------------------------------------------------------------
 
 
-def together(measurements: Sequence[Measurement]) -> list[Block]:
-    """A table with a line for each device and their sum; nothing where no devices copied at once."""
+def together(measurements: Sequence[Measurement]) -> tuple[list[Block], list[Block]]:
+    """A table with a line for each device and their sum, and its method; nothing where no devices copied at once."""
     rows = [row for row in measurements if row.name == together_judge.NAME]
     if not rows:
-        return []
+        return [], []
     directions = list(dict.fromkeys(row.case["direction"] for row in rows))
     # Told apart by their place: two rows of one device are two rows.
     most = max(sum(row.case["direction"] == direction for row in rows) for direction in directions)
@@ -108,14 +126,9 @@ def together(measurements: Sequence[Measurement]) -> list[Block]:
         mine = [row for row in rows if row.case["direction"] == direction]
         columns += _side_by_side(direction, mine, measurements, gap=[UNKNOWN] * (most - len(mine)))
     named = ((flag, f"{row.device.id} {SHORT_WAYS[row.case['direction']]}") for row in rows for flag in row.flags)
-    return [
-        Line(f"{most} devices at once"),
-        Line(),
-        by_column(columns),
-        Line(),
+    return [Line(f"{most} devices at once"), by_column(columns)], [
         Line(_how_together(rows)),
         *measured.flag_lines(named),
-        Line(),
     ]
 
 
@@ -133,7 +146,7 @@ def _side_by_side(
     return [
         (Column(f"{SHORT_WAYS[direction]}, GB/s\nat once"), [*each, *gap, total]),
         (Column("\nalone", keep=7), [*column_of_numbers(alone, 1e9), *gap, ""]),
-        (Column("\nleft", keep=6), [*shares, *gap, ""]),
+        (Column("\nof alone", keep=6), [*shares, *gap, ""]),
     ]
 
 
@@ -143,8 +156,8 @@ def _how_together(rows: Sequence[Measurement]) -> str:
     case = rows[0].case
     text = f"{units.capacity(case['size_bytes'])} of {case['host_memory']} memory, a process for each device"
     text += f", {'; '.join(places)}" if places else ""
-    left_out = f"; {outside} windows in which not all copied are left out" if outside else ""
-    return f"{text}; released together, only windows in which all copied count{left_out}"
+    left_out = f"; {outside} other windows discarded" if outside else ""
+    return f"{text}; released together; windows in which all copied{left_out}"
 
 
 # -- from device to device ---------------------------------------------------------------------------------------------
@@ -153,11 +166,11 @@ def _how_together(rows: Sequence[Measurement]) -> str:
 _MARKS = {"peer": "", "staged": "*", None: ""}
 
 
-def peer(measurements: Sequence[Measurement]) -> list[Block]:
-    """The matrix of rates, what its marks mean, and the latencies; nothing where there is no such row."""
+def peer(measurements: Sequence[Measurement]) -> tuple[list[Block], list[Block]]:
+    """The matrix of rates, what its marks mean, the latencies; its method. Nothing where there is no such row."""
     rows = [row for row in measurements if row.name == peer_judge.NAME]
     if not rows:
-        return []
+        return [], []
     matrix = peer_judge.matrix(rows)
     sizes = {row.case["what"]: units.capacity(row.case["size_bytes"]) for row in rows}
     size = f", {sizes['rate']} at a time" if "rate" in sizes else ""
@@ -168,16 +181,13 @@ def peer(measurements: Sequence[Measurement]) -> list[Block]:
         for flag in row.flags
         if (flag, row.case["what"]) != ("call-bound", "latency")
     )
+    marks, method = _how_pairs(matrix, rows)
     return [
         Line(f"device to device, GB/s{size}: sources down, destinations across"),
-        Line(),
         _rates_of_pairs(matrix),
-        Line(),
-        *_how_pairs(matrix, rows),
+        *marks,
         *_latency(matrix, sizes),
-        *measured.flag_lines(named),
-        Line(),
-    ]
+    ], [method, *measured.flag_lines(named)]
 
 
 def _pair_name(row: Measurement) -> str:
@@ -204,19 +214,19 @@ def _short(device_id: str, ids: Sequence[str]) -> str:
     return device_id.partition(":")[2] or device_id if len(kinds) == 1 else device_id
 
 
-def _how_pairs(matrix: dict[str, Any], rows: Sequence[Measurement]) -> list[Line]:
+def _how_pairs(matrix: dict[str, Any], rows: Sequence[Measurement]) -> tuple[list[Line], Line]:
+    """What the marks in the matrix mean, and how its rates were taken."""
     paths = {path for of_source in matrix["path"] for path in of_source}
     samples = [row.time_s.n for row in rows if row.time_s and row.case["what"] == "rate"]
     spread = " to ".join(dict.fromkeys(str(some(samples)) for some in (min, max))) if samples else "no"
-    lines = [Line(f"bytes counted once, on the source's stream, one pair at a time, {spread} samples each")]
-    if "staged" in paths:
-        lines.append(Line("* staged: through the host's memory, by the host's clock"))
+    marks = [Line("* through host memory, timed on the host's clock", "dim")] if "staged" in paths else []
     missing = sum(
         path is not None and rate is None
         for of_path, of_rate in zip(matrix["path"], matrix["bytes_per_s"], strict=True)
         for path, rate in zip(of_path, of_rate, strict=True)
     )
-    return [*lines, *([Line(f"{UNKNOWN} no rate: launching took longer than copying")] if missing else [])]
+    marks += [Line(f"{UNKNOWN} no rate: the launch took longer than the copy", "dim")] if missing else []
+    return marks, Line(f"bytes counted once, on the source's stream, one pair at a time, {spread} samples each")
 
 
 def _latency(matrix: dict[str, Any], sizes: dict[str, str]) -> list[Line]:
@@ -232,8 +242,8 @@ def _latency(matrix: dict[str, Any], sizes: dict[str, str]) -> list[Line]:
         return []
     slowest = max(found, key=found.__getitem__)
     typical, most = units.duration(stats.median(list(found.values()))), units.duration(found[slowest])
-    return [Line(f"{sizes['latency']} as called: {typical} (median), at most {most} ({slowest})")]
+    return [Line(f"latency ({sizes['latency']}): median {typical}, at most {most} ({slowest})")]
 
 
 # In the order in which they stand below the devices.
-PARTS: tuple[Callable[[Sequence[Measurement]], list[Block]], ...] = (at_once, together, peer)
+PARTS: tuple[Callable[[Sequence[Measurement]], tuple[list[Block], list[Block]]], ...] = (at_once, together, peer)

@@ -134,12 +134,20 @@ class Mig:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process on a device. NVML gives the host's PIDs, which a container may not know (`name` is then None)."""
+    """A process on a device. NVML gives the host's PIDs, which a container may not know (`name` is then None).
+
+    `user`, `command` (the command line) and `age_s` are read for `devices --processes` alone: a command line may hold
+    what its owner shows nobody. `utilization_percent` is NVML's share of the time with a kernel of this process.
+    """
 
     pid: int
     kind: str
     name: str | None = None
     used_memory_bytes: int | None = None
+    user: str | None = None
+    command: str | None = None
+    age_s: float | None = None
+    utilization_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

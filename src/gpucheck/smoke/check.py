@@ -71,11 +71,11 @@ def dedicated_memory(dut: DeviceUnderTest) -> str | None:
     if accel.is_cpu:
         return None
     if host.wsl:
-        return "dangerous under WSL: the driver spills into the host's memory and can take Windows down"
+        return "dangerous under WSL: the driver spills into host memory and can crash Windows"
     if host.system == "Windows":
-        return "dangerous on Windows: the driver spills into the host's memory"
+        return "dangerous on Windows: the driver spills into host memory"
     if accel.integrated or accel.kind == "mps":
-        return "dangerous on unified memory: the device's memory is the system's"
+        return "dangerous on unified memory: device and system share it"
     return None
 
 

@@ -138,7 +138,7 @@ def _present_but_unusable(requested: str, facts: Facts) -> bool:
 
 def unusable(error: CannotLook) -> Finding:
     """The failed check `device.usable`: an accelerator is there and torch cannot use it."""
-    fix = error.fix if "--device cpu" in error.fix else "see `gpucheck doctor`, or work on the CPU with --device cpu"
+    fix = error.fix if "--device cpu" in error.fix else "gpucheck doctor, or use the CPU with --device cpu"
     return Finding(USABLE_ID, "fail", error.what, error.why, fix=fix)
 
 
@@ -156,14 +156,14 @@ def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: 
     for number, check in enumerate(checks):
         emit(Progress(check.title, number, len(checks)))
         if why_not is None and number and time.monotonic() >= deadline:
-            why_not = "the time of --time-budget was up"
+            why_not = "--time-budget ended"
         if why_not:
             emit(Judged(Finding(check.id, "skip", check.title, why_not)))
             continue
         finding = run_one(check, dut)
         emit(Judged(finding))
         if finding.verdict == "fail" and (reason := dut.accel.why_broken()) and not _is_of_memory(reason):
-            why_not = f"the device answers nothing since {check.id} failed: {reason}"
+            why_not = f"device unusable: {check.id} failed: {reason}"
             died = _fault(check, finding, dut, reason)
         emit(Finished(check.id))
     return died
@@ -205,7 +205,7 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
         if _is_of_memory(str(error)) or isinstance(error, MemoryError):
             # The checks take little: others hold what is missing, and that is no fault of the device's.
-            fix = f"`gpucheck memory --device {dut.accel.id}` shows who holds it; run this again when there is more"
+            fix = f"gpucheck memory --device {dut.accel.id}: see who holds memory, then run again"
             return "inconclusive", *_unexpected(error), fix
         return "fail", *_unexpected(error), None
     return "warn" if seen.doubt else "pass", seen.message, seen.evidence, seen.fix

@@ -29,15 +29,15 @@ def pattern(sample: int) -> torch.Tensor:
 
 def can_pin(dut: DeviceUnderTest) -> str | None:
     """Needs a device that copies from pinned memory."""
-    return None if dut.accel.can_pin else f"{dut.accel.kind} has no pinned memory in torch"
+    return None if dut.accel.can_pin else f"not on {dut.accel.kind}: no pinned memory in torch"
 
 
 def pinned(dut: DeviceUnderTest) -> Passed:
     """Copies from and to pinned memory, asked for without blocking, are right after a synchronise."""
     host = torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)
     home = torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)
-    expect(host.is_pinned() and home.is_pinned(), "pin_memory=True gave memory that is not pinned")
-    expect(torch.zeros(8).pin_memory().is_pinned(), "pin_memory() gave memory that is not pinned")
+    expect(host.is_pinned() and home.is_pinned(), "pin_memory=True returned memory that is not pinned")
+    expect(torch.zeros(8).pin_memory().is_pinned(), "pin_memory() returned memory that is not pinned")
     _copies(dut, host, home)
     return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
@@ -60,11 +60,11 @@ def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Non
         dut.accel.synchronize()
         # Compared on the device, so that the way back cannot mend or spoil the way there.
         wrong = int((there != wanted.to(dut.device)).sum())
-        expect(wrong == 0, f"{wrong} of {COPY_ELEMENTS} elements are wrong on the device", sample=sample)
+        expect(wrong == 0, f"{wrong} of {COPY_ELEMENTS} elements wrong on the device", sample=sample)
         home.copy_(there, non_blocking=True)
         dut.accel.synchronize()
         wrong = int((home != wanted).sum())
-        expect(wrong == 0, f"{wrong} of {COPY_ELEMENTS} elements are wrong back on the host", sample=sample)
+        expect(wrong == 0, f"{wrong} of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
 
 
 # -- streams and contexts ---------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def has_streams(dut: DeviceUnderTest) -> str | None:
     """Needs a device whose work is queued in streams that torch can name."""
     module = dut.accel.module
     if dut.accel.is_cpu or not hasattr(module, "Stream") or not hasattr(module, "stream"):
-        return f"torch has no streams on {dut.accel.kind}"
+        return f"not on {dut.accel.kind}: no streams in torch"
     return None
 
 
@@ -86,7 +86,7 @@ def streams(dut: DeviceUnderTest) -> Passed:
     """Work on one stream that waits for another sees what the other wrote, by `wait_stream` and by an event."""
     module, device = dut.accel.module, dut.device
     writer, reader = module.Stream(device), module.Stream(device)
-    expect(writer != reader, "two new streams are one and the same")
+    expect(writer != reader, "two new streams are the same stream")
     home = module.current_stream(device)
     held = False
     for sample, by_event in enumerate((False, True)):
@@ -94,7 +94,7 @@ def streams(dut: DeviceUnderTest) -> Passed:
         written = torch.full_like(source, -1)
         writer.wait_stream(home)
         with module.stream(writer):
-            expect(module.current_stream(device) == writer, "the stream context did not take")
+            expect(module.current_stream(device) == writer, "the stream context had no effect")
             held = dut.accel.hold(HOLD_S)
             written.copy_(source)
             event = module.Event()
@@ -111,7 +111,7 @@ def streams(dut: DeviceUnderTest) -> Passed:
     expect(module.current_stream(device) == home, "the stream context did not end")
     writer.synchronize()
     expect(writer.query(), "a synchronised stream still has work")
-    return Passed("the waiting stream read what the other wrote", {"writer_was_held": held})
+    return Passed("the waiting stream read what the other stream wrote", {"writer_was_held": held})
 
 
 def device_context(dut: DeviceUnderTest) -> Passed:
@@ -121,7 +121,7 @@ def device_context(dut: DeviceUnderTest) -> Passed:
     expect(inside.type == dut.other.type, f"under torch.device({dut.other}) a tensor was made on {inside}")
     with torch.device(dut.device):
         expect(torch.empty(1).device == dut.device, f"under torch.device({dut.device}) it was made elsewhere")
-    expect(torch.empty(1).device.type == "cpu", "torch.device did not end with its block")
+    expect(torch.empty(1).device.type == "cpu", "torch.device stayed active after its block")
     module = dut.accel.module
     if dut.accel.is_cpu or not hasattr(module, "device"):
         return Passed(f"torch.device as a context; {dut.accel.kind} has no current device to set")
@@ -182,11 +182,11 @@ def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
     shm = shared_memory(folder)
     if shm is not None and shm[1] < SHM_NEEDED:
         left = capacity(shm[1])
-        raise Wrong(f"{folder} has {left} free, too little for DataLoader workers", SHM_FIX, free_bytes=shm[1])
+        raise Wrong(f"{folder} has only {left} free, too little for DataLoader workers", SHM_FIX, free_bytes=shm[1])
     pin = dut.accel.can_pin
     seen = _in_a_thread(lambda: list(_batches(dut, pin)), dut.accel)
     items = [index for batch in seen for index in batch["index"]]
-    expect(items == list(range(ITEMS)), "items are missing, doubled or out of order", items=items)
+    expect(items == list(range(ITEMS)), "items missing, doubled or out of order", items=items)
     workers = sorted({worker for batch in seen for worker in batch["worker"]})
     expect(workers == list(range(WORKERS)), f"workers {workers} made the items, not {list(range(WORKERS))}")
     expect(os.getpid() not in {pid for batch in seen for pid in batch["pid"]}, "the items were made in this process")

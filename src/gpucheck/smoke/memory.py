@@ -6,6 +6,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -41,9 +42,9 @@ def _work(device: torch.device) -> None:
 def _counted(dut: DeviceUnderTest) -> Passed:
     accel = dut.accel
     if settled(accel).memory_allocated_bytes is None:
-        raise Unavailable(f"torch keeps no memory figures on {accel.kind}")
+        raise Unavailable(f"torch has no memory figures on {accel.kind}")
     if uncached(accel):
-        raise Unavailable("without a caching allocator torch keeps no memory figures")
+        raise Unavailable("torch has no memory figures without a caching allocator")
     _work(accel.device)
     start = memory_steps.level(settled(accel))
     held = [torch.empty(size, dtype=torch.uint8, device=accel.device) for size in BLOCKS]
@@ -58,7 +59,7 @@ def _counted(dut: DeviceUnderTest) -> Passed:
     grown = (end.memory_reserved_bytes or 0) - start.memory_reserved_bytes
     expect(grown <= 0, f"{capacity(grown)} stayed reserved after empty_cache()", **levels)
     return Passed(
-        f"back at its level: {capacity(start.memory_allocated_bytes)} stay, the workspaces of libraries",
+        f"back at the start level; {capacity(start.memory_allocated_bytes)} of library workspaces stay",
         {"workspaces_bytes": start.memory_allocated_bytes, "during": asdict(during), **levels},
     )
 
@@ -108,10 +109,12 @@ def _resident(dut: DeviceUnderTest) -> Passed:
     if cannot or keeps:
         raise Unavailable(cannot or keeps or "")
     accel = dut.accel
-    rows = memory_resident.measured(accel.memory, accel.reset_peak, memory_resident.written_tensor, keeps=None)
+    rows = memory_resident.measured(
+        partial(memory_resident.read, accel), accel.reset_peak, memory_resident.written_tensor, keeps=None
+    )
     for row in rows:
-        expect(row.verdict != "fail", f"the resident set after '{row.does}' is not what it must be", **to_json(row))
-    return Passed("judged by the resident set: torch keeps no figures on the CPU", {"steps": to_json(rows)})
+        expect(row.verdict != "fail", f"resident memory is wrong after '{row.does}'", **to_json(row))
+    return Passed("judged by resident memory: torch has no figures on the CPU", {"steps": to_json(rows)})
 
 
 # -- running out ------------------------------------------------------------------------------------------------------
@@ -126,18 +129,18 @@ def one_pebibyte(dut: DeviceUnderTest) -> Passed:
     except (RuntimeError, MemoryError) as error:
         text = _must_be_out_of_memory(accel, error)
     else:
-        raise Wrong("an allocation of 1 PiB raised nothing")
+        raise Wrong("an allocation of 1 PiB raised no error")
     _works_at_level(accel, before)
-    return Passed("raised out-of-memory, and the device works on", {"error": text})
+    return Passed("raised out-of-memory; the device still works", {"error": text})
 
 
 def has_fraction(dut: DeviceUnderTest) -> str | None:
     """Needs an allocator that can be limited, and one whose reservations are its own."""
     accel = dut.accel
     if accel.set_memory_fraction is None or accel.memory_info() is None:
-        return f"torch cannot limit its memory on {accel.kind}"
+        return f"not on {accel.kind}: torch cannot limit its memory"
     if uncached(accel):
-        return "without a caching allocator there is no memory fraction"
+        return "no memory fraction without a caching allocator"
     return None
 
 
@@ -146,7 +149,7 @@ def memory_fraction(accel: Accel, fraction: float) -> Iterator[None]:
     """Limit what torch may reserve for a while; the limit before it is put back."""
     limit = accel.set_memory_fraction
     if limit is None:
-        raise Unavailable(f"torch cannot limit its memory on {accel.kind}")
+        raise Unavailable(f"not on {accel.kind}: torch cannot limit its memory")
     # Older versions do not tell it; the limit is then none, unless this process's own code has set one.
     told = getattr(getattr(accel.module, "memory", None), "get_per_process_memory_fraction", None)
     before = float(told(accel.device)) if told else 1.0
@@ -172,9 +175,9 @@ def to_the_end(dut: DeviceUnderTest) -> Passed:
         spare = (reserved - (before.memory_allocated_bytes or 0)) // CHUNK
         # Other allocators may round, or use what they hold already: at least one must fit, and at most twice as many.
         right = whole <= fitted <= whole + spare if exact else 1 <= fitted <= 2 * whole
-        expect(right, f"{fitted} × {capacity(CHUNK)} fitted into {capacity(ROOM)}, not {whole}", fitted=fitted)
+        expect(right, f"{fitted} × {capacity(CHUNK)} fit into {capacity(ROOM)}, not {whole}", fitted=fitted)
     _works_at_level(accel, before)
-    return Passed(f"{fitted} × {capacity(CHUNK)} fitted, the next raised out-of-memory", {"error": text})
+    return Passed(f"{fitted} × {capacity(CHUNK)} fit, the next raised out-of-memory", {"error": text})
 
 
 def _fill(dut: DeviceUnderTest) -> tuple[int, str]:
@@ -187,7 +190,7 @@ def _fill(dut: DeviceUnderTest) -> tuple[int, str]:
             held.append(torch.empty(CHUNK, dtype=torch.uint8, device=accel.device))
         except (RuntimeError, MemoryError) as error:
             return len(held), _must_be_out_of_memory(accel, error)
-    raise Wrong(f"{capacity(len(held) * CHUNK)} were allocated where the memory fraction leaves {capacity(ROOM)}")
+    raise Wrong(f"{capacity(len(held) * CHUNK)} allocated, the memory fraction allows {capacity(ROOM)}")
 
 
 def _must_be_out_of_memory(accel: Accel, error: RuntimeError | MemoryError) -> str:
@@ -203,7 +206,7 @@ def _must_be_out_of_memory(accel: Accel, error: RuntimeError | MemoryError) -> s
 def _works_at_level(accel: Accel, before: MemoryFigures) -> None:
     """After running out: a sum is right, and nothing stayed behind."""
     answer = float(torch.arange(1000.0, device=accel.device).sum())
-    expect(answer == 499500.0, f"after running out of memory a sum is {answer} instead of 499500")
+    expect(answer == 499500.0, f"after out-of-memory a sum is {answer}, not 499500")
     if accel.is_cpu:
         return
     after = settled(accel)

@@ -78,7 +78,7 @@ def judge(product: Product, dtype: torch.dtype, seen_as: str | None = None) -> f
     share = check.worst / product.allowance
     name = str(dtype).removeprefix("torch.")
     if check.not_finite:
-        raise Wrong(f"{name} {product.name}: {check.not_finite} elements are no finite numbers")
+        raise Wrong(f"{name} {product.name}: {check.not_finite} elements are not finite")
     expect(
         share <= 1,
         f"{name} {product.name}: element ({check.row}, {check.column}) is off by {share:.3g} times the bound",
@@ -110,7 +110,7 @@ def _in_every_dtype(
                 raise Wrong(str(wrong), hint if dut.accel.kind == "cuda" else None, **wrong.evidence) from None
     message = "within the bound of " + ", ".join(shares)
     if not_taken:
-        message += f"; not on this device: {', '.join(not_taken)}"
+        message += f"; not supported here: {', '.join(not_taken)}"
     return Passed(message, {"error_over_bound": shares, "not_taken": not_taken})
 
 
@@ -130,22 +130,27 @@ def matmul(dut: DeviceUnderTest) -> Passed:
         real = precision.observed(left, right, out)
     if real != "float32":
         fix = _override_hint()
-        raise Wrong(f"float32 products were asked for in IEEE precision and are {real}", fix, precision_observed=real)
-    hint = "run it again; where it stays, suspect the card: see `gpucheck devices`"
+        raise Wrong(
+            f"float32 products in IEEE precision were requested, torch computes {real}", fix, precision_observed=real
+        )
+    hint = "gpucheck smoke --only numerics; if it fails again, suspect the card: gpucheck devices"
     seen = _in_every_dtype(dut, matrix_products, hint)
     return Passed(seen.message, seen.evidence | {"precision_observed": real})
 
 
 def convolution(dut: DeviceUnderTest) -> Passed:
     """Convolutions agree with float64, float32 in IEEE precision (cuDNN's own default is TF32)."""
-    return _in_every_dtype(dut, convolutions, "try torch.backends.cudnn.enabled = False to see whether it is cuDNN")
+    return _in_every_dtype(
+        dut, convolutions, "set torch.backends.cudnn.enabled = False to see whether cuDNN is the cause"
+    )
 
 
 def has_tf32(dut: DeviceUnderTest) -> str | None:
-    """TF32 is a format of NVIDIA's tensor cores from compute capability 8.0 on."""
+    """Needs NVIDIA tensor cores of compute capability 8.0 or newer."""
     capability = dut.accel.compute_capability
     if dut.accel.kind != "cuda" or torch.version.cuda is None:
-        return "TF32 is a format of NVIDIA's tensor cores"
+        name = "ROCm" if dut.accel.kind == "cuda" else dut.accel.kind
+        return f"not on {name}: TF32 needs NVIDIA tensor cores"
     if capability is None or capability < TF32_CAPABILITY:
         return f"TF32 needs compute capability 8.0, this is {'.'.join(map(str, capability or ('unknown',)))}"
     return None
@@ -156,13 +161,15 @@ def tf32(dut: DeviceUnderTest) -> Passed:
     with precision.precision("tf32"):
         left, right, out = (torch.zeros(256, 256, device=dut.device) for _ in range(3))
         real = precision.observed(left, right, out)
-        expect(real in ("tf32", "float32"), f"TF32 products were asked for and are {real}", precision_observed=real)
+        expect(
+            real in ("tf32", "float32"), f"TF32 products were requested, torch computes {real}", precision_observed=real
+        )
         made = [*matrix_products(dut.device, torch.float32), *convolutions(dut.device, torch.float32)]
     share = max(judge(product, torch.float32, "tf32") for product in made)
     evidence = {"error_over_bound": share, "precision_observed": real}
     if real == "float32":
         fix = _override_hint()
-        return Passed("TF32 was allowed, and the products are still float32", evidence, doubt=True, fix=fix)
+        return Passed("TF32 was allowed, but products are still float32", evidence, doubt=True, fix=fix)
     return Passed("within the bound of TF32", evidence)
 
 

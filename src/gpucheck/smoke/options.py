@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import units
-from gpucheck.options import option, require
+from gpucheck import options, units
+from gpucheck.options import LIMITS, option
 from gpucheck.smoke import table
 
 
@@ -13,22 +13,24 @@ from gpucheck.smoke import table
 class SmokeOptions:
     """What was asked. `require` is a kind of device; `only` and `skip` are prefixes of check ids."""
 
-    require: str | None = require()
-    min_devices: int | None = option("Fail unless torch can use so many.", metavar="N", parse=units.parse_whole)
-    only: tuple[str, ...] = option("Only ids that begin so. Repeatable.", metavar="PREFIX", repeat=True)
-    skip: tuple[str, ...] = option("No ids that begin so. Repeatable.", metavar="PREFIX", repeat=True)
-    time_budget_s: float | None = option(
-        "Skip the checks that have not begun by then; default 5m.",
-        name="--time-budget",
-        metavar="TIME",
-        parse=units.parse_duration,
+    require: str | None = options.require()
+    min_devices: int | None = option(
+        "Fail if torch sees fewer than N devices.", metavar="N", parse=units.parse_whole, group=LIMITS
     )
+    only: tuple[str, ...] = options.only("checks", named="ID")
+    skip: tuple[str, ...] = options.skip("checks", named="ID")
+    list_all: bool = options.list_all("checks")
+    time_budget_s: float | None = options.time_budget("5m", "Skip checks that have not started by then.")
     device: str = "auto"
 
     @property
     def ids(self) -> list[str]:
         """The checks to run. Raises UsageError for a prefix that fits none, and where nothing is left."""
         return table.select(self.only, self.skip)
+
+    def names(self) -> list[tuple[str, str]]:
+        """The selected checks with their titles."""
+        return [(row.id, row.title) for row in table.CHECKS if row.id in self.ids]
 
     def check(self) -> None:
         """Raises UsageError for a prefix that fits nothing."""

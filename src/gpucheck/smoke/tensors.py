@@ -30,7 +30,7 @@ def usable(dut: DeviceUnderTest) -> Passed:
     accel = dut.accel
     reason = accel.why_broken()
     if reason:
-        raise Wrong(f"{accel.id} computes nothing: {reason}")
+        raise Wrong(f"{accel.id} does not compute: {reason}")
     capability = accel.compute_capability
     evidence = {"name": accel.name, "uuid": accel.uuid, "compute_capability": list(capability) if capability else None}
     return Passed(f"{accel.name} ({accel.id}), torch {torch.__version__}", evidence)
@@ -99,7 +99,7 @@ def round_trip(dut: DeviceUnderTest) -> Passed:
             differing = int((bits(original) != bits(back)).sum())
             raise Wrong(f"{_name(dtype)} came back with {differing} of {PAYLOAD_BYTES} bytes changed")
         moved.append(_name(dtype))
-    untaken = f", {len(not_taken)} that the device does not take" if not_taken else ""
+    untaken = f", {len(not_taken)} unsupported on the device" if not_taken else ""
     return Passed(
         f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", {"dtypes": moved, "not_taken": not_taken}
     )
@@ -140,10 +140,10 @@ def to_returns_new(dut: DeviceUnderTest) -> Passed:
     if away.type != "meta":
         moved.fill_(-1)
         dut.accel.synchronize()
-        expect(moved.to(away) is moved, f".to({away}) of a tensor that is there returned another one")
+        expect(moved.to(away) is moved, f".to({away}) of a tensor already there returned a new one")
     expect(torch.equal(tensor, before), "changing what .to() returned changed the tensor it came from")
-    expect(tensor.to(home) is tensor, f".to({home}) of a tensor that is there returned another one")
-    expect(tensor.to(home, tensor.dtype) is tensor, ".to() with the dtype that it has returned another tensor")
+    expect(tensor.to(home) is tensor, f".to({home}) of a tensor already there returned a new one")
+    expect(tensor.to(home, tensor.dtype) is tensor, ".to() with its own dtype returned a new tensor")
     copied = tensor.to(home, copy=True)
     expect(copied.data_ptr() != tensor.data_ptr(), ".to(copy=True) returned the same memory")
     return Passed(f"{home} → {away}: `x.to(device)` alone moves nothing, `x = x.to(device)` does")
@@ -167,10 +167,10 @@ def device_mismatch(dut: DeviceUnderTest) -> Passed:
         except RuntimeError as error:
             texts[name] = first_line(error)
             continue
-        raise Wrong(f"{name} of tensors on {dut.device} and {dut.other} raised nothing")
+        raise Wrong(f"{name} of tensors on {dut.device} and {dut.other} raised no error")
     for name, text in texts.items():
         names_it = any(word in text.lower() for word in ("device", "cpu"))
-        expect(names_it, f"{name} of tensors on two devices raised something else: {text}")
+        expect(names_it, f"{name} of tensors on two devices raised another error: {text}")
     return Passed(f"{', '.join(calls)} across {dut.device} and {dut.other} raise RuntimeError", {"errors": texts})
 
 
@@ -188,7 +188,7 @@ def numpy_needs_cpu(dut: DeviceUnderTest) -> Passed:
     array[0] = 7.0
     expect(float(tensor[0]) == 7.0, "numpy() of a tensor on the CPU returned a copy")
     expect(torch.equal(torch.from_numpy(array).to(dut.device).cpu(), tensor), "from_numpy().to() changed values")
-    return Passed("refused elsewhere, shared memory on the CPU", {"refusal": refused})
+    return Passed("refused on other devices, shares memory on the CPU", {"refusal": refused})
 
 
 class _Tied(nn.Module):  # type: ignore[misc] # torch counts as untyped
@@ -217,13 +217,13 @@ def module_to(dut: DeviceUnderTest) -> Passed:
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     behind = {name: str(tensor.device) for name, tensor in tensors.items() if tensor.device != target}
     expect(not behind, f"model.to({target}) left {', '.join(behind)} behind", left_behind=behind)
-    expect("scale" in tensors and "scale" not in model.state_dict(), "the buffer that is not saved went lost")
+    expect("scale" in tensors and "scale" not in model.state_dict(), "the non-persistent buffer was lost")
     if dut.accel.is_cpu:
         # On the way to `meta` torch makes every parameter anew; a change of dtype on the CPU keeps them.
         model = _Tied().to(torch.float64)
         wrong = {n: str(t.dtype) for n, t in model.named_parameters() if t.dtype != torch.float64}
         expect(not wrong, f"model.to(float64) left {', '.join(wrong)} behind", left_behind=wrong)
-    expect(model.second.weight is model.first.weight, "tied weights came apart")
+    expect(model.second.weight is model.first.weight, "tied weights are no longer tied")
     dtype = model.first.weight.dtype
     model(torch.ones(4, 8, dtype=dtype, device=dut.device)).sum().backward()
     expect(model.first.weight.grad is not None, "the moved module got no gradient")
@@ -243,5 +243,5 @@ def gradients(dut: DeviceUnderTest) -> Passed:
     # 2x of the half-precision value: rounding it again loses nothing, so this is exact.
     expect(torch.equal(grad, 2 * leaf.detach().half().float()), "the gradient has wrong values", gradient=grad.tolist())
     with torch.no_grad():
-        expect(not leaf.to(dut.device, copy=True).requires_grad, "no_grad() did not hold for .to()")
+        expect(not leaf.to(dut.device, copy=True).requires_grad, "no_grad() had no effect on .to()")
     return Passed(f"cpu → {dut.device} as float16 and back")

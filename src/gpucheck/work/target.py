@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -34,7 +36,20 @@ from gpucheck.work.target_parts import (
     random_tensor,
 )
 
-__all__ = ["OPTIMIZERS", "Batch", "Mode", "Workload", "find_loss", "forward", "load", "random_tensor", "step"]
+__all__ = [
+    "OPTIMIZERS",
+    "Batch",
+    "Built",
+    "Mode",
+    "Workload",
+    "build",
+    "equip",
+    "find_loss",
+    "forward",
+    "load",
+    "random_tensor",
+    "step",
+]
 
 # Where gradients are scaled, as torch.amp.GradScaler knows the device.
 SCALED = ("cuda", "xpu", "cpu")
@@ -47,6 +62,8 @@ CHECKPOINTING: tuple[tuple[str, tuple[bool, ...]], ...] = (
 )
 # Failures of torch.compile itself are raised by these, each with the reason of a step below it as its cause.
 COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
+# Where torch keeps what it compiled. It makes the folder, and sets this, as soon as its compiler is imported.
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 NO_ROOM = ("out of memory", "can't allocate memory", "cannot allocate memory")
 
 T = TypeVar("T")
@@ -122,16 +139,38 @@ def load(
     """
     recipe = recipe or Recipe()
     check_amp(recipe.amp, device)
-    built: Any
+    built = build(target, inputs)
+    cast = None if dtype is None else getattr(torch, dtype)
+    built.model = built.model.to(device=device, dtype=cast)
+    return equip(built, target, mode=mode, optimizer=optimizer, dtype=dtype, device=device, recipe=recipe)
+
+
+@dataclass(slots=True)
+class Built:
+    """What a target returned (`whole`), the module in it, and the inputs that are known for it."""
+
+    whole: Any
+    model: nn.Module
+    inputs: tuple[Input, ...]
+
+    @property
+    def has_inputs(self) -> bool:
+        """Whether a batch can be made for it."""
+        return bool(self.inputs) or getattr(self.whole, "make_batch", None) is not None
+
+
+def build(target: Target, inputs: tuple[Input, ...]) -> Built:
+    """Find the target and build it, where its own code puts it. Raises TargetError as `load` does."""
+    whole: Any
     if target.built_in is not None:
         built_in = MODELS[target.built_in]
-        built, inputs = built_in.build(), inputs or built_in.inputs
+        whole, inputs = built_in.build(), inputs or built_in.inputs
     else:
-        built = call(find(target), target)
-    model = built if isinstance(built, nn.Module) else getattr(built, "model", None)
+        whole = call(find(target), target)
+    model = whole if isinstance(whole, nn.Module) else getattr(whole, "model", None)
     if not isinstance(model, nn.Module):
         raise TargetError(
-            f"the target {target.text} returned {kind(built)}, not a torch.nn.Module",
+            f"the target {target.text} returned {kind(whole)}, not a torch.nn.Module",
             "",
             "return the module, or an object with model, make_batch(batch_size), loss and optimizer",
         )
@@ -141,11 +180,18 @@ def load(
             "lazy layers have weights once they have run",
             "run the model once in the factory, or give the sizes",
         )
+    return Built(whole, model, inputs)
+
+
+def equip(
+    built: Built, target: Target, *, mode: Mode, optimizer: str, dtype: str | None, device: torch.device, recipe: Recipe
+) -> Workload:
+    """The workload of a model that is on its device: its batches, loss and optimizer. Raises as `load` does."""
+    model, inputs, whole = built.model, built.inputs, built.whole
     cast = None if dtype is None else getattr(torch, dtype)
-    model = model.to(device=device, dtype=cast)
     model.train(mode == "train")
     # A module's attributes of these names are its own affair; those of an object around it are meant for the step.
-    own = built if built is not model else None
+    own = None if isinstance(whole, nn.Module) else whole
     loss = getattr(own, "loss", None)
     if loss is not None and not callable(loss):
         raise TargetError(f"the loss of {target.text} is {kind(loss)}", "", "make it a function of output and target")
@@ -153,7 +199,7 @@ def load(
         loss = loss.to(device=device, dtype=cast)  # weights of classes lie in it
     if recipe.grad_checkpointing:
         checkpoint(model, target)
-    make = getattr(built, "make_batch", None)
+    make = getattr(whole, "make_batch", None)
     if make is not None:
         make_batch = own_batches(make, loss is not None, target, device, dtype, recipe)
     else:
@@ -309,6 +355,20 @@ def _no_room(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def import_compiler() -> None:
+    """Import torch's compiler, which the first optimizer does (2.13), without the cache folder that this makes.
+
+    An empty one would stay wherever a process is killed before it could remove it. Compiling makes it anew.
+    """
+    if CACHE in os.environ:  # the user's own
+        return
+    os.environ[CACHE] = tempfile.gettempdir()  # a folder that is there
+    try:
+        importlib.import_module("torch._dynamo")
+    finally:
+        os.environ.pop(CACHE, None)
 
 
 # --- The user's code --------------------------------------------------------------------------------------------------

@@ -41,9 +41,9 @@ def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int,
     """The sizes to measure. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
     if room.array < GRAIN:
         raise CannotLook(
-            "there is no room to measure in",
+            "not enough memory to measure",
             f"three arrays may take {units.capacity(3 * room.array)}",
-            "end what else uses this memory",
+            "stop other users of the memory",
             finding="bandwidth.memory",
         )
     if options.sizes and options.sizes[-1] > room.array:
@@ -88,9 +88,9 @@ def _rows(options: BandwidthOptions, accel: Accel, emit: Emit, deadline: float) 
         if not accel.is_out_of_memory(error):
             raise
         raise CannotLook(
-            f"no room for three arrays of {units.capacity(capacity)}",
+            f"not enough memory for three arrays of {units.capacity(capacity)}",
             str(error).strip().splitlines()[0],
-            "give a smaller --size, or end what else uses this memory",
+            "use a smaller --size, or stop other users of the memory",
             finding="bandwidth.memory",
         ) from error
     with Watch(accel.uuid) as watch:

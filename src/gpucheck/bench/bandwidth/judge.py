@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck import units
+from gpucheck import naming, units
 from gpucheck.bench import figures, remarks, share
 from gpucheck.bench.figures import Ceilings
 from gpucheck.bench.seen import Judge, Seen, headline
@@ -18,13 +18,13 @@ def findings(seen: Seen) -> list[Finding]:
     """What one device's rows say: whether the results are right, how fast they were, and of what peak."""
     measurements = seen.rows
     if not measurements:
-        return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row was finished")]
+        return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row finished")]
     fastest = best(measurements)
     return [
         _result(measurements),
         *_speed(fastest),
         *share.of_memory(fastest, seen.part),
-        *remarks.cpu_busy("bandwidth.cpu_busy", measurements),
+        *remarks.cpu_busy("bandwidth.cpu_busy", measurements, seen.facts),
         *remarks.clock("bandwidth.clock", measurements),
     ]
 
@@ -79,7 +79,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
     ]
     wrong += [f"{name}: nothing was written" for name in unseen]
     wrong += [
-        f"{name}: {row['unsteady_comparisons']} comparisons came out otherwise at the second look"
+        f"{name}: {row['unsteady_comparisons']} comparisons changed when repeated"
         for name, row in evidence.items()
         if row["unsteady_comparisons"]
     ]
@@ -89,9 +89,9 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
         "bandwidth.result",
         "fail",
         "a result is wrong",
-        "; ".join(wrong),
+        naming.few(wrong),
         evidence,
-        fix="run it again, then `gpucheck smoke`: memory that returns something else twice is broken",
+        fix="rerun, then `gpucheck smoke`: memory that is wrong twice is broken",
     )
 
 
@@ -101,10 +101,10 @@ def _speed(best: dict[str, float]) -> list[Finding]:
             Finding(
                 "bandwidth.speed",
                 "skip",
-                "no row tells the memory's rate",
-                "what was moved fits into the cache, or the call takes most of the time",
-                fix="give a larger --size",
+                "memory rate unknown",
+                "the arrays fit in the cache, or the call takes most of the time",
+                fix="rerun with a larger --size",
             )
         ]
     told = ", ".join(f"{operation} {units.byte_rate(rate)}" for operation, rate in best.items())
-    return [Finding("bandwidth.speed", "info", "bytes read and written", told, {"bytes_per_s": best})]
+    return [Finding("bandwidth.speed", "info", "memory", told, {"bytes_per_s": best})]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import units
+from gpucheck import options, units
 from gpucheck.options import option
 
 ITEM = 4  # float32
@@ -24,16 +24,14 @@ class BandwidthOptions:
     """
 
     sizes: tuple[int, ...] = option(
-        "Of each of three arrays, in steps of 64 KiB; default 1GiB, on a CPU 256MiB, more where 4 × the cache is more. "
-        "Repeatable.",
+        "Size of each of the three arrays. Repeatable.",
         name="--size",
         metavar="SIZE",
-        parse=lambda text, name: units.parse_size(text, name, smallest=GRAIN) // GRAIN * GRAIN,
+        parse=units.Size(GRAIN, step=GRAIN),
+        shown="1GiB, on a CPU 256MiB; at least 4 times the cache",
         repeat=True,
         fold=lambda sizes: tuple(sorted(set(sizes))),
     )
-    time_budget_s: float | None = option(
-        "For all of it; default 10s.", name="--time-budget", metavar="TIME", parse=units.parse_duration
-    )
+    time_budget_s: float | None = options.time_budget("10s")
     device: str = "auto"
     host_share: float = HOST_SHARE

@@ -70,9 +70,9 @@ def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> No
 
 def _on_a_cpu() -> CannotLook:
     return CannotLook(
-        "there is no second device",
-        "a crossover is between this CPU and an accelerator",
-        "run it on a machine with an accelerator that torch can use",
+        "no second device",
+        "crossover compares this CPU with a GPU",
+        "run it on a machine with a GPU that torch can use",
         finding="crossover.device",
     )
 
@@ -113,7 +113,7 @@ class Search:
     refused: set[int] = field(default_factory=set)
 
     def rows(self) -> Iterator[Measurement]:
-        """Measure size after size, each for all three sides. Raises CannotLook where there is no room for any."""
+        """Measure size after size, each for all three sides. Raises CannotLook where no size fits in memory."""
         one = self.operation
         whole = crossing.ladder(one.smallest, one.largest)
         sizes = tuple(size for size in whole if one.bytes(size) <= self.room)
@@ -190,8 +190,8 @@ class Search:
 
 def _no_room(operation: Operation, why: str) -> CannotLook:
     return CannotLook(
-        f"no room for the smallest size of {operation.id}",
+        f"not enough memory for the smallest size of {operation.id}",
         why,
-        "end what else uses this memory",
+        "stop other users of the memory",
         finding="crossover.memory",
     )

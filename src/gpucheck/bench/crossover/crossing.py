@@ -122,9 +122,15 @@ def _between(points: Points, grain: int) -> int | None:
 
 
 def size_text(operation: str, size: int) -> str:
-    """A size of an operation in words: `512×512`, `1.05 million elements`, `batch 32`."""
+    """A size of an operation in words: `512×512`, `1.05 M elements`, `batch 32`."""
     if operation == "matmul":
         return f"{size}×{size}"
     if operation == "training":
         return f"batch {size}"
-    return f"{units.significant(size / 1e6)} million elements" if size >= 1e6 else f"{size} elements"
+    return f"{units.significant(size / 1e6)} M elements" if size >= 1e6 else f"{size} elements"
+
+
+def short_text(operation: str, size: int) -> str:
+    """The same beside the operation's name: `512×512`, `1.05 M`, `32`."""
+    text = size_text(operation, size)
+    return text.removeprefix("batch ").removesuffix(" elements")

@@ -1,11 +1,11 @@
-"""From what size on the device is faster, as the measured rows say. Pure."""
+"""At what size the GPU pays for its copies, as the measured rows say. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpucheck import units
+from gpucheck import naming, units
 from gpucheck.bench import remarks, rounds
 from gpucheck.bench.crossover import crossing
 from gpucheck.bench.crossover.crossing import Winner, size_text
@@ -26,7 +26,7 @@ FEW_FACTOR = 1.25
 EVEN = 0.05
 # The size at which a training step's speed-up is told.
 NORMAL = {"training": 32}
-NAMES = {"matmul": "matmul", "elementwise": "elementwise", "training": "a training step"}
+NAMES = {"matmul": "matmul", "elementwise": "elementwise", "training": "training step"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +116,27 @@ def findings(seen: Seen) -> list[Finding]:
     mine = seen.rows
     told = answer(mine, _ended(seen))
     if not told:
-        return [Finding("crossover.result", "skip", "nothing was timed", "no size was finished")]
+        return [Finding("crossover.result", "skip", "nothing was timed", "no size finished")]
     found = []
     for operation in dict.fromkeys(one.operation for one in told):
         found.append(_crossing([one for one in told if one.operation == operation], operation))
         found += _speedups([one for one in told if one.operation == operation], operation)
-    found += [_precision(mine), _result(mine)]
-    return [*found, *remarks.clock("crossover.clock", mine), *remarks.cpu_busy("crossover.cpu_busy", mine)]
+    found += [_precision(mine, seen.facts.environment), _result(mine)]
+    return [*found, *remarks.clock("crossover.clock", mine), *remarks.cpu_busy("crossover.cpu_busy", mine, seen.facts)]
 
 
 def _crossing(told: Sequence[CrossoverResult], operation: str) -> Finding:
     """`matmul: the device is faster from 512×512 on (without the copies faster from 128×128 on)`."""
     words = {one.transfers: _from(one, operation) for one in told}
-    title = f"{NAMES[operation]}: the device is {words.get(True) or words[False]}"
+    title = f"{NAMES[operation]}: GPU {words.get(True) or words[False]}"
     if len(words) == 2:
         same = words[True] == words[False]
-        title += ", with the copies and without" if same else f" (without the copies {words[False]})"
+        title += ", with and without copies" if same else f" (without copies {words[False]})"
     beside = {one.transfers: text for one in told if (text := _bracket(one, operation))}
     if len(beside) == 2 and beside[True] == beside[False]:
         message = beside[True]
     else:
-        message = "; ".join(f"{'with' if copies else 'without'} the copies {text}" for copies, text in beside.items())
+        message = "; ".join(f"{'with' if copies else 'without'} copies {text}" for copies, text in beside.items())
     if all(one.device_faster_from is not None for one in told):
         tried = f"tried up to {size_text(operation, told[0].largest)}"
         message = f"{message}; {tried}" if message else tried
@@ -147,22 +147,22 @@ def _crossing(told: Sequence[CrossoverResult], operation: str) -> Finding:
 def _from(one: CrossoverResult, operation: str) -> str:
     start = one.device_faster_from
     if start is None:
-        return f"never faster up to {size_text(operation, one.largest)}"
+        return f"not faster up to {size_text(operation, one.largest)}"
     if start == one.smallest:
-        return f"faster at every size, from {size_text(operation, start)} on"
-    return f"faster from {size_text(operation, start)} on"
+        return f"faster at every size tried, from {size_text(operation, start)}"
+    return f"faster from {size_text(operation, start)}"
 
 
 def _bracket(one: CrossoverResult, operation: str) -> str:
     """What is on the other side of the crossing, and what ended the search early."""
     parts = []
     if one.device_faster_from is not None and one.cpu_faster_up_to is not None:
-        parts.append(f"the CPU up to {size_text(operation, one.cpu_faster_up_to)}")
+        parts.append(f"CPU faster up to {size_text(operation, one.cpu_faster_up_to)}")
     if one.even and one.reason != crossing.NEVER:
         first, last = (size_text(operation, one.even[place]) for place in (0, -1))
         parts.append(f"even at {first}" if first == last else f"even from {first} to {last}")
     if one.ended_by and one.device_faster_from is None:
-        parts.append(f"larger ones were left out for {one.ended_by}")
+        parts.append(f"larger sizes skipped: out of {one.ended_by}")
     return ", ".join(parts)
 
 
@@ -171,10 +171,10 @@ def _speedups(told: Sequence[CrossoverResult], operation: str) -> list[Finding]:
     if not by:
         return []
     first = by.get(True) or by[False]
-    title = f"{NAMES[operation]} at {size_text(operation, first.size)} {_times(first)} on the device"
+    title = f"{NAMES[operation]} at {size_text(operation, first.size)} {_times(first)} on the GPU"
     message = _interval(first)
     if True in by and False in by:
-        message += f", the batch copied in and the loss back; without these it {_times(by[False])}"
+        message += f", with batch and loss copied; without copies it {_times(by[False])}"
     evidence = {
         "device": told[0].device,
         "with_copies": to_json(by.get(True)),
@@ -195,18 +195,18 @@ def _times(speedup: Speedup) -> str:
 
 def _interval(speedup: Speedup) -> str:
     if speedup.ci_low is None or speedup.ci_high is None:
-        return "too few rounds for an interval"
-    return f"{units.significant(speedup.ci_low)} to {units.significant(speedup.ci_high)} times as fast"
+        return "no interval: too few rounds"
+    return f"interval {units.significant(speedup.ci_low)}× to {units.significant(speedup.ci_high)}×"
 
 
-def _precision(measurements: Sequence[Measurement]) -> Finding:
+def _precision(measurements: Sequence[Measurement], environment: Mapping[str, str]) -> Finding:
     seen = {str(one.case["side"]): one.method.precision_observed for one in measurements}
     wrong = {side: got for side, got in seen.items() if got != "float32"}
     if not wrong:
-        return Finding("crossover.precision", "pass", "both sides multiply in float32", evidence=seen)
+        return Finding("crossover.precision", "pass", "both sides compute in float32", evidence=seen)
     told = "; ".join(f"the {side} in {got}" for side, got in wrong.items())
-    fix = "look for NVIDIA_TF32_OVERRIDE, TORCH_ALLOW_TF32_CUBLAS_OVERRIDE or ONEDNN_DEFAULT_FPMATH_MODE"
-    return Finding("crossover.precision", "fail", "a side does not multiply in float32", told, seen, fix)
+    fix = remarks.precision_fix(environment)
+    return Finding("crossover.precision", "fail", "one side does not compute in float32", told, seen, fix)
 
 
 def _result(measurements: Sequence[Measurement]) -> Finding:
@@ -216,14 +216,14 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
         if not all(run["details"]["result_is_right"] for run in runs.each(one))
     )
     if not wrong:
-        return Finding("crossover.result", "pass", "the device's results are right at every size")
+        return Finding("crossover.result", "pass", "all results verified")
     return Finding(
         "crossover.result",
         "fail",
-        "the device computed something else than it must",
-        "; ".join(wrong),
+        "the GPU computed wrong results",
+        naming.few(list(wrong)),
         {"wrong": list(wrong)},
-        fix="run it again, then `gpucheck smoke`: a device that computes wrongly twice is broken",
+        fix="rerun, then `gpucheck smoke`: a device that is wrong twice is broken",
     )
 
 
@@ -237,12 +237,17 @@ def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
             continue
         size = one.speedup.size if one.speedup is not None else one.largest
         race = tried[operation, True][size]
-        faster = f"faster from {size_text(operation, start)} on" if start is not None else "never faster"
-        case = f"{operation}, {faster}; at {size_text(operation, size)}"
+        pays = "never pays" if start is None else f"pays from {_side(operation, start)}"
+        case = f"{operation} {_side(operation, size)}, {pays}"
         rows = [row for row in seen.rows if (row.case.get("operation"), row.case.get("size")) == (operation, size)]
         flags = tuple(dict.fromkeys(flag for row in rows for flag in row.flags))
         found.append(Headline(NAME, one.device, case, race.ratio, "times", race.ci_low, race.ci_high, flags=flags))
     return found
+
+
+def _side(operation: str, size: int) -> str:
+    """`512` for 512×512."""
+    return crossing.short_text(operation, size).partition("×")[0]
 
 
 JUDGE = Judge(findings, headlines, result="bench_crossover", answers=lambda seen: answer(seen.rows, _ended(seen)))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import naming, units
-from gpucheck.options import option
+from gpucheck import naming, options
 
 # The ids of the table of operations, which loads torch.
-OPERATIONS = ("matmul", "elementwise", "training")
+TITLES = {
+    "matmul": "product of two square matrices",
+    "elementwise": "sum of two vectors",
+    "training": "training step of a small network",
+}
+OPERATIONS = tuple(TITLES)
 # What one size may take of the host's memory that is left.
 HOST_SHARE = 0.25
 
@@ -17,12 +21,9 @@ HOST_SHARE = 0.25
 class CrossoverOptions:
     """What the user asked for; `only` are prefixes of operations, `host_share` what a size may take of host memory."""
 
-    only: tuple[str, ...] = option(
-        "matmul, elementwise or training; a prefix will do. Repeatable.", metavar="OPERATION", repeat=True
-    )
-    time_budget_s: float | None = option(
-        "For all of it; default 30s.", name="--time-budget", metavar="TIME", parse=units.parse_duration
-    )
+    only: tuple[str, ...] = options.only("operations", metavar="OPERATION")
+    list_all: bool = options.list_all("operations")
+    time_budget_s: float | None = options.time_budget("30s")
     device: str = "auto"
     host_share: float = HOST_SHARE
 
@@ -38,6 +39,10 @@ class CrossoverOptions:
             nothing="nothing would be measured",
             meant=lambda _: f"the operations are {', '.join(OPERATIONS)}",
         )
+
+    def names(self) -> list[tuple[str, str]]:
+        """The selected operations with their titles."""
+        return [(one, TITLES[one]) for one in self.operations]
 
     def check(self) -> None:
         """Raises UsageError for a prefix that fits nothing."""

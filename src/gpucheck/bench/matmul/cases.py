@@ -126,5 +126,5 @@ def fitting(found: Sequence[Case], options: MatmulOptions, room: int) -> Iterato
                 f"{case.label} does not fit",
                 f"its matrices, a copy of the result and its check take {units.capacity(case.bytes)}, "
                 f"and {units.capacity(room)} are free",
-                "give a smaller --size",
+                "use a smaller --size",
             )

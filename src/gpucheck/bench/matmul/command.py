@@ -41,7 +41,9 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time matrix products on every device asked for. Raises CannotLook and UsageError."""
     if options.search and options.cold:
         raise UsageError(
-            "--search is warm", "shapes share their matrices", "give --cold with the --shape that it finds"
+            "--search does not go with --cold",
+            "shapes share their matrices, which stay in the cache",
+            "use --cold with the --shape that it finds",
         )
     searched = search_run.Results(emit)
     long_runs: list[SustainedResult] = []
@@ -87,14 +89,14 @@ class _Rows:
         wanted = cases(self.options, self.accel)
         for case in wanted:
             if case.support.kind == "none":
-                self.emit(Notice(f"{case.dtype} is left out: {case.support.reason}", "warning"))
+                self.emit(Notice(f"{case.dtype} skipped: {case.support.reason}", "warning"))
         room = int((info[0] if (info := self.accel.memory_info()) else host.memory().usable) * MEMORY_SHARE)
         there = [case for case in wanted if case.support.kind != "none"]
         todo = list(fitting(there, self.options, room))
         for case in there:
             if case not in todo:
                 needed, free = units.capacity(case.bytes), units.capacity(room)
-                self.emit(Notice(f"{case.label} is left out: it takes {needed}, and {free} can be spared", "warning"))
+                self.emit(Notice(f"{case.label} skipped: it needs {needed}, {free} available", "warning"))
         self._leave_time(_sustaining_s(self.options, there))
         with Watch(self.accel.uuid) as watch:
             measured: Iterator[Measurement] = (
@@ -113,8 +115,8 @@ class _Rows:
         self.deadline -= sustaining_s
         if sustaining_s and self.deadline - time.monotonic() < LEAST_ROWS_S:
             raise UsageError(
-                "--time-budget leaves no time to find what is fastest",
-                f"--sustain takes {units.duration(sustaining_s)} here, with every dtype and the pauses before",
+                "--time-budget leaves no time to find the fastest product",
+                f"--sustain takes {units.duration(sustaining_s)} for all dtypes, pauses included",
                 "give a longer --time-budget, a shorter --sustain or fewer dtypes",
             )
 
@@ -134,7 +136,7 @@ class _Rows:
         dtypes = list({case.dtype: case for case in there}.values())
         for done, any_shape in enumerate(dtypes):
             if problem := search_run.why_none(any_shape, grid, self.accel):
-                self.emit(Notice(f"{any_shape.dtype} is left out: {problem}", "warning"))
+                self.emit(Notice(f"{any_shape.dtype} skipped: {problem}", "warning"))
                 continue
             left_s = max(self.deadline - time.monotonic(), 0.0) / (len(dtypes) - done)
             until = time.monotonic() + left_s
@@ -153,7 +155,7 @@ class _Rows:
         fastest = figures.fastest_products(self.measured)
         for dtype, any_shape in {case.dtype: case for case in there}.items():
             if dtype not in fastest:
-                self.emit(Notice(f"{dtype}: there is no product here that a long run could repeat", "warning"))
+                self.emit(Notice(f"{dtype}: no product to sustain", "warning"))
                 continue
             case = replace(any_shape, shape=_shape(fastest[dtype]))
             long_run = partial(sustain.sustain, case, self.accel, seconds, watch, self.emit, idle_s=sustain.IDLE_S)
@@ -186,8 +188,8 @@ class _Rows:
                 raise
             raise CannotLook(
                 f"memory ran out at {case.label}",
-                f"its matrices take {units.capacity(case.bytes)}, and something else took what was free",
-                "give a smaller --size, or end what else uses this memory",
+                f"its matrices take {units.capacity(case.bytes)}, and another process took the free memory",
+                "use a smaller --size, or stop other users of the memory",
                 finding="matmul.memory",
             ) from error
 

@@ -14,7 +14,7 @@ from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
-AGAIN = "run it again, then `gpucheck smoke`: a device that computes wrongly twice is broken"
+AGAIN = "rerun, then `gpucheck smoke`: a device that is wrong twice is broken"
 
 
 def label(measurement: Measurement) -> str:
@@ -65,11 +65,11 @@ def first_results(measurements: Sequence[Measurement]) -> Finding:
     if wrong:
         return Finding("matmul.result", "fail", "a result is wrong", "; ".join(wrong), evidence, fix=AGAIN)
     if unclear:
-        title = "sums over a result are off by more than rounding explains"
-        told = f"{', '.join(unclear)}: no single element is"
+        title = "column sums of a result are off by more than rounding explains"
+        told = f"{', '.join(unclear)}; every single element is within its bound"
         return Finding("matmul.result", "warn", title, told, evidence, fix=AGAIN)
-    title = "results agree with float64"
-    return Finding("matmul.result", "pass", title, "in sampled rows, and all elements in sums of columns", evidence)
+    title = "all results agree with float64"
+    return Finding("matmul.result", "pass", title, "sampled rows, and every element in column sums", evidence)
 
 
 def later_told(measurement: Measurement) -> str:
@@ -99,7 +99,7 @@ def _later_text(measurement: Measurement, seen: Mapping[str, Any]) -> str:
     if seen["worst"] is not None:
         told.append(_told(seen["worst"]))
     if gone := seen["results_vanished"]:
-        told.append(f"{gone} only at the first look: a read of memory, or the comparison, gave two answers")
+        told.append(f"{gone} only once: a memory read or the comparison gave two answers")
     return ", ".join(told)
 
 
@@ -120,12 +120,12 @@ def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
         return []
     compared = sum(entry["results_compared"] for entry in evidence.values())
     if wrong:
-        title = "a later result of the same inputs is wrong"
+        title = "a repeated result is wrong"
         return [Finding("matmul.corruption", "fail", title, "; ".join(wrong), evidence, fix=AGAIN)]
     if unsteady:
-        title = "results of the same inputs differ, within what rounding explains"
+        title = "repeated results differ within rounding"
         return [Finding("matmul.corruption", "info", title, "; ".join(unsteady), evidence)]
-    title = "later results equal the first, bit for bit"
+    title = "repeated results are bit-identical"
     return [Finding("matmul.corruption", "pass", title, f"{compared} results compared", evidence)]
 
 
@@ -184,7 +184,7 @@ def _first_told(details: Mapping[str, Any]) -> str:
     if details["not_finite"]:
         told.append(f"{details['not_finite']} elements not finite")
     if _never_drawn(details):
-        told.append("the device left no random numbers in its operands")
+        told.append("the operands hold no random numbers")
     return ", ".join(told)
 
 
@@ -194,7 +194,7 @@ def _told(element: Mapping[str, Any]) -> str:
     value = "no number" if got is None or not math.isfinite(got) else f"{got:.9g}"
     far = "" if value == "no number" else f" ({_times(element['worst'])} its bound)"
     where = f"row {element['row']}, column {element['column']}"
-    return f"{where} is {value} where float64 gives {element['expected']:.9g}{far}"
+    return f"{where} is {value}, float64 gives {element['expected']:.9g}{far}"
 
 
 def _times(value: float | None) -> str:

@@ -16,6 +16,7 @@ from gpucheck.measure import runs, summary
 from gpucheck.measure.telemetry import ROW_TOO_SHORT
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.codec import to_json
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.results.bench_all import Headline
@@ -31,10 +32,10 @@ FEWEST_FOR_A_TREND = 2 * stats.FEWEST_SAMPLES
 
 # Why NVML says that a clock is held: what that means, and what to do.
 _CAUSES = {
-    "hw_thermal_slowdown": ("the device is too hot", "look at its fans, the airflow and the room's temperature"),
-    "sw_thermal_slowdown": ("the device is too hot", "look at its fans, the airflow and the room's temperature"),
-    "hw_power_brake_slowdown": ("the power supply asks for less", "look at the power supply and its cables"),
-    "hw_slowdown": ("the device protects itself from heat or a weak power supply", "look at its fans and power supply"),
+    "hw_thermal_slowdown": ("too hot", "check fans, airflow and inlet temperature"),
+    "sw_thermal_slowdown": ("too hot", "check fans, airflow and inlet temperature"),
+    "hw_power_brake_slowdown": ("the power supply asked for less", "check the power supply and its cables"),
+    "hw_slowdown": ("heat or a weak power supply", "check fans and power supply"),
 }
 
 
@@ -42,27 +43,32 @@ def findings(seen: Seen) -> list[Finding]:
     """What one device's rows say, of one run or of several, and its searches and long runs."""
     usual = [one for one in seen.rows if one.name == NAME]
     searches = [one for one in seen.recorded.get("bench_matmul_search", ()) if one.device == seen.device]
-    return [*_of_rows(usual, seen.part), *efficiency(seen.rows), *search(searches, usual), *sustained(seen.rows)]
+    return [
+        *_of_rows(usual, seen.part, seen.facts),
+        *efficiency(seen.rows),
+        *search(searches, usual),
+        *sustained(seen.rows),
+    ]
 
 
-def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
+def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None, facts: Facts) -> list[Finding]:
     if not measurements:
         return [
             Finding(
                 "matmul.speed",
                 "skip",
                 "nothing was timed",
-                "this device has none of the products asked for, or no room for them",
+                "the device supports none of the products asked for, or has no memory for them",
             )
         ]
     return [
-        _precision(measurements),
+        _precision(measurements, facts.environment),
         corruption_judge.first_results(measurements),
         *corruption_judge.later_results(measurements),
         *_fastest(measurements),
         *share.of_products(measurements, part),
         *remarks.clock("matmul.clock", measurements),
-        *remarks.cpu_busy("matmul.cpu_busy", measurements),
+        *remarks.cpu_busy("matmul.cpu_busy", measurements, facts),
     ]
 
 
@@ -74,9 +80,15 @@ def ceilings(seen: Seen) -> Ceilings:
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The fastest product of each dtype, as a share of its peak."""
     return [
-        headline(NAME, f"{dtype}, {'×'.join(str(one.case[side]) for side in 'mnk')}", one, known.get(dtype), "the peak")
+        headline(NAME, f"{dtype}, {_sides_text(one)}", one, known.get(dtype), "the peak")
         for dtype, one in figures.fastest_products(seen.rows).items()
     ]
+
+
+def _sides_text(one: Measurement) -> str:
+    """`8192×8192` for square matrices, else M×N×K."""
+    sides = [str(one.case[side]) for side in "mnk"]
+    return "×".join(sides[:2] if len(set(sides)) == 1 else sides)
 
 
 JUDGE = Judge(findings, headlines, ceilings)
@@ -85,7 +97,7 @@ JUDGE = Judge(findings, headlines, ceilings)
 # -- what all rows say -------------------------------------------------------------------------------------------------
 
 
-def _precision(measurements: Sequence[Measurement]) -> Finding:
+def _precision(measurements: Sequence[Measurement], environment: Mapping[str, str]) -> Finding:
     evidence: dict[str, Any] = {}
     told = []
     for product, rows in by_product(measurements).items():
@@ -94,16 +106,16 @@ def _precision(measurements: Sequence[Measurement]) -> Finding:
         if wrong := [one for one in rows if not corruption_judge.is_as_asked(one)]:
             names = " and ".join(dict.fromkeys(str(one.method.precision_observed) for one in wrong))
             count = sum(len(runs.each(one)) for one in wrong)
-            told.append(f"{product} was computed in {names}{in_runs(count, rows)}")
+            told.append(f"{product} computed in {names}{in_runs(count, rows)}")
     if not told:
-        return Finding("matmul.precision", "pass", "every product has the precision asked for", evidence=evidence)
+        return Finding("matmul.precision", "pass", "all products have the requested precision", evidence=evidence)
     return Finding(
         "matmul.precision",
         "fail",
-        "a product does not have the precision asked for",
+        "a product does not have the requested precision",
         "; ".join(told),
         evidence,
-        fix="look for NVIDIA_TF32_OVERRIDE, TORCH_ALLOW_TF32_CUBLAS_OVERRIDE or ONEDNN_DEFAULT_FPMATH_MODE",
+        fix=remarks.precision_fix(environment),
     )
 
 
@@ -127,9 +139,9 @@ def _fastest(measurements: Sequence[Measurement]) -> list[Finding]:
                 "matmul.tf32_gain",
                 "info",
                 f"TF32 is {units.significant(tf32 / plain, 2)}× faster than float32 here",
-                "it keeps 10 bits of the mantissa",
+                "with 10 bits of mantissa",
                 {"gain": tf32 / plain},
-                fix='torch.set_float32_matmul_precision("high")',
+                fix=f'torch.set_float32_matmul_precision("high"): TF32, {units.significant(tf32 / plain, 2)}× faster',
             )
         )
     return found
@@ -166,8 +178,8 @@ def efficiency(measurements: Sequence[Measurement]) -> list[Finding]:
         reason = next(iter(unknown.values()))
         # A longer run helps where the rows were short, and where there was none.
         sustained = any(one.name == SUSTAINED for one in timed)
-        advice = "; --sustain runs long enough to tell" if reason == ROW_TOO_SHORT and not sustained else ""
-        return [Finding("matmul.efficiency", "info", "the rate per watt is unknown", f"{reason}{advice}", evidence)]
+        advice = "; --sustain runs long enough" if reason == ROW_TOO_SHORT and not sustained else ""
+        return [Finding("matmul.efficiency", "info", "rate per watt unknown", f"{reason}{advice}", evidence)]
     told = ", ".join(
         f"{dtype} {units.flop_rate(it['flop_per_joule'], it['unit'])} per W at {it['power_w']:.0f} W"
         for dtype, it in best.items()
@@ -306,7 +318,7 @@ def _search_told(found: Sequence[_Found], seen: Mapping[str, Any]) -> str:
     if seen["searches"] > 1:
         text += f", found by {seen['found_by']} of {seen['searches']} runs"
         text += f" (others found {', '.join(seen['others_found'])})" if seen["others_found"] else ""
-    return text if all(entry.complete for entry, _ in found) else f"{text}, of what was tried until then"
+    return text if all(entry.complete for entry, _ in found) else f"{text} (search cut off)"
 
 
 def _sides(one: SearchedShape | RefusedShape) -> Shape:
@@ -359,13 +371,13 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
         return [Finding(SUSTAINED, "fail", title, told, evidence, corruption_judge.AGAIN)]
     shares = [one["share"] for one in evidence.values()]
     low, high = units.significant(min(shares), 2), units.significant(max(shares), 2)
-    title = f"sustained {low} of burst" if low == high else f"sustained {low} to {high} of burst"
+    title = f"sustained rate is {low} of burst" if low == high else f"sustained rate is {low} to {high} of burst"
     told = "; ".join(_sustained_told(name, rows, evidence[name]) for name, rows in products.items())
     throttled = list(dict.fromkeys(cause for rows in products.values() for cause in _throttled_by(rows)))
     if not throttled:
         return [Finding(SUSTAINED, "info", title, told, evidence)]
     causes = " and ".join(dict.fromkeys(_CAUSES[cause][0] for cause in throttled))
-    message = f"{told}; the clock was held: {causes} ({', '.join(throttled)})"
+    message = f"throttled: {causes} ({', '.join(throttled)}); {told}"
     return [Finding(SUSTAINED, "warn", title, message, evidence, fix=_CAUSES[throttled[0]][1])]
 
 
@@ -400,9 +412,9 @@ def _sustained_told(name: str, rows: Sequence[Measurement], seen: Mapping[str, A
     burst, last = (units.flop_rate(seen[part], unit) for part in ("burst_flop_per_s", "sustained_flop_per_s"))
     text = f"{name} {last} after {burst}"
     if seen["settled"] is False:
-        text += ", not settled yet: a longer --sustain tells more"
+        text += ", not settled: use a longer --sustain"
     if "power-limited" in flags:
-        text += ", held by the power limit, which is normal at full load"
+        text += ", at the power limit (normal at full load)"
     if "cpu-busy" in flags:
-        text += ", beside other processes on the CPU"
+        text += ", machine busy"
     return text

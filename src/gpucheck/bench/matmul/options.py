@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpucheck import units
+from gpucheck import options, units
 from gpucheck.bench.dtypes import DTYPES, Dtype
 from gpucheck.errors import UsageError
 from gpucheck.options import option
@@ -40,7 +40,7 @@ def parse_side(text: str, name: str, whole: str = "") -> int:
     """One side of a matrix; `whole` is the text that it is a part of. Raises UsageError."""
     if not re.fullmatch(r"\d+", text, re.ASCII) or not 1 <= int(text) <= LARGEST_SIDE:
         raise UsageError(
-            f"{name} {whole or text!r} is no size of a matrix", f"a side is a whole number from 1 to {LARGEST_SIDE}"
+            f"{name} must have sides that are integers from 1 to {LARGEST_SIDE}, not {whole or repr(text)}"
         )
     return int(text)
 
@@ -55,7 +55,7 @@ def parse_shape(text: str, name: str) -> Shape:
     """M, N and K in `4096x4096x1024`. Raises UsageError."""
     parts = text.lower().split("x")
     if len(parts) != 3:
-        raise UsageError(f"{name} {text!r} is not understood", "", "write it MxNxK, like 4096x4096x1024")
+        raise UsageError(f"{name} must be MxNxK, not {text!r}", "", "write it like 4096x4096x1024")
     m, n, k = (parse_side(part, name, repr(text)) for part in parts)
     return m, n, k
 
@@ -64,15 +64,17 @@ def parse_axis(text: str, option: str) -> Axis:
     """An axis from `LOW:HIGH:STEP`, or one value. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}):(\d{1,9}))?", text, re.ASCII)
     if match is None:
-        raise UsageError(f"{option} {text!r} is no range", "", "write it LOW:HIGH:STEP, like 1024:16384:1024")
+        raise UsageError(f"{option} must be LOW:HIGH:STEP, not {text!r}", "", "write it like 1024:16384:1024")
     low = int(match[1])
     high, step = (int(match[2]), int(match[3])) if match[2] else (low, 1)
     if not 1 <= low <= high <= LARGEST_SIDE or step < 1:
         raise UsageError(
-            f"{option} {text!r} is no range of sizes",
-            f"it goes from 1 to {LARGEST_SIDE}, upwards, in steps of 1 or more",
+            f"{option} must rise from LOW to HIGH within 1 to {LARGEST_SIDE}, in steps of at least 1, not {text!r}"
         )
     return Axis(low, high, step)
+
+
+_SIDES = f"1 to {LARGEST_SIDE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,8 @@ class MatmulOptions:
     """What the user asked for; empty means the documented default."""
 
     dtypes: tuple[Dtype, ...] = option(
-        "float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fnuz or int8; default what the device "
-        "really has, on a CPU float32, float16 and bfloat16 of these. Repeatable.",
+        "Data type: float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fnuz or int8. Repeatable.",
+        shown="all that the device supports, on a CPU float32, float16 and bfloat16",
         name="--dtype",
         metavar="DTYPE",
         choices=DTYPES,
@@ -89,34 +91,41 @@ class MatmulOptions:
         fold=lambda given: tuple(dtype for dtype in DTYPES if dtype in given),
     )
     squares: tuple[Shape, ...] = option(
-        "Square matrices of this side. Repeatable.", name="--size", metavar="N", parse=parse_square, repeat=True
+        "Multiply square matrices of N×N. Repeatable.",
+        name="--size",
+        metavar="N",
+        parse=parse_square,
+        repeat=True,
+        range=_SIDES,
     )
     shapes: tuple[Shape, ...] = option(
-        "(M×K)·(K×N). Repeatable.", name="--shape", metavar="MxNxK", parse=parse_shape, repeat=True
+        "Multiply M×K by K×N matrices. Repeatable.",
+        name="--shape",
+        metavar="MxNxK",
+        parse=parse_shape,
+        repeat=True,
+        range=_SIDES,
     )
     cold: bool = option("Rotate over more matrices than the last-level cache holds.", False)
-    search: bool = option("Find the fastest shape of each dtype, coarse to fine.", False)
+    search: bool = option("Search for the fastest shape of each data type.", False)
     span: Axis | None = option(
-        "Where --search looks, in M, N and K; default 1024:16384:1024, on a CPU 128:2048:128.",
+        "Values of M, N and K for --search.",
+        range=_SIDES,
+        shown="1024:16384:1024, on a CPU 128:2048:128",
         name="--range",
         metavar="LOW:HIGH:STEP",
         parse=parse_axis,
     )
-    m: Axis | None = option("The same for M alone, or one value.", metavar="RANGE", parse=parse_axis)
-    n: Axis | None = option("The same for N alone, or one value.", metavar="RANGE", parse=parse_axis)
-    k: Axis | None = option("The same for K alone, or one value.", metavar="RANGE", parse=parse_axis)
+    m: Axis | None = option("The same for M only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
+    n: Axis | None = option("The same for N only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
+    k: Axis | None = option("The same for K only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
     sustain_s: float | None = option(
-        "Then run the fastest product of each dtype for so long: burst against sustained.",
+        "Then run the fastest product of each data type for TIME, to compare burst and sustained speed.",
         name="--sustain",
         metavar="TIME",
         parse=units.parse_duration,
     )
-    time_budget_s: float | None = option(
-        "For all of it; default 30s, with --search 60s, and the time of --sustain.",
-        name="--time-budget",
-        metavar="TIME",
-        parse=units.parse_duration,
-    )
+    time_budget_s: float | None = options.time_budget("30s, with --search 60s, plus --sustain")
     device: str = "auto"
 
     @property
@@ -132,6 +141,6 @@ class MatmulOptions:
     def check(self) -> None:
         """Raises UsageError for what does not go together."""
         if self.search and self.wanted:
-            raise UsageError("--search looks for the shape itself", "", "give --range instead of --size and --shape")
+            raise UsageError("--search chooses the shapes", "", "give --range instead of --size and --shape")
         if any(self.axes) and not self.search:
-            raise UsageError("a range is something to search in", "", "give --search too")
+            raise UsageError("a range needs --search", "", "add --search")

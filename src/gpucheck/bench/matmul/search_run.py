@@ -91,7 +91,7 @@ def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, resu
     if first is None:
         text = "x".join(axis.text for axis in grid.axes)
         raise UsageError(
-            f"no shape of the range {text} fits", f"{units.capacity(room)} are free", "give a smaller --range"
+            f"no shape of the range {text} fits", f"{units.capacity(room)} are free", "use a smaller --range"
         )
     wanted: precision.Precision = "tf32" if case.dtype == "tf32" else "ieee"
     told = _Told(case, accel, results.emit)

@@ -34,9 +34,9 @@ def size_for(options: OverlapOptions, room: Room) -> int:
     most = room.most(HOST_BUFFERS)
     if most < SMALLEST_SIZE:
         raise CannotLook(
-            "there is no room to copy in",
+            "not enough memory to copy",
             f"buffers may take {units.capacity(most)} each",
-            "end what else uses this memory",
+            "stop other users of the memory",
             finding="overlap.memory",
         )
     if options.size is None:
@@ -45,7 +45,7 @@ def size_for(options: OverlapOptions, room: Room) -> int:
     if options.size > most:
         raise UsageError(
             f"--size {units.capacity(options.size)} does not fit",
-            "it is needed twice on the host, pageable and pinned, and once on the device",
+            "it needs two buffers on the host, pageable and pinned, and one on the device",
             f"give at most {units.capacity(most)}",
         )
     return options.size
@@ -91,8 +91,8 @@ def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None
 def _on_a_cpu() -> CannotLook:
     return CannotLook(
         "a CPU has no copies to hide",
-        "overlap is between a device's compute and its copies from and to the host",
-        "run it on a machine with an accelerator that torch can use",
+        "overlap measures a GPU's compute beside its copies",
+        "run it on a machine with a GPU that torch can use",
         finding="overlap.device",
     )
 
@@ -110,7 +110,7 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
     capacity = max(size, min(SLICES * size, room.most(HOST_BUFFERS)))
     shared = allocate_all(accel, ("pageable", "pinned") if accel.can_pin else ("pageable",), capacity, "overlap.memory")
     if shared.no_pinned is not None:
-        title = "no pinned memory was to be had"
+        title = "pinned memory could not be allocated"
         emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
     todo = cases(options, accel, size, pinned="pinned" in shared.host, two_streams=side_stream is not None)
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
@@ -149,8 +149,8 @@ def _of_dtype(accel: Accel, dtype: Dtype) -> Compute:
         if not accel.is_out_of_memory(error):
             raise
         raise CannotLook(
-            "no room for the matrices to compute with",
+            "not enough memory for the matrices",
             str(error).strip().splitlines()[0],
-            "end what else uses this memory",
+            "stop other users of the memory",
             finding="overlap.memory",
         ) from error

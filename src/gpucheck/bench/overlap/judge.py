@@ -10,7 +10,7 @@ from gpucheck.bench import remarks, rounds
 from gpucheck.bench.figures import Ceilings
 from gpucheck.bench.overlap.balance import unbalanced
 from gpucheck.bench.seen import Judge, Seen
-from gpucheck.directions import WAYS
+from gpucheck.directions import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, TimeStats
@@ -25,11 +25,8 @@ HIDDEN, HALF = 0.8, 0.5
 
 # What makes an overlap a guess: two times that change between rounds differ by more than what hides.
 DOUBTFUL = ("cpu-busy", "few-samples", "noisy", "throttled", "unbalanced")
-AGAIN = "run it again when the machine is idle, with a longer --time-budget"
-ADVICE = (
-    "pin_memory=True in the DataLoader (or pinned buffers that are reused), then copy with non_blocking=True on a "
-    "second stream, which the compute waits for (wait_stream); record_stream keeps the tensor's memory"
-)
+AGAIN = "rerun on an idle machine, with a longer --time-budget"
+ADVICE = "use pin_memory=True and non_blocking=True on a second CUDA stream"
 
 
 def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
@@ -99,13 +96,13 @@ def findings(seen: Seen) -> list[Finding]:
     measurements = seen.rows
     found = answer(measurements)
     if not found:
-        return [Finding("overlap.pinned_two_streams", "skip", "nothing was timed", "no case was finished")]
+        return [Finding("overlap.pinned_two_streams", "skip", "nothing was timed", "no case finished")]
     return [
         *_pinned(found, seen.facts.environment),
         *_pageable(found),
         _copies(measurements),
         *remarks.clock("overlap.clock", measurements),
-        *remarks.cpu_busy("overlap.cpu_busy", measurements),
+        *remarks.cpu_busy("overlap.cpu_busy", measurements, seen.facts),
     ]
 
 
@@ -130,11 +127,12 @@ def _pinned(found: Sequence[OverlapResult], environment: Mapping[str, str]) -> l
         told += f"; in one stream {_told(one_stream)}"
     doubts = sorted({flag for one in two for flag in one.flags if flag in DOUBTFUL})
     if doubts:
-        title = "what of pinned copies hides on a second stream cannot be told for sure"
-        return [Finding(name, "info", title, f"{told}; rounds are {' and '.join(doubts)}", evidence, fix=AGAIN)]
+        title = "inconclusive: how much of a pinned copy hides on a second stream"
+        return [Finding(name, "info", title, f"{told}; rows are {' and '.join(doubts)}", evidence, fix=AGAIN)]
     # Certainly less than the half, as far as there is an interval.
     if any((one.overlap if one.ci_high is None else one.ci_high) < HALF for one in two):
-        title = "pinned copies do not hide behind compute, not even on a second stream"
+        title = "pinned copies do not hide behind compute"
+        told = ", ".join(f"{units.percent(one.overlap)} {SHORT_WAYS[one.direction]}" for one in two)
         return [Finding(name, "warn", title, told, evidence, fix=_cause(environment))]
     if all(one.overlap >= HIDDEN for one in two):
         return [Finding(name, "pass", "pinned copies hide behind compute on a second stream", told, evidence)]
@@ -143,11 +141,8 @@ def _pinned(found: Sequence[OverlapResult], environment: Mapping[str, str]) -> l
 
 def _cause(environment: Mapping[str, str]) -> str:
     if environment.get("CUDA_LAUNCH_BLOCKING") == "1":
-        return "unset CUDA_LAUNCH_BLOCKING: with it every launch is waited for"
-    return (
-        "look for a debugger or profiler that launches one thing at a time, a part with one engine for copies and "
-        "compute, CUDA_LAUNCH_BLOCKING=1, or Windows' WDDM driver model"
-    )
+        return "unset CUDA_LAUNCH_BLOCKING: it synchronizes every launch"
+    return "look for a debugger, profiler, CUDA_LAUNCH_BLOCKING=1 or Windows' WDDM driver model"
 
 
 def _pageable(found: Sequence[OverlapResult]) -> list[Finding]:
@@ -159,11 +154,7 @@ def _pageable(found: Sequence[OverlapResult]) -> list[Finding]:
     exposed = [one for one in two if one.overlap < HALF]
     sure = [one for one in exposed if not set(one.flags) & set(DOUBTFUL)]
     gains = [one for one in sure if pinned.get(one.direction, 0.0) >= HALF]
-    title = (
-        "copies of pageable memory keep the host, and hide nothing or little"
-        if exposed
-        else "copies of pageable memory hide behind compute too"
-    )
+    title = "pageable copies block the host and hide little" if exposed else "pageable copies hide behind compute too"
     told = f"{_told(two)}, with non_blocking=True"
     return [Finding("overlap.pageable", "info", title, told, _evidence(two), ADVICE if gains else None)]
 
@@ -184,13 +175,13 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
         if details["wrong_bytes"]
     ]
     if wrong:
-        fix = "run it again; if it repeats, look for PCIe and memory errors in the system log"
+        fix = "rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors"
         return Finding(
-            "overlap.copies", "fail", "copies beside compute arrived changed", "; ".join(wrong), evidence, fix
+            "overlap.copies", "fail", "copies beside compute arrived corrupted", "; ".join(wrong), evidence, fix
         )
     if not all(details["verified_slices"] for _, details in copies):
-        return Finding("overlap.copies", "inconclusive", "not every row was compared", "", evidence)
-    return Finding("overlap.copies", "pass", "every copy that was compared arrived as it was sent", "", evidence)
+        return Finding("overlap.copies", "inconclusive", "some copies were not verified", "", evidence)
+    return Finding("overlap.copies", "pass", "all copies verified", "", evidence)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
@@ -199,8 +190,8 @@ def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     best = [one for one in rows if (one.host_memory, one.streams) == ("pinned", 2)]
     found = []
     for one in best or rows:
-        streams = "two streams" if one.streams == 2 else "one stream"
-        case = f"{WAYS[one.direction]}, {one.host_memory}, {streams}"
+        streams = "" if one.streams == 2 else ", one stream"
+        case = f"{one.host_memory} {SHORT_WAYS[one.direction]}, hidden{streams}"
         found.append(Headline("overlap", one.device, case, one.overlap, "1", one.ci_low, one.ci_high, flags=one.flags))
     return found
 

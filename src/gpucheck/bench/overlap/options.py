@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import units
+from gpucheck import options, units
 from gpucheck.directions import DIRECTIONS, Direction
 from gpucheck.options import option
 from gpucheck.units import MIB
@@ -20,12 +20,13 @@ class OverlapOptions:
     """What the user asked for; `host_share` is what buffers may take of the host's memory that is left."""
 
     size: int | None = option(
-        "Of a copy, from 1MiB on; default 64MiB.",
+        "Size of a copy.",
         metavar="SIZE",
-        parse=lambda text, name: units.parse_size(text, name, smallest=SMALLEST_SIZE),
+        parse=units.Size(SMALLEST_SIZE),
+        shown="64MiB",
     )
     directions: tuple[Direction, ...] = option(
-        "both, host_to_device (h2d) or device_to_host (d2h).",
+        "Copy direction: both, host_to_device (h2d) or device_to_host (d2h).",
         DIRECTIONS["both"],
         name="--direction",
         metavar="WAY",
@@ -33,8 +34,6 @@ class OverlapOptions:
         choices=tuple(DIRECTIONS),
         shown="both",
     )
-    time_budget_s: float | None = option(
-        "For all of it; default 10s.", name="--time-budget", metavar="TIME", parse=units.parse_duration
-    )
+    time_budget_s: float | None = options.time_budget("10s")
     device: str = "auto"
     host_share: float = HOST_SHARE

@@ -89,7 +89,10 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     options, accel = setting.options, setting.accel
     if "pinned" not in options.memories:
         raise CannotLook(
-            "copies both ways at once are of pinned memory", "--host-memory leaves it out", "leave it out", finding=NAME
+            "copies both ways at once need pinned memory",
+            "--host-memory excludes it",
+            "rerun without --host-memory",
+            finding=NAME,
         )
     room = _each_way(setting.room)
     size = size_of(options.sizes, room)
@@ -119,9 +122,9 @@ def size_of(sizes: tuple[int, ...], room: Room) -> int:
     most = room.most(1)
     if most < SMALLEST_BYTES:
         raise CannotLook(
-            "there is no room to copy both ways at once",
+            "not enough memory to copy both ways at once",
             f"buffers may take {units.capacity(most)} each",
-            "end what else uses this memory",
+            "stop other users of the memory",
             finding=NAME,
         )
     wanted = max(max(sizes, default=USUAL_BYTES), SMALLEST_BYTES)

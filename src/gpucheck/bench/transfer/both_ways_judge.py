@@ -19,7 +19,7 @@ NAME = "transfer.both_ways"
 # NVLink), one engine that serves them in turn to 1.0: what lies below this is nearer to the latter than noise explains.
 LEAST_GAIN = 1.15
 
-_AGAIN = "run it again when nothing else copies; a longer --time-budget tries more often"
+_AGAIN = "rerun when nothing else copies, with a longer --time-budget"
 
 
 def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
@@ -44,11 +44,10 @@ def _corrupt(rows: Sequence[Measurement]) -> list[Finding]:
         Finding(
             "transfer.both_ways_corrupt",
             "fail",
-            "copies in both directions at once arrived changed",
+            "copies in both directions at once arrived corrupted",
             "; ".join(f"{count} wrong bytes {WAYS[way]}" for way, count in wrong.items()),
             {"wrong_bytes": wrong},
-            fix="run it again; if it repeats, look for PCIe and memory errors in the system log before using this "
-            "machine",
+            fix="rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors",
         )
     ]
 
@@ -64,23 +63,20 @@ def _never(rows: Sequence[Measurement]) -> list[Finding]:
     }
     message = "; ".join(f"{WAYS[way]}: {reason}" for way, reason in reasons.items())
     if all(one.method.details.get("ended_because") == "it stood still" for one in without):
-        title = "this device does not copy both ways at once: one direction waits for the other"
+        title = "copies in one direction wait for the other"
         return [Finding(NAME, "warn", title, message, evidence, fix=_SHARED)]
-    title = "no copy was timed while the other direction copied"
+    title = "inconclusive: no window in which both directions copied"
     return [Finding(NAME, "inconclusive", title, message, evidence, fix=_AGAIN)]
 
 
 def _reason(one: Measurement) -> str:
     details = one.method.details
-    because = details.get("ended_because") or "there was no time"
+    because = details.get("ended_because") or "out of time"
     because = because.replace("it ", f"the copies {WAYS[one.case['other']]} ", 1) if because[:3] == "it " else because
     return f"{because} (windows discarded: {details['discarded_windows']})"
 
 
-_SHARED = (
-    "in a virtual machine run it on the host itself; elsewhere look at what else shares the link, and at the IOMMU "
-    "and ACS settings"
-)
+_SHARED = "check what shares the link, IOMMU and ACS settings; in a virtual machine, rerun on the host"
 
 
 def _together(rows: Sequence[Measurement], copies: Sequence[Measurement]) -> list[Finding]:
@@ -111,14 +107,14 @@ def _together(rows: Sequence[Measurement], copies: Sequence[Measurement]) -> lis
         "over_one_direction": gain,
     }
     title = f"both directions at once: {_told(both)}"
-    message = f"{units.byte_rate(total)} in sum"
+    message = f"{units.byte_rate(total)} together"
     if gain is None:
         return [Finding(NAME, "info", title, message, evidence)]
     message += f", {units.significant(gain)}× one direction alone ({_told(alone)})"
     # Grace's C2C is known for it: 359 GB/s one way, 175 each both ways, on a sound machine.
     if gain >= LEAST_GAIN or link_under_load(rows).kind == "NVLink-C2C":
         return [Finding(NAME, "info", title, message, evidence)]
-    message += ": likely one copy engine for both, a link that they share, or a virtual machine's"
+    message += "; likely cause: one copy engine, a shared link, or a virtual machine"
     return [Finding(NAME, "warn", title, message, evidence, fix=_SHARED)]
 
 

@@ -126,7 +126,7 @@ def _no_time(left: Sequence[Part]) -> Finding:
         "transfer.time",
         "skip",
         f"not measured: {', '.join(names)}",
-        "the time was up",
+        "out of time",
         {"parts": names},
         fix=f"give a longer --time-budget, or --only {names[0]}",
     )

@@ -63,10 +63,10 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     sizes, too_large = fitting(options, room, len(memories))
     todo = cases(options, accel, sizes)
     if accel.is_cpu:
-        emit(Notice("on the CPU these are copies from host memory to host memory"))
+        emit(Notice("on a CPU: copies within host memory"))
     if too_large:
         left_out = ", ".join(units.capacity(size) for size in too_large)
-        emit(Notice(f"{left_out} left out: buffers may take {units.capacity(room.most(len(memories)))} each"))
+        emit(Notice(f"{left_out} skipped: buffers are limited to {units.capacity(room.most(len(memories)))} each"))
     if not todo:
         return
     emit(Progress("allocating", 0, len(todo)))
@@ -79,14 +79,14 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     for done, case in enumerate(todo):
         if _is_late(case, todo[:done], setting):
             late = ", ".join(units.capacity(size) for size in sizes if size >= case.size)
-            emit(Notice(f"{late} left out: the time was up; give a longer --time-budget"))
+            emit(Notice(f"{late} skipped: out of time; use a longer --time-budget"))
             return
         emit(Progress(case.label, done, len(todo)))
         yield measure(case, accel, shared, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
 
 
 def _is_late(case: Case, done: Sequence[Case], setting: Setting) -> bool:
-    """Whether the time was up before the first row of a size that nobody named, and that no verdict needs.
+    """Whether time ran out before the first row of a size that nobody named, and that no verdict needs.
 
     A size that was begun is measured to its end.
     """
@@ -157,9 +157,9 @@ def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[
     """
     if not accel.can_pin and options.memories == ("pinned",):
         raise CannotLook(
-            f"there is no pinned memory for {accel.id}",
-            "pinned memory is for copies to a CUDA or XPU device",
-            "leave --host-memory out",
+            f"no pinned memory for {accel.id}",
+            "only copies to a CUDA or XPU device use pinned memory",
+            "rerun without --host-memory",
             finding="transfer.pinned",
         )
     directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions

@@ -19,6 +19,7 @@ from gpucheck.bench.transfer.link import LARGE_BYTES, Link
 from gpucheck.directions import WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.transfer import CopyFit, CopyLatency, PinnedGain
@@ -41,10 +42,12 @@ MOST_OFF = 0.25
 CUT = 2.5 * 1.4826
 
 
-def judge(measurements: Sequence[Measurement], link: Link, pci_address: str | None = None) -> list[Finding]:
-    """Every finding of one device's rows, the most important first; the address is where the device sits."""
+def judge(measurements: Sequence[Measurement], link: Link, facts: Facts | None = None) -> list[Finding]:
+    """Every finding of one device's rows, the most important first; `facts` tell where it sits, and of the cores."""
     if not measurements:
-        return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits into the memory there is")]
+        return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
+    known = facts.devices if facts is not None else ()
+    pci_address = next((one.pci_address for one in known if one.id == measurements[0].device.id), None)
     return [
         corrupt(measurements),
         *of_link.judge(
@@ -53,7 +56,7 @@ def judge(measurements: Sequence[Measurement], link: Link, pci_address: str | No
         *_speedup(measurements),
         *_on_host(measurements),
         *remarks.clock("transfer.clock", measurements),
-        *remarks.cpu_busy("transfer.cpu_busy", measurements),
+        *remarks.cpu_busy("transfer.cpu_busy", measurements, facts),
     ]
 
 
@@ -64,13 +67,13 @@ def corrupt(measurements: Sequence[Measurement]) -> Finding:
     slices = sum(run["verified_slices"] for _, details in told for run in details)
     unseen = [name for name, details in told if not all(run["verified_slices"] for run in details)]
     if not wrong and unseen:
-        message = f"nothing was compared {'; '.join(unseen)}"
-        return Finding("transfer.corrupt", "inconclusive", "not every row was compared", message, {"copies": slices})
+        message = f"no copy was compared {'; '.join(unseen)}"
+        return Finding("transfer.corrupt", "inconclusive", "some copies were not verified", message, {"copies": slices})
     if not wrong:
         return Finding(
             "transfer.corrupt",
             "pass",
-            "every copy that was compared arrived as it was sent",
+            "all copies verified",
             evidence={"copies": slices},
         )
     message = "; ".join(
@@ -79,17 +82,17 @@ def corrupt(measurements: Sequence[Measurement]) -> Finding:
     return Finding(
         "transfer.corrupt",
         "fail",
-        "copies arrived changed",
+        "copies arrived corrupted",
         message,
         {"wrong_bytes": {name: run["wrong_bytes"] for name, run in wrong}, "copies": slices},
-        fix="run it again; if it repeats, look for PCIe and memory errors in the system log before using this machine",
+        fix="rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors",
     )
 
 
 def label(one: Measurement) -> str:
-    """A row in words: `from pinned memory to the device, 16 MiB`."""
+    """A row in words: `in pinned copies to the device, 16 MiB`."""
     case = one.case
-    return f"with {case['host_memory']} memory {WAYS[case['direction']]}, {units.capacity(case['size_bytes'])}"
+    return f"in {case['host_memory']} copies {WAYS[case['direction']]}, {units.capacity(case['size_bytes'])}"
 
 
 def best(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
@@ -191,18 +194,18 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
         None,
     )
     evidence = {"gains": to_json(gains), "half_rate_bytes": half, "fits": to_json(fits(measurements))}
-    small = f"Below {units.capacity(half)} latency rules: batch small copies." if half else ""
+    small = f"below {units.capacity(half)} latency dominates: batch small copies" if half else ""
     if gain < WORTHWHILE_GAIN:
-        title = f"pinned memory gains nothing here: {units.significant(gain, 2)}× {way}, as called"
+        title = f"pinned memory gains nothing here: {units.significant(gain, 2)}× {way}"
         return [Finding("transfer.pinned_speedup", "info", title, small, evidence)]
     return [
         Finding(
             "transfer.pinned_speedup",
             "info",
-            f"pinned memory copies {units.significant(gain, 2)}× faster {way}, as called",
+            f"pinned memory copies {units.significant(gain, 2)}× faster {way}",
             small,
             evidence,
-            fix="for buffers that are reused, or a DataLoader with pin_memory=True: copy with non_blocking=True",
+            fix=f"pin_memory=True and non_blocking=True copy {units.significant(gain, 2)}× faster {way}",
         )
     ]
 
@@ -216,8 +219,8 @@ def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
         Finding(
             "transfer.host_to_host",
             "info",
-            f"host memory copies at {units.byte_rate(row.rate.median)} ({size} at a time)",
-            "bytes copied; each is read once and written once",
+            f"copies in host memory reach {units.byte_rate(row.rate.median)}",
+            f"{size} at a time; each byte counted once, though read and written",
             {"bytes_per_s": row.rate.median, "size_bytes": row.case["size_bytes"], "fits": to_json(fits(measurements))},
         )
     ]
@@ -273,13 +276,13 @@ def fit(points: Points) -> Fit | NoFit:
     if len(far) > MOST_OFF * len(points):
         worst = max(zip(off, points, strict=True))[1][0]
         return NoFit(
-            f"the time is not start + size / rate: {len(far)} of {len(points)} sizes lie more than "
-            f"{units.percent(OFF)} off, most of all {units.capacity(int(worst))} (caches, or copies in pieces)"
+            f"time is not latency + size / rate: {len(far)} of {len(points)} sizes lie more than "
+            f"{units.percent(OFF)} off, worst {units.capacity(int(worst))} (caches, or copies in pieces)"
         )
     if per_byte <= 0:
-        return NoFit("the time does not grow with the size")
+        return NoFit("time does not grow with size")
     if start_s <= 0:
-        return NoFit("no start is to be seen: small copies are not slower than their size tells")
+        return NoFit("no latency visible: small copies take no longer than their size explains")
     return Fit(start_s, 1 / per_byte, max(off), tuple(far))
 
 

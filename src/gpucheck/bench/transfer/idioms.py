@@ -340,16 +340,16 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     todo = [one for one in of_device(accel, memories) if accel.is_cpu or one.direction in _asked(setting)]
     if not todo:
         raise CannotLook(
-            f"people write no line that copies pinned memory on {accel.id}",
-            "pinned memory is for copies to a CUDA or XPU device",
-            "leave --host-memory out",
+            f"no common idiom copies pinned memory on {accel.id}",
+            "only copies to a CUDA or XPU device use pinned memory",
+            "rerun without --host-memory",
             finding="transfer.idioms",
         )
     setting.emit(Progress("allocating", 0, len(todo)))
     count = slices(size, room, len(memories))
     shared = allocate_all(accel, memories, count * size, "transfer.memory")
     if shared.no_pinned is not None:
-        setting.emit(Notice(f"lines with pinned memory are left out: {shared.no_pinned}", "warning"))
+        setting.emit(Notice(f"idioms with pinned memory skipped: {shared.no_pinned}", "warning"))
         todo = [one for one in todo if one.where != "pinning"]
     stage = Stage(accel, shared, size, count)
     stage.fill()
@@ -362,8 +362,8 @@ def rows(setting: Setting) -> Iterator[Measurement]:
                 raise
             raise CannotLook(
                 f"memory ran out at `{idiom.code}`",
-                "something else took what was free",
-                "end what else uses this memory",
+                "another process took the free memory",
+                "stop other users of the memory",
                 finding="transfer.idioms",
             ) from error
         yield one
@@ -384,9 +384,9 @@ def size_of(sizes: tuple[int, ...], room: Room, host_buffers: int) -> int:
     size = min(max(sizes, default=USUAL_BYTES), USUAL_BYTES, most) // GRAIN * GRAIN
     if most < LEAST_BYTES:
         raise CannotLook(
-            "there is no room for the lines that people write",
+            "not enough memory for the common idioms",
             f"a tensor may take {units.capacity(most)}",
-            "end what else uses this memory",
+            "stop other users of the memory",
             finding="transfer.idioms",
         )
     return max(size, GRAIN)

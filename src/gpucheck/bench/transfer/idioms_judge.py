@@ -1,4 +1,4 @@
-"""What the lines that people write cost beside the raw copy: which is worth writing. Pure."""
+"""What common idioms cost beside the raw copy: which is worth writing. Pure."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def _corrupt(rows: Sequence[Measurement]) -> list[Finding]:
         Finding(
             "transfer.idioms_corrupt",
             "fail",
-            "a line of code left something else than it copied",
+            "a common idiom copied wrong bytes",
             "; ".join(f"{count} wrong bytes after `{call}`" for call, count in wrong.items()),
             {"wrong_bytes": wrong},
-            fix="run it again; if it repeats, look for PCIe and memory errors in the system log",
+            fix="rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors",
         )
     ]
 
@@ -74,10 +74,8 @@ def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
     written = _told(rows, ratios)
     if not written:
         return []
-    fast, slow = min(written, key=written.__getitem__), max(written, key=written.__getitem__)
+    slow = max(written, key=written.__getitem__)
     title = f"`{_call(rows[slow])}` takes {_times(written[slow])} the raw copy"
-    if fast != slow:
-        title += f", `{_call(rows[fast])}` {_times(written[fast])}"
     evidence: dict[str, Any] = {
         "times_raw": {_call(rows[place]): ratio for place, ratio in ratios.items()},
         "size_bytes": rows[0].case["size_bytes"],
@@ -85,7 +83,7 @@ def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
     messages, fix = _pinning(rows, evidence)
     busy = sum("cpu-busy" in one.flags for one in rows)
     if busy:
-        messages.append(f"{busy} of {len(rows)} were timed beside other processes")
+        messages.append(f"{busy} of {len(rows)} were timed on a busy machine")
     return [Finding("transfer.idioms", "info", title, "; ".join(messages), evidence, fix)]
 
 
@@ -107,12 +105,12 @@ def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[lis
         ratio = evidence["pin_in_loop_over_pageable"] = seconds["pin_then_to"] / seconds["to"]
         if ratio >= WORTH_TELLING:
             messages.append(
-                f"x.pin_memory() inside the loop costs more than it gains: {_times(ratio)} the pageable x.to(device)"
+                f"x.pin_memory() in the loop costs more than it gains: {_times(ratio)} the time of x.to(device)"
             )
         elif ratio <= 1 / WORTH_TELLING:
-            messages.append(f"x.pin_memory() inside the loop still pays: {_times(1 / ratio)} as fast as x.to(device)")
+            messages.append(f"x.pin_memory() in the loop pays: {_times(1 / ratio)} as fast as x.to(device)")
         else:
-            messages.append("x.pin_memory() inside the loop gains nothing over x.to(device)")
+            messages.append("x.pin_memory() in the loop gains nothing over x.to(device)")
     if "pin_memory" in seconds:
         size, one = units.capacity(by_id["pin_memory"].case["size_bytes"]), by_id["pin_memory"]
         evidence["pin_memory_s"] = seconds["pin_memory"]
@@ -125,11 +123,9 @@ def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[lis
         gain = evidence["loader_gain"] = seconds["loader"] / seconds["loader_pinned_non_blocking"]
         if gain >= WORTH_TELLING:
             messages.append(f"a DataLoader with pin_memory=True and non_blocking=True is {_times(gain)} as fast")
-            fix = "DataLoader(…, pin_memory=True) and x.to(device, non_blocking=True)"
+            fix = "use DataLoader(…, pin_memory=True) and x.to(device, non_blocking=True)"
         elif gain <= 1 / WORTH_TELLING:
-            messages.append(
-                f"a DataLoader without workers loses by pin_memory=True here: {_times(1 / gain)} the time without"
-            )
+            messages.append(f"pin_memory=True slows a DataLoader without workers: {_times(1 / gain)} the time")
     return messages, fix
 
 

@@ -17,7 +17,7 @@ from gpucheck.bench.transfer import (
     together_judge,
 )
 from gpucheck.bench.transfer.link import limit_of, link_under_load
-from gpucheck.directions import WAYS
+from gpucheck.directions import SHORT_WAYS, WAYS
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -35,8 +35,7 @@ def part(name: str) -> str:
 
 def _copies(rows: Sequence[Measurement], facts: Facts) -> list[Finding]:
     mine = [one for one in rows if one.name == copies_judge.NAME]
-    address = next((one.pci_address for one in facts.devices if mine and one.id == mine[0].device.id), None)
-    return copies_judge.judge(mine, link_under_load(mine), address)
+    return copies_judge.judge(mine, link_under_load(mine), facts)
 
 
 # By the part: asked where it was begun, with every row of the device; of all devices where it concerns several.
@@ -89,7 +88,7 @@ def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     found = []
     for way, pinned in figures.largest_copies(seen.rows).items():
         one = pinned or max(figures.copies(seen.rows)[way], key=figures.size)
-        case = f"{WAYS[way]}, {one.case['host_memory']}, {units.capacity(figures.size(one))}"
+        case = f"{one.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(figures.size(one))}"
         found.append(headline(NAME, case, one, known.get("link"), "the link"))
     return found
 

@@ -147,7 +147,7 @@ def limit_of(link: Link, fastest: float) -> tuple[float | None, str]:
     """What the link carries, bytes per second; None and why, also where a copy was faster than it was read to be."""
     limit = link.rate
     if limit is not None and fastest > limit:
-        told = f"it was read as {link.label}, {units.byte_rate(limit)}, and copies are faster: it is another link"
+        told = f"it reports {link.label}, {units.byte_rate(limit)}, but copies are faster: another link carries them"
         return None, told
     return limit, link.unknown_because
 
@@ -181,11 +181,10 @@ def _share(row: Measurement, rate: float, limit: float, link: Link, told: str, e
     return Finding(
         "transfer.link",
         "warn",
-        title,
-        f"{message}; a sound one reaches {units.percent(least)} or more",
+        "pinned copies are slow for this link",
+        f"healthy is at least {units.percent(least)}",
         {**evidence, "share_at_least": at_least},
-        fix="look at `gpucheck devices` for other processes, and run on the CPU socket that the device is "
-        "attached to (numactl --cpunodebind)",
+        fix="gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)",
     )
 
 
@@ -203,10 +202,10 @@ def _below_max(link: Link, pci_address: str | None) -> list[Finding]:
             Finding(
                 "transfer.link_width",
                 "warn" if now < links.LEAST_LANES else "info",
-                f"the link runs with {now} of {most} lanes under load",
-                "a card or slot wired for no more, one that shares its lanes, a riser, or a card that sits badly",
+                f"link with {now} of {most} lanes under load",
+                "bad seat, riser, or a slot with fewer lanes",
                 {"width": now, "max_width": most, "device_max_width": link.device_max_width},
-                fix="where the same card has more lanes elsewhere, reseat this one or use another slot",
+                fix="reseat the card or use another slot",
             )
         )
     elif link.width and link.device_max_width and link.width < link.device_max_width:
@@ -214,27 +213,26 @@ def _below_max(link: Link, pci_address: str | None) -> list[Finding]:
             Finding(
                 "transfer.link_width",
                 "info",
-                f"this card could use {link.device_max_width} lanes, and its slot offers {link.width}",
-                "the board's slot, or how it shares its lanes, is the limit",
+                f"the slot offers {link.width} of the card's {link.device_max_width} lanes",
+                "the slot, or how the board shares its lanes, is the limit",
                 {"width": link.width, "max_width": link.max_width, "device_max_width": link.device_max_width},
             )
         )
     if "generation" in link.below:
         now, most = link.below["generation"]
         lost = links.is_speed_lost(now, pci_address)
-        why = "errors on the lanes made it step down, or the firmware holds it there"
+        why = "lane errors, or a firmware setting"
         if not lost:
-            why = f"the slot, which a virtual machine does not show, is slower; or {why}"
+            why = f"the slot may be slower, which a virtual machine hides; or {why}"
         found.append(
             Finding(
                 "transfer.link_generation",
                 "warn" if lost else "info",
-                f"the link runs at PCIe generation {now} of {most} under load",
+                f"link at PCIe generation {now} of {most} under load",
                 why,
                 {"generation": now, "max_generation": most, "device_max_generation": link.device_max_generation},
-                fix=f"{'' if lost else 'on the host, '}look for corrected PCIe errors in the system log "
-                "(`journalctl -k | grep -i AER`), then at the slot's speed in the firmware setup, then at riser and "
-                "seat",
+                fix=f"{'' if lost else 'on the host: '}`journalctl -k | grep -i AER`; check firmware slot speed, "
+                "riser, seat",
             )
         )
     elif link.generation and link.device_max_generation and link.generation < link.device_max_generation:
@@ -243,7 +241,7 @@ def _below_max(link: Link, pci_address: str | None) -> list[Finding]:
             Finding(
                 "transfer.link_generation",
                 "info",
-                f"this card could use PCIe generation {most}, and the system offers {now}",
+                f"the system offers PCIe generation {now} of the card's {most}",
                 "the slot or the CPU is the limit",
                 {"generation": now, "max_generation": link.max_generation, "device_max_generation": most},
             )

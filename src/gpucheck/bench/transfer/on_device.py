@@ -46,9 +46,9 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         if not accel.is_out_of_memory(error):
             raise
         raise CannotLook(
-            f"no room for two buffers of {units.capacity(capacity)} on {accel.id}",
+            f"not enough memory for two buffers of {units.capacity(capacity)} on {accel.id}",
             str(error).strip().splitlines()[0],
-            "give a smaller --size, or end what else uses this memory",
+            "use a smaller --size, or stop other users of the memory",
             finding=NAME,
         ) from error
     yield measure(size, accel, source, destination, cold, setting.row_s(1, LONGEST_ROW_S), setting.watch)
@@ -61,7 +61,7 @@ def size_of(sizes: tuple[int, ...], most: int) -> int:
     """
     if most < LEAST_BYTES:
         why = f"each of two buffers may take {units.capacity(most)}"
-        raise CannotLook("there is no room to copy in", why, "end what else uses this memory", finding=NAME)
+        raise CannotLook("not enough memory to copy", why, "stop other users of the memory", finding=NAME)
     wanted = max(sizes, default=USUAL_BYTES)
     # A power of two, as the usual size is.
     return wanted if wanted <= most else 1 << (most.bit_length() - 1)

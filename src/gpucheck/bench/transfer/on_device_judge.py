@@ -28,13 +28,15 @@ def _judged(one: Measurement, facts: Facts) -> list[Finding]:
     wrong = sum(run["details"]["wrong_bytes"] for run in runs.each(one))
     if wrong:
         message = f"{wrong} wrong bytes ({size} at a time)"
-        fix = "run it again, then `gpucheck smoke`: memory that returns something else twice is broken"
-        return [Finding(NAME, "fail", "copies within the device arrived changed", message, {"wrong_bytes": wrong}, fix)]
+        fix = "rerun, then `gpucheck smoke`: memory that is wrong twice is broken"
+        return [
+            Finding(NAME, "fail", "copies within the device arrived corrupted", message, {"wrong_bytes": wrong}, fix)
+        ]
     if one.rate is None:
         return []
     rate = one.rate.median
     evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": one.case["size_bytes"]}
-    message = f"read and written ({size} at a time); nvbandwidth counts the half, {units.byte_rate(rate / MOVES)}"
+    message = f"read and written ({size} at a time); nvbandwidth counts half, {units.byte_rate(rate / MOVES)}"
     device = next((device for device in facts.devices if device.id == one.device.id), None)
     part = share.part_in(device) if device is not None else None
     if isinstance(part, Part) and part.memory_bytes_per_s and one.method.cache == "cold":

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpucheck import naming, units
+from gpucheck import naming, options, units
 from gpucheck.directions import DIRECTIONS, MEMORIES, Direction, HostMemory
 from gpucheck.errors import UsageError
 from gpucheck.options import option
 
 # The ids of the table of parts, which loads torch.
-PARTS = ("copies", "idioms", "both_ways", "on_device", "together", "peer")
+TITLES = {
+    "copies": "copies between host and device, by size",
+    "idioms": "common ways to write a copy, allocation included",
+    "both_ways": "copies in both directions at the same time",
+    "on_device": "copies within the device",
+    "together": "all devices copying at the same time",
+    "peer": "copies between two devices",
+}
+PARTS = tuple(TITLES)
+# No machine holds two buffers of 32 TiB.
 LARGEST_SIZE = 2**45
 # What buffers may take of the host's memory that is left, so that the machine keeps working.
 HOST_SHARE = 0.5
@@ -26,16 +35,17 @@ class TransferOptions:
     """
 
     sizes: tuple[int, ...] = option(
-        "Only this size, like 64MiB. Repeatable.",
+        "Copy only this size. Repeatable.",
         name="--size",
         metavar="SIZE",
-        parse=units.parse_size,
+        parse=units.Size(largest=LARGEST_SIZE),
+        shown="six from 64KiB to 1GiB",
         repeat=True,
         fold=lambda sizes: tuple(sorted(set(sizes))),
     )
-    sweep: bool = option("Every power of two from 4 KiB on.", False)
+    sweep: bool = option("Copy every power of two from 4 KiB.", False)
     directions: tuple[Direction, ...] = option(
-        "both, host_to_device (h2d) or device_to_host (d2h).",
+        "Copy direction: both, host_to_device (h2d) or device_to_host (d2h).",
         DIRECTIONS["both"],
         name="--direction",
         metavar="WAY",
@@ -44,7 +54,7 @@ class TransferOptions:
         shown="both",
     )
     memories: tuple[HostMemory, ...] = option(
-        "both, pageable or pinned.",
+        "Host memory: both, pageable or pinned.",
         MEMORIES["both"],
         name="--host-memory",
         metavar="KIND",
@@ -52,18 +62,10 @@ class TransferOptions:
         choices=tuple(MEMORIES),
         shown="both",
     )
-    only: tuple[str, ...] = option(
-        "Only these parts: copies, idioms, both_ways, on_device, together, peer. Repeatable.",
-        metavar="PART",
-        repeat=True,
-    )
-    skip: tuple[str, ...] = option("Leave these parts out. Repeatable.", metavar="PART", repeat=True)
-    time_budget_s: float | None = option(
-        "For the whole command; default 14s, a CPU 18s, --sweep 60s.",
-        name="--time-budget",
-        metavar="TIME",
-        parse=units.parse_duration,
-    )
+    only: tuple[str, ...] = options.only("parts", metavar="PART")
+    skip: tuple[str, ...] = options.skip("parts", metavar="PART")
+    list_all: bool = options.list_all("parts")
+    time_budget_s: float | None = options.time_budget("14s, on a CPU 18s, with --sweep 60s")
     device: str = "auto"
     host_share: float = HOST_SHARE
 
@@ -80,10 +82,12 @@ class TransferOptions:
         )
         return frozenset(chosen)
 
+    def names(self) -> list[tuple[str, str]]:
+        """The selected parts with their titles."""
+        return [(one, TITLES[one]) for one in PARTS if one in self.select()]
+
     def check(self) -> None:
         """Raises UsageError for what does not go together."""
         if self.sizes and self.sweep:
             raise UsageError("--size and --sweep exclude each other", "", "give one of them")
-        if self.sizes and max(self.sizes) > LARGEST_SIZE:
-            raise UsageError(f"--size {max(self.sizes)} is too large", "no machine holds two buffers of 32 TiB")
         self.select()

@@ -79,4 +79,4 @@ class TogetherPart:
 
 def no_pinned(reason: str, device: str) -> Skipped:
     """No pinned memory was to be had for a device."""
-    return Skipped(Finding("transfer.pinned", "skip", "no pinned memory was to be had", reason, device=device))
+    return Skipped(Finding("transfer.pinned", "skip", "pinned memory could not be allocated", reason, device=device))

@@ -6,9 +6,7 @@ is started with the names of the two and says a line of JSON for each measuremen
 
 from __future__ import annotations
 
-import json
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +20,9 @@ from gpucheck.bench.transfer.part import Together
 from gpucheck.bench.transfer.peer_judge import NAME
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.errors import CannotLook
-from gpucheck.machine import accel, child, speaking
+from gpucheck.machine import accel, child, speaking, talk
 from gpucheck.machine.accel import Accel
-from gpucheck.machine.child import ChildResult
+from gpucheck.machine.talk import Heard
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
@@ -52,7 +50,7 @@ MOST_BYTES = GIB
 RATE_S, LATENCY_S, WARM_UP_S = 0.6, 0.15, 0.05
 PATHS: dict[bool | None, str | None] = {True: "peer", False: "staged", None: None}
 
-RunChild = Callable[[Sequence[str], float], ChildResult]
+RunChild = Callable[[Sequence[str], float], Heard]
 # The line of a traceback that names the error; CUDA's errors go on for several more.
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\b")
 
@@ -79,7 +77,7 @@ def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def rows(together: Together, run_child: RunChild = child.run) -> Iterator[Measurement]:
+def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measurement]:
     """A row for the rate and one for the latency of every ordered pair; a finding for each pair without.
 
     The pairs for which there is no time are told in one finding; the first is always measured.
@@ -97,51 +95,17 @@ def rows(together: Together, run_child: RunChild = child.run) -> Iterator[Measur
         for source, destination in ((first, second), (second, first)):
             seen = {one.case["what"] for one in answer.measurements if one.case["source"] == source}
             if seen < WHAT:
-                together.emit(Skipped(_missing(source, destination, seen, answer.reason or "nothing was said of it")))
+                together.emit(Skipped(_missing(source, destination, seen, answer.reason or "no reason was given")))
 
 
-def read(ended: ChildResult) -> Answer:
-    """What a child said on its stdout, also one that did not come to its end; lines of others are passed over."""
-    measurements: list[Measurement] = []
-    reason = _how(ended)
-    for line in ended.stdout.splitlines():
-        said = _object(line)
-        if "measurement" in said:
-            measurements.append(from_json(Measurement, said["measurement"]))
-        elif "error" in said:
-            reason = str(said["error"])
-    return Answer(tuple(measurements), reason)
-
-
-def _object(line: str) -> dict[str, Any]:
-    """The JSON object of a line; empty for what is none: a library's word, or a line cut off by the child's death."""
-    try:
-        said = json.loads(line)
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
-def _how(ended: ChildResult) -> str:
-    """How the child ended, where that was not as it should."""
-    if ended.timed_out:
-        still = " and could not be ended" if ended.abandoned else ""
-        return f"its process did not end within {units.duration(CHILD_TIMEOUT_S)}{still}"
-    if ended.returncode == 0:
-        return ""
-    lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
-    words = next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1] if lines else "")
-    how = f"ended with {ended.returncode}"
-    if ended.returncode is not None and ended.returncode < 0:
-        how = f"was ended by {_signal(-ended.returncode)}"
-    return f"its process {how}{f': {words}' if words else ''}"
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {number}"
+def read(heard: Heard) -> Answer:
+    """What a child said, also one that did not come to its end."""
+    measurements = tuple(from_json(Measurement, one["measurement"]) for one in heard.lines if "measurement" in one)
+    ending = heard.ending
+    words = next((line for line in reversed(ending.stderr.splitlines()) if _ERROR.match(line.strip())), None)
+    told = replace(ending, stderr=words) if words is not None else ending
+    reason = "" if ending.how == "returned" else told.in_words
+    return Answer(measurements, str(heard.merged.get("error", reason)))
 
 
 def _missing(source: str, destination: str, seen: set[str], reason: str) -> Finding:
@@ -149,11 +113,11 @@ def _missing(source: str, destination: str, seen: set[str], reason: str) -> Find
     return Finding(
         NAME,
         "inconclusive",
-        f"the {what} of copies from {source} to {destination} could not be measured",
+        f"the {what} of copies from {source} to {destination} was not measured",
         reason,
         {"source": source, "destination": destination, "reason": reason},
-        fix=f"run `gpucheck devices`; if {source} and {destination} are sound there, look for Xid errors in the system "
-        "log",
+        fix=f"run `gpucheck devices`; if {source} and {destination} look healthy there, look for Xid errors in the "
+        "system log",
     )
 
 
@@ -162,9 +126,9 @@ def _no_time(left: Sequence[tuple[str, str]], total: int) -> Finding:
         NAME,
         "skip",
         f"{len(left)} of {total} pairs of devices were not measured",
-        "the time was up",
+        "out of time",
         {"pairs": [list(pair) for pair in left]},
-        fix="give a longer --time-budget: a pair takes some 10 s",
+        fix="use a longer --time-budget: about 10 s for each pair",
     )
 
 
@@ -191,7 +155,7 @@ def work(first: Accel, second: Accel) -> Iterator[Measurement]:
     """Rate and latency from the first to the second, and back. Raises CannotLook where there is no room."""
     # Asking NVML takes another process and longer than the copies do.
     watch = Watch(None)
-    watch.reason = "clocks and links are not sampled while pairs of devices copy"
+    watch.reason = "clocks and links are not sampled between pairs of devices"
     for source, destination in ((first, second), (second, first)):
         with source.as_current():
             yield from one_way(source, destination, watch)
@@ -210,7 +174,7 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
         if not source.is_out_of_memory(error):
             raise
         why = str(error).strip().splitlines()[0]
-        raise CannotLook(f"no room for buffers of {units.capacity(capacity)}", why, finding=NAME) from error
+        raise CannotLook(f"not enough memory for buffers of {units.capacity(capacity)}", why, finding=NAME) from error
 
     def synchronize() -> None:
         source.synchronize()
@@ -231,7 +195,7 @@ def size_of(source: Accel, destination: Accel) -> int:
     most = _most(source, destination)
     if most < LATENCY_BYTES:
         why = f"a buffer may take {units.capacity(most)} on each"
-        raise CannotLook(f"there is no room on {source.id} and {destination.id}", why, finding=NAME)
+        raise CannotLook(f"not enough memory on {source.id} and {destination.id}", why, finding=NAME)
     return min(USUAL_BYTES, 1 << (most.bit_length() - 1))
 
 

@@ -45,13 +45,17 @@ def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     told = [
         _named("wrong bytes", {pair: str(count) for pair, count in wrong.items()}),
         _named(
-            f"less than {units.percent(LEAST_OF_SIBLINGS)} of the median of their kind",
+            f"below {units.percent(LEAST_OF_SIBLINGS)} of the median",
             {pair: units.byte_rate(rates[pair]) for pair in slow},
         ),
-        _named("through the host, while others copy directly", dict.fromkeys(mixed, "")),
+        _named("through the host, unlike others", dict.fromkeys(mixed, "")),
         _named(
-            "not the same both ways",
-            {pair: f"{units.byte_rate(rates[pair])}, back {units.byte_rate(rates[pair[::-1]])}" for pair in crooked},
+            "different in the two directions",
+            {
+                pair: f"{units.byte_rate(rates[pair])}, back {units.byte_rate(rates[pair[::-1]])}"
+                for pair in crooked
+                if pair not in slow
+            },
         ),
     ]
     verdict, title, fix = _verdict(rates, paths, bool(wrong), bool(slow), bool(mixed))
@@ -97,21 +101,18 @@ def _verdict(
     rates: dict[Pair, float], paths: dict[Pair, str | None], wrong: bool, slow: bool, mixed: bool
 ) -> tuple[Verdict, str, str | None]:
     if wrong:
-        fix = (
-            "turn peer access off until it is mended (NCCL_P2P_DISABLE=1); IOMMU and PCIe ACS settings are the usual "
-            "cause"
-        )
-        return "fail", "copies from device to device arrived changed", fix
+        fix = "set NCCL_P2P_DISABLE=1 until fixed; usual cause: IOMMU or PCIe ACS settings"
+        return "fail", "copies from device to device arrived corrupted", fix
     if not rates:
-        return "inconclusive", "no pair of devices has a rate", "run it again when the machine is idle"
+        return "inconclusive", "inconclusive: no pair of devices has a rate", "rerun on an idle machine"
     if slow or mixed:
-        what = "much slower than others" if slow else "without a direct path"
-        fix = "`nvidia-smi topo -m` shows how they are connected; `gpucheck devices` the state of each"
+        what = "much slower than the others" if slow else "without a direct path"
+        fix = "nvidia-smi topo -m shows the links, gpucheck devices the state of each"
         return "warn", f"some pairs of devices are {what}", fix
     direct = "directly" if set(paths.values()) == {"peer"} else "through the host" if "staged" in paths.values() else ""
     typical = units.byte_rate(stats.median(list(rates.values())))
-    told = f"devices copy to each other {direct}".rstrip()
-    return "info", f"{told} at {typical}, the median of {len(rates)} ways", None
+    told = f"devices copy {direct}".rstrip()
+    return "info", f"{told} at {typical} (median of {len(rates)} pairs)", None
 
 
 def _wrong(rows: Sequence[Measurement]) -> dict[Pair, int]:

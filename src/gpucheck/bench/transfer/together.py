@@ -12,12 +12,9 @@ measurement of the windows within. `error` instead says why there is nothing.
 
 from __future__ import annotations
 
-import json
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from types import TracebackType
@@ -28,10 +25,11 @@ from gpucheck.bench.transfer import link
 from gpucheck.bench.transfer.part import Together
 from gpucheck.bench.transfer.together_judge import NAME
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import host, numa
-from gpucheck.machine.child import ChildEnded, LineChild, python_argv
+from gpucheck.machine import host, numa, talk
+from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.numa import Bound
-from gpucheck.machine.speaking import claim_stdout
+from gpucheck.machine.speaking import claim_stdout, requests
+from gpucheck.machine.talk import Talk
 from gpucheck.measure import row, telemetry, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
@@ -87,43 +85,43 @@ def rows(together: Together, start: Start = start) -> Iterator[Measurement]:
     size = min(SIZE, int(host.memory().usable * share / 2))
     if size < LEAST_SIZE < SIZE:
         raise CannotLook(
-            f"there is no room for {len(together.ids)} buffers of {units.capacity(LEAST_SIZE)}",
+            f"not enough memory for {len(together.ids)} buffers of {units.capacity(LEAST_SIZE)}",
             f"the host can spare {units.capacity(size)} for each",
             finding=NAME,
         )
     known = {device.id: device for device in together.facts.devices}
     with ExitStack() as stack:
         try:
-            talks = [stack.enter_context(Talk(device_id, CHILD, start)) for device_id in together.ids]
-            for talk in talks:
-                talk.say(_setup(talk.who, known.get(talk.who), together, size, share))
-            together.emit(Progress(f"{len(talks)} devices start together", 0, 1))
-            ready = [talk.hear(START_TIMEOUT_S) for talk in talks]
+            copiers = [stack.enter_context(Copier(device_id, CHILD, start)) for device_id in together.ids]
+            for copier in copiers:
+                copier.say(_setup(copier.who, known.get(copier.who), together, size, share))
+            together.emit(Progress(f"{len(copiers)} devices start together", 0, 1))
+            ready = [copier.hear(START_TIMEOUT_S) for copier in copiers]
             directions = ready[0]["directions"]
             for done, direction in enumerate(directions):
-                together.emit(Progress(f"{len(talks)} devices at once, {direction}", done, len(directions)))
+                together.emit(Progress(f"{len(copiers)} devices at once, {direction}", done, len(directions)))
                 left_s = (together.deadline - time.monotonic()) / (len(directions) - done)
-                yield from _at_once(talks, direction, min(max(left_s, SHORTEST_S), LONGEST_S))
+                yield from _at_once(copiers, direction, min(max(left_s, SHORTEST_S), LONGEST_S))
         except Lost as lost:
             lost.raise_for_device(lost.who)
             together.emit(Skipped(_undecided(lost, len(together.ids))))
 
 
-def _at_once(talks: Sequence[Talk], direction: str, for_s: float) -> list[Measurement]:
+def _at_once(copiers: Sequence[Copier], direction: str, for_s: float) -> list[Measurement]:
     """Every child's row of one direction. Raises Lost."""
-    for talk in talks:
-        talk.say({"direction": direction})
-    for talk in talks:
-        talk.hear(ANSWER_TIMEOUT_S)
+    for copier in copiers:
+        copier.say({"direction": direction})
+    for copier in copiers:
+        copier.hear(ANSWER_TIMEOUT_S)
     at_s = time.perf_counter() + RELEASE_S
-    for talk in talks:
-        talk.say({"at_s": at_s, "for_s": for_s})
-    spans = [talk.hear(for_s + ANSWER_TIMEOUT_S) for talk in talks]
+    for copier in copiers:
+        copier.say({"at_s": at_s, "for_s": for_s})
+    spans = [copier.hear(for_s + ANSWER_TIMEOUT_S) for copier in copiers]
     # All copied from the last one's first window to the first one's last.
     all_copied = [max(span["first_s"] for span in spans), min(span["last_s"] for span in spans)]
-    for talk in talks:
-        talk.say({"keep": all_copied, "devices": len(talks)})
-    return [from_json(Measurement, talk.hear(ANSWER_TIMEOUT_S)["measurement"]) for talk in talks]
+    for copier in copiers:
+        copier.say({"keep": all_copied, "devices": len(copiers)})
+    return [from_json(Measurement, copier.hear(ANSWER_TIMEOUT_S)["measurement"]) for copier in copiers]
 
 
 def _setup(device_id: str, device: Device | None, together: Together, size: int, share: float) -> dict[str, object]:
@@ -143,10 +141,10 @@ def _undecided(lost: Lost, devices: int) -> Finding:
     return Finding(
         NAME,
         "inconclusive",
-        f"{lost.who} did not copy beside the others",
+        f"{lost.who} did not copy with the others",
         lost.reason,
         {"device": lost.who, "devices": devices},
-        fix=f"run `gpucheck bench transfer --device {lost.who}`, then this again",
+        fix=f"run `gpucheck bench transfer --device {lost.who}`, then rerun",
     )
 
 
@@ -168,61 +166,41 @@ class Lost(Exception):
             raise DeviceFailed(f"{self.who}: {cause.title}", self.reason, cause.fix, device=device) from self
 
 
-class Talk:
+class Copier:
     """The child that copies for `who`. Everything raises Lost where it is gone, late, or says that it failed."""
 
     def __init__(self, who: str, module: str, start_child: Start = start) -> None:
         self.who = who
-        try:
-            self._child = start_child(module)
-        except OSError as error:
-            raise Lost(who, f"its process cannot be started ({error.strerror or error})") from error
+        with self._lost():
+            self._talk = Talk(lambda: start_child(module))
 
     def say(self, told: dict[str, Any]) -> None:
         """Send one line."""
-        try:
-            self._child.send(json.dumps(told))
-        except ChildEnded as ended:
-            raise Lost(self.who, _how(ended)) from ended
+        with self._lost():
+            self._talk.send(told)
 
     def hear(self, timeout_s: float) -> dict[str, Any]:
         """The next line."""
-        try:
-            text = self._child.receive(timeout_s)
-        except ChildEnded as ended:
-            raise Lost(self.who, _how(ended)) from ended
-        if text is None:
-            raise Lost(self.who, f"its process did not answer within {timeout_s:.0f} s")
-        try:
-            line = json.loads(text)
-        except ValueError:  # cut off by its death
-            line = None
-        if not isinstance(line, dict):
-            raise Lost(self.who, "its process did not end its line")
+        with self._lost():
+            line = next(self._talk.answer(timeout_s, per_line=True))
         if "error" in line:
             raise Lost(self.who, str(line["error"]))
         return line
 
-    def end(self) -> None:
-        """End it now; it holds nothing that needs an orderly end."""
-        self._child.kill()
+    @contextmanager
+    def _lost(self) -> Iterator[None]:
+        try:
+            yield
+        except talk.Lost as lost:
+            raise Lost(self.who, lost.ending.in_words) from lost
 
-    def __enter__(self) -> Talk:
+    def __enter__(self) -> Copier:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.end()
-
-
-def _how(ended: ChildEnded) -> str:
-    words = ended.stderr.strip().splitlines()
-    last = f": {words[-1]}" if words else ""
-    code = ended.returncode
-    if code is not None and code < 0 and -code in set(signal.Signals):
-        return f"its process was ended by {signal.Signals(-code).name}{last}"
-    return f"its process ended with {code}{last}"
+        self._talk.stop()
 
 
 # -- the child: one of the devices -------------------------------------------------------------------------------------
@@ -241,10 +219,10 @@ def main() -> int:
     """Answer each line until stdin ends."""
     say = claim_stdout()
     try:
-        worker = Worker(json.loads(sys.stdin.readline()))
+        asked = requests()
+        worker = Worker(next(asked))
         say({"ready": True, "directions": worker.directions, "host_memory": worker.memory})
-        for line in sys.stdin:
-            told = json.loads(line)
+        for told in asked:
             if "direction" in told:
                 worker.prepare(told["direction"])
                 say({"prepared": True})
@@ -281,7 +259,7 @@ class Worker:
         capacity = self.room.capacity(self.size, 1)
         self.buffers: Buffers = buffers.allocate_all(self.accel, [self.memory], capacity, NAME)
         if self.buffers.no_pinned is not None:
-            raise CannotLook("no pinned memory was to be had", self.buffers.no_pinned)
+            raise CannotLook("pinned memory could not be allocated", self.buffers.no_pinned)
         self.numa = _where(bound, self.buffers.host[self.memory].words)
         self.details: dict[str, Any] = {"numa_unbound_because": why_not} if why_not else {}
         self.details |= {"pci_bridges": list(numa.bridges(setup["pci_address"]))} if setup["pci_address"] else {}
@@ -331,7 +309,7 @@ class Worker:
         windows = list(zip(taken.began_s, taken.lengths_s, strict=True))
         kept = [(began, length) for began, length in windows if from_s <= began and began + length <= to_s]
         if not kept:
-            raise CannotLook("none of its copies ran while all devices copied", f"{len(windows)} windows ran outside")
+            raise CannotLook("none of its copies overlapped with all others", f"{len(windows)} windows ran outside")
         run = Run(taken.started, self.calls, tuple(one[1] for one in kept), tuple(one[0] for one in kept))
         seen, why_not = self.watch.during(run)
         verified = self.copies.finish()
@@ -371,7 +349,7 @@ class Worker:
 def _bind(node: int | None) -> tuple[Bound | None, str]:
     """Bind this process to a node; None and why where there is none to bind to or it cannot be."""
     if node is None:
-        return None, "the node of the device is not known"
+        return None, "the NUMA node of the device is unknown"
     try:
         return numa.bind(node), ""
     except CannotLook as error:

@@ -73,10 +73,10 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
         return Finding(
             NAME,
             "fail",
-            f"copies {way} arrived changed while several devices copied",
+            f"copies {way} arrived corrupted while several devices copied",
             told,
             {"direction": direction, "wrong_bytes": wrong},
-            fix="run it again; if it repeats, look for PCIe and memory errors in the system log",
+            fix="rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors",
         )
     rates = {one.device.id: rate for one in rows if (rate := carried(one)) is not None}
     rates_alone = {one.device.id: rate for one in rows if (rate := alone(one, measurements)) is not None}
@@ -92,17 +92,17 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
         "shared_bridges": [{"bridge": bridge, "devices": list(names)} for bridge, names in bridges],
     }
     told = ", ".join(_device(name, rate, rates_alone.get(name)) for name, rate in rates.items())
-    message = f"{units.byte_rate(total)} in all; {told}"
+    message = f"{units.byte_rate(total)} in total; {told}"
     if not shares or min(shares.values()) >= LEAST_SHARE:
-        return Finding(NAME, "info", f"{len(rows)} devices copying at once {way}", message, evidence)
+        return Finding(NAME, "info", f"{len(rows)} devices copy {way} at once", message, evidence)
     worst = min(shares, key=lambda name: shares[name])
     return Finding(
         NAME,
         "warn",
-        f"of {len(rows)} devices copying at once {way}, {worst} keeps {units.percent(shares[worst])} of its rate",
+        f"{worst} keeps {units.percent(shares[worst])} of its rate when {len(rows)} devices copy {way} at once",
         f"{message}; {_cause(worst, bridges)}",
         evidence,
-        fix="`nvidia-smi topo -m` shows who shares what: what loads much at once belongs behind different switches",
+        fix="`nvidia-smi topo -m` shows what is shared; spread the load over different switches",
     )
 
 

@@ -44,6 +44,8 @@ PROCESS_CALLS = {
     "compute": ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
     "graphics": ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"),
 }
+# NVML samples each process's utilisation once or a few times a second.
+UTILIZATION_SPAN_S = 2.0
 
 
 def start(pynvml: Any) -> dict[str, Any]:
@@ -250,7 +252,24 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
             pid = process.pid
             kinds = [found[pid]["kind"], kind] if pid in found else [kind]
             found[pid] = {"pid": pid, "kind": "+".join(kinds), "used_memory_bytes": process.usedGpuMemory}
+    for pid, percent in _process_utilization(pynvml, handle).items() if found else ():
+        if pid in found:
+            found[pid]["utilization_percent"] = percent
     row.put("processes", list(found.values()))
+
+
+def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
+    """The newest share of the time, in percent, for which each process had a kernel on the device.
+
+    Empty where NVML keeps no samples of it: in MIG mode, on some parts, and while nothing runs.
+    """
+    try:
+        since_us = int((time.time() - UTILIZATION_SPAN_S) * 1e6)
+        samples = list(call(pynvml, "nvmlDeviceGetProcessUtilization", handle, since_us))
+        newest = sorted(samples, key=lambda sample: sample.timeStamp)
+        return {sample.pid: float(sample.smUtil) for sample in newest if sound.whole(0, 100)(sample.smUtil)}
+    except (Refused, *MISSHAPEN):
+        return {}
 
 
 def _process_list(pynvml: Any, handle: Any, kind: str, total_bytes: int | None) -> list[Any]:

@@ -1,7 +1,7 @@
 """One device's clocks, temperature, link and energy, sampled by NVML in a child while something runs on the device.
 
 The child samples by itself and keeps what it read: the process that is being measured is not woken. It is started with
-the device's UUID and says one line, `{"sampling": true, "numa_node": …}` or `{"error": …}`. Each request is answered by
+the device's UUID and says one line, `{"sampling": true}` or `{"error": …}`. Each request is answered by
 a line for each sample since the last, one of this very moment being the last, and the `end`.
 `measure/telemetry.py` is the parent's side.
 """
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck import links
-from gpucheck.machine import host
 from gpucheck.machine.nvml import fields, read
 from gpucheck.machine.nvml.row import Refused, Row, call
 from gpucheck.machine.speaking import claim_stdout, requests
@@ -29,10 +28,9 @@ _SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reas
 FIELDS = tuple(field for field in fields.DETAILS if field.name in _SAMPLED)
 _ONCE = ("max_sm_clock_hz", "pcie/max_width", "pcie/max_generation", "pcie/device_max_generation")
 ONCE = (*(field for field in fields.DETAILS if field.name in _ONCE), fields.C2C)
-PLACE = (
-    *(field for field in fields.IDENTITY if field.name == "pci_address"),
-    *(field for field in fields.DETAILS if field.name == "numa_node"),
-)
+# How busy the device is: asked for by the second argument alone, since it costs a call for each sample.
+BUSY = tuple(field for field in fields.DETAILS if field.name == "utilization_percent")
+ADDRESS = tuple(field for field in fields.IDENTITY if field.name == "pci_address")
 DEVICES = Path("/sys/bus/pci/devices")
 # In millijoules since the driver was loaded (Volta and later).
 ENERGY = fields.Field(
@@ -59,31 +57,21 @@ def card_width(address: str | None) -> int | None:
 class Sampler:
     """Reads the device again and again in a thread."""
 
-    def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False) -> None:
+    def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False, busy: bool = False) -> None:
         self._pynvml, self._handle = pynvml, handle
         # Energy is the whole card's, of whatever its other instances do; clock, heat and link are shared.
         self._fields = (*FIELDS, fields.VIOLATIONS) if of_card else (*FIELDS, ENERGY, fields.VIOLATIONS)
+        self._fields += BUSY if busy else ()
         self._unknown = {ENERGY.name: OF_CARD} if of_card else {}
         self._lock = threading.Lock()
         self._kept: list[dict[str, Any]] = []
         self._once = Row()
         self._once.read(pynvml, handle, ONCE)
-        self._place = Row()
-        self._place.read(pynvml, handle, PLACE)
-        width = card_width(self._place.device.get("pci_address"))
+        place = Row()
+        place.read(pynvml, handle, ADDRESS)
+        width = card_width(place.device.get("pci_address"))
         if width is not None:
             self._once.put("pcie/device_max_width", width)
-
-    def place(self) -> dict[str, Any]:
-        """The NUMA node that the device is attached to, as NVML tells it, else the kernel; None and why."""
-        address, node = self._place.device.get("pci_address"), self._place.device.get("numa_node")
-        if node is None and address is not None:
-            node = host.numa_nodes([address]).get(address)
-        reason = self._place.unknown.get("numa_node", "NVML tells none")
-        return {
-            "numa_node": node,
-            "numa_unknown": None if node is not None else f"{reason}, and the kernel none either",
-        }
 
     def run(self) -> None:
         """Sample until the process ends."""
@@ -144,7 +132,7 @@ def _instances(pynvml: Any, handle: Any) -> list[str]:
 
 
 def main() -> int:
-    """Sample the device whose UUID is the first argument, until stdin ends."""
+    """Sample the device whose UUID is the first argument, until stdin ends; with a second, `busy`, its load too."""
     say = claim_stdout()
     try:
         import pynvml
@@ -156,13 +144,13 @@ def main() -> int:
         if started["code"]:
             raise Refused(str(started["error"]))
         handle, of_card = find(pynvml, sys.argv[1])
-        sampler = Sampler(pynvml, handle, of_card=of_card)
+        sampler = Sampler(pynvml, handle, of_card=of_card, busy="busy" in sys.argv[2:])
     except Refused as refused:
         say({"error": refused.reason, "end": True})
         return 0
     # A daemon: a call into a wedged driver must not keep the process.
     threading.Thread(target=sampler.run, daemon=True).start()
-    say({"sampling": True, **sampler.place(), "end": True})
+    say({"sampling": True, "end": True})
     for _ in requests():
         # Counters are read before and after a row: what the thread read last may be older than its interval.
         sampler.keep()

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from gpucheck.report.results.explain import ExplainResult
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
     from gpucheck.report.results.fleet import FleetResult, NodeDocument
+    from gpucheck.report.results.lint import LintResult
     from gpucheck.report.results.matmul import SearchResult, SustainedResult
     from gpucheck.report.results.memory import MemoryStep
+    from gpucheck.report.results.model import ModelResult
     from gpucheck.report.results.overlap import OverlapResult
+    from gpucheck.report.results.run import RunResult
     from gpucheck.report.results.transfer import TransferResult
 
 
@@ -37,10 +40,13 @@ class Results(TypedDict, total=False):
     doctor: DoctorResult
     explain: ExplainResult
     find_batch_size: FoundBatchSize
+    lint: LintResult
     find_batch_size_devices: FoundBatchSizes
     find_batch_size_estimate: EstimatedBatchSize
     fleet_check: NodeDocument
     fleet_judge: FleetResult
+    model: ModelResult
+    run: RunResult
 
 
 def late_types() -> dict[str, Any]:
@@ -53,12 +59,29 @@ def late_types() -> dict[str, Any]:
         explain,
         find_batch_size,
         fleet,
+        lint,
         matmul,
         memory,
+        model,
         overlap,
+        run,
         transfer,
     )
 
-    first = (bench_all, compare, crossover, doctor, explain, find_batch_size, fleet)
-    modules = (*first, matmul, memory, overlap, transfer)
+    modules = (
+        bench_all,
+        compare,
+        crossover,
+        doctor,
+        explain,
+        find_batch_size,
+        fleet,
+        lint,
+        matmul,
+        memory,
+        model,
+        overlap,
+        run,
+        transfer,
+    )
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}

@@ -26,6 +26,11 @@ class LinkUnderLoad:
     limit_bytes_per_s: float | None = None
     unknown_because: str | None = None
 
+    @property
+    def label(self) -> str:
+        """`PCIe 5 x16`; documents from before the kind was told are of PCIe."""
+        return f"PCIe {self.generation} x{self.width}" if self.kind in ("PCIe", None) else self.kind
+
 
 @dataclass(frozen=True, slots=True)
 class PinnedGain:

@@ -1,0 +1,91 @@
+"""`gpucheck run`: stdout is the program's, so the report goes to stderr; the exit status is the program's too."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gpucheck
+from gpucheck.cli.common import Common, tell, tell_bug
+from gpucheck.errors import GpucheckError
+from gpucheck.program.run.options import RunOptions
+
+if TYPE_CHECKING:  # a help page needs neither
+    from gpucheck.cli.outputs import Output
+    from gpucheck.report.report import Collector
+
+
+def run(common: Common, options: RunOptions) -> int:
+    """Show where a program's time and memory go.
+
+    It runs as python would run it; the report goes to stderr.
+    """
+    from gpucheck.cli import outputs
+    from gpucheck.machine.child import end_like
+    from gpucheck.program.run.command import command
+    from gpucheck.report.report import Collector
+
+    files = outputs.prepare([_of_rank(path) for path in common.output])
+    collector = Collector()
+    began = time.time()
+    try:
+        code = command(options, collector)
+    except BaseException:
+        outputs.discard(files)
+        raise
+    try:
+        _report(common, files, collector, began, code)
+    except GpucheckError as error:
+        tell(error, debug=common.debug)
+    except OSError as error:
+        tell(GpucheckError("the report could not be written", os.strerror(error.errno or 0)))
+    except Exception as error:  # noqa: BLE001 (a bug of ours is told, and the program's status stays)
+        tell_bug(error, sys.argv[1:])
+    # Past what settles gpucheck's own statuses: this one is the program's.
+    raise SystemExit(end_like(code))
+
+
+def _of_rank(path: str) -> str:
+    """Under torchrun each rank writes a file of its own: `run.json` is `run.rank1.json`."""
+    rank = os.environ.get("RANK")
+    if rank is None or os.environ.get("WORLD_SIZE", "1") == "1":
+        return path
+    return str(Path(path).with_suffix(f".rank{rank}{Path(path).suffix}"))
+
+
+def _report(common: Common, files: list[Output], collector: Collector, began: float, code: int) -> None:
+    """Show and write what was seen. Raises GpucheckError and OSError where that cannot be done."""
+    from gpucheck.cli import outputs
+    from gpucheck.report.report import Summary
+
+    if common.json or files:
+        from gpucheck.machine import inventory
+
+        collector.facts = inventory.read()
+    report = collector.report(
+        version=gpucheck.__version__,
+        command="run",
+        argv=tuple(sys.argv[1:]),
+        started=datetime.datetime.fromtimestamp(began, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        elapsed_s=time.time() - began,
+        settings=common.settings,
+    )
+    status = code if code >= 0 else 128 - code
+    report = replace(report, summary=Summary(report.summary.verdict, status, complete=True))
+    if common.json:
+        from gpucheck.render.json import document
+
+        sys.stderr.write(document(report))
+    elif not common.quiet and os.environ.get("RANK", "0") == "0":
+        from gpucheck.render import terminal, text
+        from gpucheck.render.blocks import Line
+
+        shown = terminal.console(sys.stderr)
+        terminal.show(shown, [Line(), *text.blocks(report, verbose=common.verbose)])
+    sys.stderr.flush()
+    outputs.write(files, report)

@@ -1,0 +1,88 @@
+"""`gpucheck model`: from options to events. The model itself is loaded in a child."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from typing import Any
+
+from gpucheck.errors import CannotLook, TargetError
+from gpucheck.machine import inventory, talk
+from gpucheck.machine.child import python_argv
+from gpucheck.program import judge
+from gpucheck.program.options import ModelOptions
+from gpucheck.report.codec import from_json
+from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
+from gpucheck.report.facts import Facts
+from gpucheck.report.results.model import DeviceRun, ModelResult
+
+CHILD = "gpucheck.program.model_child"
+# A model of many GB is copied once and run on a few samples by one CPU; what takes longer hangs.
+LONGEST_S = 1800.0
+
+
+def command(options: ModelOptions, emit: Emit) -> None:
+    """Look at a model, and run it on claimed devices.
+
+    Raises TargetError and UsageError for the user's errors, and CannotLook where the process that looks ends early.
+    """
+    facts = inventory.read()
+    emit(Started(facts))
+    emit(Progress("load the model and run it on claimed devices", 0, 2 if _has_gpu(facts) else 1))
+    result = from_json(ModelResult, _asked(options, on_device=False))
+    if result.run is not None and _has_gpu(facts):
+        emit(Progress("run it on the GPU", 1, 2))
+        try:
+            ran = _asked(options, on_device=True)
+            result = replace(result, on_device=None if ran is None else from_json(DeviceRun, ran))
+        except CannotLook as error:
+            emit(Notice(f"the run on the GPU itself ended early: {error}", "warning"))
+    emit(Answered("model", result))
+    for finding in judge.findings(result):
+        emit(Judged(finding))
+
+
+def _has_gpu(facts: Facts) -> bool:
+    """Whether torch can use a CUDA device here."""
+    return any(device.id == "cuda:0" for device in facts.devices)
+
+
+def _asked(options: ModelOptions, *, on_device: bool) -> Any:
+    """What the child answers."""
+    request = {
+        "target": options.target,
+        "inputs": options.inputs,
+        "train": options.train,
+        "optimizer": options.optimizer,
+        "dtype": options.dtype,
+        "amp": options.amp,
+        "batch_size": options.batch_size,
+        "depth": options.depth,
+        "on_device": on_device,
+    }
+    environment = dict(os.environ)
+    if not on_device:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    heard = talk.run(python_argv(CHILD, json.dumps(request)), LONGEST_S, env=environment)
+    answer = heard.merged
+    if "raised" in answer:
+        raise talk.rebuilt(answer["raised"])
+    if "failed" in answer:
+        raise RuntimeError(f"in the process that runs the model:\n{answer['failed']}")
+    if "answer" in answer:
+        return answer["answer"]
+    raise _ended(heard.ending, answer, options.target)
+
+
+def _ended(ending: talk.Ending, answer: talk.Line, target: str) -> Exception:
+    """Why there is no answer."""
+    said = ending.last_words
+    if ending.how == "late":
+        return CannotLook(f"{target} did not end within {ending.limit_s:g} s", said, "give a smaller --batch-size")
+    if ending.signal is not None:
+        why = "out of memory, most likely" if ending.signal == "SIGKILL" else said
+        return CannotLook(f"the process that ran {target} was ended by {ending.signal}", why)
+    if "started" in answer:
+        return TargetError(f"running {target} ended its process with status {ending.status}", said)
+    return CannotLook("the process that loads the model did not start", ending.reason or said)

@@ -1,0 +1,273 @@
+"""The engine of claimed devices: plain CPU tensors with true values that say that they are on a GPU.
+
+Two modes of torch work together. The function mode (`surface`) sees what the program asks of torch: moves, factories,
+`.device`. The dispatch mode here sees every operation below that, in the backward pass too: it judges where the
+operands lie and notes where the results do. What neither can know stays unknown and is never a finding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+from gpucheck.program import rules
+from gpucheck.program.claims import CPU, Claims, Origin, storage_of
+from gpucheck.program.places import Place, place_of, user_frame
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """An operand as a finding names it: its argument's name, device, shape, and where it comes from."""
+
+    name: str
+    device: str
+    shape: tuple[int, ...]
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Operands that do not lie where an operation needs them.
+
+    `operation` is as the program wrote it (`torch.add`), `module` the qualified name of the innermost module whose code
+    was running, `peer` a local variable of the user's that lies on the right device.
+    """
+
+    operation: str
+    parties: tuple[Party, ...]
+    wrong: tuple[Party, ...]
+    expected: str
+    place: Place | None
+    module: str | None
+    peer: str | None
+
+    @property
+    def site(self) -> tuple[Place | None, str]:
+        """What makes it the same mismatch when the program runs again."""
+        return self.place, self.operation
+
+
+class DeviceMismatch(RuntimeError):
+    """Raised where CUDA would raise: the program may catch it, as it would there."""
+
+    def __init__(self, mismatch: Mismatch) -> None:
+        devices = " and ".join(sorted({party.device for party in mismatch.parties}))
+        wrong = ", ".join(party.name for party in mismatch.wrong)
+        super().__init__(
+            f"Expected all tensors to be on the same device, but found at least two devices, {devices}! "
+            f"({mismatch.operation})"
+            if len({party.device for party in mismatch.parties}) > 1
+            else f"{mismatch.operation} needs {wrong} on {mismatch.expected}, but it is on {devices}"
+        )
+        self.mismatch = mismatch
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of torch that is running: its name, and the device that tensors made inside lie on; None is not known."""
+
+    name: str
+    device: torch.device | None
+
+
+class PerThread(threading.local):
+    """The calls of torch that are running in a thread, and how many of them the function mode works on."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.handling = 0
+
+
+@dataclass(slots=True)
+class World:
+    """One program's claims, and what was seen of it. `tolerated` are sites that were found before: they raise no more.
+
+    `last` is the one that was raised last. `names` gives a module its qualified name. `unjudged` are operations that
+    are not torch's own, with their first line.
+    """
+
+    claims: Claims = field(default_factory=Claims)
+    tolerated: set[tuple[Place | None, str]] = field(default_factory=set)
+    last: Mismatch | None = None
+    unjudged: dict[str, Place | None] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    here: PerThread = field(default_factory=lambda: PerThread())
+
+    @contextlib.contextmanager
+    def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
+        """What is made without a device of its own until this ends lies on `device`."""
+        self.here.calls.append(Call(name, device))
+        try:
+            yield
+        finally:
+            self.here.calls.pop()
+
+    def refuse(self, verdict: rules.Verdict, operands: list[tuple[rules.Operand, Tensor]], operation: str) -> None:
+        """Raise what CUDA would, unless it was found before."""
+        frame = user_frame(sys._getframe(1))
+        parties = {one: self._party(one, tensor) for one, tensor in operands}
+        expected = verdict.expected or "cpu"
+        mismatch = Mismatch(
+            operation=operation,
+            parties=tuple(parties.values()),
+            wrong=tuple(parties[one] for one in verdict.wrong),
+            expected=expected,
+            place=place_of(frame) if frame is not None else None,
+            module=self._module(sys._getframe(1)),
+            peer=self._peer(frame, expected) if frame is not None else None,
+        )
+        if mismatch.site not in self.tolerated:
+            self.last = mismatch
+            raise DeviceMismatch(mismatch)
+
+    def _party(self, operand: rules.Operand, tensor: Tensor) -> Party:
+        origin = self.claims.of(tensor).origin
+        return Party(operand.name, operand.device or "unknown", tuple(tensor.shape), origin)
+
+    def _module(self, frame: FrameType | None) -> str | None:
+        """The innermost module with a name whose method is running."""
+        while frame is not None:
+            own = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
+            if isinstance(own, nn.Module) and id(own) in self.names:
+                return self.names[id(own)]
+            frame = frame.f_back
+        return None
+
+    def _peer(self, frame: FrameType, expected: str) -> str | None:
+        """A local variable at the user's line that holds a tensor where it should be."""
+        for name, value in frame.f_locals.items():
+            if isinstance(value, Tensor) and name.isidentifier() and str(self.claims.device(value)) == expected:
+                return name
+        return None
+
+
+# `torch.FloatTensor(2, 3)`, `torch.Tensor(3)`.
+_OLD_CLASSES = re.compile(r"\b(Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)?Tensor\(")
+
+
+@cache
+def _arguments(func: torch._ops.OpOverload) -> tuple[tuple[str, bool], ...]:
+    """The names of an operation's arguments, and whether it writes to each."""
+    return tuple((one.name, bool(one.alias_info and one.alias_info.is_write)) for one in func._schema.arguments)
+
+
+def _operands(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Tensor]]:
+    arguments = _arguments(func)
+    written = dict(arguments)
+    named = [(name, value) for (name, _), value in zip(arguments, args, strict=False)]
+    for name, value in (*named, *kwargs.items()):
+        if isinstance(value, Tensor):
+            yield name, written.get(name, False), value
+        elif isinstance(value, (list, tuple)):
+            for index, item in enumerate(value):
+                if isinstance(item, Tensor):
+                    yield f"{name}[{index}]", written.get(name, False), item
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in what a function of torch takes or returns."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+class Dispatch(TorchDispatchMode):  # type: ignore[misc]
+    """Judges the operands of every operation, and notes where its results lie."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            given = list(_operands(func, args, kwargs))
+            if any(is_traceable_wrapper_subclass(tensor) for _, _, tensor in given):
+                return NotImplemented  # what it wraps comes by here itself
+            verdict, operands = self._judged(func, given)
+            storages = [storage_of(tensor) for _, tensor in operands]
+        if func.namespace in rules.JUDGED:
+            # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
+            with torch._C.DisableTorchFunction():
+                out = func(*args, **kwargs)
+        else:
+            out = func(*args, **kwargs)
+        if func._schema.name != "aten::set_":  # it takes a storage that was there before
+            with torch._C.DisableTorchFunction():
+                self._note(out, verdict, operands, storages)
+        return out
+
+    def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]]) -> tuple[rules.Verdict, Any]:
+        world = self.world
+        operands = [
+            (rules.Operand(name, _text(world.claims.device(tensor)), tensor.dim(), written), tensor)
+            for name, written, tensor in given
+        ]
+        name = func._schema.name
+        if not operands:
+            return rules.Verdict(self._made_where(name)), operands
+        verdict = rules.judge(name, [operand for operand, _ in operands])
+        if not verdict.judged and name not in world.unjudged:
+            frame = user_frame(sys._getframe(2))
+            world.unjudged[name] = place_of(frame) if frame is not None else None
+        if verdict.wrong:
+            called = world.here.calls[-1].name if world.here.calls else name.partition("::")[2]
+            world.refuse(verdict, operands, called)
+        return verdict, operands
+
+    def _made_where(self, name: str) -> str | None:
+        """Where a tensor lies that torch makes of nothing: where the call that is running has its own.
+
+        Without such a call it was code in C++, whose device is not known, or a class of old that makes CPU tensors and
+        that the function mode does not see: the line says so.
+        """
+        if self.world.here.calls:
+            return _text(self.world.here.calls[-1].device)
+        frame = user_frame(sys._getframe(3))
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+        return "cpu" if _OLD_CLASSES.search(line) else None
+
+    def _note(self, out: Any, verdict: rules.Verdict, operands: Any, storages: list[Any]) -> None:
+        claims = self.world.claims
+        device = torch.device(verdict.device) if verdict.device is not None else None
+        if device is not None:
+            # What was not known lies where the operation had it: unless that was a number that may lie anywhere.
+            for operand, tensor in operands:
+                if operand.device is None and tensor.dim() > 0 and tensor.device == CPU:
+                    claims.put(tensor, device)
+        origin = None
+        if device == CPU:
+            origins = (claims.of(tensor).origin for _, tensor in operands)
+            origin = next((one for one in origins if one is not None), None)
+        known = {id(storage) for storage in storages if storage is not None}
+        results = out if isinstance(out, (list, tuple)) else (out,)
+        for position, result in enumerate(results):
+            on_host = position in verdict.on_host
+            for tensor in tensors_in(result):
+                storage = storage_of(tensor)
+                is_new = storage is not None and id(storage) not in known and storage not in claims
+                if is_new and tensor.device == CPU:
+                    claims.put(tensor, CPU if on_host else device, None if on_host else origin)
+
+
+def _text(device: torch.device | None) -> str | None:
+    return None if device is None else str(device)

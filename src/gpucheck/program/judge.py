@@ -1,0 +1,248 @@
+"""What is wrong with a model on its way to a GPU: findings of what was seen, each with its line and the fix. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.results.model import (
+    ClaimedRun,
+    DeviceMismatchEntry,
+    DeviceRun,
+    LeftBehind,
+    MismatchedTensor,
+    ModelResult,
+    PlacedPart,
+    Tie,
+)
+
+_WORDS = {"forward": "the forward pass", "step": "the training step"}
+# How a person calls what holds a tensor.
+_HOLDERS = {
+    "attribute": "a plain attribute",
+    "container": "a plain list or dictionary",
+    "object": "an object that is no module",
+    "closure": "a variable that a function closes over",
+    "hook": "a hook",
+    "class": "an attribute of the class",
+}
+
+
+def findings(result: ModelResult) -> list[Finding]:
+    """All findings, the worst first; what passes last."""
+    behind = {one.name: one for one in result.left_behind}
+    found = [
+        *_meta(result),
+        *(_mismatch(one, behind) for one in (result.run.mismatches if result.run else ())),
+        *_left_behind(result.left_behind),
+        *(_untied(one) for one in result.untied),
+        *_split(result.split, result.run),
+    ]
+    found.sort(key=lambda one: WORST_FIRST.index(one.verdict))
+    if not any(one.verdict in ("fail", "warn") for one in found):
+        found.append(Finding("model.placement", "pass", f"all of {result.kind} moves to {result.device}"))
+    return [*found, *_run(result.run, result.not_run), *_on_device(result.on_device, result.run)]
+
+
+# -- the static half ---------------------------------------------------------------------------------------------------
+
+
+def _meta(result: ModelResult) -> Iterator[Finding]:
+    if result.meta:
+        more = f" and {len(result.meta) - 1} more" if len(result.meta) > 1 else ""
+        yield Finding(
+            "model.meta",
+            "fail",
+            f"{result.meta[0]}{more}: no data",
+            "on the meta device, which .to() cannot copy from",
+            {"names": list(result.meta)},
+            fix=f'model.to_empty(device="{_bare(result.device)}"), then load or initialise the weights',
+        )
+
+
+def _left_behind(things: tuple[LeftBehind, ...]) -> Iterator[Finding]:
+    """A finding for each line and fix: twelve layers of one class are told once."""
+    groups: dict[tuple[object, ...], list[LeftBehind]] = {}
+    for one in things:
+        place = one.replaced if one.kind == "parameter" else one.place or one.name
+        groups.setdefault((one.kind, one.use, place, one.attribute if one.kind != "parameter" else ""), []).append(one)
+    for alike in groups.values():
+        finding = _left(alike[0])
+        if len(alike) > 1:
+            title = f"{alike[0].name} and {len(alike) - 1} more stay on the CPU"
+            finding = replace(finding, title=title, evidence={**finding.evidence, "names": [one.name for one in alike]})
+        yield finding
+
+
+def _left(one: LeftBehind) -> Finding:
+    verdicts: dict[str, Verdict] = {"mismatched": "fail", "unknown": "fail", "copied": "warn", "unread": "info"}
+    ends = {
+        "copied": "the forward copies it to the GPU each time",
+        "unread": "nothing in the forward reads it on the GPU",
+    }
+    why = [f"{one.what} {_reason(one)}"]
+    if one.use in ends:
+        why.append(ends[one.use])
+    identifier = {"module": "model.unregistered", "optimizer-state": "model.optimizer_state"}.get(
+        one.kind, "model.replaced_move" if one.kind == "parameter" or one.replaced else "model.left_behind"
+    )
+    # What nothing reads there is no reason to change a line.
+    fix = None if one.use == "unread" else _fix(one)
+    return Finding(identifier, verdicts[one.use], f"{one.name} stays on the CPU", "; ".join(why), asdict(one), fix=fix)
+
+
+def _reason(one: LeftBehind) -> str:
+    """Why `.to()` does not reach it, with its line."""
+    at = f" ({one.place})" if one.place else ""
+    if one.kind == "optimizer-state":
+        return "made before the model moved"
+    if one.replaced:
+        return f"in {_HOLDERS[one.holder]}{at}, not moved by {one.replaced}"
+    return f"in {_HOLDERS[one.holder]}{at}, which .to() does not see"
+
+
+def _fix(one: LeftBehind) -> str:
+    at = f"{one.place}: " if one.place else ""
+    if one.kind == "optimizer-state":
+        return "make the optimizer after model.to(device)"
+    if one.replaced:
+        if one.kind == "parameter":
+            return f"let {one.replaced} call the method of super() too"
+        return f"override _apply(self, fn, recurse=True), which a module above calls too, not only {one.replaced}"
+    if one.kind == "module":
+        held = {"container": "keep it in nn.ModuleList or nn.ModuleDict"}
+        return at + held.get(one.holder, "assign it to an attribute of the module")
+    kind = "nn.Parameter" if one.is_trained else "register_buffer"
+    if one.holder in ("attribute", "class"):
+        made = (
+            f"self.{one.attribute} = nn.Parameter(…)"
+            if one.is_trained
+            else f'self.register_buffer("{one.attribute}", …)'
+        )
+        return at + made
+    if one.holder == "container" and one.is_trained:
+        return at + "keep them in nn.ParameterList or nn.ParameterDict"
+    if one.holder == "container":
+        return at + "register each with self.register_buffer(name, tensor)"
+    return f"{at}make it a member of the module ({kind}) and read it from there"
+
+
+def _untied(one: Tie) -> Finding:
+    at = f" ({one.place})" if one.place else ""
+    return Finding(
+        "model.untied",
+        "fail",
+        f"{' and '.join(one.names)} come apart",
+        f"they share memory before .to() and not after it{at}: each is a tensor of its own",
+        asdict(one),
+        fix=f"share the Parameter itself, as in {one.names[-1]} = {one.names[0]}",
+    )
+
+
+def _split(parts: tuple[PlacedPart, ...], run: ClaimedRun | None) -> Iterator[Finding]:
+    if not parts:
+        return
+    told = ", ".join(f"{one.count} on {one.device}, as {one.first}" for one in parts)
+    on_cpu = next((one for one in parts if one.device == "cpu"), None)
+    proved = run is not None and run.stopped is None and not run.mismatches
+    verdict: Verdict = "fail" if on_cpu is not None and not proved else "info"
+    at = f" ({on_cpu.place})" if on_cpu is not None and on_cpu.place else ""
+    fix = f"move the whole model: {on_cpu.first} stays on the CPU{at}" if on_cpu is not None and not proved else None
+    evidence = {"parts": [asdict(one) for one in parts]}
+    yield Finding("model.devices", verdict, "parameters on several devices", told, evidence, fix=fix)
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+def _mismatch(one: DeviceMismatchEntry, behind: dict[str, LeftBehind]) -> Finding:
+    wrong = next((operand for operand in one.operands if operand.is_wrong), one.operands[0])
+    where = " in ".join(part for part in (one.place, one.module) if part)
+    title = where or "in torch's own code"
+    operation = one.operation if one.operation[0].isalpha() else f"`{one.operation}`"
+    message = f"{operation} needs {_device(one.expected)}, but {_called(wrong)} is on {_device(wrong.device)}"
+    left = behind.get(wrong.origin_name or "")
+    cause = _cause(wrong)
+    if left is not None:
+        cause = f"{left.what} {_reason(left)}"
+    if cause:
+        message += f": {cause}"
+    fix = _fix(left) if left is not None else _mismatch_fix(one, wrong)
+    return Finding("model.mismatch", "fail", title, message, asdict(one), fix=fix)
+
+
+def _called(operand: MismatchedTensor) -> str:
+    if operand.origin in ("attribute", "parameter", "buffer", "input", "state") and operand.origin_name:
+        return operand.origin_name
+    return f"its argument {operand.name}"
+
+
+def _cause(operand: MismatchedTensor) -> str:
+    at = f" at {operand.origin_place}" if operand.origin_place else ""
+    causes = {
+        "parameter": "a parameter",
+        "buffer": "a buffer",
+        "input": "an input of the model",
+        "made": f"made{at} by {operand.origin_name}",
+        "moved": f"moved there{at}",
+    }
+    return causes.get(operand.origin or "", "")
+
+
+def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str:
+    at = f"{wrong.origin_place}: " if wrong.origin_place else ""
+    if one.expected == "cpu":
+        return f"{one.place}: pass it as .cpu()" if one.place else "pass it as .cpu()"
+    target = f"{one.peer}.device" if one.peer else f'"{_bare(one.expected)}"'
+    if wrong.device != "cpu":
+        return f"{one.place}: bring both to one device, as with .to({target})" if one.place else "use one device"
+    if wrong.origin == "made":
+        return f"{at}{wrong.origin_name}(…, device={target})"
+    if wrong.origin == "moved":
+        return f"{at}leave it on {one.expected}, or bring it back with .to({target})"
+    if wrong.name == "generator":
+        return f"{one.place}: torch.Generator(device={target})" if one.place else f"torch.Generator(device={target})"
+    place = f"{one.place}: " if one.place else ""
+    return f"{place}{_called(wrong)}.to({target})" if wrong.origin else f"{place}move it with .to({target})"
+
+
+def _run(run: ClaimedRun | None, not_run: str | None) -> Iterator[Finding]:
+    if run is None:
+        fix = "add --input NAME:SHAPE:DTYPE" if not_run and "--input" in not_run else None
+        yield Finding("model.forward", "skip", "the forward pass was not run", not_run or "", fix=fix)
+        return
+    what = _WORDS[run.phase]
+    if run.stopped is not None:
+        at = f" from {run.stopped_at} on" if run.stopped_at else ""
+        evidence = {"stopped": run.stopped, "stopped_at": run.stopped_at}
+        yield Finding("model.forward", "inconclusive", f"{what} is not judged{at}", run.stopped, evidence)
+    elif not run.mismatches:
+        yield Finding("model.forward", "pass", f"{what} runs", f"batch of {run.batch_size}, on claimed devices")
+    if run.note:
+        yield Finding("model.note", "warn", run.note)
+    if run.unjudged:
+        told = ", ".join(one.operation + (f" ({one.place})" if one.place else "") for one in run.unjudged)
+        operations = {"operations": [asdict(one) for one in run.unjudged]}
+        yield Finding("model.unjudged", "info", "operations of other libraries were not judged", told, operations)
+
+
+def _on_device(ran: DeviceRun | None, run: ClaimedRun | None) -> Iterator[Finding]:
+    if ran is None or run is None:
+        return
+    what = _WORDS[run.phase]
+    if ran.error is None:
+        yield Finding("model.on_device", "pass", f"{what} runs on {ran.device} itself")
+        return
+    at = f" at {ran.place}" if ran.place else ""
+    # A full GPU says nothing of the model.
+    verdict: Verdict = "inconclusive" if "out of memory" in ran.error.lower() else "fail"
+    yield Finding("model.on_device", verdict, f"{what} fails on {ran.device} itself{at}", ran.error, asdict(ran))
+
+
+def _device(device: str) -> str:
+    return "the CPU" if device == "cpu" else device
+
+
+def _bare(device: str) -> str:
+    return device.removesuffix(":0")

@@ -1,0 +1,1 @@
+"""`lint`: device mistakes in source, found without running it. Pure `ast`, no torch."""

@@ -1,0 +1,204 @@
+"""Which operands of an operation may lie on different devices, as CUDA's kernels have it. Pure.
+
+The default is torch's own: all operands on one device, and a 0-dim CPU tensor counts as a number. What differs from it
+is a row of `RULES`. Sources: native_functions.yaml (`device_check`), TensorIterator's `allow_cpu_scalars`, and the
+checks of the kernels that are named there as not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CPU = "cpu"
+# What torch and its own compiler define; an operation of anybody else's is not judged.
+JUDGED = ("aten", "prims")
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that an operation is given. `device` None is not known; `written` is what it writes to."""
+
+    name: str
+    device: str | None
+    dim: int = 1
+    written: bool = False
+
+    @property
+    def argument(self) -> str:
+        """The argument's name, without the position in a list."""
+        return self.name.partition("[")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What an operation allows beyond the default, by the names of its arguments in torch's schema.
+
+    `free` may lie on the CPU whatever the rest; with `anywhere` on any device. `host` must lie on the CPU. `strict`
+    takes no 0-dim CPU tensor for a number. `on_host` are the positions of results that are always on the CPU.
+    `follows` is the argument whose device the results have, where it is not the common one. `by_position` judges the
+    entries of several lists at one position together, and each position by itself.
+    """
+
+    operations: tuple[str, ...]
+    why: str
+    free: tuple[str, ...] = ()
+    anywhere: tuple[str, ...] = ()
+    host: tuple[str, ...] = ()
+    strict: bool = False
+    on_host: tuple[int, ...] = ()
+    follows: str | None = None
+    by_position: bool = False
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        ("index", "_unsafe_index", "_index_put_impl_", "index_put", "index_put_", "_unsafe_index_put"),
+        "indices on the CPU are copied to the device of what they index",
+        free=("indices",),
+    ),
+    Rule(
+        ("copy_", "copy", "_copy_from", "_copy_from_and_resize", "copy_sparse_to_sparse_"),
+        "it copies between devices",
+        anywhere=("src", "dst", "self"),
+        follows="self",
+    ),
+    Rule(("_foreach_copy_", "_foreach_copy"), "it copies between devices", anywhere=("self", "src")),
+    Rule(("fill_", "fill", "full_like"), "the value is read as a number", anywhere=("value",), follows="self"),
+    Rule(("masked_fill", "masked_fill_"), "a 0-dim value is read as a number", free=("value",)),
+    Rule(
+        ("is_set_to", "is_same_size", "view_as", "reshape_as", "expand_as"), "only the shape is read", anywhere=("*",)
+    ),
+    Rule(
+        ("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "randint_like"),
+        "only the shape is read",
+        anywhere=("*",),
+        follows="self",
+    ),
+    Rule(
+        ("_pack_padded_sequence",),
+        "lengths are read on the host, and batch_sizes come out there",
+        host=("lengths",),
+        on_host=(1,),
+    ),
+    Rule(("_pack_padded_sequence_backward",), "batch_sizes are read on the host", host=("batch_sizes",)),
+    Rule(
+        ("_pad_packed_sequence",),
+        "batch_sizes are read on the host, and lengths come out there",
+        host=("batch_sizes",),
+        on_host=(1,),
+    ),
+    Rule(
+        ("lstm", "gru", "rnn_tanh", "rnn_relu", "_cudnn_rnn", "_cudnn_rnn_backward", "mkldnn_rnn_layer", "miopen_rnn"),
+        "batch_sizes of a packed sequence are read on the host",
+        free=("batch_sizes",),
+    ),
+    Rule(
+        ("_ctc_loss", "ctc_loss", "_use_cudnn_ctc_loss", "_cudnn_ctc_loss", "_ctc_loss_backward"),
+        "lengths are read on the host, and cuDNN takes targets there",
+        free=("input_lengths", "target_lengths", "targets"),
+    ),
+    Rule(("tensor_split",), "the places to split at are read on the host", host=("tensor_indices_or_sections",)),
+    Rule(
+        ("_foreach_addcdiv", "_foreach_addcdiv_", "_foreach_addcmul", "_foreach_addcmul_"),
+        "a tensor of factors is read on the host",
+        host=("scalars",),
+        by_position=True,
+    ),
+    Rule(("cat", "concat", "stack", "hstack", "vstack", "dstack"), "a list takes no CPU scalar", strict=True),
+    Rule(("embedding", "index_select", "gather"), "an index takes no CPU scalar", strict=True),
+    Rule(
+        ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"),
+        "a learning rate may be a CPU scalar",
+        free=("lr",),
+        by_position=True,
+    ),
+)
+_BY_NAME = {name: rule for rule in RULES for name in rule.operations}
+_DEFAULT = Rule((), "all operands lie on one device")
+_FOREACH = Rule((), "lists are worked on position by position", by_position=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an operation says to its operands. `device` is where its results lie, None where that is not known.
+
+    `wrong` are the operands that do not lie where they must, `expected` the device where they must; `on_host` are
+    results that lie on the CPU whatever the rest. An operation of others is not `judged`.
+    """
+
+    device: str | None
+    wrong: tuple[Operand, ...] = ()
+    expected: str | None = None
+    on_host: tuple[int, ...] = ()
+    judged: bool = True
+
+
+def rule_of(operation: str) -> Rule | None:
+    """The rule of `aten::index`; None for an operation that is not torch's own."""
+    space, _, name = operation.partition("::")
+    if space not in JUDGED:
+        return None
+    return _BY_NAME.get(name, _FOREACH if name.startswith(("_foreach_", "_amp_foreach_")) else _DEFAULT)
+
+
+def judge(operation: str, operands: Sequence[Operand]) -> Verdict:
+    """What `operation` (`aten::add`, without its overload) says to these operands."""
+    rule = rule_of(operation)
+    if rule is None:
+        return Verdict(_common(operands), judged=False)
+    if rule.by_position:
+        return _by_position(rule, operands)
+    return _judged(rule, operands)
+
+
+def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
+    known = [one for one in operands if one.device is not None]
+    misplaced = tuple(one for one in known if one.argument in rule.host and one.device != CPU)
+    core = [
+        one
+        for one in known
+        if one.argument not in rule.host
+        and not (one.argument in rule.anywhere or "*" in rule.anywhere)
+        and not (one.argument in rule.free and one.device == CPU)
+    ]
+    numbers = [] if rule.strict else [one for one in core if one.device == CPU and one.dim == 0 and not one.written]
+    core = [one for one in core if one not in numbers] or core
+    device = _common(core or known)
+    if rule.follows is not None:
+        device = next((one.device for one in operands if one.argument == rule.follows), device)
+    if misplaced:
+        return Verdict(device, misplaced, CPU, rule.on_host)
+    devices = {one.device for one in core}
+    if len(devices) < 2:
+        return Verdict(device, (), None, rule.on_host)
+    expected = _expected(core)
+    return Verdict(expected, tuple(one for one in core if one.device != expected), expected, rule.on_host)
+
+
+def _by_position(rule: Rule, operands: Sequence[Operand]) -> Verdict:
+    """Lists entry by entry: an optimizer's counters lie on the CPU beside parameters that do not."""
+    alone = [one for one in operands if "[" not in one.name]
+    places: dict[str, list[Operand]] = {}
+    for one in operands:
+        if "[" in one.name:
+            places.setdefault(one.name.partition("[")[2], []).append(one)
+    verdicts = [_judged(rule, [*entries, *alone]) for entries in places.values()] or [_judged(rule, alone)]
+    wrong = next((one for one in verdicts if one.wrong), None)
+    devices = {one.device for one in verdicts}
+    return wrong or Verdict(devices.pop() if len(devices) == 1 else None)
+
+
+def _common(operands: Sequence[Operand]) -> str | None:
+    """The one device that is not the CPU; the CPU where all lie there; None where several are possible."""
+    devices = {one.device for one in operands if one.device is not None}
+    others = devices - {CPU}
+    if len(others) == 1:
+        return others.pop()
+    return CPU if devices == {CPU} else None
+
+
+def _expected(core: Sequence[Operand]) -> str:
+    """Where most operands lie that are not on the CPU; of equals the first."""
+    away = [one.device for one in core if one.device not in (CPU, None)]
+    return str(max(away, key=away.count))

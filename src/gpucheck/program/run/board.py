@@ -1,0 +1,146 @@
+"""The memory that the program's process and ours share: whole numbers at fixed places, and lines of text.
+
+The program only ever writes, as it runs: whatever ends it, what it had counted is there. All times are nanoseconds of
+one monotonic clock that both processes read. Pure, and free of torch.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+CELLS, TEXT_BYTES = 2**17, 2**20
+SIZE = CELLS * 8 + TEXT_BYTES
+
+# -- the head: one cell each. The first byte of all says that the program's process came to its start. ---------------
+(
+    STARTED,
+    TORCH_NS,
+    END_NS,
+    TEXT_LENGTH,
+    SITES,
+    SITES_LOST,
+    STEPS,
+    STRIDE,
+    KEPT,
+    DATA_NS,
+    COPIES_NS,
+    WAITS_NS,
+    BACKWARD_NS,
+    OPTIMIZER_NS,
+    NOW_SITE,
+    NOW_SINCE_NS,
+    PHASE,
+    FIRST_STEP_NS,
+    EXPLICIT_STEPS,
+    TRACED_STEPS,
+    TRACE_NS,
+    DUMP_NS,
+    TORCH_CPU_NS,
+) = range(23)
+# What the program was in the middle of, the value of PHASE.
+PHASES = ("forward", "backward", "step")
+
+# -- devices: a row each --------------------------------------------------------------------------------------------
+DEVICES_AT, MOST_DEVICES = 64, 16
+DEVICE: tuple[str, ...] = (
+    "seen",
+    "allocated",
+    "reserved",
+    "peak_allocated",
+    "peak_reserved",
+    "peak_step",
+    "peak_phase",
+    "retries",
+)
+DEVICE += ("ooms", "inactive_split", "total", "reserved_at_peak")
+
+# -- sites: a row for each line that copies or waits, by kind ---------------------------------------------------------
+SITES_AT, MOST_SITES = 512, 2048
+SITE: tuple[str, ...] = (
+    "count",
+    "bytes",
+    "time_ns",
+    "longest_ns",
+    "pinned",
+    "pageable",
+    "unpinned_async",
+    "again",
+    "back",
+)
+SITE += ("steps", "last_step")
+
+# -- steps: the first ones, and a ring of the others that is thinned out when it is full -------------------------------
+STEP: tuple[str, ...] = (
+    "end_ns",
+    "duration_ns",
+    "data_ns",
+    "copies_ns",
+    "waits_ns",
+    "backward_ns",
+    "optimizer_ns",
+    "allocated",
+)
+STEP += ("reserved", "resident", "number", "cpu_ns")
+FIRST_STEPS = 16
+FIRST_AT = SITES_AT + MOST_SITES * len(SITE)
+RING_AT, MOST_KEPT = FIRST_AT + FIRST_STEPS * len(STEP), 4096
+assert RING_AT + MOST_KEPT * len(STEP) <= CELLS
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What stood on the board: the head by place, rows by field, and the lines of text."""
+
+    head: tuple[int, ...]
+    devices: dict[int, dict[str, int]]
+    sites: tuple[dict[str, int], ...]
+    first_steps: tuple[dict[str, int], ...]
+    steps: tuple[dict[str, int], ...]
+    lines: tuple[dict[str, Any], ...]
+
+    def said(self, kind: str) -> Iterator[dict[str, Any]]:
+        """The lines of one kind, in the order in which they were written."""
+        return (line for line in self.lines if line.get("say") == kind)
+
+
+def cells_of(memory: mmap.mmap | memoryview | bytearray) -> memoryview:
+    """The cells of the board, 64 bits each, signed."""
+    return memoryview(memory)[: CELLS * 8].cast("q")
+
+
+def write(memory: mmap.mmap | memoryview | bytearray, cells: memoryview, line: dict[str, Any]) -> bool:
+    """Add a line of text. False where there is no room left."""
+    text = json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
+    begin = CELLS * 8 + cells[TEXT_LENGTH]
+    if begin + len(text) > SIZE:
+        return False
+    memory[begin : begin + len(text)] = text
+    cells[TEXT_LENGTH] += len(text)  # last: a line counts once it is whole
+    return True
+
+
+def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
+    """What stands there now."""
+    with cells_of(memory) as cells:
+        length = min(max(cells[TEXT_LENGTH], 0), TEXT_BYTES)
+        text = bytes(memory[CELLS * 8 : CELLS * 8 + length])
+        lines = tuple(json.loads(line) for line in text.splitlines())
+        count = min(cells[STEPS], FIRST_STEPS)
+        rows = (_row(cells, DEVICES_AT, n, DEVICE) for n in range(MOST_DEVICES))
+        return Read(
+            tuple(cells[:DEVICES_AT]),
+            {n: row for n, row in enumerate(rows) if row["seen"]},
+            tuple(_row(cells, SITES_AT, n, SITE) for n in range(min(cells[SITES], MOST_SITES))),
+            tuple(_row(cells, FIRST_AT, n, STEP) for n in range(count)),
+            tuple(_row(cells, RING_AT, n, STEP) for n in range(min(cells[KEPT], MOST_KEPT))),
+            lines,
+        )
+
+
+def _row(cells: memoryview, at: int, number: int, fields: tuple[str, ...]) -> dict[str, int]:
+    begin = at + number * len(fields)
+    return dict(zip(fields, cells[begin : begin + len(fields)].tolist(), strict=True))

@@ -1,0 +1,120 @@
+"""`gpucheck run`: start the program, watch its device from outside, and answer when it has ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.measure.telemetry import Watch
+from gpucheck.program.run import board, fold, judge
+from gpucheck.program.run.options import RunOptions
+from gpucheck.program.run.start import Started, started
+from gpucheck.report.events import Answered, Emit, Judged
+from gpucheck.report.finding import Finding
+
+_LOOK_EVERY_S = 1.0
+
+
+def command(options: RunOptions, emit: Emit) -> int:
+    """Run the program to its end and answer with what was seen; how it ended, negative for a signal.
+
+    Raises UsageError where there is no such program, and CannotLook where it cannot be started. Whatever goes wrong
+    after that is a finding: the program's own end counts.
+    """
+    script, *arguments = options.program
+    _check(script, module=options.module)
+    snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
+    cpu_before, began = _cpu_s(), time.perf_counter_ns()
+    try:
+        with started(script, arguments, module=options.module, trace=options.traced, snapshot=snapshot) as running:
+            code, busy, unknown = _watched(running)
+            ended = fold.Ended(
+                program=options.program,
+                exit=code,
+                began_ns=began,
+                at_ns=time.perf_counter_ns(),
+                cpu_s=None if cpu_before is None else (_cpu_s() or 0.0) - cpu_before,
+                host_peak_bytes=_host_peak(),
+                busy=busy,
+                busy_unknown=unknown,
+                snapshot=snapshot if snapshot and os.path.exists(snapshot) else None,
+            )
+            _answer(running, ended, emit)
+    except OSError as error:
+        raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
+    return code
+
+
+def _check(script: str, *, module: bool) -> None:
+    if not module and script != "-" and not os.path.exists(script):
+        hint = f"gpucheck run -m {script}" if script.isidentifier() else "give the path of a Python program"
+        raise UsageError(f"there is no program {script!r}", "", hint)
+
+
+def _watched(running: Started) -> tuple[int, tuple[tuple[float, float], ...], str | None]:
+    """Wait for the end of the program; beside it read how busy its device is, from when it uses one."""
+    watch: Watch | None = None
+    busy: list[tuple[float, float]] = []
+    try:
+        while (code := running.program.wait(_LOOK_EVERY_S)) is None:
+            if watch is None and (uuid := _uuid(running)) is not None:
+                watch = Watch(uuid, start=_sampler)
+            if watch is not None:
+                busy += _loads(watch)
+        if watch is not None:
+            busy += _loads(watch)
+    finally:
+        if watch is not None:
+            watch.close()
+    return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
+
+
+def _uuid(running: Started) -> str | None:
+    """The device that the program uses first."""
+    return next((one["uuid"] for one in board.read(running.memory).said("device") if one["uuid"]), None)
+
+
+def _sampler(uuid: str) -> LineChild:
+    return LineChild(python_argv("gpucheck.machine.nvml.sampler", uuid, "busy"))
+
+
+def _loads(watch: Watch) -> list[tuple[float, float]]:
+    rows: list[dict[str, Any]] = watch.take()
+    return [
+        (one["at_s"], one["utilization_percent"] / 100) for one in rows if one.get("utilization_percent") is not None
+    ]
+
+
+def _answer(running: Started, ended: fold.Ended, emit: Emit) -> None:
+    failure = running.failure()
+    if failure is not None:
+        emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not look into the program", failure)))
+        return
+    result = fold.result(board.read(running.memory), ended)
+    emit(Answered("run", result))
+    for finding in judge.findings(result, os.getcwd()):
+        emit(Judged(finding))
+
+
+def _usage() -> Any:
+    """What the processes that have ended under this one took; None where the system does not tell."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_CHILDREN)
+
+
+def _cpu_s() -> float | None:
+    usage = _usage()
+    return None if usage is None else float(usage.ru_utime + usage.ru_stime)
+
+
+def _host_peak() -> int | None:
+    """The largest resident set of any of these processes, in bytes; macOS tells bytes, others kibibytes."""
+    usage = _usage()
+    return None if usage is None else int(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)

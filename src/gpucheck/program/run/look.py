@@ -1,0 +1,674 @@
+"""In the program's own process: count what it copies and waits for, by line, and what its steps take.
+
+A few functions of torch are replaced by ones that measure them. Nothing is printed, written, started or kept open: all
+that is counted goes to the board. A failure of ours is noted there and ends the looking, never the program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dis
+import functools
+import mmap
+import os
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from gpucheck.program.run import board, held, rule
+from gpucheck.program.run.board import SITES_AT, STEP
+
+now = time.perf_counter_ns
+_WIDTH, _STEP_WIDTH = len(board.SITE), len(STEP)
+_DONE, _WAITS_NS, _COPIES_NS = board.STEPS, board.WAITS_NS, board.COPIES_NS
+_COUNT, _BYTES, _TIME, _LONGEST, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _BACK, _STEPS, _LAST = range(_WIDTH)
+# So many copies of a line are looked at closely, and later every one of so many: a line goes on as it began. Where
+# something was seen in what it copies, all are.
+_CLOSELY = 32
+# Copies whose results are remembered, to see them go back; the oldest are forgotten.
+_MOST_MOVED = 4096
+# Other optimizers may step this often before the one whose steps are counted is taken for gone.
+_MOST_OTHERS = 8
+
+# The board. A process that the program forks counts into memory of its own, which nobody reads.
+memory: mmap.mmap | memoryview | bytearray = bytearray(board.SIZE)
+cells = board.cells_of(memory)
+lines: rule.Lines
+_main_thread = threading.main_thread().ident
+# The thread in which something is at work whose parts are not told one by one: printing a tensor waits many times.
+_silent: int | None = None
+
+_sites: dict[tuple[str, int, int], int] = {}
+# The tensor that was moved last at a site, with its version: the same again is a copy too many.
+_last_moved: dict[int, tuple[weakref.ref[Any], int]] = {}
+# Results of copies by id: what was moved, its version, and the site.
+_moved: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+_followed: set[int] = set()
+_was_pinned: dict[int, bool] = {}
+
+
+# -- sites ------------------------------------------------------------------------------------------------------------
+
+
+def _site(kind: str, frame: FrameType) -> int:
+    """The number of the user's line at which `frame` was called, for what is done there; -1 where the board is full."""
+    # Most are called by the user's own code, at a line that is known.
+    number = _sites.get((kind, id(frame.f_code), frame.f_lasti))
+    if number is not None:
+        return number
+    caller = lines.caller(frame)
+    at = caller if caller is not None else frame
+    key = (kind, id(at.f_code), at.f_lasti)
+    number = _sites.get(key)
+    return _new_site(key, at, frame, users=caller is not None) if number is None else number
+
+
+def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, users: bool) -> int:
+    number = cells[board.SITES]
+    line = {
+        "say": "site",
+        "site": number,
+        "kind": key[0],
+        "file": lines.path(at.f_code),
+        "line": at.f_lineno,
+        "function": at.f_code.co_name,
+        "users": users,
+        "discarded": at is called and _is_discarded(at),
+        "through": None if at is called else called.f_code.co_name,
+    }
+    if number >= board.MOST_SITES or not board.write(memory, cells, line):
+        cells[board.SITES_LOST] += 1
+        _sites[key] = -1
+        return -1
+    cells[board.SITES] += 1
+    # A loop that has neither a backward nor an optimizer uses a device too.
+    held.read(cells, cells[board.PHASE])
+    _sites[key] = number
+    _kept_codes.append(at.f_code)
+    return number
+
+
+# The keys of sites hold ids: their objects must live as long.
+_kept_codes: list[Any] = []
+
+
+def _is_discarded(frame: FrameType) -> bool:
+    """Whether the statement that the frame is in throws the call's result away."""
+    # Where the call is inlined, the place is that of the caches behind the instruction.
+    following = (one for one in dis.get_instructions(frame.f_code) if one.offset > frame.f_lasti)
+    return next((one.opname == "POP_TOP" for one in following), False)
+
+
+def _count(site: int, size: int, spent_ns: int) -> int:
+    """Count one at a site; where its row begins, or -1."""
+    if site < 0:
+        return -1
+    at = SITES_AT + site * _WIDTH
+    cells[at] += 1
+    if size:
+        cells[at + _BYTES] += size
+    cells[at + _TIME] += spent_ns
+    if spent_ns > cells[at + _LONGEST]:
+        cells[at + _LONGEST] = spent_ns
+    step = cells[_DONE] + 1
+    if cells[at + _LAST] != step:
+        cells[at + _LAST] = step
+        cells[at + _STEPS] += 1
+    return at
+
+
+def _spend(site: int, spent_ns: int) -> None:
+    """Add time at a site, counted or not: the end of the data is waited for too."""
+    if site >= 0:
+        at = SITES_AT + site * _WIDTH
+        cells[at + _TIME] += spent_ns
+        cells[at + _LONGEST] = max(cells[at + _LONGEST], spent_ns)
+
+
+def _size(tensor: Any) -> int:
+    """Bytes of the tensor's elements."""
+    with rule.unseen():
+        return int(tensor.nbytes)
+
+
+# -- waits ------------------------------------------------------------------------------------------------------------
+
+
+def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
+    spent, thread = now() - began, threading.get_ident()
+    if _silent == thread:
+        return
+    _count(_site(kind, frame), 0 if tensor is None else _size(tensor), spent)
+    if thread == _main_thread:
+        cells[_WAITS_NS] += spent
+
+
+def _reader(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """What reads a tensor's value, measured where that is a device's."""
+
+    @functools.wraps(original)
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global _silent  # a subclass may come by here again
+        try:
+            if device_of(self) is None:
+                return original(self, *args, **kwargs)
+            began, outer, _silent = now(), _silent, threading.get_ident()
+            try:
+                result = original(self, *args, **kwargs)
+            finally:
+                _silent = outer
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        _waited(kind, began, self, sys._getframe(1))
+        return result
+
+    return read
+
+
+def _scalar(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for what takes no arguments and is called most."""
+
+    @functools.wraps(original)
+    def read(self: Any) -> Any:
+        global _silent
+        try:
+            if device_of(self) is None:
+                return original(self)
+            began, outer, _silent = now(), _silent, threading.get_ident()
+            try:
+                result = original(self)
+            finally:
+                _silent = outer
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        _waited(kind, began, None, sys._getframe(1))
+        return result
+
+    return read
+
+
+def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for what warns once, naming the line that calls it: ours must not be that line."""
+    quiet = _scalar(kind, original)
+    warned = False
+
+    @functools.wraps(original)
+    def read(self: Any) -> Any:
+        nonlocal warned
+        try:
+            if warned or not rule.is_plain(self) or not self.requires_grad:
+                return quiet(self)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                result = original(self)
+            frame = sys._getframe(1)
+            for one in caught:
+                warned = True
+                registry = frame.f_globals.setdefault("__warningregistry__", {})
+                name = frame.f_globals.get("__name__", "<unknown>")
+                warnings.warn_explicit(
+                    one.message, one.category, frame.f_code.co_filename, frame.f_lineno, name, registry
+                )
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        return result
+
+    return read
+
+
+def _printer(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes text of a tensor: one wait, however many there are in it."""
+
+    @functools.wraps(original)
+    def text(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global _silent
+        try:
+            if device_of(self) is None or _silent is not None:
+                return original(self, *args, **kwargs)
+            began, _silent = now(), threading.get_ident()
+            try:
+                result = original(self, *args, **kwargs)
+            finally:
+                _silent = None
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        _waited("print", began, self, sys._getframe(1))
+        return result
+
+    return text
+
+
+def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A wait for a device, a stream or an event, which takes no tensor."""
+
+    @functools.wraps(original)
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        try:
+            began = now()
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        if rule.is_used():
+            _waited(kind, began, None, sys._getframe(1))
+        return result
+
+    return wait
+
+
+# -- copies -----------------------------------------------------------------------------------------------------------
+
+
+def _mover(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes a tensor on another device of this one, or returns it as it is."""
+
+    @functools.wraps(original)
+    def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            began = now()
+            result = original(self, *args, **kwargs)
+            if result is self:
+                return result
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        source, target = device_of(self), device_of(result)
+        if source is not None or target is not None:
+            _copied(self, result, source, target, began, "non_blocking" in kwargs and bool(kwargs["non_blocking"]))
+        return result
+
+    return move
+
+
+def _filler(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`copy_`: from the second into the first."""
+
+    @functools.wraps(original)
+    def fill(self: Any, src: Any, non_blocking: bool = False) -> Any:
+        try:
+            target, source = device_of(self), device_of(src) if isinstance(src, torch.Tensor) else None
+            if source is None and target is None:
+                return original(self, src, non_blocking)
+            began = now()
+            result = original(self, src, non_blocking)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        if isinstance(src, torch.Tensor):
+            _copied(src, self, source, target, began, non_blocking)
+        return result
+
+    return fill
+
+
+def _copied(moved: Any, result: Any, source: str | None, target: str | None, began: int, non_blocking: bool) -> None:
+    spent = now() - began
+    if is_plain(moved):
+        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2))
+        return
+    with rule.unseen():
+        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2))
+
+
+def _note_copy(
+    moved: Any,
+    result: Any,
+    source: str | None,
+    target: str | None,
+    spent: int,
+    non_blocking: bool,
+    frame: FrameType,
+) -> None:
+    if source == target and moved.device == result.device:  # a dtype or a layout on one device
+        return
+    thread = threading.get_ident()
+    if _silent == thread:
+        return
+    kind = "to_device" if source is None else "to_host" if target is None else "between"
+    site = _site(kind, frame)
+    at = _count(site, moved.nbytes, spent)
+    if thread == _main_thread:
+        # A copy to the host returns when the device is done with what comes before it: that is waiting.
+        cells[_WAITS_NS if target is None else _COPIES_NS] += spent
+    if at < 0:
+        return
+    count = cells[at]
+    looks = count <= _CLOSELY or not count % _CLOSELY
+    host = moved if source is None else result if target is None else None
+    if host is not None:
+        pinned = _was_pinned[site] = is_pinned(host) if looks else _was_pinned[site]
+        cells[at + (_PINNED if pinned else _PAGEABLE)] += 1
+        if non_blocking and not pinned and source is None:
+            cells[at + _UNPINNED_ASYNC] += 1
+    if looks or site in _followed:
+        _follow(moved, result, site, at)
+
+
+def _follow(moved: Any, result: Any, site: int, at: int) -> None:
+    """See whether the same values go the same way again, or go back whence they came."""
+    try:
+        version, made = moved._version, result._version
+    except RuntimeError:  # tensors of inference mode keep none
+        return
+    last = _last_moved.get(site)
+    if last is not None and last[0]() is moved and last[1] == version:
+        cells[at + _AGAIN] += 1
+        _followed.add(site)
+    _last_moved[site] = weakref.ref(moved), version
+    came = _moved.get(id(moved))
+    if came is not None and came[0]() is moved and came[1] == version and came[2] >= 0:
+        cells[at + _BACK] += 1
+        _followed.update((came[2], site))
+    if len(_moved) >= _MOST_MOVED:
+        del _moved[next(iter(_moved))]
+    _moved[id(result)] = weakref.ref(result), made, site
+
+
+def is_pinned(tensor: Any) -> bool:
+    """Whether the host's side of a copy is page-locked: the device can then read it while the host goes on."""
+    pinned: bool = tensor.is_pinned()
+    return pinned
+
+
+# -- data, phases and steps -------------------------------------------------------------------------------------------
+
+
+def _next(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The loader's `__next__`: all of it is waiting for data, whatever is done in it."""
+
+    @functools.wraps(original)
+    def following(self: Any) -> Any:
+        began = now()
+        copies, waits = cells[board.COPIES_NS], cells[board.WAITS_NS]
+        frame = sys._getframe(1)
+        site = _site("data", frame)
+        cells[board.NOW_SITE], cells[board.NOW_SINCE_NS] = site + 1, began
+        try:
+            batch = original(self)
+            _count(site, 0, 0)
+            return batch
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        finally:
+            spent = now() - began
+            cells[board.NOW_SITE] = 0
+            _spend(site, spent)
+            if threading.get_ident() == _main_thread:
+                cells[board.DATA_NS] += spent
+                # What is copied in it is data too: each moment counts once.
+                cells[board.COPIES_NS], cells[board.WAITS_NS] = copies, waits
+
+    return following
+
+
+def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        began = now()
+        _enter(1)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            _enter(0)
+            raise
+        finally:
+            if cells[board.PHASE] == 1:
+                _enter(2)
+            cells[board.BACKWARD_NS] += now() - began
+
+    return backward
+
+
+def _enter(phase: int) -> None:
+    """A phase begins: what the one before has left in the peaks is its own."""
+    held.read(cells, cells[board.PHASE])
+    cells[board.PHASE] = phase
+
+
+class _Steps:
+    """Where one step ends and the next begins: an optimizer's step, or the program's own word."""
+
+    def __init__(self) -> None:
+        self.began = now()
+        self.cpu = time.process_time_ns()
+        self.before = [0] * 5
+        self.leader: weakref.ref[Any] | None = None
+        self.others = 0
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.inside = 0
+
+    def stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer begins its step."""
+        self.optimizers.add(optimizer)
+        self.inside = now()
+        _enter(2)
+
+    def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer has done its step. With several the first one's count."""
+        if self.inside:
+            cells[board.OPTIMIZER_NS] += now() - self.inside
+        if cells[board.EXPLICIT_STEPS]:
+            return
+        leader = self.leader() if self.leader is not None else None
+        if leader is not optimizer:
+            self.others += 1
+            if leader is not None and self.others <= _MOST_OTHERS:
+                return
+            self.leader = weakref.ref(optimizer)
+        self.others = 0
+        self.end()
+
+    def end(self) -> None:
+        """Write the step down."""
+        _enter(0)
+        ended = now()
+        totals = [cells[place] for place in _TOTALS]
+        spent = [total - before for total, before in zip(totals, self.before, strict=True)]
+        number = cells[board.STEPS]
+        memory_now = held.now(cells)
+        cpu = time.process_time_ns()
+        row = (ended, ended - self.began, *spent, *memory_now, number, cpu - self.cpu)
+        if number == 0:
+            cells[board.FIRST_STEP_NS] = ended
+        if number < board.FIRST_STEPS:
+            at = board.FIRST_AT + number * _STEP_WIDTH
+            cells[at : at + _STEP_WIDTH] = _row(row)
+        else:
+            _keep(number, row)
+        cells[board.STEPS] = number + 1
+        if _tracing is not None:
+            _trace(number + 1)
+            ended, totals, cpu = now(), [cells[place] for place in _TOTALS], time.process_time_ns()
+        self.began, self.before, self.cpu = ended, totals, cpu
+
+
+# The steps that are to be traced, and the tracer once it is at work.
+_to_trace = 0
+_tracing: Any = None
+
+
+def _trace(done: int) -> None:
+    """Begin or end the window of traced steps; `done` steps are behind."""
+    global _tracing
+    from gpucheck.program.run.trace import SKIPPED
+
+    if done == SKIPPED:
+        _tracing.start()
+    elif done > SKIPPED:
+        _tracing.ended()
+        cells[board.TRACED_STEPS] = done - SKIPPED
+        if done == SKIPPED + _to_trace:
+            _stop_trace()
+
+
+def _stop_trace() -> None:
+    global _tracing
+    tracer, _tracing = _tracing, None
+    tracer.stop()
+    tracer.tell(lambda line: board.write(memory, cells, line), cells[board.STEPS])
+
+
+_TOTALS = (board.DATA_NS, board.COPIES_NS, board.WAITS_NS, board.BACKWARD_NS, board.OPTIMIZER_NS)
+_steps = _Steps()
+
+
+def _row(values: tuple[int, ...]) -> memoryview:
+    made = memoryview(bytearray(8 * _STEP_WIDTH)).cast("q")
+    for place, value in enumerate(values):
+        made[place] = value
+    return made
+
+
+def _keep(number: int, row: tuple[int, ...]) -> None:
+    """Keep a step among those that are spread over the whole run; every second one goes when there is no room."""
+    stride = max(cells[board.STRIDE], 1)
+    if (number - board.FIRST_STEPS) % stride:
+        return
+    kept = cells[board.KEPT]
+    if kept == board.MOST_KEPT:
+        for place in range(1, kept // 2):
+            to, origin = (board.RING_AT + n * _STEP_WIDTH for n in (place, 2 * place))
+            cells[to : to + _STEP_WIDTH] = cells[origin : origin + _STEP_WIDTH]
+        kept, stride = kept // 2, stride * 2
+        cells[board.STRIDE] = stride
+        cells[board.KEPT] = kept
+        if (number - board.FIRST_STEPS) % stride:
+            return
+    at = board.RING_AT + kept * _STEP_WIDTH
+    cells[at : at + _STEP_WIDTH] = _row(row)
+    cells[board.KEPT] = kept + 1
+
+
+def step() -> None:
+    """The program says that a step has ended; from now on its word alone counts."""
+    if not cells[board.EXPLICIT_STEPS] and cells[board.STEPS]:
+        # What was counted by optimizers until now would make the first step a part of one.
+        _steps.began, _steps.before = now(), [cells[place] for place in _TOTALS]
+        cells[board.EXPLICIT_STEPS] = 1
+        return
+    cells[board.EXPLICIT_STEPS] = 1
+    _steps.end()
+
+
+# -- beginning and end ------------------------------------------------------------------------------------------------
+
+device_of, is_plain = rule.device_of, rule.is_plain
+
+_SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool"}
+_WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "__index__": "index"}
+_READERS = {"tolist": "tolist", "nonzero": "nonzero", "equal": "equal", "masked_select": "masked_select"}
+_PRINTERS = ("__repr__", "__format__")
+_MOVERS = ("to", "cuda", "cpu", "xpu")
+_FUNCTIONS = {"nonzero": "nonzero", "equal": "equal", "masked_select": "masked_select"}
+_SYNCHRONISE = ("cuda", "xpu", "mps", "accelerator", "mtia")
+# What was put in the place of what: the holder, the name, and the original, or None for an inherited one.
+_replaced: list[tuple[Any, str, Any]] = []
+
+
+def _replace(holder: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = getattr(holder, name, None)
+    if original is not None:
+        _replaced.append((holder, name, vars(holder).get(name)))
+        setattr(holder, name, make(original))
+
+
+def install() -> None:
+    """Put what measures in the place of what is measured."""
+    from torch.optim import optimizer
+    from torch.utils.data import dataloader
+
+    tensor = torch.Tensor
+    for name, kind in _SCALARS.items():
+        _replace(tensor, name, functools.partial(_scalar, kind))
+    for name, kind in _WARNING.items():
+        _replace(tensor, name, functools.partial(_warning, kind))
+    for name, kind in _READERS.items():
+        _replace(tensor, name, functools.partial(_reader, kind))
+    for name in _PRINTERS:
+        _replace(tensor, name, _printer)
+    for name in _MOVERS:
+        _replace(tensor, name, _mover)
+    _replace(tensor, "copy_", _filler)
+    for name, kind in _FUNCTIONS.items():
+        _replace(torch, name, functools.partial(_reader, kind))
+    for name in _SYNCHRONISE:
+        module = getattr(torch, name, None)
+        if module is not None:
+            _replace(module, "synchronize", functools.partial(_called, "synchronize"))
+            _replace(module, "empty_cache", functools.partial(_called, "empty_cache"))
+    for holder in (torch.cuda.Stream, torch.cuda.Event):
+        _replace(holder, "synchronize", functools.partial(_called, "synchronize"))
+    _replace(torch.autograd, "backward", _backward)
+    _replace(dataloader._BaseDataLoaderIter, "__next__", _next)
+    _hooks.append(optimizer.register_optimizer_step_pre_hook(_steps.stepping))
+    _hooks.append(optimizer.register_optimizer_step_post_hook(_steps.stepped))
+
+
+_hooks: list[Any] = []
+
+
+def uninstall() -> None:
+    """Put everything back."""
+    while _hooks:
+        _hooks.pop().remove()
+    while _replaced:
+        holder, name, original = _replaced.pop()
+        if original is None:
+            delattr(holder, name)
+        else:
+            setattr(holder, name, original)
+
+
+def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 0, snapshot: str = "") -> None:
+    """Look at this process from now on, and write to the board."""
+    global memory, cells, lines, _to_trace, _tracing
+    memory, cells = shared, board.cells_of(shared)
+    cells[board.TORCH_NS], cells[board.TORCH_CPU_NS] = now(), time.process_time_ns()
+    main = sys.modules.get("__main__")
+    # The file of a program that is being started is not known to its module yet.
+    file = getattr(main, "__file__", None) or (sys.argv[0] if sys.argv else None)
+    lines = rule.Lines(folder, file)
+    board.write(memory, cells, {"say": "torch", "version": torch.__version__, "pid": os.getpid()})
+    install()
+    if trace:
+        from gpucheck.program.run.trace import Tracer
+
+        _to_trace, _tracing = trace, Tracer(lines, lambda: cells[board.PHASE])
+    held.observe(lambda line: board.write(memory, cells, line), lines, snapshot)
+    os.register_at_fork(after_in_child=_forked)
+    atexit.register(_end)
+
+
+def _forked() -> None:
+    """A process that the program forked: what it does is not told."""
+    global memory, cells
+    memory = bytearray(board.SIZE)
+    cells = board.cells_of(memory)
+    atexit.unregister(_end)
+
+
+def _end() -> None:
+    """The program ends by itself: what it was that ended it, and who held memory where that ran out."""
+    began = now()
+    if _tracing is not None and _tracing.began_ns:
+        _stop_trace()  # the program ended within the window
+    held.read(cells, cells[board.PHASE])
+    held.dump()
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        held.tell_error(error, _steps.optimizers, cells[board.STEPS], cells[board.PHASE])
+    cells[board.END_NS] = now()
+    cells[board.DUMP_NS] = cells[board.END_NS] - began

@@ -1,0 +1,625 @@
+"""What a program asks of torch, answered as a machine with a GPU would: moves, factories, `.device`, `torch.cuda`.
+
+The function mode sees every call of torch's Python interface, before the arguments meet a build that has no such
+device. What is asked past it (module-level functions of `torch.cuda`, classes) is replaced while the engine runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device
+
+from gpucheck.program import rules
+from gpucheck.program.claims import CPU, Origin, storage_of
+from gpucheck.program.engine import Dispatch, World, tensors_in
+from gpucheck.program.places import here
+from gpucheck.work.target import import_compiler
+
+# Devices that tensors claim; any other is torch's own affair.
+CLAIMED = ("cuda", "xpu", "mps")
+# What a program may read of a GPU that is not here: an H100's, as its data sheet and the driver have them.
+CARD = {"name": "claimed GPU", "major": 9, "minor": 0, "multi_processor_count": 132, "total_memory": 80 * 2**30}
+
+_T = torch.Tensor
+
+
+def device_of(value: Any) -> torch.device | None:
+    """The device that a `device` argument names, with its index; None for what names none."""
+    if value is None or isinstance(value, Tensor):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return torch.device("cuda", value)
+    device = torch.device(value)
+    if device.type in CLAIMED and device.index is None:
+        return torch.device(device.type, _current[0] if device.type == "cuda" else 0)
+    return device
+
+
+# The index that `torch.cuda.set_device` set last.
+_current = [0]
+
+
+def _is_real(device: torch.device) -> bool:
+    return device.type not in ("cpu", *CLAIMED)
+
+
+class Surface(TorchFunctionMode):  # type: ignore[misc]
+    """Answers what is asked of torch in Python, and tells the dispatch mode for which call it works."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        # What is called by a name and was copied to a device, by its origin.
+        self.copied: set[Origin] = set()
+        self._constructors = frozenset(_device._device_constructors())
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.world.here.handling += 1
+        try:
+            answer = _ANSWERS.get(func)
+            if answer is not None:
+                return answer(self, *args, **kwargs)
+            if func in self._constructors or kwargs.get("device") is not None:
+                return self._made(func, args, kwargs)
+            return self._called(func, args, kwargs)
+        finally:
+            self.world.here.handling -= 1
+
+    # -- calls that work on tensors ------------------------------------------------------------------------------------
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        device = self.common([*args, *kwargs.values()])
+        generator = kwargs.get("generator")
+        if generator is not None and device is not None:
+            self._check_generator(func, generator, device)
+        host = _HOST_ARGUMENTS.get(func)
+        if host is not None:
+            self._check_host(func, host(*args, **kwargs))
+        if func in _CARRIES and device is not None:
+            args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
+            kwargs = {key: self.move(arg, device) if isinstance(arg, Tensor) else arg for key, arg in kwargs.items()}
+        with self.world.calling(name_of(func), device):
+            out = func(*args, **kwargs)
+        for position in _HOST_RESULTS.get(func, ()):
+            self.world.claims.put(out[position], CPU)
+        return out
+
+    def common(self, values: Any) -> torch.device | None:
+        """The one device other than the CPU among the tensors of a call; the CPU where there is no other."""
+        devices = {self.world.claims.device(tensor) for tensor in tensors_in(values)}
+        away = devices - {CPU, None}
+        if away:
+            return away.pop() if len(away) == 1 else None
+        return CPU if None not in devices and devices else None
+
+    def _check_generator(self, func: Any, generator: Any, device: torch.device) -> None:
+        claimed = getattr(generator, "claimed", CPU)
+        if claimed.type != device.type:
+            operand = rules.Operand("generator", str(claimed))
+            verdict = rules.Verdict(str(device), (operand,), str(device))
+            self.world.refuse(verdict, [(operand, torch.empty(0))], name_of(func))
+
+    def _check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
+        """Raise where a tensor is read on the host that claims to lie elsewhere."""
+        for name, tensor in tensors:
+            device = self.world.claims.device(tensor) if isinstance(tensor, Tensor) else CPU
+            if device is not None and device.type in CLAIMED:
+                operand = rules.Operand(name, str(device), tensor.dim())
+                self.world.refuse(rules.Verdict("cpu", (operand,), "cpu"), [(operand, tensor)], name_of(func))
+
+    # -- factories -----------------------------------------------------------------------------------------------------
+
+    def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A tensor that is made with or without a `device`: on the CPU, claiming what was asked for."""
+        asked = kwargs.get("device")
+        device = device_of(asked)
+        if device is None and func in self._constructors:
+            device = device_of(_device.CURRENT_DEVICE)
+            given = next((arg for arg in args[:1] if isinstance(arg, Tensor)), None)
+            if device is None and given is not None:  # torch.as_tensor(x), torch.zeros_like(x): where x is
+                device = self.world.claims.device(given)
+                device = CPU if func is torch.tensor else device
+            device = device or CPU
+        if device is None or _is_real(device):
+            return func(*args, **kwargs)
+        generator = kwargs.get("generator")
+        if generator is not None:
+            self._check_generator(func, generator, device)
+        source = args[0] if args and isinstance(args[0], Tensor) else None
+        kwargs = {**kwargs, "device": CPU}
+        with self.world.calling(name_of(func), device):
+            out = func(*args, **kwargs)
+        if source is not None and isinstance(out, Tensor) and storage_of(out) is storage_of(source):
+            return self.move(source, device)  # torch.as_tensor of a tensor that is elsewhere
+        origin = Origin("made", name_of(func), here()) if device == CPU else None
+        for tensor in tensors_in(out):
+            self.world.claims.put(tensor, device, origin)
+        return out
+
+    # -- moves ---------------------------------------------------------------------------------------------------------
+
+    def move(
+        self, tensor: Tensor, device: torch.device, dtype: Any = None, copy: bool = False, memory_format: Any = None
+    ) -> Tensor:
+        """The tensor as it is on `device`; itself where it is there already, as torch has it."""
+        now = self.world.claims.device(tensor)
+        more: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
+        if _is_real(device):
+            return tensor.to(device=device, dtype=dtype, copy=copy, **more)
+        with self.world.calling("Tensor.to", device):
+            if now == device or tensor.is_meta:
+                out = tensor.to(device=CPU, dtype=dtype or tensor.dtype, copy=copy, **more)
+                if out is not tensor:
+                    self.world.claims.put(out, device)
+                return out
+            plain = not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            if plain and tensor.requires_grad and torch.is_grad_enabled():
+                return _Move.apply(tensor, self, device, now, dtype or tensor.dtype, more)
+            return self._copied(tensor, device, dtype or tensor.dtype, more)
+
+    def _copied(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
+        out = tensor.to(dtype=dtype, copy=True, **more)
+        before = self.world.claims.of(tensor).origin
+        if before is not None and device != CPU:
+            self.copied.add(before)
+        origin = Origin("moved", "", here()) if device == CPU else None
+        self.world.claims.put(out, device, origin)
+        return out
+
+    def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function under this mode, which torch lays aside while it works on a call: user code runs in some."""
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            own = self.world.here
+            if not own.handling:
+                return function(*args, **kwargs)
+            before, own.handling = own.handling, 0
+            try:
+                with self:
+                    return function(*args, **kwargs)
+            finally:
+                own.handling = before
+
+        return called
+
+
+class _Move(torch.autograd.Function):  # type: ignore[misc]
+    """A move that autograd knows: the gradient goes back to where the tensor was."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, surface: Surface, device: Any, source: Any, dtype: Any, more: Any) -> Tensor:
+        ctx.surface, ctx.source, ctx.dtype = surface, source, tensor.dtype
+        return surface._copied(tensor, device, dtype, more)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        back = gradient if ctx.source is None else ctx.surface.move(gradient, ctx.source, ctx.dtype)
+        return back, None, None, None, None, None
+
+
+def name_of(func: Any) -> str:
+    """A function of torch as a program writes it: `torch.add`, `Tensor.to`, `F.linear`."""
+    name = getattr(func, "__name__", str(func))
+    if name == "__get__" or name == "__set__":
+        return f"Tensor.{func.__self__.__name__}"
+    qualified = getattr(func, "__qualname__", name)
+    if qualified.startswith(("TensorBase.", "Tensor.")):
+        return _OPERATORS.get(name, f"Tensor.{name}")
+    module = getattr(func, "__module__", None) or ""
+    if module.startswith(("torch.nn.functional", "torch._C._nn")):
+        return f"F.{name}"
+    return f"torch.{name}" if not hasattr(torch.nn.functional, name) or hasattr(torch, name) else f"F.{name}"
+
+
+# Operators as a person writes them.
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "floordiv": "//", "matmul": "@", "pow": "**"}
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^"}
+_OPERATORS = {
+    "__getitem__": "x[…]",
+    "__setitem__": "x[…] = …",
+    **{f"__{name}__": sign for name, sign in _COMPARISONS.items()},
+    **{f"__{prefix}{name}__": sign for prefix in ("", "r") for name, sign in _SIGNS.items()},
+    **{f"__i{name}__": f"{sign}=" for name, sign in _SIGNS.items()},
+    **{name: _SIGNS[name] for name in ("add", "sub", "mul", "div")},
+}
+
+
+# -- answers to what is asked of a tensor ------------------------------------------------------------------------------
+
+
+def _device_get(surface: Surface, tensor: Tensor, *rest: Any) -> torch.device:
+    return surface.world.claims.device(tensor) or tensor.device
+
+
+def _is_on(kind: str) -> Callable[..., bool]:
+    return lambda surface, tensor, *rest: _device_get(surface, tensor).type == kind
+
+
+def _get_device(surface: Surface, tensor: Tensor) -> int:
+    device = _device_get(surface, tensor)
+    return -1 if device.index is None or device.type == "cpu" else device.index
+
+
+def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """`Tensor.to` in its three forms: a device, a dtype, another tensor."""
+    device, dtype = device_of(kwargs.get("device")), kwargs.get("dtype")
+    rest = list(args)
+    other = kwargs.get("other") or (rest.pop(0) if rest and isinstance(rest[0], Tensor) else None)
+    if other is not None:
+        device, dtype = surface.world.claims.device(other), other.dtype
+    elif rest and not isinstance(rest[0], torch.dtype):
+        device = device_of(rest.pop(0))
+    if rest and (isinstance(rest[0], torch.dtype) or rest[0] is None):
+        dtype = rest.pop(0) or dtype
+    flags = [flag for flag in rest if isinstance(flag, bool)]
+    copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
+    if device is None:
+        device = surface.world.claims.device(tensor) or CPU
+    return surface.move(tensor, device, dtype, copy, kwargs.get("memory_format"))
+
+
+def _cuda(surface: Surface, tensor: Tensor, device: Any = None, *rest: Any, **kwargs: Any) -> Tensor:
+    return surface.move(tensor, device_of("cuda" if device is None else device) or CPU)
+
+
+def _cpu(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+    return surface.move(tensor, CPU, memory_format=kwargs.get("memory_format"))
+
+
+def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+    return tensor.clone()
+
+
+def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
+    """`Tensor.type`: the name of a type, or the tensor as one."""
+    device = surface.world.claims.device(tensor) or CPU
+    if dtype is None:
+        return tensor.type().replace("torch.", "torch.cuda.", 1) if device.type == "cuda" else tensor.type()
+    if isinstance(dtype, torch.dtype):
+        return surface.move(tensor, device, dtype)
+    name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
+    where = device_of("cuda") if ".cuda." in name else CPU
+    plain = torch.empty(0, device=CPU).type(name.replace(".cuda.", ".")).dtype
+    return surface.move(tensor, where or CPU, plain)
+
+
+def _type_as(surface: Surface, tensor: Tensor, other: Tensor) -> Tensor:
+    return _to(surface, tensor, other)
+
+
+def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
+    """A copy by storage, which no operation shows."""
+    out = Tensor.__deepcopy__(tensor, memo)
+    surface.world.claims.put(out, surface.world.claims.device(tensor))
+    return out
+
+
+def _parse_to(surface: Surface, *args: Any, **kwargs: Any) -> Any:
+    """What `Module.to` reads its arguments with: its `device` makes nothing."""
+    return torch._C._nn._parse_to(*args, **kwargs)
+
+
+def _no_op(surface: Surface, *args: Any, **kwargs: Any) -> None:
+    return None
+
+
+_ANSWERS: dict[Any, Callable[..., Any]] = {
+    _T.device.__get__: _device_get,
+    _T.is_cuda.__get__: _is_on("cuda"),
+    _T.is_xpu.__get__: _is_on("xpu"),
+    _T.is_mps.__get__: _is_on("mps"),
+    _T.is_cpu.__get__: _is_on("cpu"),
+    _T.get_device: _get_device,
+    _T.to: _to,
+    _T.cuda: _cuda,
+    _T.cpu: _cpu,
+    _T.pin_memory: _pin,
+    _T.type: _type,
+    _T.type_as: _type_as,
+    _T.__deepcopy__: _deepcopy,
+    _T.record_stream: _no_op,
+    torch._C._nn._parse_to: _parse_to,
+}
+
+# What reads its tensor on the host: the arguments by name. `split` is here because it decomposes before it is seen.
+_HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
+    _T.numpy: lambda tensor, *rest, **more: [] if more.get("force") else [("self", tensor)],
+    _T.__array__: lambda tensor, *rest, **more: [("self", tensor)],
+    torch.tensor_split: lambda *args, **more: _split_at(*args, **more),
+    _T.tensor_split: lambda *args, **more: _split_at(*args, **more),
+}
+# What comes out on the host, by its position, of calls that decompose before an operation is seen.
+_HOST_RESULTS: dict[Any, tuple[int, ...]] = {torch._pad_packed_sequence: (1,)}
+
+# What takes its arguments to the device by itself: lengths and targets may lie on the CPU.
+_CARRIES = (torch.ctc_loss, torch.nn.functional.ctc_loss)
+
+
+def _split_at(tensor: Any, places: Any = None, *rest: Any, **more: Any) -> list[tuple[str, Any]]:
+    return [("tensor_indices_or_sections", more.get("tensor_indices_or_sections", places))]
+
+
+# -- what is asked past the mode ---------------------------------------------------------------------------------------
+
+
+class _Generator(torch.Generator):  # type: ignore[misc]
+    """A generator on the CPU that claims another device."""
+
+    claimed = CPU
+
+    def __new__(cls, device: Any = "cpu") -> _Generator:
+        made: _Generator = _ORIGINAL_GENERATOR.__new__(cls)
+        made.claimed = device_of(device) or CPU
+        return made
+
+    @property
+    def device(self) -> torch.device:
+        return self.claimed
+
+
+class _AnyGenerator(type):
+    """`torch.Generator` while the engine runs: makes ours, and knows every generator as its own."""
+
+    def __call__(cls, device: Any = "cpu") -> Any:
+        return _Generator(device)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, _ORIGINAL_GENERATOR)
+
+
+_ORIGINAL_GENERATOR = torch.Generator
+
+
+class _Waits:
+    """A stream or an event of a device that is not here: everything asked of it is done already."""
+
+    cuda_stream = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.device = device_of("cuda")
+
+    def __enter__(self) -> _Waits:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        return None
+
+    def query(self) -> bool:
+        """Whether it is done."""
+        return True
+
+    def elapsed_time(self, other: Any) -> float:
+        """Milliseconds; nothing takes time here."""
+        return 0.0
+
+    def is_capturing(self) -> bool:
+        """Whether a graph is recorded."""
+        return False
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event after the work so far."""
+        return event or _Waits()
+
+    def synchronize(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to wait for."""
+
+    record = wait = wait_event = wait_stream = synchronize
+
+
+class _OnDevice(contextlib.ContextDecorator):
+    """`with torch.cuda.device(1):`, also of a tensor."""
+
+    def __init__(self, device: Any) -> None:
+        given = device.device if isinstance(device, Tensor) else device_of(device)
+        self.index = given.index if given is not None and given.type == "cuda" else None
+
+    def __enter__(self) -> None:
+        self.before = _current[0]
+        _current[0] = self.before if self.index is None or self.index < 0 else self.index
+
+    def __exit__(self, *raised: object) -> None:
+        _current[0] = self.before
+
+
+def _set_device(device: Any) -> None:
+    given = device_of(device)
+    _current[0] = _current[0] if given is None or given.index is None else given.index
+
+
+def _constant(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
+
+
+def _cuda_functions() -> dict[str, Any]:
+    """What `torch.cuda` answers."""
+    card = types.SimpleNamespace(**CARD, uuid=None, warp_size=32)
+    # Done already, and nothing to count.
+    silent = (
+        *("synchronize", "empty_cache", "init", "_lazy_init", "ipc_collect", "set_stream", "set_sync_debug_mode"),
+        *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
+        *("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_accumulated_memory_stats"),
+        *("set_per_process_memory_fraction", "_set_stream_by_id"),
+    )
+    zero = (
+        *("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached"),
+        *("utilization", "get_sync_debug_mode", "initial_seed"),
+    )
+    return {
+        **dict.fromkeys(silent, _constant(None)),
+        **dict.fromkeys(zero, _constant(0)),
+        "is_available": _constant(True),
+        "is_initialized": _constant(True),
+        "is_bf16_supported": _constant(True),
+        "is_current_stream_capturing": _constant(False),
+        "device_count": _constant(1),
+        "current_device": lambda: _current[0],
+        "set_device": _set_device,
+        "device": _OnDevice,
+        "device_of": _OnDevice,
+        "get_device_name": _constant(CARD["name"]),
+        "get_device_capability": _constant((CARD["major"], CARD["minor"])),
+        "get_device_properties": _constant(card),
+        "get_arch_list": _constant(["sm_90"]),
+        "mem_get_info": _constant((CARD["total_memory"], CARD["total_memory"])),
+        "memory_stats": lambda *args, **kwargs: {},
+        "memory_summary": _constant(""),
+        "get_rng_state": lambda *args: torch.get_rng_state(),
+        "get_rng_state_all": lambda: [torch.get_rng_state()],
+        "Stream": _Waits,
+        "Event": _Waits,
+        "ExternalStream": _Waits,
+        "current_stream": _Waits,
+        "default_stream": _Waits,
+        "stream": _Waits,
+    }
+
+
+def _accelerator_functions() -> dict[str, Any]:
+    """What `torch.accelerator` answers."""
+    return {
+        "is_available": _constant(True),
+        "device_count": _constant(1),
+        "current_accelerator": lambda *args, **kwargs: torch.device("cuda"),
+        "current_device_index": lambda: _current[0],
+        "current_device_idx": lambda: _current[0],
+        "set_device_index": _set_device,
+        "set_device_idx": _set_device,
+        "current_stream": _Waits,
+        "set_stream": _constant(None),
+        "synchronize": _constant(None),
+    }
+
+
+def _as_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with "cpu" for the first argument that names a claimed device: autocast's state is the CPU's."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        args = tuple("cpu" if isinstance(one, str) and one.split(":")[0] in CLAIMED else one for one in args)
+        if str(kwargs.get("device_type", "")).split(":")[0] in CLAIMED:
+            kwargs["device_type"] = "cpu"
+        return function(*args, **kwargs)
+
+    return called
+
+
+def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
+    """`autocast("cuda")` works on the CPU, with the dtype that it has on a GPU."""
+
+    def init(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if device_type.split(":")[0] in CLAIMED:
+            device_type, dtype = "cpu", dtype or torch.float16
+        original(self, device_type, dtype, *args, **kwargs)
+
+    return init
+
+
+class _OldClass(type):
+    """A class like `torch.cuda.FloatTensor`: makes tensors that claim the device, and knows them."""
+
+    surface: Surface
+    plain: Any
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.surface.move(cls.plain(*args, **kwargs), device_of("cuda") or CPU)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        device = cls.surface.world.claims.device(value) if isinstance(value, Tensor) else None
+        return device is not None and device.type == "cuda" and value.dtype == cls.plain.dtype
+
+
+def _old_classes(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
+    for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
+        named = {"surface": surface, "plain": getattr(torch, f"{name}Tensor"), "__module__": "torch.cuda"}
+        yield torch.cuda, f"{name}Tensor", _OldClass(f"{name}Tensor", (), named)
+
+
+def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
+    autocast = torch.amp.autocast_mode.autocast
+    patches: list[tuple[Any, str, Any]] = [
+        *((torch.cuda, name, value) for name, value in _cuda_functions().items()),
+        *_old_classes(surface),
+        *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
+        (torch.backends.cudnn, "is_acceptable", _constant(False)),
+        (autocast, "__init__", _autocast_init(autocast.__init__)),
+        (torch, "Generator", _AnyGenerator("Generator", (), {})),
+    ]
+    if hasattr(torch, "accelerator"):
+        patches += ((torch.accelerator, name, value) for name, value in _accelerator_functions().items())
+    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
+        patches.append((torch, name, _as_host(getattr(torch, name))))
+    # Hooks, checkpoints and functions of the user's run in the backward pass, and as tensors are saved for it.
+    push = torch._C._autograd._push_saved_tensors_default_hooks
+    run = torch.autograd._engine_run_backward
+    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def begun(thread: threading.Thread) -> None:
+        """A thread of the program's: modes are each thread's own."""
+        with surface, Dispatch(surface.world):
+            begin(thread)
+
+    return [
+        *patches,
+        (threading.Thread, "_bootstrap_inner", begun),
+        (torch.autograd, "_engine_run_backward", surface.again(run)),
+        (
+            torch._C._autograd,
+            "_push_saved_tensors_default_hooks",
+            lambda pack, unpack: push(surface.again(pack), surface.again(unpack)),
+        ),
+    ]
+
+
+@contextlib.contextmanager
+def _replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
+    """The names replaced, where they are there, and put back in the end."""
+    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in patches if name in vars(owner)]
+    try:
+        for owner, name, value in patches:
+            if name in vars(owner):
+                setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def _loading(surface: Surface) -> Iterator[None]:
+    """`torch.load(…, map_location="cuda")` claims what it loads."""
+
+    def restore(storage: Any, location: str) -> Any:
+        if location.split(":")[0] not in CLAIMED:
+            return None
+        plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
+        surface.world.claims.put_storage(plain, device_of(location), None)
+        return storage
+
+    registry = torch.serialization._package_registry
+    row = (-1, lambda storage: None, restore)
+    registry.insert(0, row)
+    try:
+        yield
+    finally:
+        registry.remove(row)
+
+
+@contextlib.contextmanager
+def claimed(world: World) -> Iterator[Surface]:
+    """While this lasts tensors claim their devices in `world`, and torch says that a GPU is here."""
+    # The compiler refuses functions that were replaced before it was loaded.
+    import_compiler()
+    importlib.import_module("torch._dynamo")
+    surface = Surface(world)
+    _current[0] = 0
+    with _replaced(_patches(surface)), _loading(surface), surface, Dispatch(world):
+        yield surface

@@ -1,0 +1,132 @@
+"""`gpucheck run` as blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from gpucheck import units
+from gpucheck.program.run.judge import at, costly
+from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page, answer, column_of_numbers, finding_line, table
+from gpucheck.report.report import Report
+from gpucheck.report.results.run import RunLine, RunResult, TimeShares
+
+# Rows below which a table of lines says nothing new; all of them stand in the JSON.
+_MOST_LINES = 12
+_NAMES = {
+    "to_device": "copy to device",
+    "to_host": "copy to host",
+    "between": "copy between devices",
+    "data": "DataLoader",
+    "bool": "bool()",
+    "float": "float()",
+    "int": "int()",
+    "item": ".item()",
+    "tolist": ".tolist()",
+    "nonzero": "nonzero()",
+}
+
+
+def page(report: Report) -> Page:
+    """What the program waits for, what to change, then the time, the lines and the memory."""
+    result = report.results.get("run")
+    time_found = next((one for one in report.findings if one.id == "run.time"), None)
+    if result is None or time_found is None:
+        return Page(None, findings=report.findings)
+    where = "; ".join(one.name for one in result.devices) or ("" if result.device_used else "CPU")
+    # What ended the program is the answer; else what it waited for.
+    main = next((one for one in report.findings if one.id == "run.memory.full"), time_found)
+    text = f"{main.title}: {main.message}" + (f"   {where}" if where else "")
+    body: list[Block] = list(_time(result))
+    folder = os.getcwd()
+    rows = list(costly(result))
+    if rows:
+        body += [Line(), _lines(rows[:_MOST_LINES], folder)]
+        if len(rows) > _MOST_LINES:
+            body.append(Line(f"{len(rows) - _MOST_LINES} more lines in the JSON", "dim"))
+    body += [Line(), *_memory(result)]
+    body += _traced(result, folder)
+    if result.snapshot is not None:
+        body.append(Line(f"history of memory: {result.snapshot}, for https://pytorch.org/memory_viz"))
+    ended = [finding_line(one) for one in report.findings if one.id == "run.ended" and main is time_found]
+    others = [one for one in report.findings if one is not main and one.id != "run.ended"]
+    details: list[Block] = [Line(f"not seen from Python: {one}") for one in result.not_seen]
+    return Page(answer(main.verdict, text), [*ended, *body], details, others, main)
+
+
+def _time(result: RunResult) -> Iterator[Block]:
+    shares, steps = result.shares, result.steps
+    if shares is None:
+        return
+    if steps is None:
+        yield Line(f"{units.duration(shares.window_s)} since torch was loaded; no steps were seen")
+    else:
+        median = "" if steps.median_s is None else f", {units.duration(steps.median_s)} each (median)"
+        slowest = "" if steps.slowest_s is None else f", slowest {units.duration(steps.slowest_s)}"
+        yield Line(f"{steps.count} steps{median}{slowest}")
+        if steps.first:
+            yield Line(f"first: {', '.join(units.duration(one.duration_s) for one in steps.first)}", "dim")
+    yield _shares(shares)
+
+
+def _shares(shares: TimeShares) -> Block:
+    names = ("data", "copies", "waits", "rest", "device busy")
+    busy = UNKNOWN if shares.device_busy is None else units.percent(shares.device_busy)
+    parts = [units.percent(one) for one in (shares.data, shares.copies, shares.waits, shares.rest)]
+    return table([Column(name) for name in names], [[*parts, busy]])
+
+
+def _lines(rows: Sequence[RunLine], folder: str) -> Block:
+    columns = (
+        Column("line", "left"),
+        Column("what", "left", keep=8),
+        Column("times", keep=6),
+        Column("bytes", keep=5),
+        Column("time, ms", keep=9),
+        Column("memory", "left", keep=4),
+        Column("source", "left", keep=1, cropped=True),
+    )
+    size = [units.capacity(one.bytes) if one.bytes else UNKNOWN for one in rows]
+    spent = column_of_numbers([one.time_s for one in rows], 1e-3)
+    cells = [
+        (
+            *(at(one.file, one.line, folder), _NAMES.get(one.kind, one.kind), str(one.count)),
+            *(moved, took, _pinned(one), one.source or UNKNOWN),
+        )
+        for one, moved, took in zip(rows, size, spent, strict=True)
+    ]
+    return table(columns, cells)
+
+
+def _pinned(line: RunLine) -> str:
+    if not line.pinned and not line.pageable:
+        return UNKNOWN
+    return "pinned" if not line.pageable else "pageable" if not line.pinned else "both"
+
+
+def _memory(result: RunResult) -> Iterator[Block]:
+    for one in result.devices:
+        peak = f"peak {units.capacity(one.peak_allocated_bytes)} of {units.capacity(one.total_bytes)}"
+        where = f"in {one.peak_phase}, step {one.peak_step + 1}"
+        reserved = f"reserved {units.capacity(one.peak_reserved_bytes)}, unused at the peak "
+        retries = f", {one.retries} retries" if one.retries else ""
+        yield Line(f"{one.id}: {peak} {where}; {reserved}{units.capacity(one.fragmented_bytes)}{retries}")
+    if result.host_peak_bytes is not None:
+        yield Line(f"host memory: peak {units.capacity(result.host_peak_bytes)}")
+
+
+def _traced(result: RunResult, folder: str) -> list[Block]:
+    traced = result.traced
+    if traced is None or not traced.lines:
+        return []
+    cost = "" if traced.slowdown is None else f", each took {traced.slowdown:.1f} times as long as the others"
+    columns = [Column("line", "left"), Column("module", "left", keep=5), Column("phase", "left", keep=4)]
+    columns += [Column("at the peak, MiB"), Column("kept a step, MiB"), Column("held by", "left", keep=3)]
+    peak = column_of_numbers([one.peak_bytes for one in traced.lines], units.MIB)
+    kept = column_of_numbers([one.kept_bytes_per_step or None for one in traced.lines], units.MIB)
+    rows = [
+        [at(one.file, one.line, folder), one.module or UNKNOWN, one.phase, most, stays, one.held_by or UNKNOWN]
+        for one, most, stays in zip(traced.lines, peak, kept, strict=True)
+    ]
+    head = f"{traced.steps} steps looked at with everything{cost}: peak {units.capacity(traced.peak_bytes)} of tensors"
+    return [Line(), Line(head), table(columns, rows)]

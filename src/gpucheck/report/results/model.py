@@ -1,0 +1,182 @@
+"""What `model` answers: the weights, what stays behind when the model moves to a GPU, where its forward meets that.
+
+A line of source is text as `models.py:12`, None where it is not known. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# What a left-behind thing is. `tensor` is one that the model holds outside of its parameters and buffers.
+LeftKind = Literal["tensor", "module", "parameter", "optimizer-state"]
+# What the forward did with it: met it where it must not be, copied it to the device, ran without it; or the class's
+# source where nothing ran: `copied` and `unread` are then read there.
+Use = Literal["mismatched", "copied", "unread", "unknown"]
+# Where a tensor of a mismatch comes from: what it is called, or what made it.
+OriginKind = Literal["attribute", "parameter", "buffer", "input", "made", "moved", "state"]
+# A plain attribute, a list or dictionary, an object, what a function closes over, a hook, or the class itself.
+Holder = Literal["attribute", "container", "object", "closure", "hook", "class"]
+Phase = Literal["forward", "step"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleRow:
+    """A module, or `repeats` alike in a row. Sizes are of one, with all that lies below it; tied tensors count once.
+
+    `dtypes` and `devices` are those of its parameters and buffers.
+    """
+
+    name: str
+    kind: str
+    depth: int
+    repeats: int = 1
+    parameters: int
+    parameter_bytes: int
+    buffer_bytes: int
+    dtypes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """The whole model, tied tensors once. `trained_bytes` are of parameters that take a gradient."""
+
+    parameters: int
+    parameter_bytes: int
+    buffer_bytes: int
+    trained_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingBytes:
+    """What a training step keeps beside the weights. `optimizer_bytes` None is not known, for `reason`."""
+
+    optimizer: str
+    gradient_bytes: int
+    optimizer_bytes: int | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftBehind:
+    """What is still on `device` after the move. `what` describes it, `use` is what the forward does with it.
+
+    `attribute` is the name in its module that leads to it, `holder` what holds it there; `is_trained` is whether it
+    takes a gradient. `replaced` is the method, with its line, that a module above it has in place of torch's own.
+    """
+
+    name: str
+    kind: LeftKind
+    what: str
+    device: str
+    place: str | None
+    use: Use = "unknown"
+    holder: Holder = "attribute"
+    attribute: str = ""
+    is_trained: bool = False
+    replaced: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tie:
+    """Parameters that share their memory before the move, and do not after it."""
+
+    names: tuple[str, ...]
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedPart:
+    """What the target itself put on `device`: how many parameters and buffers, the first, and its line."""
+
+    device: str
+    count: int
+    first: str
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MismatchedTensor:
+    """An operand of a mismatch: its argument's name, where it lies, and where it comes from."""
+
+    name: str
+    device: str
+    shape: tuple[int, ...]
+    is_wrong: bool
+    origin: OriginKind | None = None
+    origin_name: str | None = None
+    origin_place: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMismatchEntry:
+    """An operation whose operands do not lie where it needs them. `peer` is a local variable that lies there.
+
+    `module` is the innermost module that was running, by its qualified name.
+    """
+
+    operation: str
+    module: str | None
+    place: str | None
+    phase: Phase
+    expected: str
+    operands: tuple[MismatchedTensor, ...]
+    peer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnjudgedOperation:
+    """An operation that is not torch's own: it ran, and whether its operands lie right is not known."""
+
+    operation: str
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedRun:
+    """A forward, or with `phase` `step` a whole training step, on the device that the tensors claim.
+
+    `stopped` is why it could not be followed to its end, `stopped_at` the line from which on nothing is known.
+    `note` says what else was not done that was asked for.
+    """
+
+    phase: Phase
+    batch_size: int
+    mismatches: tuple[DeviceMismatchEntry, ...] = ()
+    unjudged: tuple[UnjudgedOperation, ...] = ()
+    stopped: str | None = None
+    stopped_at: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRun:
+    """The same step on the GPU that is here. `error` is what it raised, None where it ran."""
+
+    device: str
+    error: str | None = None
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelResult:
+    """The model and what its move to `device` comes to. `run` None is a forward that was not asked for, for `not_run`.
+
+    `meta` are parameters and buffers without data. `split` are the parts that the target itself put on
+    several devices; it was not moved then.
+    """
+
+    target: str
+    kind: str
+    device: str
+    rows: tuple[ModuleRow, ...]
+    totals: Totals
+    training: TrainingBytes | None
+    left_behind: tuple[LeftBehind, ...] = ()
+    untied: tuple[Tie, ...] = ()
+    meta: tuple[str, ...] = ()
+    split: tuple[PlacedPart, ...] = ()
+    run: ClaimedRun | None = None
+    not_run: str | None = None
+    on_device: DeviceRun | None = None

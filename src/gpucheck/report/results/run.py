@@ -1,0 +1,224 @@
+"""What `run` answers: where a program's time went, what it copied and waited for by line, and its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+WaitsFor = Literal["data", "host", "copies", "device", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShares:
+    """Parts of `window_s` seconds, each from 0 to 1, that exclude each other and add up to 1.
+
+    `data` is in the loader's `__next__`, `copies` in calls that copy to a device, `waits` in calls that return when the
+    device is done (copies to the host among them), `rest` everything else: Python, launching kernels, other waits.
+    `device_busy` is the part in which kernels ran, as NVML counts it for the whole card; it overlaps with the others.
+    `cpu` is the processor time of the process's threads over the same time; above 1 with several.
+    """
+
+    window_s: float
+    data: float
+    copies: float
+    waits: float
+    rest: float
+    device_busy: float | None
+    device_busy_unknown: str | None
+    cpu: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """One step. `allocated_bytes` and `reserved_bytes` are those of all devices at its end; None on a CPU."""
+
+    number: int
+    duration_s: float
+    data_s: float
+    copies_s: float
+    waits_s: float
+    backward_s: float
+    optimizer_s: float
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    resident_bytes: int | None
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunSteps:
+    """The steps seen. `first` stand apart from the `steady` ones, of which `kept` are known one by one."""
+
+    count: int
+    by: Literal["optimizer", "gpucheck.api.step"]
+    first: tuple[RunStep, ...]
+    kept: int
+    median_s: float | None
+    slowest_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """What one line of the program did: `kind` is `to_device`, `to_host`, `between`, `data`, `synchronize`,
+    `empty_cache`, or the call that waited (`item`, `bool`, `print`, …).
+
+    `time_s` is what the program spent in these calls, `bytes` what they moved or read. `pinned` and `pageable` count
+    the copies whose host side was or was not page-locked; `unpinned_async` those that asked for `non_blocking` in vain.
+    `unchanged_again` are copies of the very tensor that was copied there before, `unchanged_back` of one that had come
+    from where it goes. `steps` is in how many steps it happened. `discarded` is whether the statement throws the result
+    away, `made_by` the call that makes its tensor on the host first, `in_loop` whether the line is in a loop;
+    None: not known. `users` is False where only libraries' code was at work.
+    """
+
+    kind: str
+    file: str
+    line: int
+    function: str
+    users: bool
+    count: int
+    bytes: int
+    time_s: float
+    longest_s: float
+    steps: int
+    pinned: int
+    pageable: int
+    unpinned_async: int
+    unchanged_again: int
+    unchanged_back: int
+    discarded: bool
+    made_by: str | None
+    in_loop: bool | None
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunDevice:
+    """The memory that torch took on a device, in bytes. The peak is that of the whole run, with where it fell."""
+
+    id: str
+    name: str
+    total_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_step: int
+    peak_phase: str
+    fragmented_bytes: int
+    retries: int
+    out_of_memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Memory that grows from step to step: by `bytes_per_step`, over `steps` steps, in all `bytes`."""
+
+    of: Literal["allocated", "resident"]
+    bytes_per_step: float
+    steps: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A variable of the program that holds tensors, as it was when memory ran out."""
+
+    name: str
+    kind: str
+    tensors: int
+    bytes: int
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """What is known of memory that ran out, in bytes; None where it was not told.
+
+    `blame` is `fragmentation`, `other-processes`, `size`, or None. The sums are those of tensors that were alive when
+    the program ended; `others` are activations, data and buffers that Python still knew, `unnamed` is what was
+    allocated beyond them: mostly activations that only the graph holds.
+    """
+
+    device: str
+    asked_bytes: int | None
+    total_bytes: int | None
+    free_bytes: int | None
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    largest_free_block_bytes: int | None
+    other_processes_bytes: int | None
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    others_bytes: int
+    unnamed_bytes: int | None
+    blame: str | None
+    holders: tuple[Holder, ...]
+    phase: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunError:
+    """The exception that ended the program, and the user's line."""
+
+    kind: str
+    text: str
+    cause: str | None
+    file: str | None
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TracedLine:
+    """What one line holds: `module` is the module at work there. `kept_bytes_per_step` stay when the steps are over."""
+
+    file: str
+    line: int
+    function: str
+    module: str | None
+    phase: str
+    peak_bytes: int
+    kept_bytes_per_step: float
+    kept_tensors: int
+    held_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The steps that were looked at with everything, and how much longer they took than the others."""
+
+    steps: int
+    peak_bytes: int
+    slowdown: float | None
+    lines: tuple[TracedLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
+
+    `lines` begin with what cost most time; `lines_lost` is how many there was no room for. `not_seen` names what is not
+    counted. `cut_off_in` is the line that waited for data when the program ended.
+    """
+
+    program: tuple[str, ...]
+    exit: int | None
+    wall_s: float
+    torch: str | None
+    device_used: bool
+    waits_for: WaitsFor
+    reason: str
+    shares: TimeShares | None
+    steps: RunSteps | None
+    lines: tuple[RunLine, ...]
+    lines_lost: int
+    devices: tuple[RunDevice, ...]
+    host_peak_bytes: int | None
+    growth: Growth | None
+    error: RunError | None
+    out_of_memory: OutOfMemory | None
+    traced: Traced | None
+    cut_off_in: str | None
+    snapshot: str | None
+    not_seen: tuple[str, ...]

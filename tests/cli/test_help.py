@@ -1,0 +1,222 @@
+"""Help pages: their layout at every width, their examples, `--list`, and options under older names."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.cli import app as app_module
+from gpucheck.cli import common, pages
+from gpucheck.cli.common import PARAMETERS, Common
+from gpucheck.cli.examples import EXAMPLES
+from gpucheck.options import Option
+
+PAGES = ("gpucheck", "gpucheck bench", "gpucheck schema", *(f"gpucheck {command}" for command in PARAMETERS))
+Shown = Callable[[str, int], str]
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """The help page of a command at a width."""
+
+    def page(path: str, columns: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert app_module.main([*path.split()[1:], "--help"]) == 0
+        return capsys.readouterr().out
+
+    return page
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Common, Any]]:
+    """The commands that were read to their end, with their options; none of them runs."""
+    found: list[tuple[Common, Any]] = []
+
+    def begin(function: object, common: Common, options: Any, *beside: Any) -> int:
+        found.append((common, options))
+        return 0
+
+    monkeypatch.setattr(common, "begin", begin)
+    return found
+
+
+def words(text: str) -> list[str]:
+    """The words of a page; a command that goes on behind a backslash is one command."""
+    return text.replace(" \\\n", "\n").split()
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize("path", PAGES)
+def test_no_word_is_cut_and_no_line_is_too_long(path: str, columns: int, shown: Shown) -> None:
+    page = shown(path, columns)
+    assert "..." not in re.sub(r"(FILE|\[ARGS\]|\[PATH)\.\.\.", "", page)
+    # What is longer than a line stands in one of its own.
+    assert [line for line in page.splitlines() if len(line) > columns and len(line.split()) > 1] == []
+    assert sorted(words(page)) == sorted(words(shown(path, 100)))
+
+
+def test_the_overview_has_one_line_for_each_command(shown: Shown) -> None:
+    for path, below in (
+        ("gpucheck", PARAMETERS),
+        ("gpucheck bench", [c for c in PARAMETERS if c.startswith("bench ")]),
+        ("gpucheck fleet", [c for c in PARAMETERS if c.startswith("fleet ")]),
+    ):
+        page = shown(path, 80)
+        listed = page.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+        group = path.removeprefix("gpucheck").strip()
+        names = {name.removeprefix(group).split()[0] for name in below} | ({"schema"} if not group else set())
+        assert {line.split()[0] for line in listed} == names and len(listed) == len(names)
+
+
+def test_a_narrow_page_has_descriptions_below_names(shown: Shown) -> None:
+    assert "  --min-devices N\n      Fail if torch sees fewer than N\n      devices. [1 or more]\n" in shown(
+        "gpucheck smoke", 40
+    )
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_ends_with_three_examples(path: str, shown: Shown) -> None:
+    page = shown(path, 100)
+    last = page.partition("\nExamples:\n")[2].replace(" \\\n", "")
+    assert last.count("gpucheck ") >= 3 and len(set(EXAMPLES[path])) == 3
+    assert [" ".join(line.split()) for line in last.strip().splitlines()] == list(EXAMPLES[path])
+    assert page.index("\nExit codes:\n") < page.index("\nExamples:\n")
+
+
+@pytest.mark.parametrize(("path", "text"), [(path, text) for path, rows in EXAMPLES.items() for text in rows])
+def test_examples_are_read_by_their_commands(
+    path: str,
+    text: str,
+    begun: list[tuple[Common, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (line,) = [part for part in re.split(r" [|>] |2>&1|^srun --\S+ ", text) if part.strip().startswith("gpucheck ")]
+    arguments = shlex.split(line)
+    monkeypatch.chdir(tmp_path)
+    if "--config" in arguments:
+        (tmp_path / arguments[arguments.index("--config") + 1]).touch()
+    (tmp_path / "net.py").touch()
+    assert app_module.main(arguments[1:]) == 0, capsys.readouterr().err
+    if path == "gpucheck schema":
+        assert arguments == ["gpucheck", "schema"]
+        return
+    ((given, _),) = begun
+    assert f"gpucheck {given.command} ".startswith(f"{path} ") or path in ("gpucheck", "gpucheck bench")
+
+
+@pytest.mark.parametrize("spelling", ["-v", "--verbose"])
+@pytest.mark.parametrize("command", PARAMETERS)
+def test_verbose_reaches_every_command(command: str, spelling: str, begun: list[tuple[Common, Any]]) -> None:
+    required = [one.name for one in PARAMETERS[command] if one.required]
+    if command == "model":
+        required = ["mlp"]
+    assert app_module.main([*command.split(), spelling, *required]) == 0
+    assert app_module.main([*command.split(), *required]) == 0
+    assert [given.verbose for given, _ in begun] == [True, False]
+
+
+# -- older names ------------------------------------------------------------------------------------------------------
+
+ALIASES = [(command, one, alias) for command, rows in PARAMETERS.items() for one in rows for alias in one.aliases]
+
+
+@pytest.mark.parametrize(("command", "one", "alias"), ALIASES, ids=[alias for _, _, alias in ALIASES])
+def test_an_older_name_works_and_is_hidden(
+    command: str, one: Option, alias: str, shown: Shown, begun: list[tuple[Common, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert alias not in shown(f"gpucheck {command}", 80)
+    assert app_module.main([*command.split(), alias, "7"]) == app_module.main([*command.split(), one.name, "7"]) == 0
+    (_, old), (_, new) = begun
+    assert old == new and getattr(old, one.field) == 7.0
+    assert app_module.main([*command.split(), alias, "7", one.name, "8"]) == 2
+    assert capsys.readouterr().err == f"gpucheck: {alias} is the older name of {one.name}; give {one.name} alone\n"
+    assert app_module.main([*command.split(), alias, ""]) == 2
+    assert capsys.readouterr().err.startswith(f"gpucheck: {one.name} is empty; ")
+
+
+def test_there_is_an_older_name() -> None:
+    assert [(command, one.name, alias) for command, one, alias in ALIASES] == [("doctor", "--time-budget", "--timeout")]
+
+
+def test_a_budget_for_benchmarks_is_none_for_torchs_answer(
+    begun: list[tuple[Common, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUCHECK_TIME_BUDGET", "1s")
+    assert app_module.main(["doctor"]) == app_module.main(["smoke"]) == 0
+    assert [options.time_budget_s for _, options in begun] == [None, 1.0]
+
+
+# -- --list -----------------------------------------------------------------------------------------------------------
+
+LISTED = [command for command, rows in PARAMETERS.items() if any(one.name == "--only" for one in rows)]
+
+
+@pytest.mark.parametrize("command", LISTED)
+def test_a_list_names_what_only_takes(command: str) -> None:
+    listed = _list(command)
+    assert len(listed) > 2 and all(title for title in listed.values())
+    first = next(iter(listed))
+    assert _list(command, "--only", first).items() <= listed.items()
+    assert all(name.startswith(first) for name in _list(command, "--only", first))
+
+
+def _list(command: str, *arguments: str) -> dict[str, str]:
+    """What `--list` prints: names with their titles."""
+    import contextlib
+    import io
+
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert app_module.main([*command.split(), "--list", *arguments]) == 0
+    rows = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in out.getvalue().splitlines()]
+    return {row[0]: row[1] for row in rows}
+
+
+@pytest.mark.parametrize("command", LISTED)
+@pytest.mark.parametrize("extra", [("--json",), ("--output", "x.json"), ("--only", "nothing-like-it")])
+def test_a_list_is_no_result(
+    command: str, extra: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert app_module.main([*command.split(), "--list", *extra]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_explain_lists_as_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app_module.main(["explain", "--list", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["results"]["explain"]["known"]) > 100
+
+
+# -- layout -----------------------------------------------------------------------------------------------------------
+
+
+def test_text_is_broken_between_words_only() -> None:
+    assert pages.wrapped("aa bb-cc dd", 8, first="  ", rest="    ") == ["  aa", "    bb-cc", "    dd"]
+    assert pages.wrapped("averylongword", 5, first="  ") == ["  averylongword"]
+    assert pages.wrapped("", 10, first="  ") == [""]
+    assert pages.summary("First one. Second\none.\n\nRest.") == "First one"
+
+
+def test_names_that_are_too_long_stand_alone() -> None:
+    rows = [("--a", "one two"), ("--" + "b" * 40, "three")]
+    assert pages.definitions(rows, 80) == ["  --a  one two", "  --" + "b" * 40, "       three"]
+    assert pages.definitions(rows[:1], 20) == ["  --a", "      one two"]
+
+
+def test_a_command_goes_on_behind_a_backslash_and_keeps_values_with_options() -> None:
+    assert pages.command_lines("gpucheck a --bb cc --dd ee --ff", 20) == [
+        "  gpucheck a \\",
+        "      --bb cc \\",
+        "      --dd ee --ff",
+    ]

@@ -1,0 +1,508 @@
+"""Reports of find-batch-size, smoke, doctor, explain and compare, made by hand: what a reader may find on a screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucheck.report.codec import from_json
+from gpucheck.report.facts import Device, Driver, Facts, Python, TorchBuild
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.report import Report, Summary
+from gpucheck.report.results import Results
+from gpucheck.report.results.compare import Change, ComparedRow, Comparison
+from gpucheck.units import GIB, MIB
+
+H200 = {"id": "cuda:0", "name": "NVIDIA H200", "uuid": "GPU-1"}
+L4 = {"id": "cuda:1", "name": "NVIDIA L4", "uuid": "GPU-2"}
+XEON = {"id": "cpu", "name": "Intel(R) Xeon(R) Processor", "uuid": None}
+FACTS = Facts(
+    python=Python("3.12.3", "CPython", "python3", "/x"),
+    torch=TorchBuild("2.11.0+cu130", None, "cuda", "13.0"),
+    driver=Driver(version="580.159.04", cuda_version="13.0"),
+    devices=(Device(kind="cuda", id="cuda:0", name="NVIDIA H200"),),
+)
+ON_CPU = Facts(
+    python=FACTS.python,
+    torch=TorchBuild("2.13.0+cpu", None, "cpu"),
+    devices=(Device(kind="cpu", id="cpu", name="Intel(R) Xeon(R) Processor"),),
+)
+
+
+def report(command: str, verdict: Verdict, *findings: Finding, complete: bool = True, **parts: Any) -> Report:
+    """A report of `command` with these findings; other parts by name."""
+    empty: dict[str, Any] = {"facts": FACTS, "measurements": (), "results": {}, "notices": ()}
+    held = {**empty, "findings": findings, **parts}
+    summary = Summary(verdict, 0, complete)
+    return Report("gpucheck.report/1", "0.1.0", command, (), "", 1.0, summary=summary, **held)
+
+
+# --- find-batch-size --------------------------------------------------------------------------------------------------
+
+
+def trial(size: int, outcome: str, peak: float, rate: float | None = 238.0, **more: Any) -> dict[str, Any]:
+    """One trial; `peak` in GiB."""
+    told = {"batch_size": size, "outcome": outcome, "purpose": "search", "samples_per_s": rate}
+    return {**told, "peak_bytes": int(peak * GIB), **more}
+
+
+def found(size: int | None, *trials: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A search's answer."""
+    return {
+        "target": "models.py:make_gpt",
+        "mode": "train",
+        "optimizer": "torch.optim.AdamW",
+        "dtype": None,
+        "device": H200,
+        "budget_bytes": 138 * GIB,
+        "budget_reason": "free memory minus the margin",
+        "margin_bytes": 4 * GIB,
+        "max_batch_size": size,
+        "confirmed": True,
+        "limiting_factor": "memory",
+        "method": {},
+        "peak_bytes": int(135.6 * GIB),
+        "samples_per_s": 238.4,
+        "loss": "cross-entropy against random classes",
+        "trials": list(trials),
+        **more,
+    }
+
+
+RECOMMENDED = {"batch_size": 104, "headroom": 0.118, "speed": "same"}
+KNEE = {"batch_size": 24, "samples_per_s": 230.0, "noise": 0.01, "reason": None}
+SPLIT = {
+    "parameter_bytes": GIB // 2,
+    "gradient_bytes": GIB // 2,
+    "optimizer_bytes": GIB,
+    "activation_bytes_per_sample": int(1.16 * GIB),
+    "fixed_bytes": 0,
+}
+SURE = {"level": "high", "support": ["confirmed in a fresh process"], "doubts": []}
+TRIALS = (
+    trial(16, "fits", 19.3, 212.0),
+    trial(104, "fits", 121.7, purpose="recommended"),
+    trial(116, "fits", 135.6, purpose="confirm"),
+    trial(118, "out-of-memory", 137.9, None, reason="CUDA out of memory"),
+)
+
+
+def search(answer: dict[str, Any], verdict: Verdict, *findings: Finding, **more: Any) -> Report:
+    """A search on one device."""
+    results = from_json(Results, {"find_batch_size": answer})
+    return report("find-batch-size", verdict, *findings, results=results, **more)
+
+
+def fits(verdict: Verdict, title: str, message: str = "", fix: str | None = None) -> Finding:
+    """The finding that every search ends with."""
+    return Finding("batch_size.fits", verdict, title, message, fix=fix)
+
+
+HEALTHY = found(
+    116,
+    *TRIALS,
+    first_failing=118,
+    first_failing_outcome="out-of-memory",
+    recommended=RECOMMENDED,
+    knee=KNEE,
+    memory_split=SPLIT,
+    confidence=SURE,
+    accumulation={"effective_batch": 512, "micro_batch": 64, "steps": 8, "smaller": 0, "limit": 104},
+)
+OPEN = found(
+    None,
+    trial(9773, "fits", 0.51, 4093.0),
+    target="mlp",
+    device=XEON,
+    at_least=9773,
+    predicted_batch_size=39027,
+    limited_by="time",
+    limiting_factor="time",
+    budget_bytes=2 * GIB,
+    margin_bytes=0,
+    peak_bytes=int(0.51 * GIB),
+    confidence={"level": "low", "support": [], "doubts": ["the search did not end"]},
+)
+NOTHING = found(None, trial(1, "over-budget", 150.0, None), peak_bytes=None, samples_per_s=None)
+DOUBTED = found(
+    116,
+    *TRIALS,
+    recommended=RECOMMENDED,
+    confidence={"level": "medium", "support": [], "doubts": ["a trial was disturbed"]},
+)
+CUT = {**OPEN, "limited_by": "interrupted", "limiting_factor": "interrupted", "predicted_batch_size": None}
+
+
+def several(*answers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The answers of several devices."""
+    least = min(answers, key=lambda one: one["max_batch_size"] or one.get("at_least") or 0)
+    told = {"least": least["device"]["id"], "max_batch_size": least["max_batch_size"], "devices": list(answers)}
+    return {"find_batch_size": least, "find_batch_size_devices": {**told, "split": None, **more}}
+
+
+SMALL = found(104, *TRIALS[:2], device=L4, budget_bytes=22 * GIB, recommended={**RECOMMENDED, "batch_size": 96})
+TAKES_NONE = {**NOTHING, "device": L4, "budget_bytes": 22 * GIB}
+ESTIMATE = {
+    "max_batch_size": 765,
+    "peak_bytes": int(75.7 * GIB),
+    "parameter_bytes": GIB // 2,
+    "gradient_bytes": GIB // 2,
+    "optimizer_bytes": GIB,
+    "memory_bytes": 80 * GIB,
+    "margin_bytes": int(2.4 * GIB),
+    "context_bytes": 10**9,
+    "workspace_bytes": 64 * MIB,
+    "source": "context: about 1 GB a process (documentation)",
+    "error": {"low": 0.87, "high": 1.01, "searches": 18, "source": "built-in models on a CPU"},
+    "error_reason": None,
+    "target": "models.py:make_gpt",
+    "mode": "train",
+    "dtype": None,
+    "recipe": {"amp": "bfloat16"},
+    "device": "cuda",
+    "fake_device": "cpu",
+    "seconds": 2.14,
+}
+
+
+def estimated(verdict: Verdict, *findings: Finding, **more: Any) -> Report:
+    """An estimate for a GPU that is not here."""
+    results = from_json(Results, {"find_batch_size_estimate": {**ESTIMATE, **more}})
+    return report("find-batch-size", verdict, *findings, results=results)
+
+
+BATCH_SIZE = {
+    "search_healthy": search(HEALTHY, "pass", fits("pass", "a batch of 116 fits")),
+    "search_time": search(
+        OPEN, "inconclusive", fits("inconclusive", "at least a batch of 9773 fits", "time ran out", "--time-budget 5m")
+    ),
+    "search_nothing": search(
+        NOTHING,
+        "fail",
+        fits(
+            "fail",
+            "not even a batch of 1 fits",
+            "needs 150 GiB, budget 138 GiB",
+            "raise --memory-limit, or use a smaller model or input",
+        ),
+    ),
+    "search_disturbed": search(DOUBTED, "pass", fits("pass", "a batch of 116 fits")),
+    "search_cut": search(
+        CUT,
+        "inconclusive",
+        fits("inconclusive", "at least a batch of 9773 fits", "interrupted", "run the same command again"),
+        complete=False,
+    ),
+    "search_once": search(
+        {**HEALTHY, "confirmed": False, "recommended": None},
+        "warn",
+        fits("pass", "a batch of 116 fits"),
+        Finding(
+            "batch_size.confirmed",
+            "warn",
+            "a batch of 116 passed once",
+            "its run in a fresh process was inconclusive",
+            fix="run the same command again",
+        ),
+    ),
+    "search_devices": report(
+        "find-batch-size",
+        "pass",
+        Finding("batch_size.all_devices", "pass", "a batch of 104 fits every device", "least on cuda:1"),
+        results=from_json(Results, several(HEALTHY, SMALL)),
+    ),
+    "search_one_device_bad": report(
+        "find-batch-size",
+        "fail",
+        Finding(
+            "batch_size.fits",
+            "fail",
+            "cuda:1: not even a batch of 1 fits",
+            "needs 150 GiB, budget 22 GiB",
+            fix="raise --memory-limit, or use a smaller model or input",
+        ),
+        Finding("batch_size.all_devices", "fail", "cuda:1 fits no batch at all"),
+        results=from_json(Results, several(HEALTHY, TAKES_NONE)),
+    ),
+    "estimate": estimated("info", Finding("batch_size.estimate", "info", "estimate: a batch of 765 fits 80 GiB")),
+    "estimate_unknown_error": estimated(
+        "info",
+        Finding("batch_size.estimate", "info", "estimate: a batch of 765 fits 80 GiB"),
+        error=None,
+        error_reason="no search on a CUDA device is on record",
+    ),
+    "estimate_nothing": estimated(
+        "fail",
+        Finding("batch_size.estimate", "fail", "estimate: not even a batch of 1 fits 80 GiB", "tensors take 92 GiB"),
+        max_batch_size=None,
+        peak_bytes=None,
+    ),
+}
+
+# --- smoke ------------------------------------------------------------------------------------------------------------
+
+PASSED = tuple(
+    Finding(f"tensors.n{n}", "pass", "tensors survive", "27 dtypes", {"elapsed_s": 0.002}, device="cuda:0")
+    for n in range(16)
+)
+ON_A_CPU = tuple(Finding(one.id, "pass", one.title, one.message, one.evidence, device="cpu") for one in PASSED)
+SKIPPED = tuple(
+    Finding(f"streams.n{n}", "skip", "a stream waits for another", f"not on cpu: {why}", device="cpu")
+    for n, why in enumerate(("no streams in torch", "no pinned memory in torch"))
+)
+AUTOCAST = Finding(
+    "training.autocast",
+    "fail",
+    "autocast computes in low precision, weights stay float32",
+    "autocast changed the weights to torch.bfloat16",
+    device="cuda:0",
+)
+PINNED = Finding(
+    "copies.pinned",
+    "fail",
+    "pinned copies are correct after a synchronise",
+    "3 of 1048576 elements wrong on the device",
+    fix="gpucheck bench transfer",
+    device="cuda:0",
+)
+BROKEN = tuple(
+    Finding(f"memory.n{n}", "skip", "memory", "device unusable: copies.pinned failed: CUDA error") for n in range(4)
+)
+UNUSABLE = Finding(
+    "device.usable",
+    "fail",
+    "torch cannot use NVIDIA H200",
+    "torch 2.13.0+cpu is a CPU-only build",
+    fix="gpucheck doctor, or use the CPU with --device cpu",
+)
+SMOKE = {
+    "smoke_healthy": report("smoke", "pass", *PASSED),
+    "smoke_cpu": report("smoke", "pass", *ON_A_CPU, *SKIPPED, facts=ON_CPU),
+    "smoke_failing": report("smoke", "fail", *PASSED, PINNED, AUTOCAST),
+    "smoke_dead_card": report("smoke", "fail", *PASSED[:3], PINNED, *BROKEN),
+    "smoke_cpu_build": report("smoke", "fail", UNUSABLE),
+    "smoke_cut": report("smoke", "pass", *PASSED[:2], complete=False),
+    "smoke_time": report(
+        "smoke", "pass", *PASSED[:2], *(Finding(f"data.n{n}", "skip", "t", "--time-budget ended") for n in range(3))
+    ),
+    "smoke_no_memory": report(
+        "smoke",
+        "inconclusive",
+        *PASSED[:2],
+        Finding(
+            "numerics.matmul",
+            "inconclusive",
+            "t",
+            "OutOfMemoryError: CUDA out of memory",
+            fix="gpucheck memory --device cuda:0: see who holds memory, then run again",
+            device="cuda:0",
+        ),
+    ),
+}
+
+# --- doctor -----------------------------------------------------------------------------------------------------------
+
+RUNGS = ("hardware", "kernel", "nodes", "libraries", "nvml", "cuinit", "devices", "torch", "architecture", "run")
+
+
+def standing(broken: str | None = None, why: str = "") -> list[dict[str, str]]:
+    """The ladder: all rungs hold below the broken one."""
+    at = RUNGS.index(broken) if broken else len(RUNGS)
+    states = [(rung, "held" if n < at else "broken" if n == at else "unreached") for n, rung in enumerate(RUNGS)]
+    return [{"rung": rung, "state": state, "shown_by": why if state == "broken" else ""} for rung, state in states]
+
+
+def diagnosed(verdict: Verdict, *findings: Finding, first: str | None = None, **more: Any) -> Report:
+    """A diagnosis; `first` is the id of the condition that breaks its rung."""
+    broken = next((one.evidence["rung"] for one in findings if one.id == first), None)
+    told = {"first": first, "broken": broken, "rungs": standing(broken), "consequences": [], "asked": 120}
+    doctor = {**told, "torch_works": first is None, "load": None, **more.pop("doctor", {})}
+    return report("doctor", verdict, *findings, results=from_json(Results, {"doctor": doctor}), **more)
+
+
+def condition(name: str, rung: str | None, title: str, message: str, fix: str, **more: Any) -> Finding:
+    """A condition that breaks its rung."""
+    evidence = {"rung": rung, "certainty": "proof", "settle": None, **more.pop("evidence", {})}
+    return Finding(name, more.pop("verdict", "fail"), title, message, evidence, fix)
+
+
+WORKS = Finding("doctor.healthy", "pass", "torch can use 2 GPUs", "kernel and matrix product correct on cuda:0, cuda:1")
+NO_GPU = Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", "PCI bus, /dev and driver show none")
+NO_GPU_RUNGS = [
+    {"rung": rung, "state": "absent" if rung != "torch" else "held", "shown_by": "no NVIDIA GPU"} for rung in RUNGS
+]
+XID = condition(
+    "log.xid", None, "Xid errors in the kernel's log", "Xid 31", "sudo dmesg -T | grep -i xid", verdict="warn"
+)
+LOST = condition(
+    "devices.answers", None, "a card does not answer its driver", "cuda:1: GPU is lost", "power the node off and on"
+)
+DOCTOR = {
+    "doctor_healthy": diagnosed("pass", WORKS),
+    "doctor_cpu_build": diagnosed(
+        "fail",
+        condition(
+            "torch.cpu_build",
+            "torch",
+            "this torch is a CPU-only build and cannot use the GPU",
+            "torch 2.13.0+cpu is a CPU-only build",
+            "python -m pip install --force-reinstall torch",
+        ),
+        first="torch.cpu_build",
+    ),
+    "doctor_mask": diagnosed(
+        "fail",
+        condition(
+            "mask.hides_all",
+            "devices",
+            "CUDA_VISIBLE_DEVICES hides every GPU",
+            "CUDA_VISIBLE_DEVICES='-1'",
+            "unset CUDA_VISIBLE_DEVICES",
+        ),
+        first="mask.hides_all",
+    ),
+    "doctor_no_driver": diagnosed(
+        "fail",
+        condition(
+            "driver.not_installed",
+            "kernel",
+            "NVIDIA's driver is not installed",
+            "1 NVIDIA GPU on the PCI bus, no kernel module",
+            "sudo ubuntu-drivers install --gpgpu (Ubuntu), and reboot",
+        ),
+        first="driver.not_installed",
+    ),
+    "doctor_lost_card": diagnosed("fail", WORKS, LOST, XID),
+    "doctor_throttled": diagnosed(
+        "warn",
+        WORKS,
+        condition(
+            "load.hardware_slowdown",
+            None,
+            "the hardware lowers the clock under load",
+            "cuda:0: 345 of 1980 MHz, 92 °C",
+            "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
+            verdict="warn",
+        ),
+    ),
+    "doctor_no_gpu": diagnosed("info", NO_GPU, doctor={"rungs": NO_GPU_RUNGS}, facts=ON_CPU),
+    "doctor_unknown": diagnosed(
+        "inconclusive",
+        Finding(
+            "doctor.unknown",
+            "inconclusive",
+            "no known cause found, and torch was not seen to use the GPU",
+            "no known condition matches, or evidence was unreadable",
+            fix="gpucheck smoke --device cuda",
+        ),
+    ),
+    "doctor_cut": report("doctor", "skip", complete=False, facts=Facts()),
+}
+
+# --- explain ----------------------------------------------------------------------------------------------------------
+
+
+def explained(*matches: dict[str, Any]) -> Report:
+    """What a pasted text means."""
+    base = {"meaning": "", "certainty": "proof", "line": 1, "source": "", "symptom": False, "cut": False, "doubt": ""}
+    base |= {"says": "", "specific": False, "numbers": {}, "conditions": []}
+    told = {"explain": {"characters": 400, "matches": [{**base, **one} for one in matches]}}
+    return report("explain", "info", results=from_json(Results, told))
+
+
+FULL = {
+    "id": "oom.cuda",
+    "title": "GPU memory is full",
+    "says": "of 79.15 GiB process 1234 holds 60, you 10 (5 only cached)",
+    "then": "end process 1234, or use another GPU",
+    "specific": True,
+}
+FELL = {
+    "id": "xid.79",
+    "title": "Xid 79: the GPU has fallen off the bus",
+    "says": "GPU 0000:3b:00",
+    "meaning": "The card, its memory, its link or its firmware fails.",
+    "then": "drain the node; power the machine off and on",
+    "conditions": ["gpu.fallen_off"],
+}
+EXPLAIN = {
+    "explain_full": explained(FULL),
+    "explain_xid": explained(FELL, {**FULL, "line": 7}),
+    "explain_unknown": report(
+        "explain",
+        "inconclusive",
+        Finding(
+            "explain.unknown",
+            "inconclusive",
+            "text not known",
+            "no known error text is in it; paste the whole traceback",
+            fix="gpucheck doctor on the machine where it happened",
+        ),
+    ),
+}
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+
+
+def row(change: Change, ratio: float, size: int = MIB, **more: Any) -> ComparedRow:
+    """One compared row of copies."""
+    told: dict[str, Any] = {
+        "name": "transfer",
+        "case": {"direction": "host_to_device", "size_bytes": size},
+        "old_device": "cuda:0",
+        "new_device": "cuda:0",
+        "old_runs": 7,
+        "new_runs": 7,
+        "old_s": 1e-3,
+        "new_s": ratio * 1e-3,
+        "old_rate": 55e9,
+        "new_rate": 55e9 / ratio,
+        "rate_unit": "B/s",
+        "ci_low": ratio - 0.04,
+        "ci_high": ratio + 0.04,
+        "ci_level": 0.99,
+    }
+    return ComparedRow(change=change, ratio=ratio, **{**told, **more})
+
+
+def compared(verdict: Verdict, rows: tuple[ComparedRow, ...], *findings: Finding) -> Report:
+    """Two documents of `bench transfer` side by side."""
+    told = Comparison(rows, (), (), (), (), 0.01, 0.05, "bench transfer", "bench transfer")
+    return report("compare", verdict, *findings, results={"compare": told})
+
+
+def label(one: ComparedRow) -> str:
+    """A row as a gate's evidence names it."""
+    return f"transfer host_to_device, {one.case['size_bytes'] // MIB} MiB"
+
+
+SAME = tuple(row("same", 1.0, size * MIB) for size in range(2, 14))
+SLOWER = (row("slower", 1.32), row("slower", 1.12, 16 * MIB))
+FEW = row("cannot tell", 1.1, new_runs=1, ci_low=None, ci_high=None, why="7 and 1 runs, at least 3 a side needed")
+CHANGES = Finding("compare.changes", "info", "compared", "12 same")
+GATE = Finding(
+    "compare.slower",
+    "fail",
+    "slower by more than 5.0 %",
+    "t",
+    {"limit": 1.05, "slower": [label(one) for one in SLOWER], "undecided": []},
+)
+COMPARE = {
+    "compare_slower": compared("fail", (*SAME, *SLOWER), CHANGES, GATE),
+    "compare_same": compared("info", SAME, CHANGES),
+    "compare_few": compared(
+        "warn", (FEW, *SAME), Finding("compare.changes", "warn", "compared", "t", fix="measure both with --runs 7")
+    ),
+    "compare_other_machine": compared(
+        "warn",
+        SAME,
+        CHANGES,
+        Finding("compare.machine", "warn", "the machines differ", "cuda:0 is NVIDIA H200 → NVIDIA L4"),
+    ),
+    "compare_nothing": compared(
+        "inconclusive",
+        (),
+        Finding("compare.changes", "inconclusive", "no row in common", "old: gpucheck smoke", fix="compare two of one"),
+    ),
+}
+
+SCENES = {**BATCH_SIZE, **SMOKE, **DOCTOR, **EXPLAIN, **COMPARE}

@@ -1,0 +1,305 @@
+"""Benchmarks of machines made by hand, judged as the command line judges them: what the screens are tested with."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from gpucheck import exits
+from gpucheck.bench import judge
+from gpucheck.config import Settings
+from gpucheck.render import terminal, text
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.fault import Fault
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.report import Part, Report, Summary
+from gpucheck.report.results import Results
+from gpucheck.thresholds import Limit
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+H200, SECOND = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200"), DeviceRef("cuda:1", "GPU-2", "NVIDIA H200")
+XEON = DeviceRef("cpu", None, "Intel(R) Xeon(R) Platinum 8480C CPU @ 2.00GHz")
+SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
+PCIE = {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16}
+PCIE |= {"device_max_generation": 5, "device_max_width": 16}
+BUSY: dict[str, Any] = {"flags": ("cpu-busy",), "cores_used_by_others": 1.9}
+
+
+def card(ref: DeviceRef, **more: Any) -> Device:
+    return Device(
+        kind="cuda",
+        id=ref.id,
+        name=ref.name,
+        uuid=ref.uuid,
+        pci_address="0000:17:00.0",
+        compute_capability="9.0",
+        multiprocessors=132,
+        memory_bus_width_bits=6144,
+        memory_total_bytes=141 * GIB,
+        max_sm_clock_hz=1.98e9,
+        max_memory_clock_hz=3.201e9,
+        **more,
+    )
+
+
+def machine(*cards: Device, cores: int = 16) -> Facts:
+    return Facts(devices=(*cards, Device(kind="cpu", id="cpu", name=XEON.name, cores_allowed=cores)))
+
+
+ONE = machine(card(H200))
+CPU_ONLY = machine(cores=2)
+
+
+def row(
+    name: str, device: DeviceRef, case: dict[str, Any], seconds: float, work: tuple[str, float], unit: str, **more: Any
+) -> Measurement:
+    """A row of 30 samples that spread by one percent; `call-bound` ones have no rate. What is not named is a detail."""
+    flags, telemetry = more.pop("flags", ()), more.pop("telemetry", None)
+    method = Method(
+        "device events" if more.pop("by_device", device.id != "cpu") else "host",
+        "held",
+        more.pop("cache", "cold"),
+        more.pop("requested", None),
+        more.pop("observed", None),
+        details={"wrong_bytes": 0, "verified_slices": 4, **more},
+    )
+    rate = work[1] / seconds
+    return Measurement(
+        name=name,
+        device=device,
+        case=case,
+        runs=(Run("", 1, (seconds,) * 30, tuple(seconds * place for place in range(30))),),
+        time_s=TimeStats(seconds, 30, seconds * 0.995, seconds * 1.005, seconds * 0.999, seconds * 1.001, 0.95),
+        work={work[0]: work[1]},
+        rate=None if "call-bound" in flags else Rate(rate, unit, rate * 0.995, rate * 1.005),
+        memory=MemoryFigures(),
+        method=method,
+        telemetry=telemetry,
+        flags=flags,
+    )
+
+
+def throttled(**more: Any) -> dict[str, Any]:
+    seen = {"clock_reasons": ["hw_thermal_slowdown"], "sm_clock_hz": {"median": 1.2e9}, "max_sm_clock_hz": 1.98e9}
+    return {"flags": ("throttled",), "telemetry": {**seen, "temperature_celsius": 89.0, "pcie": PCIE, **more}}
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def copies(
+    device: DeviceRef = H200,
+    link: float = 55.4e9,
+    pcie: dict[str, Any] | None = None,
+    sizes: Sequence[int] = SIZES,
+    **more: Any,
+) -> list[Measurement]:
+    """Copies of these sizes in both directions."""
+    telemetry = {"telemetry": {"clock_reasons": [], "pcie": pcie or PCIE}} | more
+    rows = []
+    for way, factor in (("host_to_device", 1.0), ("device_to_host", 0.99)):
+        for memory, timed, start_s, rate in (
+            ("pageable", "as_called", 20e-6, 12.2e9),
+            ("pinned", "as_called", 10e-6, link * 0.99),
+            ("pinned", "link", 2e-6, link),
+        ):
+            for size in sizes:
+                case = {"direction": way, "host_memory": memory, "size_bytes": size, "timed": timed}
+                small = size == 64 * KIB and timed == "as_called"
+                given = {**telemetry, "flags": (*telemetry.get("flags", ()), *(("call-bound",) if small else ()))}
+                seconds = start_s + size / (rate * factor)
+                rows.append(row("transfer", device, case, seconds, ("bytes", float(size)), "B/s", **given))
+    return rows
+
+
+def host_copies(rate: float = 13.7e9, **more: Any) -> list[Measurement]:
+    cases: list[dict[str, Any]] = [
+        {"direction": "host_to_host", "host_memory": "pageable", "size_bytes": size, "timed": "as_called"}
+        for size in SIZES[:4]
+    ]
+    return [
+        row("transfer", XEON, case, case["size_bytes"] / rate, ("bytes", float(case["size_bytes"])), "B/s", **more)
+        for case in cases
+    ]
+
+
+# Identifier, line of code, direction and seconds at 64 MiB.
+_IDIOMS = (
+    ("raw", "y.copy_(x)", "host_to_device", 5.5e-3),
+    ("raw", "y.copy_(x_pinned, non_blocking=True)", "host_to_device", 1.22e-3),
+    ("to", "x.to(device)", "host_to_device", 5.6e-3),
+    ("to_non_blocking", "x_pinned.to(device, non_blocking=True)", "host_to_device", 1.23e-3),
+    ("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", "host_to_device", 14.1e-3),
+    ("loader", "for x in loader: x.to(device)", "host_to_device", 7.9e-3),
+    (
+        "loader_pinned_non_blocking",
+        "for x in DataLoader(…, pin_memory=True): x.to(device, non_blocking=True)",
+        "host_to_device",
+        6.2e-3,
+    ),
+    ("pin_memory", "x.pin_memory()", "host_to_host", 12.6e-3),
+    ("raw", "x.copy_(y)", "device_to_host", 5.6e-3),
+    ("cpu", "y.cpu()", "device_to_host", 9.8e-3),
+)
+
+
+def idioms(device: DeviceRef = H200, **more: Any) -> list[Measurement]:
+    return [
+        row(
+            "transfer.idiom",
+            device,
+            {"idiom": name, "direction": way, "host_memory": "pageable", "size_bytes": 64 * MIB},
+            seconds,
+            ("bytes", float(64 * MIB)),
+            "B/s",
+            call=call,
+            first_call_s=2 * seconds,
+            **more,
+        )
+        for name, call, way, seconds in _IDIOMS
+    ]
+
+
+def at_once(device: DeviceRef = H200) -> list[Measurement]:
+    case = {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": 128 * MIB, "other": "device_to_host"}
+    told = {"other_bytes_per_s": 46e9, "other_wrong_bytes": 0, "discarded_windows": 2, "alone_s": 2.4e-3}
+    return [
+        row("transfer.both_ways", device, case, 128 * MIB / 48e9, ("bytes", 128.0 * MIB), "B/s", **told),
+        row("transfer.on_device", device, {"size_bytes": 512 * MIB}, 2.56e-4, ("bytes", 1024.0 * MIB), "B/s"),
+    ]
+
+
+def pairs(devices: Sequence[DeviceRef]) -> list[Measurement]:
+    """Each to each other directly, of which one way is slow."""
+    found = []
+    for source in devices:
+        for to in devices:
+            case = {"source": source.id, "destination": to.id, "size_bytes": 256 * MIB, "what": "rate"}
+            rate = 40e9 if (source, to) == (devices[1], devices[3]) else 390e9
+            made = row("transfer.peer", source, case, 256 * MIB / rate, ("bytes", 256.0 * MIB), "B/s", path="peer")
+            found += [made] if source != to else []
+    return found
+
+
+def memory(device: DeviceRef = H200, rate: float = 4.2e12, **more: Any) -> list[Measurement]:
+    found = []
+    for operation, moves, factor in (("read", 1, 1.02), ("write", 1, 0.97), ("copy", 2, 1.0), ("triad", 3, 1.01)):
+        work = float(moves * GIB)
+        case = {"operation": operation, "size_bytes": GIB}
+        found.append(row("bandwidth", device, case, work / (rate * factor), ("bytes", work), "B/s", **more))
+    return found
+
+
+def product(
+    dtype: str, side: int, rate: float, device: DeviceRef = H200, observed: str = "", **more: Any
+) -> Measurement:
+    work, case = 2.0 * side**3, {"dtype": dtype, "m": side, "n": side, "k": side, "support": "native"}
+    checked = {"worst_error_of_bound": 0.1, "not_finite": 0, "smallest_detectable_error": 1e-3, "operands_spread": 1.0}
+    given = {"cache": "warm", **checked, **more, "requested": dtype, "observed": observed or dtype}
+    unit = "OP/s" if dtype == "int8" else "FLOP/s"
+    return row("matmul", device, case, work / rate, ("flop", work), unit, **given)
+
+
+def products(device: DeviceRef = H200, scale: float = 1.0, **more: Any) -> list[Measurement]:
+    rates = (("float64", 58e12), ("float32", 51e12), ("tf32", 395e12), ("float16", 770e12), ("bfloat16", 781e12))
+    return [
+        product(dtype, side, rate * scale * (0.9 if side == 4096 else 1.0), device, **more)
+        for dtype, rate in rates
+        for side in (4096, 8192)
+    ]
+
+
+def beside_compute(
+    device: DeviceRef = H200, pinned: float = 0.97, pageable: float = 0.02, **more: Any
+) -> list[Measurement]:
+    """Copies, compute and both of as many seconds; the share of a copy that hides comes out as given."""
+    found = []
+    for memory_kind, streams, hides in (("pinned", 2, pinned), ("pinned", 1, 0.01), ("pageable", 2, pageable)):
+        for way in ("host_to_device", "device_to_host"):
+            for what, seconds in (("copy", 2.4e-3), ("compute", 2.5e-3), ("both", 4.9e-3 - hides * 2.4e-3)):
+                case = {
+                    "direction": way,
+                    "host_memory": memory_kind,
+                    "streams": streams,
+                    "size_bytes": 128 * MIB,
+                    "what": what,
+                }
+                made = row("overlap", device, case, seconds, ("bytes", 128.0 * MIB), "B/s", cache="warm", **more)
+                found.append(replace(made, method=replace(made.method, precision_requested="bfloat16")))
+    return found
+
+
+def races(device: DeviceRef = H200, never: Sequence[str] = ("elementwise",), **more: Any) -> list[Measurement]:
+    """Sizes that double, each operation on the CPU, on the device, and there with its copies."""
+    found = []
+    for operation, sizes, per_s in (
+        ("matmul", (128, 256, 512, 1024), 1e8),
+        ("elementwise", (1 << 16, 1 << 20, 1 << 24), 1e9),
+        ("training", (8, 16, 32, 64), 1e4),
+    ):
+        for size in sizes:
+            cpu_s = size / per_s
+            place = sizes.index(size)
+            times = {("cpu", False): cpu_s, ("device", False): cpu_s / (0.5 * 4**place)}
+            times["device", True] = cpu_s * 3 if operation in never else cpu_s / (0.25 * 4**place)
+            for (side, transfers), seconds in times.items():
+                case = {"operation": operation, "size": size, "side": side, "transfers": transfers}
+                details = {"result_is_right": True, "cpu": "EPYC", "threads": 16, "cache": "warm", **more}
+                made = row("crossover", device, case, seconds, ("calls", 1.0), "1/s", observed="float32", **details)
+                found.append(replace(made, rate=None))
+    return found
+
+
+# -- documents and screens ---------------------------------------------------------------------------------------------
+
+
+def document(command: str, rows: Sequence[Measurement], facts: Facts = ONE, **more: Any) -> Report:
+    """The document of these rows, judged: every benchmark that has rows was begun on its devices and `ended` so."""
+    ended, code = more.pop("ended", ""), more.pop("code", exits.OK)
+    parts = dict.fromkeys((part, one.device.id) for one in rows for part in _parts(one.name))
+    begun = [Part(name, device, True, ended) for name, device in parts]
+    limits: tuple[Limit, ...] = more.pop("limits", ())
+    faults: tuple[Fault, ...] = more.pop("faults", ())
+    skips: tuple[Finding, ...] = more.pop("skips", ())
+    made = Report(
+        "gpucheck.report/1", "0.1.0", command, (), "", 1.0, facts, tuple(rows), (),
+        more.pop("results", Results()), (), Summary("pass", 0, not faults and ended is not None),
+        settings=Settings(thresholds=limits), faults=faults, skips=skips,
+        parts=(*begun, *more.pop("parts", ())),
+    )  # fmt: skip
+    return made.concluded(judge.judge(made), code)
+
+
+def _parts(name: str) -> Iterator[str]:
+    benchmark, _, part = name.partition(".")
+    yield benchmark
+    if benchmark == "transfer":
+        yield f"transfer.{ {'': 'copies', 'idiom': 'idioms'}.get(part, part) }"
+
+
+@contextmanager
+def columns(width: int | None) -> Iterator[None]:
+    """A terminal's width as the environment tells it; None is a pipe."""
+    before = os.environ.pop("COLUMNS", None)
+    try:
+        if width is not None:
+            os.environ["COLUMNS"] = str(width)
+        yield
+    finally:
+        os.environ.pop("COLUMNS", None)
+        if before is not None:
+            os.environ["COLUMNS"] = before
+
+
+def shown(report: Report, width: int | None = 80, *, verbose: bool = False) -> list[str]:
+    """The lines of the screen; a head's rule is as wide as its table, which the other lines show."""
+    stream = io.StringIO()
+    with columns(width):
+        terminal.show(terminal.console(stream), text.blocks(report, verbose=verbose))
+    return re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines()

@@ -1,0 +1,33 @@
+"""Stands between a child and its parent, and breaks off after so many lines of the child's, as `HOW` says.
+
+python relay.py HOW LINES PROGRAM…
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+how, lines, *argv = sys.argv[1:]
+out = sys.stdout.buffer
+child = subprocess.Popen(argv, stdout=subprocess.PIPE)
+assert child.stdout is not None
+for number, line in enumerate(child.stdout):
+    if number >= int(lines):
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "hang":
+            time.sleep(3600)
+        if how == "half a line":
+            out.write(line[: len(line) // 2])
+            out.flush()
+        if how in ("half a line", "exit"):
+            # Its own child goes with its group, as that of a process that dies.
+            os._exit(0 if how == "half a line" else 3)
+        line = b"\xff\x00 {not a word of it\n"
+    out.write(line)
+    out.flush()
+sys.exit(child.wait())

@@ -1,0 +1,131 @@
+"""The place `child`: each process that a command starts is killed, hangs, says nonsense or half a line, or gives up."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from matrix import CHILDREN, HOWS, SHORT
+
+from gpucheck import exits
+from gpucheck.cli.app import main
+from gpucheck.machine import child
+from gpucheck.report import schema
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the fake driver needs Linux"),
+]
+RELAY = Path(__file__).with_name("relay.py")
+# How a child comes to its end by itself.
+ENDS_IT = ("kill", "half a line", "exit")
+EVERY = [(command, module, how, lines) for command, of in CHILDREN.items() for module, lines in of for how in HOWS]
+
+
+@functools.cache
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema.schema())
+
+
+def breaking(module: str, how: str, lines: int, patches: pytest.MonkeyPatch) -> list[str]:
+    """Let the children that run this module break off; returns what is started so, as it comes."""
+    start = child._popen
+    broken: list[str] = []
+
+    def through_the_relay(argv: Any, *rest: Any, **named: Any) -> subprocess.Popen[bytes]:
+        if any(module in word for word in argv):
+            broken.append(module)
+            argv = [sys.executable, "-S", str(RELAY), how, str(lines), *argv]
+        return start(argv, *rest, **named)
+
+    patches.setattr(child, "_popen", through_the_relay)
+    for owner, name, limit_s in SHORT:
+        if how == "hang" or how == "garbage":
+            patches.setattr(owner, name, limit_s)
+    return broken
+
+
+@pytest.mark.parametrize(("command", "module", "how", "lines"), EVERY)
+def test_a_child(
+    command: str,
+    module: str,
+    how: str,
+    lines: int,
+    fake_driver: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    fake_driver("nvml.count=2\ncuda.order=0,1\n")
+    target = tmp_path / "x.json"
+    broken = breaking(module, how, lines, monkeypatch)
+    code = main([*command.split(), "--json", "--quiet", "--output", str(target)])
+    said = capsys.readouterr()
+    assert broken, "no such child is started"
+    # A process that leaves in the middle of a step was ended by the code that it ran, which is the user's.
+    left = module == "gpucheck.batch_size.trial;" and lines > 0 and how in ("exit", "half a line")
+    assert (code == exits.USAGE) is left and code != exits.BUG, said.err
+    assert not left or said.err.startswith("gpucheck: mlp fails with a batch of 16; exit status ")
+    document = json.loads(said.out)
+    assert said.out == target.read_text(encoding="utf-8")
+    validator().validate(document)
+    assert document["summary"]["exit"] == code
+    check = {"devices": devices, "doctor": doctor, "bench": bench}.get(command.split()[0], search)
+    if not left:
+        check(module, how, lines, code, document)
+
+
+def verdicts(document: dict[str, Any]) -> dict[str, str]:
+    return {one["id"]: one["verdict"] for one in document["findings"]}
+
+
+def devices(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
+    """What the other library tells is told, and what this one had said until then; the rest is unknown, with why."""
+    told = [one for one in document["facts"]["devices"] if one["kind"] != "cpu"]
+    assert len(told) == 2
+    assert document["summary"]["complete"] is True
+    if module.endswith("cuda_driver"):
+        assert (code, verdicts(document)["devices.libcuda"]) == (exits.OK, "warn")
+    elif lines == 0:
+        assert (code, verdicts(document)["devices.nvml"]) == (exits.OK, "warn")
+    else:
+        # The first card had answered, the second had not.
+        answers = [one["verdict"] for one in document["findings"] if one["id"] == "devices.answers"]
+        assert (code, answers) == (exits.UNDECIDED, ["pass", "warn"])
+    assert any(reason for path, reason in document["facts"]["unknown"].items() if path.startswith("/driver/"))
+
+
+def doctor(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
+    """The lowest rung that is broken is told: the driver's where its process was lost, else this torch without CUDA."""
+    failed = [one["id"] for one in document["findings"] if one["verdict"] == "fail"]
+    assert code == exits.FAILED and len(failed) == 1
+    if module.endswith("cuda_driver"):
+        assert failed[0].startswith("driver.")
+    assert "torch.cpu_build" in verdicts(document)
+    assert ("driver.nvml_crashed" in verdicts(document)) or not (module.endswith("nvml.read") and how in ENDS_IT)
+
+
+def bench(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
+    """A run without a document could not be looked at, one that was killed is undecided."""
+    assert code == (exits.UNDECIDED if how == "kill" else exits.COULD_NOT_LOOK)
+    assert verdicts(document) == {"runs.child": "inconclusive" if how == "kill" else "skip"}
+
+
+def search(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
+    """A prediction that is lost is replaced by trials; a trial that is lost is none that fits."""
+    result = document["results"].get("find_batch_size")
+    if module.startswith("gpucheck.batch_size.trial_fake"):
+        assert code == exits.OK and (result["max_batch_size"] or result["at_least"]) == 64, (code, document["findings"])
+    elif lines == 0:
+        assert (code, result) == (exits.COULD_NOT_LOOK, None)
+    else:
+        assert (code, result["max_batch_size"], result["at_least"]) == (exits.UNDECIDED, None, None), document[
+            "findings"
+        ]

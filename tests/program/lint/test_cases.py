@@ -1,0 +1,60 @@
+"""Mistakes and their corrected twins: each mistake is found by its rule and no other, each twin is silent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpucheck.program.lint import judge
+from gpucheck.program.lint.rules import RULES
+
+HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+
+
+def cases() -> dict[str, tuple[str, str]]:
+    """By title the mistake and its twin, as cases.txt has them."""
+    found = {}
+    text = (Path(__file__).parent / "cases.txt").read_text(encoding="utf-8")
+    for case in text.split("=== ")[1:]:
+        title, _, code = case.partition("\n")
+        wrong, _, right = code.partition("---\n")
+        found[title] = (HEAD + wrong, HEAD + right)
+    return found
+
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_a_mistake_is_found(title: str) -> None:
+    found = judge.mistakes(CASES[title][0].encode())
+    assert {one.id for one in found} == {f"lint.{title.partition(':')[0]}"}
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_its_twin_is_silent(title: str) -> None:
+    assert judge.mistakes(CASES[title][1].encode()) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_the_examples_of_the_page_are_true(rule: object) -> None:
+    row = next(one for one in RULES if one is rule)
+    assert [one.id for one in judge.mistakes(row.wrong.encode())] == [row.id]
+    assert judge.mistakes(row.right.encode()) == []
+
+
+def test_every_rule_has_cases() -> None:
+    named = [title.partition(":")[0] for title in CASES]
+    assert all(named.count(rule.id.removeprefix("lint.")) >= 3 for rule in RULES)
+
+
+def test_a_scalar_on_the_cpu_does_not_take_its_partner_with_it() -> None:
+    text = """
+def scale(n):
+    return torch.sqrt(torch.tensor(n))
+class Net(nn.Module):
+    def forward(self, x):
+        return torch.matmul(x, x.flatten(1) / scale(x.size(-1)))
+"""
+    assert judge.mistakes((HEAD + text).encode()) == []

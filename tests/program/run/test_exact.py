@@ -1,0 +1,121 @@
+"""A program runs under `gpucheck run` as it runs under `python`: what it writes, what it reads, how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent.parent.parent / "programs"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name != "posix", reason="signals and forks are those of a POSIX system"),
+]
+SOURCE = str(Path(__file__).parent.parent.parent.parent / "src")
+GPUCHECK = (sys.executable, "-m", "gpucheck", "run", "--quiet")
+# What differs from run to run in a plain program too.
+ADDRESS = re.compile(rb"0x[0-9a-f]{6,}")
+
+
+def environ(**more: str) -> dict[str, str]:
+    """The same for both: where gpucheck lies must not make a difference, so both find it."""
+    return {**os.environ, "PYTHONPATH": SOURCE, **more}
+
+
+def ended(argv: Sequence[str], stdin: bytes = b"", **more: str) -> tuple[int, bytes, bytes]:
+    done = subprocess.run(argv, input=stdin, capture_output=True, timeout=120, env=environ(**more), cwd=PROGRAMS)
+    return done.returncode, ADDRESS.sub(b"0x", done.stdout), ADDRESS.sub(b"0x", done.stderr)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "run_arguments.py --rate 0.5 -- --help -m x",
+        "run_arguments.py --help",
+        "run_arguments.py",  # argparse's own usage error
+        "run_exit_number.py",
+        "run_exit_text.py",
+        "run_raise.py",
+        "run_fork.py",
+        "run_spawn.py",
+        "run_killed.py",
+        "run_patches.py",
+        "run_compiled.py",
+        "run_amp.py",
+        "run_threads.py",
+        "-m run_package --flag value",
+        "-m no_such_module_at_all",
+    ],
+)
+def test_it_ends_and_writes_as_python_has_it(given: str) -> None:
+    plain = ended([sys.executable, *given.split()])
+    assert ended([*GPUCHECK, *given.split()]) == plain
+    assert plain[1] or plain[2]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGSEGV", "SIGABRT"])
+def test_a_signal_ends_both_alike(name: str) -> None:
+    plain = ended([sys.executable, "run_killed.py"], BY=name)
+    assert plain[0] == -getattr(signal, name)
+    assert ended([*GPUCHECK, "run_killed.py"], BY=name) == plain
+
+
+def test_files_standard_input_and_a_closed_stream(tmp_path: Path) -> None:
+    wrote: list[tuple[tuple[int, bytes, bytes], dict[str, bytes]]] = []
+    for start in ((sys.executable,), GPUCHECK):
+        folder = tmp_path / str(len(wrote))
+        folder.mkdir()
+        end = ended([*start, "run_chdir.py", str(folder)], b"some text\n")
+        wrote.append((end, {path.name: path.read_bytes() for path in folder.iterdir()}))
+    assert wrote[0] == wrote[1]
+    assert set(wrote[0][1]) == {"saved.pt", "text"}
+
+
+def test_empty_arguments_are_arguments() -> None:
+    given = ["run_arguments.py", "--rate", "1", "", " ", "a\nb"]
+    assert ended([*GPUCHECK, *given]) == ended([sys.executable, *given])
+
+
+def test_a_sitecustomize_of_the_users_is_read(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('customized', __file__)\n")
+    path = os.pathsep.join([str(tmp_path), SOURCE])
+    plain = ended([sys.executable, "run_exit_number.py"], PYTHONPATH=path)
+    assert b"customized" in plain[1]
+    assert ended([*GPUCHECK, "run_exit_number.py"], PYTHONPATH=path) == (
+        plain[0],
+        # gpucheck's own process reads it as well.
+        plain[1].splitlines(keepends=True)[0] + plain[1],
+        plain[2],
+    )
+
+
+@pytest.mark.parametrize("program", ["run_signals.py", "run_interrupted.py"])
+def test_signals_sent_to_gpucheck_reach_the_program_once(program: str) -> None:
+    ends = []
+    for start in ((sys.executable,), GPUCHECK):
+        process = subprocess.Popen(
+            [*start, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ(), cwd=PROGRAMS
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"ready")
+        numbers = (signal.SIGUSR1, signal.SIGTERM) if program == "run_signals.py" else (signal.SIGINT,)
+        for number in numbers:
+            process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        ends.append((process.returncode, out, err))
+    assert ends[1] == ends[0]
+
+
+def test_a_program_ends_with_gpucheck() -> None:
+    process = subprocess.Popen([*GPUCHECK, "run_signals.py"], stdout=subprocess.PIPE, env=environ(), cwd=PROGRAMS)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"ready")
+    process.kill()
+    # The program waits for a signal that never comes: the pipe closes as it is killed too.
+    assert process.communicate(timeout=60)[0] == b""

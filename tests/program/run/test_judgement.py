@@ -1,0 +1,221 @@
+"""What is made of the counts: shares, verdicts, advice, all without a device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.program.run import board, fold, judge, look
+from gpucheck.program.run.source import Said, Sources
+from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.results.run import OutOfMemory, RunResult, RunStep, TimeShares, Traced, TracedLine
+
+GIB = 2**30
+
+
+def shares(**parts: Any) -> TimeShares:
+    told: dict[str, Any] = {"window_s": 10.0, "data": 0.0, "copies": 0.0, "waits": 0.0, "rest": 0.0}
+    told |= {"device_busy": None, "device_busy_unknown": "NVML", "cpu": 1.0}
+    return TimeShares(**(told | parts))
+
+
+@pytest.mark.parametrize(
+    ("seen", "device_used", "verdict"),
+    [
+        (shares(data=0.6, rest=0.4), True, "data"),
+        (shares(data=0.6, rest=0.4), False, "data"),
+        (shares(data=0.3, copies=0.4), True, "copies"),
+        (shares(rest=1.0, device_busy=0.97), True, "device"),
+        (shares(rest=1.0, device_busy=0.2), True, "host"),
+        (shares(rest=1.0, device_busy=0.7), True, "inconclusive"),
+        (shares(waits=0.8, rest=0.2), True, "device"),
+        # The host waits, but kernels hardly run: somebody else makes both wait.
+        (shares(waits=0.8, rest=0.2, device_busy=0.1), True, "host"),
+        (shares(waits=0.2, rest=0.8), True, "inconclusive"),
+        (shares(rest=1.0), False, "device"),
+        (shares(rest=1.0, cpu=0.1), False, "inconclusive"),
+        (None, False, "inconclusive"),
+    ],
+)
+def test_what_a_program_waits_for(seen: TimeShares | None, device_used: bool, verdict: str) -> None:
+    assert fold.waits_of(seen, device_used)[0] == verdict
+
+
+def steps(held: list[int], *, on_device: bool) -> tuple[RunStep, ...]:
+    return tuple(
+        RunStep(n, 0.02, 0, 0, 0, 0, 0, size if on_device else None, size if on_device else None, size, 0.02)
+        for n, size in enumerate(held)
+    )
+
+
+def test_growth_is_what_every_part_of_the_run_adds_to() -> None:
+    leak = fold.growth(steps([GIB + n * 2**20 for n in range(60)], on_device=True))
+    assert leak is not None
+    assert (leak.of, leak.bytes_per_step, leak.steps, leak.bytes) == ("allocated", 2**20, 50, 50 * 2**20)
+    # A cache that fills, a size that alternates, a resident set that breathes, too few steps.
+    assert fold.growth(steps([GIB] * 20 + [2 * GIB] * 40, on_device=True)) is None
+    assert fold.growth(steps([GIB + (n % 2) * 2**28 for n in range(60)], on_device=True)) is None
+    assert fold.growth(steps([GIB + n * 2**16 for n in range(60)], on_device=False)) is None
+    assert fold.growth(steps([GIB + n * 2**20 for n in range(11)], on_device=True)) is None
+    assert fold.growth(()) is None
+
+
+def test_who_is_to_blame_for_memory_that_ran_out() -> None:
+    assert fold.blame(GIB, 80 * GIB, 60 * GIB, 62 * GIB, None) == "fragmentation"
+    assert fold.blame(GIB, 80 * GIB, 60 * GIB, 60 * GIB, 19 * GIB) == "other-processes"
+    assert fold.blame(GIB, 80 * GIB, 79 * GIB, 79 * GIB, None) == "size"
+    assert fold.blame(None, 80 * GIB, 79 * GIB, 79 * GIB, None) is None
+
+
+FULL = OutOfMemory(
+    device="cuda:0",
+    asked_bytes=4 * GIB,
+    total_bytes=80 * GIB,
+    free_bytes=1 * GIB,
+    allocated_bytes=78 * GIB,
+    reserved_bytes=78 * GIB,
+    largest_free_block_bytes=0,
+    other_processes_bytes=None,
+    parameters_bytes=4 * GIB,
+    gradients_bytes=4 * GIB,
+    optimizer_bytes=8 * GIB,
+    others_bytes=2 * GIB,
+    unnamed_bytes=54 * GIB,
+    blame="size",
+    holders=(),
+    phase="forward",
+    step=3,
+)
+
+
+@pytest.mark.parametrize(
+    ("seen", "advice"),
+    [
+        # 3 of the 60 GiB that a batch takes are missing.
+        (FULL, "a batch smaller by about 5.0 %, or checkpointing of the 56 GiB of activations"),
+        (replace(FULL, blame="fragmentation"), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        (replace(FULL, optimizer_bytes=60 * GIB), "optimizer states (60 GiB) are the largest part"),
+        (replace(FULL, parameters_bytes=70 * GIB), "weights and gradients (82 GiB) are the largest part"),
+        (replace(FULL, total_bytes=None), "a smaller batch first"),
+        (replace(FULL, blame="other-processes"), "gpucheck devices shows the processes"),
+    ],
+)
+def test_what_to_change_first(seen: OutOfMemory, advice: str) -> None:
+    assert (judge.advice_of(seen) or "").startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "others"),
+    [
+        ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has …", 2 * GIB, None),
+        (
+            "Tried to allocate 20 MiB. Process 12 has 3.00 GiB memory in use. Process 13 has 1.00 GiB memory in use",
+            20 * 2**20,
+            4 * GIB,
+        ),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 805306368 bytes.", 805306368, None),
+        ("std::bad_alloc", None, None),
+    ],
+)
+def test_what_the_text_of_the_error_says(text: str, asked: int | None, others: int | None) -> None:
+    memory = bytearray(board.SIZE)
+    with board.cells_of(memory) as cells:
+        cause = "oom.cpu" if "CPU" in text or "bad" in text else "oom.cuda"
+        line = {"say": "error", "class": "RuntimeError", "text": text, "cause": cause, "memory": True}
+        board.write(memory, cells, line | {"where": None, "step": 0, "phase": 1})
+    told = fold.result(board.read(memory), fold.Ended(("x.py",), 1, 0, 10**9, 0.5, None)).out_of_memory
+    assert told is not None
+    assert (told.asked_bytes, told.other_processes_bytes, told.phase) == (asked, others, "backward")
+
+
+def test_an_empty_board_is_an_answer_that_survives_json() -> None:
+    result = fold.result(board.read(bytearray(board.SIZE)), fold.Ended(("x.py", "--a"), 0, 0, 10**9, None, None))
+    assert (result.waits_for, result.shares, result.steps, result.lines) == ("inconclusive", None, None, ())
+    assert from_json(RunResult, to_json(result)) == result
+    assert [one.id for one in judge.findings(result)] == ["run.time"]
+
+
+def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:
+    empty = fold.result(board.read(bytearray(board.SIZE)), fold.Ended(("x.py",), 0, 0, 10**9, None, None))
+    leak = fold.growth(steps([GIB + n * 2**20 for n in range(60)], on_device=True))
+    kept = TracedLine("/here/train.py", 7, "f", "Net.0", "forward", 2**21, 2.0**20, 4, None)
+    held = replace(kept, line=9, kept_bytes_per_step=4.0, held_by="list losses of 9")
+    traced = Traced(5, 2**21, 2.0, (held, kept))
+    told = {one.id: one for one in judge.findings(replace(empty, growth=leak, traced=traced), "/here")}
+    text = "1 MiB a step over 50 steps, 50 MiB in all; most is made at train.py:7, kept by list losses of 9"
+    assert told["run.memory.growth"].message == text
+
+
+# -- the ring ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_run_keeps_steps_from_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = bytearray(board.SIZE)
+    cells = board.cells_of(memory)
+    monkeypatch.setattr(look, "cells", cells)
+    count = 3 * board.MOST_KEPT
+    for number in range(board.FIRST_STEPS, count):
+        look._keep(number, (number,) * len(board.STEP))
+    numbers = [row["number"] for row in board.read(memory).steps]
+    stride = cells[board.STRIDE]
+    assert stride == 4
+    assert numbers == list(range(board.FIRST_STEPS, count, stride))
+    cells.release()
+
+
+def test_a_full_board_says_so_and_takes_no_more() -> None:
+    memory = bytearray(board.SIZE)
+    with board.cells_of(memory) as cells:
+        written = 0
+        while board.write(memory, cells, {"say": "x", "text": "y" * 1000}):
+            written += 1
+    assert len(board.read(memory).lines) == written > board.TEXT_BYTES // 1100
+
+
+# -- source -----------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import torch
+for batch in data:
+    a = torch.zeros(3).to(device)
+    b = torch.tril(torch.ones(4, 4)).view(1, 4, 4).cuda()
+    c = torch.randn(4)
+    c = c.to(device)
+    d = torch.zeros(3, device=device).to(dtype)
+    e = torch.from_numpy(batch).to(device)
+    f = batch.to(device)
+    rows = [row.to(device) for row in batch]
+g = torch.zeros(3).to(device)
+def forward(x):
+    mask = torch.arange(x.shape[1])
+    return x + mask.to(x.device)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "made_by", "in_loop"),
+    [
+        (4, "torch.zeros", True),
+        (5, "torch.ones", True),
+        (7, "torch.randn", True),
+        (8, None, True),
+        (9, None, True),
+        (10, None, True),
+        (11, None, True),
+        (12, "torch.zeros", False),
+        (15, "torch.arange", False),
+    ],
+)
+def test_what_the_source_says_of_a_copy(line: int, made_by: str | None, in_loop: bool, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    said = Sources().said(str(file), line)
+    assert (said.made_by, said.in_loop) == (made_by, in_loop)
+    assert said.text == PROGRAM.splitlines()[line - 1].strip()
+
+
+def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+    assert Sources().said(str(tmp_path / "none.py"), 3) == Said()

@@ -1,0 +1,183 @@
+"""What `gpucheck run` finds in real programs: each mistake with its line, and silence about its corrected twin."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parent.parent.parent / "programs"
+SOURCE = str(Path(__file__).parent.parent.parent.parent / "src")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name != "posix", reason="memory is shared and limited as POSIX has it"),
+]
+
+
+def seen(folder: Path, *given: str, status: int = 0, **more: str) -> dict[str, Any]:
+    """The document of a run, with the findings by id in `by_id` and the screen in `screen`."""
+    file = folder / "run.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "gpucheck", "run", "--output", str(file), *given],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=PROGRAMS,
+        env={**os.environ, "PYTHONPATH": SOURCE, **more},
+    )
+    assert done.returncode == status, done.stderr
+    document: dict[str, Any] = json.loads((file if file.exists() else next(folder.glob("run.*json"))).read_text())
+    document["by_id"] = {one["id"]: one for one in document["findings"]}
+    document["screen"] = done.stderr
+    return document
+
+
+def line_of(program: str, text: str) -> int:
+    """The first line of a program that holds the text."""
+    return next(n for n, line in enumerate((PROGRAMS / program).read_text().splitlines(), 1) if text in line)
+
+
+ADVICE = "run.copies.", "run.empty_cache", "run.waits"
+MISTAKES = {
+    "clean": {},
+    "there_and_back": {"run.copies.back": "on_device.cpu()"},
+    "there_and_back_twin": {},
+    "discarded": {"run.copies.discarded": '        batch.to("cuda")'},
+    "discarded_twin": {},
+    "again": {"run.copies.again": 'held.to("cuda"))'},
+    "again_twin": {},
+    "made": {"run.copies.made_on_host": 'noise.to("cuda"))'},
+    "made_twin": {},
+    "small": {"run.copies.small": 'row.to("cuda") for row'},
+    "small_twin": {},
+    "unpinned": {"run.copies.unpinned": "non_blocking=True"},
+    "unpinned_twin": {},
+    "emptied": {"run.empty_cache": "        torch.cuda.empty_cache()"},
+    "emptied_twin": {},
+    "waits_twin": {},
+    "printed": {"run.waits": "print(train"},
+    "optimizer_counters": {},
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found_at_its_line_and_its_twin_is_silent(name: str, tmp_path: Path) -> None:
+    document = seen(tmp_path, "run_mistakes.py", name)
+    # Copies that take time are told where they are slow, which hangs on the machine: that is another test's.
+    told = {
+        (one["id"], one["evidence"]["line"])
+        for one in document["findings"]
+        if one["id"].startswith(ADVICE) and one["id"] != "run.copies.pageable"
+    }
+    assert told == {(id, line_of("run_mistakes.py", text)) for id, text in MISTAKES[name].items()}
+    assert document["results"]["run"]["steps"]["count"] == 20
+
+
+def test_slow_pageable_copies(tmp_path: Path) -> None:
+    document = seen(tmp_path, "run_mistakes.py", "pageable")
+    assert document["results"]["run"]["waits_for"] == "copies"
+    assert document["by_id"]["run.copies.pageable"]["verdict"] == "warn"
+
+
+def test_waits_are_counted_by_the_users_line(tmp_path: Path) -> None:
+    run = seen(tmp_path, "run_mistakes.py", "waits")["results"]["run"]
+    told = {(one["kind"], one["line"]): one["count"] for one in run["lines"] if one["kind"] != "to_device"}
+    assert told == {
+        ("item", line_of("run_mistakes.py", "losses.append(loss.item())")): 20,
+        ("bool", line_of("run_mistakes.py", "if loss > 1e9")): 20,
+        ("synchronize", line_of("run_mistakes.py", "torch.cuda.synchronize()")): 20,
+    }
+    assert run["waits_for"] == "device" and run["shares"]["waits"] > 0.5
+
+
+def test_data_from_workers_is_waited_for(tmp_path: Path) -> None:
+    document = seen(tmp_path, "run_loader.py")
+    run = document["results"]["run"]
+    assert run["waits_for"] == "data"
+    assert document["screen"].strip().splitlines()[0].startswith("! the program waits for data: ")
+    (line,) = run["lines"]
+    assert (line["kind"], line["count"], line["line"]) == ("data", 12, line_of("run_loader.py", "for batch in"))
+    assert run["device_used"] is False
+    # Shares exclude each other.
+    shares = run["shares"]
+    assert shares["data"] + shares["copies"] + shares["waits"] + shares["rest"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_steps_by_the_programs_own_word(tmp_path: Path) -> None:
+    steps = seen(tmp_path, "run_own_steps.py")["results"]["run"]["steps"]
+    assert (steps["count"], steps["by"]) == (9, "gpucheck.api.step")
+
+
+def test_of_two_optimizers_one_is_counted(tmp_path: Path) -> None:
+    assert seen(tmp_path, "run_two_optimizers.py")["results"]["run"]["steps"]["count"] == 10
+
+
+@pytest.mark.parametrize("name", ["graphs", "outputs", "clean", "after_backward"])
+def test_the_line_of_a_leak(name: str, tmp_path: Path) -> None:
+    run = seen(tmp_path, "--trace", "4", "run_leak.py", name)["results"]["run"]
+    kept = {one["line"]: one for one in run["traced"]["lines"] if one["kept_bytes_per_step"] > 1000}
+    made = {
+        "graphs": line_of("run_leak.py", "return model("),
+        "outputs": line_of("run_leak.py", "output = model("),
+    }
+    assert set(kept) == ({made[name]} if name in made else set())
+    assert run["traced"]["steps"] == 4
+    if name in made:
+        held = {one["held_by"] for one in run["traced"]["lines"] if one["kept_bytes_per_step"]}
+        assert any(one is not None and one.startswith("list losses of ") for one in held)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit of the address space is Linux's")
+def test_memory_that_runs_out(tmp_path: Path) -> None:
+    document = seen(tmp_path, "run_out_of_memory.py", "hoard", status=1)
+    out = document["results"]["run"]["out_of_memory"]
+    assert (out["device"], out["asked_bytes"], out["blame"]) == ("cpu", 32 * 2**20, "size")
+    assert out["parameters_bytes"] == out["gradients_bytes"] == 4 * (1024 * 1024 + 1024)
+    # Two moments for each parameter, and a counter for each of its two tensors.
+    assert out["optimizer_bytes"] == 2 * out["parameters_bytes"] + 2 * 4
+    most = out["holders"][0]
+    assert (most["name"], most["kind"], most["bytes"]) == ("history", "list", most["tensors"] * 32 * 2**20)
+    assert document["by_id"]["run.memory.full"]["verdict"] == "fail"
+    assert document["screen"].count("history keeps") == 1
+
+
+def test_a_killed_program_loses_nothing_that_was_counted(tmp_path: Path) -> None:
+    document = seen(tmp_path, "run_killed.py", status=-signal.SIGKILL)
+    assert document["results"]["run"]["steps"]["count"] == 20
+    assert document["summary"]["exit"] == 128 + signal.SIGKILL
+    assert "SIGKILL" in document["by_id"]["run.ended"]["title"]
+
+
+def test_an_exception_is_told_with_the_users_line(tmp_path: Path) -> None:
+    document = seen(tmp_path, "run_raise.py", status=1)
+    error = document["results"]["run"]["error"]
+    assert error["line"] == line_of("run_raise.py", "no such device") and error["kind"] == "RuntimeError"
+
+
+def test_each_rank_writes_a_document_of_its_own(tmp_path: Path) -> None:
+    document = seen(tmp_path, "run_exit_number.py", status=41, RANK="1", WORLD_SIZE="2")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.rank1.json"]
+    assert document["screen"] == ""  # rank 0 speaks for all
+
+
+def test_a_program_without_torch_is_run_all_the_same(tmp_path: Path) -> None:
+    document = seen(tmp_path, "-m", "this")
+    assert document["results"]["run"]["shares"] is None
+    assert document["by_id"]["run.time"]["message"] == "the program did not load torch"
+
+
+def test_a_program_that_is_not_there_is_the_users_mistake(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpucheck", "run", "no_such.py"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "gpucheck: there is no program 'no_such.py'; give the path of a Python program\n"

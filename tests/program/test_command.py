@@ -1,0 +1,105 @@
+"""The command: the child, the exit status, and how it ends where the user's code does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.cli import app
+
+NET = """
+import os
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(8, 8)
+        self.scale = torch.ones(8)
+
+    def forward(self, x):
+        print("hello from the forward")
+        return self.lin(x) * self.scale
+
+def make():
+    return Net()
+
+def raises():
+    raise ValueError("no weights")
+
+def leaves():
+    os._exit(7)
+
+def number():
+    return 3
+"""
+Run = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    (tmp_path / "net.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+
+    def ran(*arguments: str) -> tuple[int, dict[str, Any], str]:
+        code = app.main(["model", *arguments, "--json", "--quiet"])
+        captured = capsys.readouterr()
+        return code, json.loads(captured.out) if captured.out else {}, captured.err
+
+    return ran
+
+
+@pytest.mark.slow
+def test_a_mismatch_is_exit_1(run: Run) -> None:
+    code, document, _ = run("net.py:make", "--input", "x:8:float32")
+    (finding,) = [one for one in document["findings"] if one["id"] == "model.mismatch"]
+    assert (code, finding["title"], finding["fix"]) == (
+        1,
+        "net.py:14",
+        'net.py:10: self.register_buffer("scale", …)',
+    )
+    result = document["results"]["model"]
+    assert [one["name"] for one in result["left_behind"]] == ["scale"]
+    assert result["totals"]["parameters"] == 72
+
+
+@pytest.mark.slow
+def test_without_inputs_the_module_alone_is_judged(run: Run) -> None:
+    code, document, _ = run("net.py:make")
+    assert code == 1
+    assert [(one["id"], one["verdict"]) for one in document["findings"]] == [
+        ("model.left_behind", "fail"),
+        ("model.forward", "skip"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_cache_folder_of_the_users(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler is loaded before anything of torch is replaced, whatever its cache."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert run("mlp", "--train")[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "arguments", "code", "sentence"),
+    [
+        ("net.py:raises", (), 2, "the target net.py:raises raised ValueError: no weights; see the traceback"),
+        ("net.py:number", (), 2, "the target net.py:number returned a value of type int, not a torch.nn.Module"),
+        ("net.py:nothing", (), 2, "net.py has no nothing"),
+        ("net.py:leaves", (), 2, "running net.py:leaves ended its process with status 7"),
+        ("net.py:make", ("--input", "x:9:float32"), 2, "the forward pass of net.py:make raised RuntimeError: mat1 and"),
+        ("net.py:make", ("--optimizer", "adamm", "--train", "--input", "x:8:float32"), 2, "--optimizer 'adamm' is not"),
+    ],
+)
+def test_an_error_of_the_users_is_one_sentence(
+    run: Run, target: str, arguments: tuple[str, ...], code: int, sentence: str
+) -> None:
+    ended, document, err = run(target, *arguments)
+    assert (ended, document) == (code, {})
+    assert err.startswith(f"gpucheck: {sentence}"), err

@@ -1,0 +1,146 @@
+"""Claimed devices: what a tensor says of itself, where results lie, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from gpucheck.program.engine import DeviceMismatch, World
+from gpucheck.program.surface import Surface, claimed
+
+GPU = torch.device("cuda:0")
+
+
+@pytest.fixture
+def surface() -> object:
+    with claimed(World()) as made:
+        yield made
+
+
+def test_a_tensor_says_where_it_is(surface: Surface) -> None:
+    x = torch.tensor([1.0, 2.0], device="cuda")
+    assert (x.device, x.is_cuda, x.is_cpu, x.get_device(), x.type()) == (GPU, True, False, 0, "torch.cuda.FloatTensor")
+    assert x.tolist() == [1.0, 2.0] and x.sum().item() == 3.0
+    assert torch.ones(2).to("cuda:1").get_device() == 1
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: x + 1,
+        lambda x: x.t()[0],
+        lambda x: x.view(-1),
+        lambda x: x.clone(),
+        lambda x: x.half(),
+        lambda x: x.to(torch.float64),
+        lambda x: x.detach(),
+        lambda x: copy.deepcopy(x),
+        lambda x: torch.zeros_like(x),
+        lambda x: x.new_ones(3),
+        lambda x: torch.ones(2).type_as(x),
+        lambda x: torch.ones(2).to(x),
+        lambda x: torch.as_tensor(x),
+        lambda x: torch.ones(3).cuda(),
+        lambda x: torch.ones(3).to(device="cuda", dtype=torch.float16),
+        lambda x: torch.ones(3).to("cuda", torch.float16, non_blocking=True),
+        lambda x: torch.ones(3).type("torch.cuda.HalfTensor"),
+        lambda x: torch.as_tensor([1.0], device=x.device),
+        lambda x: torch.empty_strided((2,), (1,), device=x.device),
+        lambda x: torch.add(x, x, out=torch.empty(0, device="cuda")),
+        lambda x: nn.Parameter(x).data,
+        lambda x: torch.randn(3, device="cuda", generator=torch.Generator("cuda")),
+    ],
+)
+def test_results_lie_where_their_operands_do(surface: Surface, made: object) -> None:
+    assert made(torch.ones(2, 2, device="cuda")).device == GPU  # type: ignore[operator]
+
+
+def test_a_move_is_differentiable_and_goes_back(surface: Surface) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    (weight.cuda() * torch.ones(3, device="cuda")).sum().backward()
+    assert weight.grad is not None and weight.grad.device.type == "cpu"
+    assert weight.grad.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_device_for_all_that_is_made(surface: Surface) -> None:
+    with torch.device("cuda"):
+        assert (torch.zeros(2).device, nn.Linear(2, 2).weight.device) == (GPU, GPU)
+    torch.set_default_device("cuda")
+    try:
+        assert torch.arange(3).device == GPU
+    finally:
+        torch.set_default_device(None)
+    assert torch.zeros(2).device.type == "cpu"
+
+
+def test_a_file_is_loaded_where_it_was_asked_for(surface: Surface) -> None:
+    file = io.BytesIO()
+    torch.save({"a": torch.ones(2)}, file)
+    file.seek(0)
+    assert torch.load(file, map_location="cuda")["a"].device == GPU
+    file.seek(0)
+    assert torch.load(file)["a"].device.type == "cpu"
+
+
+def test_classes_of_old(surface: Surface) -> None:
+    x = torch.cuda.FloatTensor([1.0, 2.0])
+    assert (x.device, x.tolist(), isinstance(x, torch.cuda.FloatTensor)) == (GPU, [1.0, 2.0], True)
+    assert not isinstance(x, torch.cuda.HalfTensor) and not isinstance(torch.ones(2), torch.cuda.FloatTensor)
+    assert torch.FloatTensor(2).device.type == "cpu"
+
+
+def test_unknown_is_no_finding(surface: Surface) -> None:
+    """What nobody placed settles with the first operation that knows."""
+    x = torch.ones(3)
+    surface.world.claims.put(x, None)
+    assert (x + torch.ones(3, device="cuda")).device == GPU
+    assert x.device == GPU
+    with pytest.raises(DeviceMismatch):
+        x + torch.ones(3)
+
+
+def test_autocast_works_on_the_values(surface: Surface) -> None:
+    layer = nn.Linear(2, 2).cuda()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert torch.is_autocast_enabled("cuda")
+        out = layer(torch.ones(1, 2, device="cuda"))
+    assert (out.dtype, out.device) == (torch.bfloat16, GPU)
+
+
+def test_an_entry_goes_with_its_storage(surface: Surface) -> None:
+    x = torch.ones(4, device="cuda")
+    view = x[1:]
+    del x
+    gc.collect()
+    assert (len(surface.world.claims), view.device) == (1, GPU)
+    del view
+    gc.collect()
+    assert len(surface.world.claims) == 0
+
+
+def test_torch_is_as_before() -> None:
+    before = dict(vars(torch.cuda))
+    generator, setter = torch.Generator, nn.Module.__setattr__
+    with claimed(World()):
+        assert torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):
+            assert torch.cuda.current_device() == 0
+    assert vars(torch.cuda) == before
+    assert (torch.Generator, nn.Module.__setattr__) == (generator, setter)
+    assert torch.ones(2).device.type == "cpu"
+    assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_an_operation_of_another_library_is_noted(surface: Surface) -> None:
+    with torch.library._scoped_library("gpucheck_test", "DEF") as library:
+        library.define("mix(Tensor x, Tensor y) -> Tensor")
+        library.impl("mix", lambda x, y: x + y, "CPU")
+        out = torch.ops.gpucheck_test.mix(torch.ones(2, device="cuda"), torch.ones(2))
+        assert list(surface.world.unjudged) == ["gpucheck_test::mix"]
+        assert out.device == GPU

@@ -1,0 +1,159 @@
+"""Each mistake alone is found at its line, and its correction is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from mistakes import LEFT, MISMATCHES, program
+
+from gpucheck.report.finding import Finding
+
+FindingsOf = Callable[..., list[Finding]]
+TRAINED = ("nn.Linear", "nn.Embedding", "nn.GRU", "nn.LSTM", "nn.Multihead", "nn.Parameter")
+
+
+def has_parameters(text: str) -> bool:
+    return any(name in text for name in TRAINED)
+
+
+def without_batch(text: str) -> str:
+    return text.replace("make_batch=batch", "other=0")
+
+
+@pytest.mark.parametrize("name", MISMATCHES)
+def test_a_mismatch_at_its_line(name: str, findings_of: FindingsOf) -> None:
+    wrong, line = program(MISMATCHES[name], wrong=True)
+    assert line is not None
+    train = has_parameters(wrong)
+    found = [one for one in findings_of(wrong, train=train) if one.id == "model.mismatch"]
+    assert found[0].title.startswith(f"prog.py:{line}")
+    assert found[0].verdict == "fail" and found[0].fix
+
+    right, _ = program(MISMATCHES[name], wrong=False)
+    assert [one for one in findings_of(right, train=train) if one.verdict != "info"] == []
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["with a batch", "without"])
+@pytest.mark.parametrize("name", LEFT)
+def test_what_stays_behind(name: str, runs: bool, findings_of: FindingsOf) -> None:
+    """With a forward that meets it, and from the module alone."""
+    identifier, called, text = LEFT[name]
+    wrong, line = program(text, wrong=True)
+    train = has_parameters(wrong)
+    found = findings_of(wrong if runs else without_batch(wrong), train=train)
+    (mine,) = [one for one in found if one.id == identifier and called in one.title][:1]
+    assert (mine.verdict, mine.fix is None) == ("fail", False)
+    assert line is None or f"prog.py:{line}" in f"{mine.message} {mine.fix}"
+
+    right, _ = program(text, wrong=False)
+    assert [one.id for one in findings_of(right if runs else without_batch(right), train=train)] == (
+        [] if runs else ["model.forward"]
+    )
+
+
+def test_several_mismatches_in_one_run(findings_of: FindingsOf) -> None:
+    """A place that was found is let pass, so that the next is met."""
+    text, _ = program(
+        """
+        class Net(nn.Module):
+            def forward(self, x):
+    -            a = torch.ones(8)
+    +            a = 1.0
+                y = x + a
+    -            b = torch.zeros(8)
+    +            b = 0.0
+                return y * b
+    """,
+        wrong=True,
+    )
+    assert [one.title.partition(" in")[0] for one in findings_of(text)] == ["prog.py:17", "prog.py:19"]
+
+
+def test_alike_modules_are_told_once(findings_of: FindingsOf) -> None:
+    text, _ = program(
+        """
+        class Part(nn.Module):
+            def __init__(self):
+                super().__init__()
+    -            self.scale = torch.ones(8)
+    +            self.scale = 1.0
+            def forward(self, x):
+                return x * self.scale
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.parts = nn.Sequential(*[Part() for _ in range(12)])
+            def forward(self, x):
+                return self.parts(x)
+    """,
+        wrong=True,
+    )
+    (found, _) = findings_of(without_batch(text))
+    assert found.title == "parts.0.scale and 11 more stay on the CPU"
+    assert found.evidence["names"] == [f"parts.{index}.scale" for index in range(12)]
+
+
+def test_a_program_that_catches_the_error_is_right(findings_of: FindingsOf) -> None:
+    text, _ = program(
+        """
+        class Net(nn.Module):
+            def forward(self, x):
+                table = torch.ones(8)
+    -            unused = 0
+    +            unused = 1
+                try:
+                    return x + table
+                except RuntimeError:
+                    return x + table.to(x.device)
+    """,
+        wrong=True,
+    )
+    assert findings_of(text) == []
+
+
+@pytest.mark.parametrize(
+    ("use", "verdict"),
+    [
+        ("x * self.scale.to(x.device)", "warn"),
+        ("x * self.scale.to(x)", "warn"),
+        ("x[:, self.scale.long()]", "fail"),
+        ("x[:, self.order]", "info"),
+        ("x * self.order.numel()", "info"),
+    ],
+)
+def test_what_is_left_behind_and_does_no_harm(use: str, verdict: str, findings_of: FindingsOf) -> None:
+    """What the forward copies each time is a warning, what it never has on the device a remark."""
+    text, _ = program(
+        f"""
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+    -            self.scale, self.order = torch.zeros(8), torch.arange(8)
+    +            pass
+            def forward(self, x):
+                return {use}
+    """,
+        wrong=True,
+    )
+    name = "scale" if "scale" in use else "order"
+    (found,) = [one for one in findings_of(text) if one.title.startswith(name)]
+    assert found.verdict == ("info" if "long" in use else verdict)
+
+
+@pytest.mark.parametrize(("use", "verdict"), [("x * self.scale.to(x)", "warn"), ("x[:, self.scale]", "warn")])
+def test_the_source_tells_where_nothing_runs(use: str, verdict: str, findings_of: FindingsOf) -> None:
+    text, _ = program(
+        f"""
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+    -            self.scale = torch.arange(8)
+    +            pass
+            def forward(self, x):
+                return {use}
+    """,
+        wrong=True,
+    )
+    found = findings_of(without_batch(text))
+    assert [one.verdict for one in found if one.id == "model.left_behind"] == [verdict]

@@ -1,0 +1,35 @@
+"""Models that are right: no finding, in a forward pass and in a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ordinary import FACTORIES
+
+from gpucheck.program import judge
+from gpucheck.report.results.model import ModelResult
+
+PROGRAMS = Path(__file__).parent.parent / "programs"
+
+# Operations that are not torch's own, and models on several devices on purpose: a remark each.
+REMARKS = {
+    "quantised": ["model.unjudged"],
+    "scatters": ["model.left_behind"],
+    "offloaded": ["model.devices"],
+    "two_gpus": ["model.devices"],
+}
+
+
+def test_there_are_enough() -> None:
+    assert len(FACTORIES) >= 30
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["forward", "step"])
+@pytest.mark.parametrize("name", FACTORIES)
+def test_nothing_is_found(name: str, train: bool, examine: Callable[..., ModelResult]) -> None:
+    result = examine(f"{PROGRAMS / 'ordinary.py'}:{name}", train=train)
+    assert result.run is not None and result.run.stopped is None
+    found = [one for one in judge.findings(result) if one.verdict != "pass"]
+    assert [(one.id, one.verdict) for one in found] == [(one, "info") for one in REMARKS.get(name, [])]

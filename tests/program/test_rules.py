@@ -1,0 +1,207 @@
+"""What an operation says to where its operands lie: the default, and each row of the table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from gpucheck.program.engine import DeviceMismatch, World
+from gpucheck.program.rules import RULES, Operand, Verdict, judge
+from gpucheck.program.surface import claimed
+
+GPU, OTHER, CPU = "cuda:0", "cuda:1", "cpu"
+
+
+def told(operation: str, *operands: Operand) -> tuple[str | None, list[str]]:
+    verdict = judge(operation, operands)
+    return verdict.device, [one.name for one in verdict.wrong]
+
+
+@pytest.mark.parametrize(
+    ("operands", "device", "wrong"),
+    [
+        ((Operand("self", GPU), Operand("other", GPU)), GPU, []),
+        ((Operand("self", CPU), Operand("other", CPU)), CPU, []),
+        ((Operand("self", GPU), Operand("other", CPU)), GPU, ["other"]),
+        ((Operand("self", CPU), Operand("other", GPU)), GPU, ["self"]),
+        ((Operand("self", GPU), Operand("other", OTHER)), GPU, ["other"]),
+        ((Operand("self", GPU), Operand("other", CPU, dim=0)), GPU, []),
+        ((Operand("self", CPU, dim=0), Operand("other", GPU)), GPU, []),
+        ((Operand("self", CPU), Operand("other", GPU, dim=0)), GPU, ["self"]),
+        ((Operand("self", CPU, dim=0, written=True), Operand("other", GPU)), GPU, ["self"]),
+        ((Operand("self", None), Operand("other", GPU)), GPU, []),
+        ((Operand("self", None), Operand("other", CPU)), CPU, []),
+        ((Operand("self", None),), None, []),
+        ((Operand("self", CPU, dim=0), Operand("other", CPU, dim=0)), CPU, []),
+        ((Operand("a", OTHER), Operand("b", GPU), Operand("c", GPU)), GPU, ["a"]),
+    ],
+)
+def test_the_default(operands: tuple[Operand, ...], device: str | None, wrong: list[str]) -> None:
+    assert told("aten::add", *operands) == (device, wrong)
+
+
+def test_an_operation_of_others_is_not_judged() -> None:
+    verdict = judge("mylib::mix", [Operand("x", GPU), Operand("y", CPU)])
+    assert verdict == Verdict(GPU, judged=False)
+    assert judge("mylib::mix", [Operand("x", GPU), Operand("y", OTHER)]) == Verdict(None, judged=False)
+
+
+def test_lists_are_judged_position_by_position() -> None:
+    """An optimizer's counters on the CPU beside parameters that are not, and a gradient that is left."""
+    counters = [Operand("self[0]", CPU, 0, True), Operand("self[1]", CPU, 0, True), Operand("other", CPU, 0)]
+    assert told("aten::_foreach_add_", *counters) == (CPU, [])
+    mixed = [Operand("self[0]", GPU), Operand("self[1]", CPU), Operand("other[0]", GPU), Operand("other[1]", CPU)]
+    assert told("aten::_foreach_add_", *mixed) == (None, [])
+    left = [Operand("self[0]", GPU), Operand("self[1]", GPU), Operand("other[0]", GPU), Operand("other[1]", CPU)]
+    assert told("aten::_foreach_add_", *left) == (GPU, ["other[1]"])
+
+
+# -- each row, with the operation itself -------------------------------------------------------------------------------
+
+
+def gpu(*shape: int, **more: Any) -> torch.Tensor:
+    return torch.ones(*shape, device="cuda", **more)
+
+
+def packed(lengths: torch.Tensor | None = None) -> Any:
+    return nn.utils.rnn.pack_padded_sequence(
+        gpu(2, 3, 4), torch.tensor([3, 2]) if lengths is None else lengths, batch_first=True
+    )
+
+
+def indexed_put() -> torch.Tensor:
+    x = gpu(4)
+    x[torch.tensor([0, 1])] = 0.5
+    return x.index_put((torch.tensor([2]),), torch.tensor(1.0))
+
+
+def copied() -> torch.Tensor:
+    torch.zeros(3).copy_(gpu(3))
+    return gpu(3).copy_(torch.zeros(3))
+
+
+def foreach_copied() -> torch.Tensor:
+    torch._foreach_copy_([torch.zeros(3)], [gpu(3)])
+    return gpu(3)
+
+
+def filled() -> torch.Tensor:
+    torch.zeros(3).fill_(gpu(1)[0])
+    return gpu(3).fill_(torch.tensor(2.0))
+
+
+def unpacked() -> torch.Tensor:
+    padded, lengths = nn.utils.rnn.pad_packed_sequence(packed(), batch_first=True)
+    assert lengths.device.type == "cpu"
+    return padded
+
+
+def through_rnn(kind: type[nn.Module]) -> torch.Tensor:
+    sequence = packed()
+    assert sequence.batch_sizes.device.type == "cpu"
+    out: torch.Tensor = kind(4, 3, batch_first=True).cuda()(sequence)[0].data
+    return out
+
+
+def packed_backward() -> torch.Tensor:
+    x = gpu(2, 3, 4, requires_grad=True)
+    nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True).data.sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def ctc() -> torch.Tensor:
+    scores = gpu(5, 2, 4, requires_grad=True).log_softmax(-1)
+    loss = F.ctc_loss(scores, torch.ones(2, 2, dtype=torch.long), torch.tensor([5, 5]), torch.tensor([2, 2]))
+    loss.backward()
+    return loss
+
+
+def adam(**more: Any) -> torch.Tensor:
+    weight = nn.Parameter(gpu(3))
+    weight.grad = gpu(3)
+    torch.optim.AdamW([weight], **more).step()
+    return weight
+
+
+def factors() -> torch.Tensor:
+    x = gpu(3)
+    torch._foreach_addcmul_([x], [gpu(3)], [gpu(3)], torch.tensor([0.5]))
+    return x
+
+
+# Operation of the table → a call that is right on a GPU, with all that may lie on the CPU there.
+LEGAL: dict[str, Callable[[], torch.Tensor]] = {
+    "index": lambda: gpu(4)[torch.tensor([0, 1])],
+    "index_put_": indexed_put,
+    "copy_": copied,
+    "_foreach_copy_": foreach_copied,
+    "fill_": filled,
+    "masked_fill": lambda: gpu(3).masked_fill(gpu(3) > 0, torch.tensor(0.5)),
+    "view_as": lambda: gpu(4).view_as(torch.zeros(2, 2)),
+    "zeros_like": lambda: torch.zeros_like(gpu(3)),
+    "_pack_padded_sequence": lambda: packed().data,
+    "_pack_padded_sequence_backward": packed_backward,
+    "_pad_packed_sequence": unpacked,
+    "lstm": lambda: through_rnn(nn.LSTM),
+    "gru": lambda: through_rnn(nn.GRU),
+    "rnn_tanh": lambda: through_rnn(nn.RNN),
+    "ctc_loss": ctc,
+    "tensor_split": lambda: torch.tensor_split(gpu(4), torch.tensor([1, 2]))[0],
+    "_foreach_addcmul_": factors,
+    "cat": lambda: torch.cat([gpu(3), gpu(2)]),
+    "embedding": lambda: F.embedding(gpu(2, dtype=torch.long), gpu(4, 3)),
+    "_fused_adamw_": lambda: adam(fused=True),
+    "adamw": lambda: adam(foreach=True),
+    "adamw, one by one": lambda: adam(foreach=False),
+}
+
+
+@pytest.mark.parametrize("name", LEGAL)
+def test_what_may_lie_on_the_cpu(name: str) -> None:
+    with claimed(World()):
+        assert LEGAL[name]().device == torch.device("cuda:0")
+
+
+# Operation → a call that CUDA refuses.
+ILLEGAL: dict[str, Callable[[], object]] = {
+    "index": lambda: torch.ones(4)[gpu(2, dtype=torch.long)],
+    "masked_fill": lambda: gpu(3).masked_fill(torch.ones(3, dtype=torch.bool), 0.5),
+    "_pack_padded_sequence": lambda: packed(torch.tensor([3, 2]).cuda()),
+    "lstm": lambda: nn.LSTM(4, 3).cuda()(torch.ones(2, 1, 4)),
+    "tensor_split": lambda: torch.tensor_split(gpu(4), gpu(1, dtype=torch.long)),
+    "cat": lambda: torch.cat([gpu(3), torch.ones(2)]),
+    "stack": lambda: torch.stack([gpu(3)[0], torch.tensor(1.0)]),
+    "embedding": lambda: F.embedding(torch.tensor(1), gpu(4, 3)),
+    "gather": lambda: gpu(3).gather(0, torch.tensor([0])),
+    "index_select": lambda: gpu(3).index_select(0, torch.tensor(0)),
+    "add_": lambda: torch.tensor(0.0).add_(gpu(3).sum()),
+    "out": lambda: torch.add(gpu(3), gpu(3), out=torch.empty(3)),
+    "scatter": lambda: gpu(3).scatter(0, torch.tensor([0]), 1.0),
+    "where": lambda: torch.where(torch.tensor([True]), gpu(1), gpu(1)),
+    "conv2d": lambda: nn.Conv2d(1, 1, 1).cuda()(torch.ones(1, 1, 2, 2)),
+    "batch_norm": lambda: F.batch_norm(gpu(2, 3), torch.zeros(3), torch.ones(3)),
+    "attention": lambda: F.scaled_dot_product_attention(*(gpu(1, 1, 2, 4),) * 3, attn_mask=torch.ones(2, 2)),
+    "matmul": lambda: gpu(2, 3) @ torch.ones(3),
+    "einsum": lambda: torch.einsum("ij,j->i", gpu(2, 3), torch.ones(3)),
+    "numpy": lambda: gpu(3).numpy(),
+    "generator": lambda: gpu(3).normal_(generator=torch.Generator()),
+    "a second GPU": lambda: gpu(3) + torch.ones(3, device="cuda:1"),
+}
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_what_cuda_refuses(name: str) -> None:
+    with claimed(World()), pytest.raises(DeviceMismatch):
+        ILLEGAL[name]()
+
+
+def test_every_row_has_a_call() -> None:
+    """At least one operation of each row is called above."""
+    called = {*LEGAL, *ILLEGAL}
+    assert [rule.operations[0] for rule in RULES if not called & set(rule.operations)] == []

@@ -1,0 +1,85 @@
+"""The screens of `gpucheck run`."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from gpucheck.program.run import board, fold, judge
+from gpucheck.render import terminal, text
+from gpucheck.report.events import Answered, Judged
+from gpucheck.report.report import Collector, Report
+from gpucheck.report.results.run import RunResult
+
+
+def a_run(busy: float | None, **parts: int) -> RunResult:
+    """Twenty steps of 100 ms on an H200, of which so many milliseconds each went to `data`, `copies` and `waits`."""
+    memory = bytearray(board.SIZE)
+    cells = board.cells_of(memory)
+    cells[board.TORCH_NS], cells[board.STEPS] = 1, 20
+    cells[board.KEPT] = 20 - board.FIRST_STEPS
+    for number in range(20):
+        at = board.FIRST_AT if number < board.FIRST_STEPS else board.RING_AT - board.FIRST_STEPS * len(board.STEP)
+        row: dict[str, int] = dict.fromkeys(board.STEP, 0) | {"allocated": 2**30, "reserved": 2**31, "number": number}
+        row |= {"duration_ns": 10**8, "end_ns": (number + 1) * 10**8, "resident": 2**29}
+        row |= {f"{name}_ns": ms * 10**6 for name, ms in parts.items()}
+        for place, value in enumerate(row.values()):
+            cells[at + number * len(board.STEP) + place] = value
+    device = {"seen": 1, "allocated": 2**30, "reserved": 2**31, "peak_allocated": 2**35, "peak_reserved": 36 * 2**30}
+    device |= {"peak_step": 1, "peak_phase": 1, "reserved_at_peak": 36 * 2**30}
+    for place, name in enumerate(board.DEVICE):
+        cells[board.DEVICES_AT + place] = device.get(name, 0)
+    site = {
+        "count": 20,
+        "bytes": 20 * 2**20,
+        "time_ns": 20 * parts.get("copies", 0) * 10**6,
+        "pageable": 20,
+        "steps": 20,
+    }
+    for place, name in enumerate(board.SITE):
+        cells[board.SITES_AT + place] = site.get(name, 0)
+    cells[board.SITES] = 1
+    line: dict[str, Any] = {"say": "site", "site": 0, "kind": "to_device", "file": "/job/train.py", "line": 31}
+    line |= {"function": "main", "users": True, "discarded": False, "through": None}
+    board.write(memory, cells, line)
+    line = {"say": "device", "index": 0, "name": "NVIDIA H200", "uuid": "GPU-1", "total": 141 * 2**30}
+    board.write(memory, cells, line)
+    loads = () if busy is None else tuple((n / 10, busy) for n in range(20))
+    return fold.result(board.read(memory), fold.Ended(("train.py",), 0, 0, 2 * 10**9, 1.0, 3 * 2**30, loads, "no NVML"))
+
+
+def screen(result: RunResult, width: int = 80) -> list[str]:
+    collector = Collector()
+    collector(Answered("run", result))
+    for finding in judge.findings(result, "/job"):
+        collector(Judged(finding))
+    report: Report = collector.report(version="0", command="run", argv=(), started="", elapsed_s=2.0)
+    out = io.StringIO()
+    terminal.show(terminal.plain_console(out, width), text.blocks(report))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_a_program_that_waits_for_data() -> None:
+    assert screen(a_run(0.3, data=60, copies=1))[:4] == [
+        "! the program waits for data: 60 % of the time is spent waiting for the",
+        "DataLoader   NVIDIA H200",
+        "→ more num_workers, or cheaper transforms, in the DataLoader",
+        "! pageable copies block the program for 20.0 ms: train.py:31, 20 times, 20 MiB,",
+    ]
+
+
+def test_a_device_that_is_busy_asks_for_nothing() -> None:
+    lines = screen(a_run(0.97, data=1))
+    assert lines[0] == "✓ the device is busy: kernels ran for 97 % of the time   NVIDIA H200"
+    assert not [line for line in lines if line.startswith(("!", "→", "✗", "?"))]
+    assert "20 steps, 100 ms each (median), slowest 100 ms" in lines
+    assert "cuda:0: peak 32 GiB of 141 GiB in backward, step 2; reserved 36 GiB, unused at" in lines
+
+
+def test_who_waits_is_not_known_without_telemetry() -> None:
+    assert screen(a_run(None), 120)[0] == ("? inconclusive: how busy the device was is unknown: no NVML   NVIDIA H200")
+
+
+def test_a_host_that_is_too_slow() -> None:
+    first = "! the device waits for the host: kernels ran for only 12 % of the time; data and copies are not the cause"
+    assert screen(a_run(0.12), 120)[0] == f"{first}   NVIDIA H200"
