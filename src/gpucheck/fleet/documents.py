@@ -379,6 +379,14 @@ def _of_log(file: typing.IO[bytes]) -> list[NodeDocument]:
     return list(found.values())
 
 
+def of_line(line: bytes) -> NodeDocument:
+    """The document of one marked line. Raises Refused."""
+    match = _MARKED.search(line)
+    if match is None:
+        raise Refused("no marked line")
+    return parse(_unpacked(match.group(1)))
+
+
 def _unpacked(text: bytes) -> bytes:
     """What stands on a marked line; a bomb ends at the size of a document. Raises Refused."""
     try:
