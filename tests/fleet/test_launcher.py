@@ -75,3 +75,14 @@ def test_where_the_lock_is_somebody_elses_the_first_local_rank_works(
         with launcher.elected(rank, "n") as one:
             works.append(one)
     assert works == [True, False]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX owners")
+def test_a_lock_that_another_user_has_made_keeps_nobody_from_working(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: 12345)  # the file's owner stays whoever runs the test
+    first, second = (Launch("srun", "1", 0, 1, None, True, rank, "1.0") for rank in (0, 1))
+    with launcher.elected(first, "n") as one, launcher.elected(second, "n") as other:
+        assert (one, other) == (True, False)

@@ -1,9 +1,12 @@
-"""Real torchrun on this machine: each rank as a node of its own, or all ranks on one; one of them in trouble."""
+"""Real launchers: torchrun with each rank as a node of its own, or all ranks on one, one of them in trouble; two hosts
+as network namespaces, joined by nothing but the launcher's store; mpirun."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,7 +82,7 @@ def judged(folder: Path, ranks: int, *more: str) -> tuple[int, dict[str, Any]]:
     return ended.returncode, {row["host"]: row for row in json.loads(ended.stdout)["results"]["fleet_judge"]["nodes"]}
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_all_is_well(tmp_path: Path, ranks: int) -> None:
     process, folder = start(tmp_path, ranks)
     said, _ = process.communicate(timeout=240)
@@ -137,3 +140,68 @@ def test_half_a_document_is_none(tmp_path: Path) -> None:
     code, rows = judged(folder, 2)
     assert code == 1
     assert (rows["n0"]["state"], rows["n1"]["cause"]) == ("good", "left no document")
+
+
+# Two hosts with a name, a network and a temporary folder of their own. The namespaces end with this script.
+HOSTS = """
+set -e
+mount -t tmpfs tmpfs /run
+printf '127.0.0.1 localhost\\n10.77.0.1 node0\\n10.77.0.2 node1\\n' > /run/hosts
+mount --bind /run/hosts /etc/hosts
+ip netns add h0
+ip netns add h1
+ip link add v0 netns h0 type veth peer name v1 netns h1
+for n in 0 1; do
+    ip -n h$n addr add 10.77.0.$((n + 1))/24 dev v$n
+    ip -n h$n link set v$n up
+    ip -n h$n link set lo up
+    mkdir tmp$n
+done
+pids=
+for n in 0 1; do
+    TMPDIR=$PWD/tmp$n ip netns exec h$n unshare --uts sh -c "hostname node$n; exec $LAUNCH --gather $PWD/node$n" &
+    pids="$pids $!"
+done
+for pid in $pids; do wait $pid; done
+"""
+
+
+def _has_namespaces() -> bool:
+    try:
+        made = "mount -t tmpfs tmpfs /run && ip netns add h0"
+        return subprocess.run(["unshare", "-rmn", "sh", "-c", made], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def test_two_hosts_that_share_the_store_alone(tmp_path: Path) -> None:
+    if not _has_namespaces():
+        pytest.skip("no namespaces here: unshare and ip have to be there and allowed")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29611", "--rdzv-id", "tonight", "--no-python"]
+    check = [sys.executable, "-m", "gpucheck", "fleet", "check", "--only", "devices", "--store", "--within", "60s"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LAUNCH": shlex.join([*torchrun, *check])}
+    ended = subprocess.run(
+        ["unshare", "-rmn", "sh", "-c", HOSTS], cwd=tmp_path, env=environment, capture_output=True, timeout=240,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count(b"another rank of node") == 2
+    own = [[path.name.partition(".")[0] for path in (tmp_path / host).rglob("*.json")] for host in ("node0", "node1")]
+    assert [sorted(names) for names in own] == [["node0", "node1"], ["node1"]]
+    code, rows = judged(tmp_path / "node0", 2, "--expect", "node[0-1]")
+    assert (code, [row["state"] for row in rows.values()]) == (0, ["good", "good"])
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+def test_of_four_ranks_of_mpirun_one_works(tmp_path: Path) -> None:
+    # Root and more ranks than cores are for tests alone; as variables both are known to Open MPI 3 and later.
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment = {**os.environ, **allowed, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path)}
+    argv = ["mpirun", "--oversubscribe", "-n", "4", sys.executable, "-m", "gpucheck", "fleet", "check"]
+    argv += ["--only", "devices", "--host", "n0", "--gather", str(tmp_path / "documents"), "--quiet"]
+    ended = subprocess.run(argv, env=environment, capture_output=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count(b"another rank of n0 checks it") == 3
+    code, rows = judged(tmp_path / "documents", 1)
+    assert (code, rows["n0"]["state"]) == (0, "good")

@@ -122,6 +122,10 @@ def elected(launch: Launch, host: str) -> Iterator[bool]:
         yield launch.local_rank in (0, None)
         return
     with os.fdopen(handle, "r+b") as file:
+        if os.fstat(file.fileno()).st_uid != os.getuid():
+            # Somebody else could hold it for ever, and no rank would check the node.
+            yield launch.local_rank in (0, None)
+            return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
