@@ -9,7 +9,7 @@ from typing import Any
 from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDevice, NodeDocument, NodeFigure, NodePart
 
 MODEL = "Test GPU"
-FIGURES = (("matmul", "bfloat16 8192x8192x8192", 7e14, "FLOP/s"), ("bandwidth", "copy 4294967296 B", 4e12, "B/s"))
+FIGURES = (("matmul", "bfloat16 8192x8192x8192", 7e14, "FLOP/s"), ("bandwidth", "copy 4 GiB", 4e12, "B/s"))
 
 
 def node(host: str = "n1", seed: int = 0, devices: int = 8, **changed: Any) -> NodeDocument:

@@ -68,7 +68,7 @@ def test_links_pipes_and_other_owners_are_refused(tmp_path: Path, monkeypatch: p
     assert sorted(one.why for one in read.refused) == ["a symbolic link", "no regular file"]
     monkeypatch.setattr(documents, "_trusted", lambda folder: frozenset((12345,)))
     (refused,) = documents.read([str(tmp_path / "elsewhere")]).refused
-    assert refused.why.startswith("forged? it is owned by user")
+    assert refused.why.startswith("forged? its owner is user")
 
 
 def test_a_platform_without_owners_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_platform_without_owners_says_so(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(documents, "_trusted", lambda folder: None)
     read = documents.read([str(tmp_path)])
     assert len(read.documents) == 1
-    assert "does not tell who owns" in read.notices[0]
+    assert "does not report file owners" in read.notices[0]
 
 
 @pytest.mark.parametrize("where", ["name", "shard"])
@@ -97,7 +97,7 @@ def test_what_is_being_written_is_no_document(tmp_path: Path) -> None:
     path.with_name(".n1.123.abc.tmp").write_bytes(path.read_bytes()[:100])
     assert documents.read([str(tmp_path)]).refused == ()
     path.write_bytes(path.read_bytes()[:-100])
-    assert documents.read([str(tmp_path)]).refused[0].why == "half a document, or no JSON"
+    assert documents.read([str(tmp_path)]).refused[0].why == "truncated, or not JSON"
 
 
 def _nested(depth: int) -> bytes:
@@ -109,13 +109,13 @@ def _nested(depth: int) -> bytes:
     [
         (_nested(100_000), "nested too deeply"),
         (b'{"a":"' + b"]" * 50 + b'","b":' + b"[" * 40 + b"]" * 40 + b"}", "nested too deeply"),
-        (b'{"a":1,"a":2}', "a key stands twice"),
-        (b'{"a":NaN}', "NaN is no number of JSON"),
+        (b'{"a":1,"a":2}', "duplicate key"),
+        (b'{"a":NaN}', "NaN is not a JSON number"),
         (b" " * (documents.MOST_BYTES + 1), "larger than"),
-        (b"[]", "no document of a node"),
-        (b"\xff\xfe", "no JSON"),
-        (b'{"schema":"gpucheck.report/1"}', "no document of a node"),
-        (b"9" * 10_000, "half a document, or no JSON"),
+        (b"[]", "not a node's document"),
+        (b"\xff\xfe", "not JSON"),
+        (b'{"schema":"gpucheck.report/1"}', "not a node's document"),
+        (b"9" * 10_000, "truncated, or not JSON"),
     ],
 )
 def test_what_is_refused_before_anything_is_made_of_it(data: bytes, why: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.fleet.nodes import named, node, slower
 
 from gpucheck.errors import UsageError
+from gpucheck.fleet.documents import file_name
 from gpucheck.fleet.judge import Judged, judge
 from gpucheck.report.results.fleet import FleetNode, NodeDevice, NodeFigure, NodeProblem, RefusedFile
 
@@ -71,7 +72,7 @@ def test_below_five_nodes_siblings_give_no_verdict() -> None:
 def test_the_parts_peak_is_a_floor_where_most_of_a_rack_is_bad() -> None:
     card = NodeDevice("cuda:0", "NVIDIA H100 80GB HBM3", "GPU-1", "9.0", 132, 5120)
     rate = 1.5e12  # of 3.35e12
-    figure = NodeFigure("cuda:0", "bandwidth", "copy 4294967296 B", rate, "B/s")
+    figure = NodeFigure("cuda:0", "bandwidth", "copy 4 GiB", rate, "B/s")
     rack = [replace(node(f"n{n}"), devices=(replace(card, uuid=f"GPU-{n}"),), figures=(figure,)) for n in range(8)]
     judged = judge(named(*rack), max_bad=1.0)
     assert judged.result.counts["bad"] == 8
@@ -153,9 +154,47 @@ def test_one_machine_under_two_names_is_told() -> None:
     assert "n0 and other" in finding(judged, "fleet.renamed")
 
 
+def test_one_start_of_a_machine_under_two_names_is_told_apart_from_a_card() -> None:
+    pod = replace(TWENTY[0], host="pod", devices=(), figures=())
+    judged = judge(named(pod, *TWENTY))
+    assert "n0 and pod" in finding(judged, "fleet.same_boot")
+    assert "fleet.renamed" not in {one.id for one in judged.findings}
+
+
+def test_nodes_that_were_not_expected_are_in_no_list() -> None:
+    judged = judge(named(*TWENTY, node("stranger")), expected=tuple(one.host for one in TWENTY))
+    assert judged.result.unexpected == ("stranger",)
+    assert "stranger" in finding(judged, "fleet.unexpected")
+    assert set(judged.result.good) == {one.host for one in TWENTY}
+    more = judge(named(*TWENTY), expected=12)
+    assert "20 nodes left documents, 12 were expected" in finding(more, "fleet.unexpected")
+
+
+def test_a_list_of_short_names_means_the_whole_ones() -> None:
+    whole = [replace(one, host=f"{one.host}.cluster.example") for one in TWENTY]
+    judged = judge(named(*whole[:-1]), expected=tuple(one.host for one in TWENTY))
+    assert judged.result.counts["good"] == 19 and judged.result.bad == ("n19",)
+    assert judged.result.unexpected == ()
+    back = judge(named(*TWENTY), expected=tuple(one.host for one in whole))
+    assert set(back.result.good) == {one.host for one in whole}
+    both = judge(named(TWENTY[0]), expected=("n0.a", "n0.b"))  # which of them it is cannot be known
+    assert both.result.unexpected == ("n0",) and both.result.counts["silent"] == 2
+
+
+def test_a_document_that_is_refused_is_its_nodes_cause() -> None:
+    files = [RefusedFile(f"/d/00/{file_name(host, run)}", "truncated, or not JSON")
+             for host, run in (("n0", "tonight"), ("n1", "last night"))]  # fmt: skip
+    judged = judge(named(*TWENTY[2:]), files, expected=tuple(one.host for one in TWENTY))
+    assert row(judged, "n0").cause == "its document is refused: truncated, or not JSON"
+    assert row(judged, "n1").cause == "left no document"
+
+
 def test_fewer_devices_than_the_others_is_bad() -> None:
     judged = judge(named(node("n0", devices=7), *TWENTY[1:]))
     assert row(judged, "n0").cause == "7 devices, the others have 8"
+    blind = node("n0", devices=0, exit=3, problems=(NodeProblem("devices", "x", "skip", "no driver", "", "modprobe"),))
+    lost = row(judge(named(blind, *TWENTY[1:])), "n0")
+    assert (lost.state, lost.cause, lost.fix) == ("bad", "0 devices, the others have 8; no driver", "modprobe")
 
 
 def test_drifts_are_grouped_by_what_nodes_share() -> None:
@@ -163,7 +202,8 @@ def test_drifts_are_grouped_by_what_nodes_share() -> None:
     judged = judge(named(*(replace(one, settings=odd) for one in TWENTY[:3]), *TWENTY[3:]))
     drifts = [one for one in judged.findings if one.id == "fleet.drift"]
     assert len(drifts) == 1
-    assert drifts[0].message == "driver 550.5 (most: 580.1), torch 2.9.0 (most: 2.11.0): n0, n1, n2"
+    assert drifts[0].title == "3 nodes with driver 550.5 (most: 580.1), torch 2.9.0 (most: 2.11.0)"
+    assert drifts[0].message == "n0, n1, n2"
 
 
 def test_forged_and_unreadable_files_are_told_apart() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gpucheck
-from gpucheck import exits
+from gpucheck import exits, units
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import documents, hosts, launcher, store
 from gpucheck.fleet.options import FleetCheckOptions
@@ -237,7 +237,7 @@ def figure_of(row: Measurement) -> NodeFigure | None:
     if "m" in row.case:
         words.append("x".join(str(row.case[name]) for name in ("m", "n", "k") if name in row.case))
     if "size_bytes" in row.case:
-        words.append(f"{row.case['size_bytes']} B")
+        words.append(units.capacity(float(str(row.case["size_bytes"]))))
     error = _error(row)
     return NodeFigure(row.device.id, row.name, " ".join(words), row.rate.median, row.rate.unit, error, row.flags)
 

@@ -69,7 +69,12 @@ class Read:
 
 def place(folder: Path, host: str, run: str) -> Path:
     """Where a node's document lies: one of 256 folders by its name, so that none holds ten thousand files."""
-    return folder / _digest(host)[:2] / f"{host}.{_digest(run)[:12]}.json"
+    return folder / _digest(host)[:2] / file_name(host, run)
+
+
+def file_name(host: str, run: str) -> str:
+    """The name of a node's document."""
+    return f"{host}.{_digest(run)[:12]}.json"
 
 
 def write(folder: Path, document: NodeDocument) -> Path:
@@ -127,9 +132,9 @@ def parse(data: bytes) -> NodeDocument:
     try:
         loaded = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise Refused("half a document, or no JSON" if not isinstance(error, Refused) else str(error)) from error
+        raise Refused("truncated, or not JSON" if not isinstance(error, Refused) else str(error)) from error
     if not isinstance(loaded, dict) or loaded.get("schema") != NODE_SCHEMA:
-        raise Refused(f"no document of a node ({NODE_SCHEMA})")
+        raise Refused(f"not a node's document ({NODE_SCHEMA})")
     document: NodeDocument = _decoder(NodeDocument, "document")(loaded)
     _check(document)
     return document
@@ -144,22 +149,22 @@ def _depth(data: bytes) -> int:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise Refused("a key stands twice")
+        raise Refused("duplicate key")
     return made
 
 
 def _no_constant(text: str) -> Any:
-    raise Refused(f"{text} is no number of JSON")
+    raise Refused(f"{text} is not a JSON number")
 
 
 def _check(document: NodeDocument) -> None:
     """What the types do not say. Raises Refused."""
     if not hosts.is_safe(document.host):
-        raise Refused(f"{document.host[:80]!r} is no host name")
+        raise Refused(f"{document.host[:80]!r} is not a host name")
     if not document.run:
         raise Refused("no run id")
     if document.attempt < 0 or document.exit not in (None, 0, 1, 3, 4):
-        raise Refused("its attempt or exit status is none")
+        raise Refused("its attempt or exit status is invalid")
     if (document.exit is None) is not bool(document.step):
         raise Refused("it is at its end and at a step, or at neither")
     known = [device.id for device in document.devices]
@@ -290,7 +295,7 @@ def read(paths: Sequence[str]) -> Read:
             raise CannotLook(f"{clean(text)!r} cannot be read", error.strerror or str(error)) from error
         trusted = _trusted(path) if is_folder else None
         if is_folder and trusted is None:
-            notices["this platform does not tell who owns a file: a forged document would not be noticed"] = None
+            notices["this platform does not report file owners: forged documents cannot be detected"] = None
         for file in _files(path) if is_folder else (path,):
             try:
                 found = _documents(file, trusted, is_named=is_folder)
@@ -299,7 +304,7 @@ def read(paths: Sequence[str]) -> Read:
                 why = str(error) if isinstance(error, Refused) else error.strerror or str(error)
                 refused.append(RefusedFile(clean(str(file), 300), clean(why, 200)))
         if not is_folder and text.endswith((".log", ".out", ".txt", "-")):
-            notices["a log does not tell who wrote a line: names and owners were not compared"] = None
+            notices["a log does not show who wrote a line: names and owners were not checked"] = None
     return Read(tuple(documents), tuple(refused), tuple(notices))
 
 
@@ -347,23 +352,23 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
         if not stat.S_ISREG(about.st_mode):
             raise Refused("no regular file")
         if trusted is not None and about.st_uid not in trusted:
-            raise Refused(f"forged? it is owned by user {about.st_uid}, not by who may write there")
+            raise Refused(f"forged? its owner is user {about.st_uid}, who does not own the folder")
         head = file.read(MOST_BYTES + 1)
         if not is_named and head.lstrip()[:1] != b"{":
             file.seek(0)
             return _of_log(file)
     document = parse(head)
-    named = path.name == place(path.parent, document.host, document.run).name
+    named = path.name == file_name(document.host, document.run)
     in_shard = len(path.parent.name) != 2 or path.parent.name == _digest(document.host)[:2]
     if is_named and not (named and in_shard):
-        raise Refused(f"forged? it says that it is of {document.host}, its name says otherwise")
+        raise Refused(f"forged? it names the node {document.host}, its file name does not")
     return [document]
 
 
 def _of_log(file: typing.IO[bytes]) -> list[NodeDocument]:
     """The last document of each node, run and attempt on marked lines. Raises Refused where there is none."""
     found: dict[tuple[str, str, int, str | None], NodeDocument] = {}
-    reason = "no document of a node in it"
+    reason = "no node's document in it"
     while line := file.readline(MOST_LINE):
         for match in _MARKED.finditer(line):
             try:

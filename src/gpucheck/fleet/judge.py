@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from gpucheck import exits, peaks, units
 from gpucheck.errors import UsageError
 from gpucheck.fleet import hosts, siblings
+from gpucheck.fleet.documents import file_name
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.fleet import (
     FleetGroup,
@@ -71,17 +73,17 @@ def judge(
     nodes, told = _one_each(mine)
     told += _other_runs(documents, chosen)
     told += _renamed(nodes)
-    slow, groups, siblings_told = _beside_siblings(nodes)
     names = expected if isinstance(expected, tuple) else ()
+    nodes, unexpected, unexpected_told = _expected_ones(nodes, expected)
+    told += unexpected_told
+    slow, groups, siblings_told = _beside_siblings(nodes)
     fewer = _fewer_devices(nodes)
     rows = [_node(document, slow.get(host, ()), fewer.get(host)) for host, document in nodes.items()]
-    rows += [_missing(host) for host in names if host not in nodes]
+    broken = _names_of_files(refused, chosen)
+    rows += [_missing(host, broken.get(host)) for host in names if host not in nodes]
     rows += _unnamed(len(rows), expected, nodes.values())
     rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host))
-    unexpected = tuple(sorted(set(nodes) - set(names))) if names else ()
-    if unexpected:
-        told.append(_warning("fleet.unexpected", "nodes that were not expected", _few(unexpected)))
-    told += _of_files(refused, {row.host for row in rows if row.state == "good"})
+    told += _of_files(refused)
     result = _result(chosen, rows, groups, max_bad, refused, unexpected)
     return Judged(result, (*_verdict(result, max_bad), *told, *_drifts(nodes), *siblings_told))
 
@@ -128,6 +130,53 @@ def _one_each(documents: Iterable[tuple[str, NodeDocument]]) -> tuple[dict[str, 
     return nodes, [_warning("fleet.duplicate", "several documents of one node and attempt", why, tuple(twice))]
 
 
+def _expected_ones(
+    nodes: Mapping[str, NodeDocument], expected: tuple[str, ...] | int | None
+) -> tuple[dict[str, NodeDocument], tuple[str, ...], list[Finding]]:
+    """The nodes that were expected, under the names of the list; the others' names, and what is to be said of them.
+
+    A list may have short names where nodes call themselves by the whole one, or the other way round.
+    """
+    if not isinstance(expected, tuple):
+        if expected is None or len(nodes) <= expected:
+            return dict(nodes), (), []
+        title = f"{len(nodes)} nodes left documents, {expected} were expected"
+        return dict(nodes), (), [_warning("fleet.unexpected", title, "all of them are judged")]
+    absent, left = (_by_short(set(some) - set(others)) for some, others in ((expected, nodes), (nodes, expected)))
+    # Where two names are short for the same one nothing says which is meant.
+    meant = {left[short][0]: names[0] for short, names in absent.items() if len(names) == len(left.get(short, ())) == 1}
+    listed, chosen = set(expected), {}
+    for host, document in nodes.items():
+        if host in listed:
+            chosen[host] = document
+        elif host in meant:
+            chosen[meant[host]] = replace(document, host=meant[host])
+    unexpected = tuple(sorted(set(nodes) - listed - set(meant)))
+    if not unexpected:
+        return chosen, (), []
+    title = f"{_nodes(len(unexpected))} not expected: left out"
+    return chosen, unexpected, [_warning("fleet.unexpected", title, _few(unexpected), unexpected)]
+
+
+def _by_short(names: Iterable[str]) -> dict[str, list[str]]:
+    """The names by what stands before their first dot."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        found[name.partition(".")[0].lower()].append(name)
+    return found
+
+
+def _names_of_files(refused: Sequence[RefusedFile], run: str) -> dict[str, str]:
+    """Of nodes whose file could not be read, why: by its name it would be this run's document of the node."""
+    found = {}
+    for one in refused:
+        name = PurePath(one.path).name
+        host = name.rsplit(".", 2)[0]
+        if name == file_name(host, run):
+            found[host] = one.why
+    return found
+
+
 def _other_runs(documents: Sequence[tuple[str, NodeDocument]], run: str) -> list[Finding]:
     others = Counter(document.run for _, document in documents if document.run != run)
     if not others:
@@ -137,34 +186,42 @@ def _other_runs(documents: Sequence[tuple[str, NodeDocument]], run: str) -> list
 
 
 def _renamed(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
-    """Machines that appear under two names: the same boot, or the same card, in two documents."""
-    owners: dict[str, list[str]] = defaultdict(list)
-    for host, document in nodes.items():
-        marks = {device.uuid for device in document.devices if device.uuid}
-        for mark in marks:
-            owners[mark].append(host)
-    pairs = sorted({" and ".join(sorted(names)) for names in owners.values() if len(names) > 1})
-    if not pairs:
-        return []
-    fix = "see which name is the node's; end the other's job, or take the document away if nobody knows it"
-    text = f"{_few(pairs)}: one node with two names, or a forged document"
-    return [Finding("fleet.renamed", "warn", "the same card in two documents", text, {"nodes": pairs}, fix)]
+    """Machines that appear under two names: the same card, or the same start of the machine, in two documents."""
+    cards = _shared((host, device.uuid) for host, one in nodes.items() for device in one.devices)
+    told = []
+    if cards:
+        fix = "find out which name is the node's own and remove the other document"
+        text = f"{_few(cards)}; a renamed node, or a forged document"
+        told.append(Finding("fleet.renamed", "warn", "one card under several node names", text, {"nodes": cards}, fix))
+    # Containers of one machine share its start, so that alone proves nothing.
+    boots = [names for names in _shared((host, one.boot_id) for host, one in nodes.items()) if names not in cards]
+    if boots:
+        text = f"{_few(boots)}; a renamed node, or several containers of one"
+        told.append(Finding("fleet.same_boot", "info", "one machine under several node names", text, {"nodes": boots}))
+    return told
 
 
-def _of_files(refused: Sequence[RefusedFile], good: set[str]) -> list[Finding]:
+def _shared(marks: Iterable[tuple[str, str | None]]) -> list[str]:
+    """The groups of hosts that have a mark in common, in words."""
+    owners: dict[str, set[str]] = defaultdict(set)
+    for host, mark in marks:
+        if mark:
+            owners[mark].add(host)
+    return sorted({" and ".join(sorted(hosts)) for hosts in owners.values() if len(hosts) > 1})
+
+
+def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
     if not refused:
         return []
     forged = [one for one in refused if one.why.startswith("forged?")]
     rest = [one for one in refused if not one.why.startswith("forged?")]
     told = []
-    for id, title, files in (
-        ("fleet.forged", "documents that another node or user has written", forged),
-        ("fleet.unreadable", "files that are no documents", rest),
-    ):
+    for id, what, files in (("fleet.forged", "refused as forged", forged), ("fleet.unreadable", "unreadable", rest)):
         if files:
-            reasons = Counter(one.why for one in files).most_common(3)
-            text = "; ".join(f"{count} × {why}" for why, count in reasons)
-            told.append(_warning(id, title, f"{text}; {_few([one.path for one in files])}"))
+            reasons = Counter(one.why.removeprefix("forged? ") for one in files).most_common(3)
+            text = "; ".join(why if len(reasons) == 1 else f"{count} × {why}" for why, count in reasons)
+            title = f"{len(files)} document{'s' * (len(files) != 1)} {what}"
+            told.append(_warning(id, title, f"{text}: {_few([one.path for one in files])}"))
     return told
 
 
@@ -178,10 +235,13 @@ def _node(document: NodeDocument, slow: Sequence[SlowDevice], fewer: str | None)
     sure = tuple(one for one in slow if one.certain)
     if state in ("good", "undecided", "blind") and (sure or fewer):
         state = "bad"
-        cause, fix = (fewer, f"on {document.host}: gpucheck doctor") if fewer else (_slow_text(sure), _slow_fix(sure))
+        # What the node itself says explains why devices are missing; it does not explain a slow one.
+        doctor = fix or f"on {document.host}: gpucheck doctor"
+        why = f"{fewer}; {cause}" if cause else fewer
+        cause, fix = (why, doctor) if fewer and why else (_slow_text(sure), _slow_fix(sure, document.host))
     elif state == "good" and slow:
         state, cause = "undecided", f"{_slow_text(slow)}; not certain"
-        fix = "measure it again while nothing else runs there"
+        fix = "check it again while nothing else runs there"
     return FleetNode(
         document.host, state, document.step, cause, fix, document.attempt, len(document.devices), tuple(slow)
     )
@@ -192,7 +252,7 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
     if document.exit is None:
         silent_s = document.written_wall_s - document.started_wall_s
         why = f"stopped at {document.step}, {units.duration(max(silent_s, 0.001))} after its start"
-        return why, "look at the node: it is dead, hung, or its job was ended"
+        return why, "the node is dead or hung, or its job was ended: look at it"
     ranked = sorted(
         (one for one in document.problems if one.verdict in _VERDICTS), key=lambda one: _VERDICTS.index(one.verdict)
     )
@@ -202,11 +262,12 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
     ended = next((part for part in document.parts if part.ended), None)
     if document.exit != exits.OK and ended is not None:
         return f"{ended.id}: {ended.ended}", f"on the node: gpucheck {ended.id}"
-    return ("", None) if document.exit == exits.OK else ("its check did not pass and names no cause", None)
+    return ("", None) if document.exit == exits.OK else ("its check did not pass, without a cause", None)
 
 
-def _missing(host: str) -> FleetNode:
-    return FleetNode(host, "silent", "", "left no document", "see whether the node is up and its job was started")
+def _missing(host: str, broken: str | None = None) -> FleetNode:
+    cause = f"its document is refused: {broken}" if broken else "left no document"
+    return FleetNode(host, "silent", "", cause, "check that the node is up and its job was started")
 
 
 def _unnamed(known: int, expected: tuple[str, ...] | int | None, documents: Iterable[NodeDocument]) -> list[FleetNode]:
@@ -326,12 +387,12 @@ def _slow_text(slow: Sequence[SlowDevice]) -> str:
     beside = "of its siblings" if worst.against == "siblings" else "of the part's peak"
     interval = f" ({worst.low:.2f} to {worst.high:.2f})" if worst.low is not None and worst.high is not None else ""
     others = f"; {more} more device{'s' * (more != 1)}" if more else ""
-    return f"{worst.device} reaches {worst.ratio:.2f}{interval} {beside} in {worst.figure}{others}"
+    return f"{worst.device} reaches {worst.ratio:.2f}{interval} {beside}: {worst.figure}{others}"
 
 
-def _slow_fix(slow: Sequence[SlowDevice]) -> str:
+def _slow_fix(slow: Sequence[SlowDevice], host: str) -> str:
     worst = min(slow, key=lambda one: one.ratio)
-    return f"on the node: gpucheck bench {worst.figure.partition(' ')[0]} --device {worst.device}"
+    return f"on {host}: gpucheck bench {worst.figure.partition(' ')[0]} --device {worst.device}"
 
 
 # -- drifts ------------------------------------------------------------------------------------------------------------
@@ -351,10 +412,9 @@ def _drifts(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
             shared[tuple(sorted(names))].append(f"{key} {value} (most: {usual})")
     told = []
     for together, differences in sorted(shared.items(), key=lambda row: (-len(row[1]), row[0])):
-        title = f"{len(together)} node{'s differ' if len(together) != 1 else ' differs'} from most"
-        text = f"{_few(differences, 4)}: {_few(together)}"
+        title = f"{_nodes(len(together))} with {_few(differences, 4)}"
         evidence = {"nodes": list(together), "settings": differences}
-        told.append(Finding("fleet.drift", "warn", title, text, evidence))
+        told.append(Finding("fleet.drift", "warn", title, _few(together), evidence))
     return told[:MOST_DRIFTS]
 
 
@@ -393,23 +453,34 @@ def _verdict(result: FleetResult, max_bad: float) -> list[Finding]:
         return []
     out = counts["bad"] + counts["silent"]
     if result.suspect:
-        title = f"suspect the check: {out} of {whole} nodes are bad or silent, more than {units.percent(max_bad)}"
-        text = "bad.txt stays empty, so that nobody drains them"
-        fix = "look at one of them first, or allow more with --max-bad"
+        title = f"suspect the check: {out} of {_nodes(whole)} bad or silent, more than --max-bad {max_bad * 100:g} %"
+        text = "bad.txt is empty"
+        fix = "look at one of them first, or raise --max-bad"
         return [Finding("fleet.suspect", "inconclusive", title, text, {"counts": counts}, fix)]
     words = {"bad": "bad", "silent": "silent", "blind": "could not look", "undecided": "undecided", "good": "good"}
     text = ", ".join(f"{counts[state]} {words[state]}" for state in _WORST_FIRST if counts[state])
     if out:
-        return [Finding("fleet.nodes", "fail", f"{out} of {whole} nodes must not be used", text, {"counts": counts})]
+        return [Finding("fleet.nodes", "fail", f"{out} of {_nodes(whole)} bad or silent", text, {"counts": counts})]
     if counts["good"] == whole:
-        return [Finding("fleet.nodes", "pass", f"all {whole} nodes are good", "", {"counts": counts})]
-    return [
-        Finding("fleet.nodes", "inconclusive", f"{counts['good']} of {whole} nodes are good", text, {"counts": counts})
-    ]
+        return [
+            Finding(
+                "fleet.nodes",
+                "pass",
+                "the node is good" if whole == 1 else f"all {whole} nodes are good",
+                "",
+                {"counts": counts},
+            )
+        ]
+    title = f"{counts['good']} of {_nodes(whole)} good"
+    return [Finding("fleet.nodes", "inconclusive", title, text, {"counts": counts})]
 
 
 def _warning(id: str, title: str, text: str, nodes: tuple[str, ...] = ()) -> Finding:
     return Finding(id, "warn", title, text, {"nodes": list(nodes)} if nodes else {})
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"
 
 
 def _few(names: Sequence[str], most: int = NAMED) -> str:

@@ -19,6 +19,7 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
+from gpucheck.render.text import said
 from gpucheck.report.finding import WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodePart, NodeState
@@ -72,11 +73,14 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
     if len(asking) > MOST_ROWS:
         body.append(Line(f"and {len(asking) - MOST_ROWS} more: --into DIR or --json names all"))
     body += [Line(), Line(_counts(fleet))] if body else [Line(_counts(fleet))]
+    # The nodes first: what is odd about documents and settings explains them, and is seldom the reason to look.
+    warnings = [one for one in report.findings if one.verdict == "warn"]
+    body += [Line(), *said(warnings)] if warnings else []
     groups: list[Block] = [Line(), table(_GROUPS, [_group(group) for group in fleet.groups])] if fleet.groups else []
     told = answer(report.summary.verdict if first is None else first.verdict, headline.title) if headline else None
     if headline is not None and headline.id == "fleet.suspect":
         told = finding_line(headline)
-    return Page(told, body, groups, report.findings, headline)
+    return Page(told, body, groups, [one for one in report.findings if one not in warnings], headline)
 
 
 def _row(row: FleetNode) -> Sequence[str | Cell]:
