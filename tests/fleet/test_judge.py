@@ -139,6 +139,19 @@ def test_last_nights_document_does_not_stand_for_tonights() -> None:
     assert row(judged, "n0").cause == "left no document"
 
 
+def test_a_document_of_the_night_before_under_the_same_run_is_silent() -> None:
+    day_s = 86400.0
+    nights = [replace(TWENTY[0], run="alone"), *(replace(one, run="alone", started_wall_s=1000.0 + day_s)
+              for one in TWENTY[1:])]  # fmt: skip
+    judged = judge(named(*nights), expected=tuple(one.host for one in TWENTY))
+    assert (row(judged, "n0").state, row(judged, "n0").cause) == ("silent", "its document is 1 d older than the others")
+    assert judged.result.counts["good"] == 19 and len(judged.result.nodes) == 20
+    assert "up to 1 d apart" in finding(judged, "fleet.old")
+    ahead = judge(named(replace(TWENTY[0], started_wall_s=1e12), *TWENTY[1:]))  # a wrong clock hurts nobody else
+    assert ahead.result.counts["good"] == 20
+    assert finding(ahead, "fleet.old")
+
+
 def test_the_last_attempt_counts_and_duplicates_are_told() -> None:
     first = replace(TWENTY[0], exit=1)
     again = replace(TWENTY[0], attempt=1)

@@ -57,8 +57,8 @@ def judge(common: Common, options: FleetJudgeOptions) -> int:
         for finding in judged.findings:
             emit(Judged(finding))
         if judged.result.counts["blind"] == len(judged.result.nodes):
-            what = "no node could look" if judged.result.nodes else "no document of a node was found"
-            raise CannotLook(what, "nothing was judged", "see what --gather was given, and the nodes' own output")
+            what = "no node could be checked" if judged.result.nodes else "no node's document was found"
+            raise CannotLook(what, "nothing was judged", "check the folder given to --gather and the nodes' output")
 
     return session.run(common, work, _lists(options.into))
 

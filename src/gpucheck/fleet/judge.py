@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from gpucheck import exits, peaks, units
+from gpucheck import exits, peaks, stats, units
 from gpucheck.errors import UsageError
 from gpucheck.fleet import hosts, siblings
 from gpucheck.fleet.documents import file_name
@@ -31,6 +31,8 @@ FLOOR = 0.5
 CEILING = 1.15
 # These remarks on a row say that the figure is low for a cause outside the device.
 DISTURBED = frozenset(("cpu-busy", "device-shared", "few-samples", "noisy"))
+# Nodes of one job begin within minutes of each other; last night's check is a day older.
+OLD_S = 6 * 3600.0
 # A line of a screen or a finding names so many nodes; the JSON and the lists name all.
 NAMED = 8
 # The screen and the JSON hold so many kinds of differences and groups; an attack must not make more.
@@ -76,11 +78,14 @@ def judge(
     names = expected if isinstance(expected, tuple) else ()
     nodes, unexpected, unexpected_told = _expected_ones(nodes, expected)
     told += unexpected_told
+    nodes, old, old_told = _of_one_start(nodes)
+    told += old_told
     slow, groups, siblings_told = _beside_siblings(nodes)
     fewer = _fewer_devices(nodes)
     rows = [_node(document, slow.get(host, ()), fewer.get(host)) for host, document in nodes.items()]
     broken = _names_of_files(refused, chosen)
-    rows += [_missing(host, broken.get(host)) for host in names if host not in nodes]
+    rows += old
+    rows += [_missing(host, broken.get(host)) for host in names if host not in {row.host for row in rows}]
     rows += _unnamed(len(rows), expected, nodes.values())
     rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host))
     told += _of_files(refused)
@@ -156,6 +161,28 @@ def _expected_ones(
         return chosen, (), []
     title = f"{_nodes(len(unexpected))} not expected: left out"
     return chosen, unexpected, [_warning("fleet.unexpected", title, _few(unexpected), unexpected)]
+
+
+def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocument], list[FleetNode], list[Finding]]:
+    """The nodes that began together; rows for those that began long before, as with a run id that every night has.
+
+    They are held against the middle one: a wrong clock, or a forged one, makes no other node old.
+    """
+    if not nodes:
+        return {}, [], []
+    starts = [one.started_wall_s for one in nodes.values()]
+    middle, last = stats.median(starts), max(starts)
+    old = {host: middle - one.started_wall_s for host, one in nodes.items() if middle - one.started_wall_s > OLD_S}
+    fix = "start a check on it; give every night its own --run ID"
+    rows = [
+        FleetNode(host, "silent", "", f"its document is {units.age(age_s)} older than the others", fix)
+        for host, age_s in old.items()
+    ]
+    told = []
+    if last - min(starts) > OLD_S:
+        title = f"documents of one run are up to {units.age(last - min(starts))} apart"
+        told = [Finding("fleet.old", "warn", title, "", {"nodes": sorted(old)}, "give every start its own --run ID")]
+    return {host: one for host, one in nodes.items() if host not in old}, rows, told
 
 
 def _by_short(names: Iterable[str]) -> dict[str, list[str]]:

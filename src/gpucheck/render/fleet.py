@@ -93,7 +93,12 @@ def _row(row: FleetNode) -> Sequence[str | Cell]:
 def _counts(fleet: FleetResult) -> str:
     counted = [f"{fleet.counts[state]} {word}" for state, (_, word) in _VERDICTS.items() if fleet.counts.get(state)]
     devices = sum(row.devices for row in fleet.nodes)
-    return f"run {fleet.run or UNKNOWN}: {len(fleet.nodes)} nodes ({', '.join(counted) or 'none'}), {devices} devices"
+    nodes = f"{_number(len(fleet.nodes), 'node')} ({', '.join(counted)})" if counted else "no nodes"
+    return f"run {fleet.run or UNKNOWN}: {nodes}, {_number(devices, 'device')}"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _group(group: FleetGroup) -> Sequence[str | Cell]:
@@ -111,12 +116,13 @@ def _rate(rate: float, unit: str) -> str:
 
 def _node(report: Report, node: NodeDocument) -> Page:
     asking = [one for one in report.findings if one.verdict in ("fail", "inconclusive", "warn")]
-    word = {0: "good", 1: "bad", 3: "unknown: nothing could look", 4: "undecided"}.get(node.exit or 0, "bad")
+    word = {0: "good", 1: "bad", 3: "unknown: a part could not look", 4: "undecided"}.get(node.exit or 0, "bad")
     if node.exit is None:
         word = f"not done: it stopped at {node.step}"
     told = answer(report.summary.verdict, f"{node.host} is {word}")
     parts = table(_PARTS, [_part(part) for part in node.parts])
-    done = f"run {node.run}, {len(node.devices)} devices, {len(node.figures)} rates for `gpucheck fleet judge`"
+    devices, rates = _number(len(node.devices), "device"), _number(len(node.figures), "rate")
+    done = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
     named = [replace(one, title=f"{one.id}: {one.title}") for one in asking]
     return Page(told, [parts, Line(), Line(done)] if node.parts else [], findings=named)
 
