@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fleet.nodes import node
 
+from gpucheck import options
 from gpucheck.cli.app import main
 from gpucheck.fleet import check, documents
+from gpucheck.fleet.options import FleetCheckOptions
 from gpucheck.machine import child
 from gpucheck.machine.child import ChildResult
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
@@ -120,3 +123,27 @@ def test_on_a_log_a_line_at_the_start_and_one_at_the_end(
 def test_a_host_name_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", "check", "--host", "n1;rm -rf /"]) == 2
     assert "is not a host name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({}, "devices doctor smoke bench"),
+        ({"only": ["bench"]}, "bench"),
+        ({"only": ["bench"], "with": ["memory"]}, "bench memory"),
+        ({"skip": ["smoke,bench"]}, "devices doctor"),
+        ({"prolog": True}, "devices doctor"),
+        ({"prolog": True, "skip": ["smoke"]}, "devices doctor"),
+        ({"prolog": True, "with": ["transfer"]}, "devices doctor transfer"),
+        ({"only": ["mem", "dev"]}, "devices memory"),
+    ],
+)
+def test_the_parts_that_are_chosen(given: dict[str, Any], parts: str) -> None:
+    typed = {"with_" if name == "with" else name: value for name, value in given.items()}
+    assert " ".join(options.read(FleetCheckOptions, typed).parts) == parts
+
+
+@pytest.mark.parametrize("given", [("--only", "nothing"), ("--prolog", "--skip", "d"), ("--with", "bench2")])
+def test_parts_that_are_none_are_usage_errors(given: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "check", *given]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -59,8 +59,9 @@ PARTS: Mapping[str, Part] = {
     "devices": Part(lambda limit_s: ["devices"], 1.0),
     "doctor": Part(_timed("doctor", option="--timeout", share=0.8), 2.0),
     "smoke": Part(_timed("smoke", "--device", "all"), 3.0),
+    # A product takes as long as it takes: on a busy CPU the bench was seen to need twice its time.
     "bench": Part(
-        _timed("bench", "all", "--device", "all", "--only", "bandwidth", "--only", "matmul", share=0.35), 4.0
+        _timed("bench", "all", "--device", "all", "--only", "bandwidth", "--only", "matmul", share=0.25), 4.0
     ),
     "memory": Part(lambda limit_s: ["memory"], 1.0),
     "transfer": Part(_timed("bench", "transfer", "--device", "all", share=0.5), 3.0),

@@ -47,6 +47,7 @@ class FleetCheckOptions:
     """What a node is checked for, within which time, and where its document goes."""
 
     only: tuple[str, ...] = options.only("parts", metavar="PART")
+    skip: tuple[str, ...] = options.skip("parts", metavar="PART")
     more: tuple[str, ...] = option(
         "Also run memory, transfer or overlap. Repeatable.",
         name="--with",
@@ -81,16 +82,20 @@ class FleetCheckOptions:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts in their order. Raises UsageError for one that is not known."""
-        usual = self._only() if self.only else PROLOG_PARTS if self.prolog else PARTS
-        return tuple(one for one in TITLES if one in (*usual, *self.more))
+        """The parts in their order. Raises UsageError for one that is not known, and where none is left."""
+        selected = self._selected()
+        usual = TITLES if self.only else PROLOG_PARTS if self.prolog else PARTS
+        left = {*self.more, *(one for one in usual if one in selected)}
+        if not left:
+            raise UsageError("--skip leaves no part", "nothing would be checked", "skip fewer")
+        return tuple(one for one in TITLES if one in left)
 
-    def _only(self) -> list[str]:
+    def _selected(self) -> list[str]:
         return naming.select(
             tuple(TITLES),
             str,
             self.only,
-            (),
+            self.skip,
             noun="part",
             nothing="nothing would be checked",
             meant=lambda _: f"the parts are {', '.join(TITLES)}",
@@ -98,11 +103,11 @@ class FleetCheckOptions:
 
     def names(self) -> list[tuple[str, str]]:
         """The parts with their titles."""
-        return [(one, title) for one, title in TITLES.items() if one in self._only()]
+        return [(one, TITLES[one]) for one in self._selected()]
 
     def check(self) -> None:
         """Raises UsageError for an unknown part, and for a store without a folder: nobody could read what it leaves."""
-        self._only()
+        self.parts  # noqa: B018
         if self.store and self.gather in (None, "-"):
             raise UsageError("--store needs a folder", "each node keeps its own document too", "add --gather DIR")
 
