@@ -81,7 +81,12 @@ def test_a_rate_has_the_standard_error_of_its_median() -> None:
 
 def planted(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Every part is this Python program instead."""
-    monkeypatch.setattr(child, "python_argv", lambda module, *arguments: [sys.executable, "-c", text])
+    usual = child.python_argv
+
+    def argv(module: str, *arguments: str) -> list[str]:
+        return [sys.executable, "-c", text] if module == "gpucheck.cli.app" else usual(module, *arguments)
+
+    monkeypatch.setattr(child, "python_argv", argv)
 
 
 @pytest.mark.parametrize(
@@ -147,3 +152,21 @@ def test_the_parts_that_are_chosen(given: dict[str, Any], parts: str) -> None:
 def test_parts_that_are_none_are_usage_errors(given: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", "check", *given]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    given = ["fleet", "check", "--quiet", "--run", "r", "--only", "devices", "--gather", str(tmp_path / "file")]
+    assert main(given) == 3
+    assert "cannot be written; Not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a file system that does not answer")
+def test_a_file_system_that_does_not_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "WRITE_S", 1.0)
+    monkeypatch.setattr(child, "python_argv", lambda *given: [sys.executable, "-c", "import time; time.sleep(600)"])
+    given = ["fleet", "check", "--quiet", "--run", "r", "--only", "devices", "--gather", str(tmp_path)]
+    assert main(given) == 3
+    assert "did not answer within 1 s" in capsys.readouterr().err

@@ -38,6 +38,8 @@ host = "one" if hosts == "one" else f"n{rank}"
 run = child.run
 
 def faulty(*given, **more):
+    if "gpucheck.cli.app" not in " ".join(given[0]):
+        return run(*given, **more)  # the child that writes the document
     if fault == "killed":
         time.sleep(8)  # torchrun ends the others with it
         os.kill(os.getpid(), signal.SIGKILL)

@@ -38,6 +38,8 @@ from gpucheck.report.results.fleet import (
 # A document has so many of each: 64 devices with 16 figures.
 MOST_FIGURES, MOST_DEVICES = 1024, 256
 MOST_TEXT = 300
+# A file of 64 KB takes milliseconds; a network's file system in trouble, some seconds.
+WRITE_S, LEAST_WRITE_S = 20.0, 5.0
 # No part can start in less.
 LEAST_S = 0.5
 
@@ -141,8 +143,23 @@ def _left(node: NodeDocument, gather: str | None, *, first: bool = False, last: 
             sys.stderr.write(f"{documents.marked(node)}\n")
             sys.stderr.flush()
     elif gather is not None:
-        documents.write(Path(gather), node)
+        _write(gather, node)
     return node
+
+
+def _write(gather: str, node: NodeDocument) -> None:
+    """Write the document in a child: a network's file system that has lost its server holds whoever calls it."""
+    limit_s = min(WRITE_S, max(node.within_s, LEAST_WRITE_S))
+    try:
+        ended = child.run(child.python_argv("gpucheck.fleet.writing", gather), limit_s, stdin=documents.marked(node))
+    except OSError as error:
+        why = error.strerror or str(error)
+    else:
+        heard = talk.heard(ended, limit_s)
+        if (wrong := heard.merged.get("wrong")) == "":
+            return
+        why = str(wrong) if wrong is not None else heard.ending.in_words
+    raise CannotLook(f"--gather {gather!r} cannot be written", why, "name a folder that every node can write")
 
 
 def _run(part: str, limit_s: float) -> child.ChildResult:
