@@ -90,7 +90,7 @@ def test_missing_hung_and_blind_nodes_have_a_row() -> None:
     judged = judge(named(TWENTY[0], hung, blind), expected=("n0", "n1", "n2", "n3"), max_bad=1.0)
     states = {one.host: (one.state, one.step, one.cause) for one in judged.result.nodes}
     assert states["n0"] == ("good", "", "")
-    assert states["n1"] == ("silent", "smoke", "stopped at smoke, 1 min 40 s after its start")
+    assert states["n1"] == ("silent", "smoke", "stopped at smoke, which began 1 min 40 s into the check")
     assert states["n2"] == ("blind", "", "no torch: not installed")
     assert states["n3"] == ("silent", "", "left no document")
     assert judged.result.good == ("n0",)

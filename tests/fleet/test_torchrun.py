@@ -141,7 +141,7 @@ def test_half_a_document_is_none(tmp_path: Path) -> None:
     process.communicate(timeout=240)
     code, rows = judged(folder, 2)
     assert code == 1
-    assert (rows["n0"]["state"], rows["n1"]["cause"]) == ("good", "left no document")
+    assert (rows["n0"]["state"], rows["n1"]["cause"]) == ("good", "its document is refused: truncated, or not JSON")
 
 
 # Two hosts with a name, a network and a temporary folder of their own. The namespaces end with this script.

@@ -277,9 +277,11 @@ def _node(document: NodeDocument, slow: Sequence[SlowDevice], fewer: str | None)
 def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
     """What the node says of itself: where it stopped, else its worst finding, else the part that did not end."""
     if document.exit is None:
-        silent_s = document.written_wall_s - document.started_wall_s
-        why = f"stopped at {document.step}, {units.duration(max(silent_s, 0.001))} after its start"
-        return why, "the node is dead or hung, or its job was ended: look at it"
+        # Written as the step began: when it stopped nobody knows.
+        into_s = document.written_wall_s - document.started_wall_s
+        began = f", which began {units.duration(round(into_s))} into the check" if into_s >= 1 else ""
+        fix = "look at the node: still running, hung or dead, or its job was ended"
+        return f"stopped at {document.step}{began}", fix
     ranked = sorted(
         (one for one in document.problems if one.verdict in _VERDICTS), key=lambda one: _VERDICTS.index(one.verdict)
     )
