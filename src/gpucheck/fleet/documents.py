@@ -142,7 +142,9 @@ def parse(data: bytes) -> NodeDocument:
 
 def _depth(data: bytes) -> int:
     """How deeply the JSON is nested, without parsing it."""
-    brackets = _STRINGS.sub(b"", data).translate(None, _NOT_BRACKETS)
+    # Without escapes every other part between quotes is a string; the expression takes ten times as long.
+    outside = b"".join(data.split(b'"')[::2]) if b"\\" not in data else _STRINGS.sub(b"", data)
+    brackets = outside.translate(None, _NOT_BRACKETS)
     return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
 
 
