@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import keyword
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -60,8 +61,11 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Its name as settings and signatures have it: `--time-budget` is `time_budget`."""
-        return self.field if self.positional else self.name.removeprefix("--").replace("-", "_")
+        """Its name as settings and signatures have it: `--time-budget` is `time_budget`, `--with` is `with_`."""
+        if self.positional:
+            return self.field
+        name = self.name.removeprefix("--").replace("-", "_")
+        return f"{name}_" if keyword.iskeyword(name) else name
 
     @property
     def is_flag(self) -> bool:

@@ -65,6 +65,7 @@ def test_the_overview_has_one_line_for_each_command(shown: Shown) -> None:
     for path, below in (
         ("gpucheck", PARAMETERS),
         ("gpucheck bench", [c for c in PARAMETERS if c.startswith("bench ")]),
+        ("gpucheck fleet", [c for c in PARAMETERS if c.startswith("fleet ")]),
     ):
         page = shown(path, 80)
         listed = page.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
@@ -97,7 +98,7 @@ def test_examples_are_read_by_their_commands(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (line,) = [part for part in re.split(r" [|>] |2>&1", text) if part.strip().startswith("gpucheck ")]
+    (line,) = [part for part in re.split(r" [|>] |2>&1|^srun --\S+ ", text) if part.strip().startswith("gpucheck ")]
     arguments = shlex.split(line)
     monkeypatch.chdir(tmp_path)
     if "--config" in arguments:

@@ -31,6 +31,7 @@ from gpucheck.cli import (
 )
 from gpucheck.cli.bench import app as bench_app
 from gpucheck.cli.common import PARAMETERS, Common, HelpCommand, HelpGroup, add, tell, tell_bug
+from gpucheck.cli.fleet import app as fleet_app
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
@@ -92,6 +93,7 @@ add(app, "model", model.model, ModelOptions, device=None)
 add(app, "run", run.run, RunOptions, device=None)
 add(app, "compare", compare.compare, compare.CompareOptions, device=None)
 add(app, "judge", judge.judge, judge.JudgeOptions, device=None)
+app.add_typer(fleet_app, name="fleet")
 app.command("schema", cls=HelpCommand)(schema.schema)
 
 

@@ -35,6 +35,11 @@ def first(parameters: Parameters, group: str = "") -> list[str]:
     return list(dict.fromkeys(name.removeprefix(group).split()[0] for name in parameters if name.startswith(group)))
 
 
+def groups(parameters: Parameters) -> list[str]:
+    """The names that have commands below them."""
+    return list(dict.fromkeys(name.split()[0] for name in parameters if " " in name))
+
+
 def bash(parameters: Parameters) -> str:
     """For bash 3.2 and later."""
     after = [
@@ -46,7 +51,10 @@ def bash(parameters: Parameters) -> str:
     takes = sorted({one.name for rows in parameters.values() for one in rows if not one.positional and not one.is_flag})
     listed = {one.name for rows in parameters.values() for one in rows if values(one)}
     free = [name for name in takes if name not in listed]
-    below = shlex.quote(" ".join([*first(parameters, "bench "), *ALWAYS]))
+    below = [
+        f"            {name}) words={shlex.quote(' '.join([*first(parameters, f'{name} '), *ALWAYS]))} ;;"
+        for name in groups(parameters)
+    ]
     of_command = [
         f"        {shlex.quote(command)}) words={shlex.quote(' '.join(words(command, parameters)))} ;;"
         for command in parameters
@@ -56,10 +64,14 @@ def bash(parameters: Parameters) -> str:
             "_gpucheck() {",
             '    local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"',
             '    local command="${COMP_WORDS[1]}" depth=1 words=""',
-            '    if [ "$command" = bench ]; then command="bench ${COMP_WORDS[2]}"; depth=2; fi',
+            f'    case "$command" in {"|".join(groups(parameters))})',
+            '        command="$command ${COMP_WORDS[2]}"; depth=2 ;;',
+            "    esac",
             '    if [ "$COMP_CWORD" -le "$depth" ]; then',
             f"        words={shlex.quote(' '.join([*first(parameters), '--version', '--show-completion', *ALWAYS]))}",
-            f'        if [ "$COMP_CWORD" = 2 ]; then words={below}; fi',
+            '        if [ "$COMP_CWORD" = 2 ]; then case "${COMP_WORDS[1]}" in',
+            *below,
+            "        esac; fi",
             '        COMPREPLY=($(compgen -W "$words" -- "$word"))',
             "        return",
             "    fi",
@@ -93,12 +105,12 @@ def zsh(parameters: Parameters) -> str:
 def fish(parameters: Parameters) -> str:
     """For fish 3 and later."""
     lines = ["complete -c gpucheck -f"]
-    below = " ".join(first(parameters, "bench "))
     for name in first(parameters):
         lines.append(f"complete -c gpucheck -n __fish_use_subcommand -a {name}")
-    for name in first(parameters, "bench "):
-        condition = f"'__fish_seen_subcommand_from bench; and not __fish_seen_subcommand_from {below}'"
-        lines.append(f"complete -c gpucheck -n {condition} -a {name}")
+    for group in groups(parameters):
+        names = first(parameters, f"{group} ")
+        condition = f"'__fish_seen_subcommand_from {group}; and not __fish_seen_subcommand_from {' '.join(names)}'"
+        lines += [f"complete -c gpucheck -n {condition} -a {name}" for name in names]
     for command, rows in parameters.items():
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in command.split())
         for one in rows:

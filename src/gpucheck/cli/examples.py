@@ -63,6 +63,21 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "gpucheck judge run1.json run2.json run3.json",
         "gpucheck judge result.json --config strict.toml --output result.xml",
     ),
+    "gpucheck fleet": (
+        "srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks",
+        "gpucheck fleet judge /shared/checks",
+        "gpucheck fleet judge /shared/checks --expect node[001-064] --into lists",
+    ),
+    "gpucheck fleet check": (
+        "gpucheck fleet check",
+        "srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks",
+        "gpucheck fleet check --prolog --within 30s --quiet",
+    ),
+    "gpucheck fleet judge": (
+        "gpucheck fleet judge /shared/checks",
+        "gpucheck fleet judge /shared/checks --expect node[001-064] --wait 10m --into lists",
+        "gpucheck fleet judge job.log --expect 64 --output fleet.json",
+    ),
     "gpucheck schema": (
         "gpucheck schema > gpucheck.schema.json",
         "gpucheck schema | python -m json.tool",

@@ -27,6 +27,8 @@ LAYOUTS = {
     "find-batch-size": "batch_size",
     "model": "model",
     "compare": "compare",
+    "fleet check": "fleet",
+    "fleet judge": "fleet",
     "lint": "lint",
     "run": "run",
 }

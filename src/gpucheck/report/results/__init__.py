@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.doctor import DoctorResult
     from gpucheck.report.results.explain import ExplainResult
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
+    from gpucheck.report.results.fleet import FleetResult, NodeDocument
     from gpucheck.report.results.lint import LintResult
     from gpucheck.report.results.matmul import SearchResult, SustainedResult
     from gpucheck.report.results.memory import MemoryStep
@@ -42,6 +43,8 @@ class Results(TypedDict, total=False):
     lint: LintResult
     find_batch_size_devices: FoundBatchSizes
     find_batch_size_estimate: EstimatedBatchSize
+    fleet_check: NodeDocument
+    fleet_judge: FleetResult
     model: ModelResult
     run: RunResult
 
@@ -55,6 +58,7 @@ def late_types() -> dict[str, Any]:
         doctor,
         explain,
         find_batch_size,
+        fleet,
         lint,
         matmul,
         memory,
@@ -71,6 +75,7 @@ def late_types() -> dict[str, Any]:
         doctor,
         explain,
         find_batch_size,
+        fleet,
         lint,
         matmul,
         memory,

@@ -1,0 +1,142 @@
+"""`gpucheck fleet …`: one node of many, and all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from gpucheck import exits
+from gpucheck.cli.common import Common, HelpGroup, add
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.fleet.options import FleetCheckOptions, FleetJudgeOptions
+
+if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.cli import outputs
+    from gpucheck.fleet.judge import Judged
+    from gpucheck.report.events import Emit
+    from gpucheck.report.report import Report
+
+# How often a folder is read again until all have ended: a network's file system shows a new file after seconds.
+POLL_S = 2.0
+
+app = typer.Typer(
+    cls=HelpGroup,
+    help="Find the bad nodes of a cluster.",
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def fleet(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def judge(common: Common, options: FleetJudgeOptions) -> int:
+    """Find the bad nodes of a run of `fleet check`.
+
+    Compares each device with the same model on other nodes. A node without a document, or whose check stopped, is
+    silent and never good. A model on fewer than 5 nodes is not compared.
+    """
+    from gpucheck.cli import session
+
+    def work(emit: Emit) -> None:
+        from gpucheck.report.events import Answered, Judged, Notice
+
+        with _kept():
+            judged, notices = _waited(options, emit)
+        for text in notices:
+            emit(Notice(text))
+        emit(Answered("fleet_judge", judged.result))
+        for finding in judged.findings:
+            emit(Judged(finding))
+        if judged.result.counts["blind"] == len(judged.result.nodes):
+            what = "no node could be checked" if judged.result.nodes else "no node's document was found"
+            raise CannotLook(what, "nothing was judged", "check the folder given to --gather and the nodes' output")
+
+    return session.run(common, work, _lists(options.into))
+
+
+def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, ...]]:
+    """The judgement once all nodes have ended, or the wait is over."""
+    from gpucheck.fleet import documents
+    from gpucheck.fleet import judge as judging
+    from gpucheck.report.events import Progress
+
+    deadline = time.monotonic() + (options.wait_s or 0.0)
+    while True:
+        emit(Progress("reading documents"))
+        read = documents.read(options.paths)
+        judged = judging.judge(
+            read.documents, read.refused, run=options.run, expected=options.expect, max_bad=options.max_bad
+        )
+        silent = judged.result.counts["silent"] or not judged.result.nodes
+        left_s = deadline - time.monotonic()
+        if not silent or left_s <= 0 or "-" in options.paths:
+            return judged, read.notices
+        emit(Progress(f"waiting for {judged.result.counts['silent']} nodes"))
+        time.sleep(min(POLL_S, left_s))
+
+
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    """Millions of small objects that all stay: the collector of cycles would walk over them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _lists(folder: str | None) -> list[outputs.Wanted]:
+    """The files of --into."""
+    if folder is None:
+        return []
+    from gpucheck.cli import outputs
+
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UsageError(f"--into {folder!r} cannot be made", why, "name a folder of yours") from error
+    from gpucheck.render import fleet as shown
+    from gpucheck.render import json
+
+    contents: dict[str, Callable[[Report], str]] = {
+        "good.txt": shown.good,
+        "bad.txt": shown.bad,
+        "fleet.json": json.document,
+        "fleet.prom": shown.metrics,
+    }
+    return [
+        outputs.Wanted("--into", os.path.join(folder, name), {os.path.splitext(name)[1]: content})
+        for name, content in contents.items()
+    ]
+
+
+def check(common: Common, options: FleetCheckOptions) -> int:
+    """Check this node: devices, doctor, smoke, a short bench.
+
+    Each part has a time limit, which holds even where a call never returns.
+
+    Start it on every node with torchrun, srun, mpirun or a Kubernetes Job; of several ranks on a node, one works. Read
+    the documents in --gather with `gpucheck fleet judge`. Without a launcher it checks this node alone.
+    """
+    from gpucheck.cli import session
+    from gpucheck.fleet.check import command
+
+    code = session.run(common, lambda emit: command(options, emit))
+    # Slurm drains a node whose prolog fails: what is undecided must not cost a node.
+    return code if not options.prolog or code in (exits.FAILED, exits.USAGE) else exits.OK
+
+
+add(app, "check", check, FleetCheckOptions, group="fleet", device=None)
+add(app, "judge", judge, FleetJudgeOptions, group="fleet", device=None)

@@ -1,0 +1,353 @@
+"""The command `fleet check`: the parts of a node's check, each in a child with a time limit, into one document."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import gpucheck
+from gpucheck import exits, units
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.fleet import documents, hosts, launcher, store
+from gpucheck.fleet.options import FleetCheckOptions
+from gpucheck.machine import child, talk
+from gpucheck.report.codec import from_json
+from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.measurement import Measurement
+from gpucheck.report.report import Report
+from gpucheck.report.results.fleet import (
+    NODE_SCHEMA,
+    NodeDevice,
+    NodeDocument,
+    NodeFigure,
+    NodePart,
+    NodeProblem,
+)
+
+# A document has so many of each: 64 devices with 16 figures.
+MOST_FIGURES, MOST_DEVICES = 1024, 256
+MOST_TEXT = 300
+# A file of 64 KB takes milliseconds; a network's file system in trouble, some seconds.
+WRITE_S, LEAST_WRITE_S = 20.0, 5.0
+# No part can start in less.
+LEAST_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part: the command line of its child for a time in seconds, and its share of the time beside the others'."""
+
+    arguments: Callable[[float], list[str]]
+    weight: float
+
+
+def _timed(*arguments: str, option: str = "--time-budget", share: float = 0.6) -> Callable[[float], list[str]]:
+    """A command that keeps to a time itself; the rest of its limit is for its start and its end."""
+    return lambda limit_s: [*arguments, option, f"{limit_s * share:.1f}s"]
+
+
+PARTS: Mapping[str, Part] = {
+    "devices": Part(lambda limit_s: ["devices"], 1.0),
+    "doctor": Part(_timed("doctor", option="--timeout", share=0.8), 2.0),
+    "smoke": Part(_timed("smoke", "--device", "all"), 3.0),
+    # A product takes as long as it takes: on a busy CPU the bench was seen to need twice its time.
+    "bench": Part(
+        _timed("bench", "all", "--device", "all", "--only", "bandwidth", "--only", "matmul", share=0.25), 4.0
+    ),
+    "memory": Part(lambda limit_s: ["memory"], 1.0),
+    "transfer": Part(_timed("bench", "transfer", "--device", "all", share=0.5), 3.0),
+    "overlap": Part(_timed("bench", "overlap", "--device", "all", share=0.5), 2.0),
+}
+
+
+def command(options: FleetCheckOptions, emit: Emit) -> None:
+    """Check this node, unless another rank of it does. Raises UsageError and CannotLook."""
+    launch = launcher.detect(os.environ, os.getppid() if hasattr(os, "getppid") else 0)
+    host = options.host or launch.host or socket.gethostname()
+    if not hosts.is_safe(host):
+        raise UsageError(f"the host name {host[:80]!r} is not safe to list", "", "give --host NAME")
+    run = options.run or launch.run
+    if run is None and options.gather and launch.launcher != "none":
+        raise UsageError(f"{launch.launcher} gives no job id", "the nodes' documents need one run", "give --run ID")
+    shared = store.place(os.environ, launch.attempt) if options.store else None
+    with launcher.elected(launch, host) as works:
+        if works:
+            _check(options, launch, host, documents.clean(run or "alone", 200), shared, emit)
+        else:
+            emit(Judged(Finding("fleet.rank", "info", f"another rank of {host} checks it")))
+
+
+def _check(
+    options: FleetCheckOptions, launch: launcher.Launch, host: str, run: str, shared: store.Place | None, emit: Emit
+) -> None:
+    deadline = time.monotonic() + options.within_s
+    node = NodeDocument(
+        schema=NODE_SCHEMA,
+        gpucheck=gpucheck.__version__,
+        run=run,
+        host=host,
+        attempt=launch.attempt,
+        boot_id=boot_id(),
+        launcher=launch.launcher,
+        expected=launch.nodes,
+        started_wall_s=time.time(),
+        written_wall_s=time.time(),
+        written_monotonic_s=time.monotonic(),
+        within_s=options.within_s,
+        step="start",
+        exit=None,
+    )
+    waiting = list(options.parts)
+    while waiting:
+        part = waiting[0]
+        emit(Progress(part, len(options.parts) - len(waiting), len(options.parts)))
+        node = _left(replace(node, step=part), options.gather, first=not node.parts)
+        weight = sum(PARTS[one].weight for one in waiting)
+        limit_s = max((deadline - time.monotonic()) * PARTS[part].weight / weight, 0.0)
+        node = with_part(node, part, _run(part, limit_s), limit_s)
+        waiting.pop(0)
+    node = replace(node, step="", exit=exit_of(node.parts))
+    emit(Answered("fleet_check", node))
+    for finding in _findings(node):
+        emit(Judged(finding))
+    node = _left(node, options.gather, last=True)
+    if options.gather not in (None, "-"):
+        emit(Notice(f"wrote {documents.place(Path(str(options.gather)), host, run)}"))
+    if shared is not None:
+        emit(Progress("documents of the other nodes" if shared.rank == 0 else "sending the document"))
+        wrong = store.exchange(shared, node, Path(str(options.gather)), deadline - time.monotonic())
+        if wrong:
+            emit(Judged(Finding("fleet.store", "warn", "not all documents went through the store", wrong)))
+    if node.exit == exits.COULD_NOT_LOOK:
+        blind = ", ".join(part.id for part in node.parts if part.exit == exits.COULD_NOT_LOOK)
+        raise CannotLook(f"{host} could not be checked", f"could not look: {blind}", f"on {host}: gpucheck doctor")
+
+
+def _left(node: NodeDocument, gather: str | None, *, first: bool = False, last: bool = False) -> NodeDocument:
+    """Write down how far the node is. On a log a line at its start and one at its end. Raises CannotLook."""
+    node = replace(node, written_wall_s=time.time(), written_monotonic_s=time.monotonic())
+    if gather == "-":
+        if first or last:
+            # stdout may be the JSON; a log has both streams.
+            sys.stderr.write(f"{documents.marked(node)}\n")
+            sys.stderr.flush()
+    elif gather is not None:
+        _write(gather, node)
+    return node
+
+
+def _write(gather: str, node: NodeDocument) -> None:
+    """Write the document in a child: a network's file system that has lost its server holds whoever calls it."""
+    limit_s = min(WRITE_S, max(node.within_s, LEAST_WRITE_S))
+    try:
+        ended = child.run(child.python_argv("gpucheck.fleet.writing", gather), limit_s, stdin=documents.marked(node))
+    except OSError as error:
+        why = error.strerror or str(error)
+    else:
+        heard = talk.heard(ended, limit_s)
+        if (wrong := heard.merged.get("wrong")) == "":
+            return
+        why = str(wrong) if wrong is not None else heard.ending.in_words
+    raise CannotLook(f"--gather {gather!r} cannot be written", why, "name a folder that every node can write")
+
+
+def _run(part: str, limit_s: float) -> child.ChildResult:
+    if limit_s < LEAST_S:
+        return child.ChildResult(None, "", "", True, False, 0.0)
+    argv = child.python_argv("gpucheck.cli.app", *PARTS[part].arguments(limit_s), "--json", "--quiet")
+    try:
+        return child.run(argv, limit_s, env=launcher.alone(os.environ))
+    except OSError as error:
+        return child.ChildResult(None, "", error.strerror or str(error), False, False, 0.0)
+
+
+# -- what a part says --------------------------------------------------------------------------------------------------
+
+
+def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: float) -> NodeDocument:
+    """The document with what a part's child has said; one that was ended, or says nothing, is a problem of the node."""
+    try:
+        report = from_json(Report, json.loads(ended.stdout))
+        code: int | None = report.summary.exit
+    except (ValueError, KeyError, TypeError, AttributeError):
+        report, code = None, None
+    why = _why(ended, limit_s, code)
+    done = NodePart(part, code if code in _EXITS else None, round(ended.elapsed_s, 3), why)
+    problems = list(node.problems)
+    if why:
+        fix = f"on {node.host}: gpucheck {' '.join(PARTS[part].arguments(limit_s)[:2])}"
+        problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not end well", why, fix))
+    if report is not None:
+        # What does not apply to a device is no problem; where a part could not look at all, why is.
+        asking = _ASKING if code == exits.COULD_NOT_LOOK else _ASKING[:-1]
+        problems += [_problem(part, one) for one in report.findings if one.verdict in asking]
+        node = _with_facts(node, report.facts)
+        figures = [figure for row in report.measurements if (figure := figure_of(row)) is not None]
+        node = replace(node, figures=_largest((*node.figures, *figures), node.devices))
+    return replace(node, parts=(*node.parts, done), problems=tuple(_worst(problems)[: documents.MOST_PROBLEMS]))
+
+
+_EXITS = (exits.OK, exits.FAILED, exits.COULD_NOT_LOOK, exits.UNDECIDED)
+_ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip")
+
+
+def _worst(problems: Sequence[NodeProblem]) -> list[NodeProblem]:
+    return sorted(problems, key=lambda one: _ASKING.index(one.verdict) if one.verdict in _ASKING else len(_ASKING))
+
+
+def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
+    """Why a part has no result; empty where it has one."""
+    if ended.timed_out:
+        stuck = "; its process could not be ended" if ended.abandoned else ""
+        return f"did not end within {limit_s:.0f} s{stuck}"
+    if code in _EXITS:
+        return ""
+    ending = talk.ending_of(ended, limit_s)
+    last = (ended.stderr.strip().splitlines() or [""])[-1][:MOST_TEXT]
+    how = f"ended by {ending.signal}" if ending.signal else f"ended with status {ended.returncode}"
+    return documents.clean(f"{how}{f': {last}' if last else ''}")
+
+
+def _problem(part: str, finding: Finding) -> NodeProblem:
+    title, message = (documents.clean(text, MOST_TEXT) for text in (finding.title, finding.message))
+    fix = None if finding.fix is None else documents.clean(finding.fix, MOST_TEXT)
+    return NodeProblem(part, finding.id, finding.verdict, title, message, fix, finding.device)
+
+
+def exit_of(parts: Sequence[NodePart]) -> int:
+    """The node's exit status: a part that did not end leaves it undecided, whatever others could not look at."""
+    return exits.settle(exits.UNDECIDED if part.exit is None or part.ended else part.exit for part in parts)
+
+
+def _findings(node: NodeDocument) -> list[Finding]:
+    told = [
+        Finding(one.id, _verdict(one.verdict), one.title, one.message, {"part": one.part}, one.fix, one.device)
+        for one in node.problems
+    ]
+    return told if told else [Finding("fleet.node", "pass", f"{node.host} is good")]
+
+
+def _verdict(text: str) -> Verdict:
+    return next((one for one in _ASKING if one == text), "inconclusive")
+
+
+# -- figures, devices, settings ----------------------------------------------------------------------------------------
+
+
+def figure_of(row: Measurement) -> NodeFigure | None:
+    """The rate of a row with the relative standard error of its median; None where nothing was timed."""
+    if row.rate is None or row.time_s is None or not row.rate.median > 0:
+        return None
+    # The dtype or the operation first: by it the judge finds the peak. The size last.
+    case = {name: value for name, value in row.case.items() if name not in ("m", "n", "k")}
+    words = [str(value) for name, value in case.items() if name not in ("size_bytes", "support")]
+    if "m" in row.case:
+        words.append("x".join(str(row.case[name]) for name in ("m", "n", "k") if name in row.case))
+    if "size_bytes" in row.case:
+        words.append(units.capacity(float(str(row.case["size_bytes"]))))
+    error = _error(row)
+    return NodeFigure(row.device.id, row.name, " ".join(words), row.rate.median, row.rate.unit, error, row.flags)
+
+
+def _error(row: Measurement) -> float | None:
+    """Half the 95 % interval of the median is 1.96 standard errors, where there is an interval."""
+    time_s = row.time_s
+    if time_s is None or time_s.ci_low is None or time_s.ci_high is None or not time_s.median > 0:
+        return None
+    error = (time_s.ci_high - time_s.ci_low) / (2 * 1.96 * time_s.median)
+    return error if math.isfinite(error) and 0 <= error < 10 else None
+
+
+def _largest(figures: Sequence[NodeFigure], devices: Sequence[NodeDevice]) -> tuple[NodeFigure, ...]:
+    """One figure of each case and device, of devices that the document names."""
+    known = {device.id for device in devices}
+    latest = {(one.device, one.name, one.case): one for one in figures if one.device in known}
+    return tuple(latest.values())[:MOST_FIGURES]
+
+
+def _with_facts(node: NodeDocument, facts: Facts) -> NodeDocument:
+    """The document with the devices and settings of a part that were not known before."""
+    before = {device.id: device for device in node.devices}
+    for one in facts.devices:
+        if one.id is not None and one.kind != "host" and one.id not in before and len(before) < MOST_DEVICES:
+            before[one.id] = _device(one)
+    return replace(node, devices=tuple(before.values()), settings={**settings_of(facts), **node.settings})
+
+
+def _device(one: Device) -> NodeDevice:
+    return NodeDevice(
+        id=one.id or "",
+        name=one.name or one.kind,
+        uuid=one.uuid,
+        compute_capability=one.compute_capability,
+        multiprocessors=one.multiprocessors,
+        memory_bus_width_bits=one.memory_bus_width_bits,
+        max_sm_clock_hz=one.max_sm_clock_hz,
+        max_memory_clock_hz=one.max_memory_clock_hz,
+    )
+
+
+_OF_DEVICE: Mapping[str, Callable[[Device], object]] = {
+    "VBIOS": lambda one: one.vbios_version,
+    "GSP firmware": lambda one: one.gsp_firmware_version,
+    "power limit": lambda one: None if one.power_limit_w is None else f"{one.power_limit_w:.0f} W",
+    "highest clock": lambda one: _mhz(one.max_sm_clock_hz),
+    "application clock": lambda one: _mhz(one.application_sm_clock_hz),
+    "ECC": lambda one: None if one.ecc is None else one.ecc.enabled,
+    "MIG": lambda one: None if one.mig is None else one.mig.enabled,
+    "persistence mode": lambda one: one.persistence_mode,
+    "compute mode": lambda one: one.compute_mode,
+}
+
+
+def _mhz(clock_hz: float | None) -> str | None:
+    return None if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz"
+
+
+def settings_of(facts: Facts) -> dict[str, str]:
+    """What siblings share: versions, and the settings of the cards by model. No variable's value is among them."""
+    driver, torch, host, python = facts.driver, facts.torch, facts.host, facts.python
+    found: dict[str, object] = {
+        "gpucheck": gpucheck.__version__,
+        "driver": driver and driver.version,
+        "CUDA of the driver": driver and driver.cuda_version,
+        "torch": torch and torch.version,
+        "torch's CUDA": torch and torch.toolkit_version,
+        "Python": python and python.version,
+        "kernel": host and host.release,
+        "architecture": host and host.architecture,
+    }
+    by_model: dict[str, set[str]] = {}
+    for device in facts.devices:
+        for name, of in _OF_DEVICE.items():
+            value = of(device)
+            if value is not None:
+                by_model.setdefault(f"{name} of {device.name}", set()).add(_word(value))
+    found |= {name: " and ".join(sorted(values)) for name, values in by_model.items()}
+    return {documents.clean(name, 200): documents.clean(_word(value), 200) for name, value in found.items() if value}
+
+
+def _word(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+@functools.cache
+def boot_id() -> str | None:
+    """What names this start of the machine (Linux); None where nothing does."""
+    if platform.system() != "Linux":
+        return None
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64] or None
+    except (OSError, UnicodeDecodeError):
+        return None

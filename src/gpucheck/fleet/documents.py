@@ -1,0 +1,403 @@
+"""A node's document: written whole or not at all, and read as what anybody may have written.
+
+A document comes from a folder that many machines write to. Before it is parsed its size and depth are bounded, what is
+read has the types of `NodeDocument` and no other, and its text has no character that moves a terminal's cursor, turns
+text around or ends a line.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+import sys
+import types
+import typing
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from gpucheck.errors import CannotLook
+from gpucheck.fleet import hosts
+from gpucheck.report.codec import hints, to_json
+from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDocument, RefusedFile
+
+# A node with 8 devices and all parts leaves 10 to 20 KB; 16 devices with long texts stay below.
+MOST_BYTES = 256 * 2**10
+# NodeDocument → devices → one → nothing deeper: what is deeper is none of ours.
+MOST_DEPTH = 8
+MOST_ITEMS = 4096
+# A node writes its worst first and no more; a judge needs one for the cause.
+MOST_PROBLEMS = 16
+MOST_TEXT = 2000
+MOST_SHARED = 64
+# A log that carries documents may be long; a line of one may not.
+MOST_LINE = 2 * MOST_BYTES
+MOST_FILES = 1_000_000
+MARK = "gpucheck-node-1:"
+_MARKED = re.compile(rb"gpucheck-node-1:([A-Za-z0-9+/]{8,}={0,2})(?![A-Za-z0-9+/=])")
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+class Refused(ValueError):
+    """A document that is not one of ours, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Everything that was read: documents with where from, files that were refused, and what could not be verified."""
+
+    documents: tuple[tuple[str, NodeDocument], ...]
+    refused: tuple[RefusedFile, ...]
+    notices: tuple[str, ...] = ()
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def place(folder: Path, host: str, run: str) -> Path:
+    """Where a node's document lies: one of 256 folders by its name, so that none holds ten thousand files."""
+    return folder / _digest(host)[:2] / file_name(host, run)
+
+
+def file_name(host: str, run: str) -> str:
+    """The name of a node's document."""
+    return f"{host}.{_digest(run)[:12]}.json"
+
+
+def write(folder: Path, document: NodeDocument) -> Path:
+    """Write a node's document whole: a temporary file, fsync, rename. Raises CannotLook.
+
+    The temporary name has the host, the process and chance in it: on a network's file system no lock is needed.
+    """
+    target = place(folder, document.host, document.run)
+    temporary = target.with_name(f".{document.host}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+        handle = os.open(temporary, flags, 0o644)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(packed(document))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise CannotLook(
+            f"--gather {str(folder)!r} cannot be written", why, "name a folder that every node can write"
+        ) from error
+    return target
+
+
+def packed(document: NodeDocument) -> bytes:
+    """The document as it is written."""
+    return json.dumps(to_json(document), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+
+
+def marked(document: NodeDocument) -> str:
+    """The document as one line of a log."""
+    return f"{MARK}{base64.b64encode(zlib.compress(packed(document), 9)).decode()}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# -- one document ------------------------------------------------------------------------------------------------------
+
+
+def parse(data: bytes) -> NodeDocument:
+    """The document in `data`. Raises Refused for everything else."""
+    if len(data) > MOST_BYTES:
+        raise Refused(f"larger than {MOST_BYTES // 1024} KiB")
+    if _depth(data) > MOST_DEPTH:
+        raise Refused("nested too deeply")
+    try:
+        loaded = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Refused("truncated, or not JSON" if not isinstance(error, Refused) else str(error)) from error
+    if not isinstance(loaded, dict) or loaded.get("schema") != NODE_SCHEMA:
+        raise Refused(f"not a node's document ({NODE_SCHEMA})")
+    document: NodeDocument = _decoder(NodeDocument, "document")(loaded)
+    _check(document)
+    return document
+
+
+def _depth(data: bytes) -> int:
+    """How deeply the JSON is nested, without parsing it."""
+    # Without escapes every other part between quotes is a string; the expression takes ten times as long.
+    outside = b"".join(data.split(b'"')[::2]) if b"\\" not in data else _STRINGS.sub(b"", data)
+    brackets = outside.translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise Refused("duplicate key")
+    return made
+
+
+def _no_constant(text: str) -> Any:
+    raise Refused(f"{text} is not a JSON number")
+
+
+def _check(document: NodeDocument) -> None:
+    """What the types do not say. Raises Refused."""
+    if not hosts.is_safe(document.host):
+        raise Refused(f"{document.host[:80]!r} is not a host name")
+    if not document.run:
+        raise Refused("no run id")
+    if document.attempt < 0 or document.exit not in (None, 0, 1, 3, 4):
+        raise Refused("its attempt or exit status is invalid")
+    if (document.exit is None) is not bool(document.step):
+        raise Refused("it is at its end and at a step, or at neither")
+    known = [device.id for device in document.devices]
+    if len(known) != len(set(known)):
+        raise Refused("a device stands in it twice")
+    seen = {(figure.device, figure.name, figure.case) for figure in document.figures}
+    if len(seen) != len(document.figures) or not {figure.device for figure in document.figures} <= set(known):
+        raise Refused("figures of a device that it does not name, or one twice")
+    if any(not figure.rate > 0 or not 0 <= (figure.error or 0) < 10 for figure in document.figures):
+        raise Refused("a rate that is not positive, or an error of one that is none")
+
+
+def clean(text: str, longest: int = MOST_TEXT) -> str:
+    """`text` in one line, with every character that does not print written out: \\x1b, \\u202e."""
+    if text.isprintable() and len(text) <= longest:
+        return text
+    short = text if len(text) <= longest else f"{text[:longest]}…"
+    return "".join(one if one.isprintable() else _escaped(one) for one in short)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if character in "\n\t\r":
+        return " "
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+
+
+Decode = Callable[[Any], Any]
+
+
+@functools.cache
+def _decoder(kind: Any, where: str) -> Decode:
+    """What makes `kind` and nothing else of JSON's data, or raises Refused. Made once: there are many documents."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        known = _decoder(arguments[0], where)
+        return lambda value: None if value is None else known(value)
+    if origin is tuple:
+        return _list_of(_decoder(arguments[0], where), where)
+    if origin is dict:
+        return _object_of(_decoder(arguments[1], where), where)
+    if is_dataclass(kind):
+        return _dataclass(typing.cast(type, kind), where)
+    return _PLAIN[kind](where)
+
+
+def _text(where: str) -> Decode:
+    def decode(value: Any) -> str:
+        if type(value) is not str:
+            raise Refused(f"{where} is no text")
+        # Most short texts stand in every document: they are kept once.
+        if len(value) <= MOST_TEXT and value.isprintable():
+            return sys.intern(value) if len(value) <= MOST_SHARED else value
+        return clean(value)
+
+    return decode
+
+
+def _whole(where: str) -> Decode:
+    def decode(value: Any) -> int:
+        if type(value) is not int or abs(value) >= 2**63:
+            raise Refused(f"{where} is no whole number")
+        return value
+
+    return decode
+
+
+def _number(where: str) -> Decode:
+    def decode(value: Any) -> float:
+        # A whole number may be too large for a float, and neither infinity nor NaN is within the bounds.
+        if type(value) not in (int, float) or not -1e30 < value < 1e30:
+            raise Refused(f"{where} is no number")
+        return float(value)
+
+    return decode
+
+
+_PLAIN: dict[Any, Callable[[str], Decode]] = {str: _text, int: _whole, float: _number}
+
+
+def _list_of(item: Decode, where: str) -> Decode:
+    def decode(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) > MOST_ITEMS:
+            raise Refused(f"{where} is no list, or too long")
+        return tuple([item(one) for one in (value if where != "problems" else value[:MOST_PROBLEMS])])
+
+    return decode
+
+
+def _object_of(item: Decode, where: str) -> Decode:
+    def decode(value: Any) -> dict[str, Any]:
+        if type(value) is not dict or len(value) > MOST_ITEMS:
+            raise Refused(f"{where} is no object, or too large")
+        return {clean(key): item(one) for key, one in value.items()}
+
+    return decode
+
+
+def _dataclass(kind: type, where: str) -> Decode:
+    of = hints(kind)
+    known = [(one, _decoder(of[one.name], one.name)) for one in fields(kind)]
+    required = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
+
+    def decode(value: Any) -> Any:
+        if type(value) is not dict:
+            raise Refused(f"{where} is no object")
+        for name in required:
+            if name not in value:
+                raise Refused(f"{name} is missing")
+        return kind(**{one.name: item(value[one.name]) for one, item in known if one.name in value})
+
+    return decode
+
+
+# -- many --------------------------------------------------------------------------------------------------------------
+
+
+def read(paths: Sequence[str]) -> Read:
+    """Every document of these folders, files and logs; `-` is stdin. Raises CannotLook for a path that is not there."""
+    documents: list[tuple[str, NodeDocument]] = []
+    refused: list[RefusedFile] = []
+    notices: dict[str, None] = {}
+    for text in paths:
+        path = Path(text)
+        try:
+            is_folder = text != "-" and stat.S_ISDIR(path.stat().st_mode)
+        except OSError as error:
+            raise CannotLook(f"{clean(text)!r} cannot be read", error.strerror or str(error)) from error
+        trusted = _trusted(path) if is_folder else None
+        if is_folder and trusted is None:
+            notices["this platform does not report file owners: forged documents cannot be detected"] = None
+        for file in _files(path) if is_folder else (path,):
+            try:
+                found = _documents(file, trusted, is_named=is_folder)
+                documents += [(clean(str(file)), one) for one in found]
+            except (Refused, OSError) as error:
+                why = str(error) if isinstance(error, Refused) else error.strerror or str(error)
+                refused.append(RefusedFile(clean(str(file), 300), clean(why, 200)))
+        if not is_folder and text.endswith((".log", ".out", ".txt", "-")):
+            notices["a log does not show who wrote a line: names and owners were not checked"] = None
+    return Read(tuple(documents), tuple(refused), tuple(notices))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The documents of a folder and of those right below it, in order; links are left for the reader to refuse."""
+    count = 0
+    with os.scandir(folder) as entries:
+        top = sorted(entries, key=lambda entry: entry.name)
+    for entry in top:
+        below = [entry]
+        if entry.is_dir(follow_symlinks=False):
+            with contextlib.suppress(OSError), os.scandir(entry.path) as inside:
+                below = sorted(inside, key=lambda one: one.name)
+        for one in below:
+            # What begins with a dot is a file that is being written, or was when its writer died.
+            if one.name.startswith(".") or not one.name.endswith(".json"):
+                continue
+            count += 1
+            if count > MOST_FILES:
+                raise CannotLook(f"{clean(str(folder))!r} holds more than {MOST_FILES} files", "", "name the files")
+            yield Path(one.path)
+
+
+def _trusted(folder: Path) -> frozenset[int] | None:
+    """Who may write documents there: root, the user who judges, and the folder's owner; None: the platform cannot tell.
+
+    A node that writes as somebody else, on behalf of a node or not, is not believed.
+    """
+    if not hasattr(os, "getuid"):
+        return None
+    return frozenset((0, os.getuid(), folder.stat().st_uid))
+
+
+def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) -> list[NodeDocument]:
+    """The documents of one file: one as JSON, or those on marked lines of a log. Raises Refused and OSError."""
+    if str(path) == "-":
+        with open(0, "rb", closefd=False) as stdin:
+            return _of_log(stdin)
+    # A pipe would be waited for, a link followed.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    if path.is_symlink():
+        raise Refused("a symbolic link")
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise Refused("no regular file")
+        if trusted is not None and about.st_uid not in trusted:
+            raise Refused(f"forged? its owner is user {about.st_uid}, who does not own the folder")
+        head = file.read(MOST_BYTES + 1)
+        if not is_named and head.lstrip()[:1] != b"{":
+            file.seek(0)
+            return _of_log(file)
+    document = parse(head)
+    named = path.name == file_name(document.host, document.run)
+    in_shard = len(path.parent.name) != 2 or path.parent.name == _digest(document.host)[:2]
+    if is_named and not (named and in_shard):
+        raise Refused(f"forged? it names the node {document.host}, its file name does not")
+    return [document]
+
+
+def _of_log(file: typing.IO[bytes]) -> list[NodeDocument]:
+    """The last document of each node, run and attempt on marked lines. Raises Refused where there is none."""
+    found: dict[tuple[str, str, int, str | None], NodeDocument] = {}
+    reason = "no node's document in it"
+    while line := file.readline(MOST_LINE):
+        for match in _MARKED.finditer(line):
+            try:
+                document = parse(_unpacked(match.group(1)))
+            except Refused as error:
+                reason = str(error)
+                continue
+            key = document.run, document.host, document.attempt, document.boot_id
+            if key not in found or document.written_monotonic_s >= found[key].written_monotonic_s:
+                found[key] = document
+    if not found:
+        raise Refused(reason)
+    return list(found.values())
+
+
+def of_line(line: bytes) -> NodeDocument:
+    """The document of one marked line. Raises Refused."""
+    match = _MARKED.search(line)
+    if match is None:
+        raise Refused("no marked line")
+    return parse(_unpacked(match.group(1)))
+
+
+def _unpacked(text: bytes) -> bytes:
+    """What stands on a marked line; a bomb ends at the size of a document. Raises Refused."""
+    try:
+        unpacker = zlib.decompressobj()
+        return unpacker.decompress(base64.b64decode(text, validate=True), MOST_BYTES + 1)
+    except (binascii.Error, zlib.error, ValueError) as error:
+        raise Refused("a marked line that is cut or changed") from error

@@ -1,0 +1,110 @@
+"""Names of nodes: which are safe, and the lists that schedulers write. Pure, but for the file that is named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gpucheck.errors import UsageError
+
+# RFC 1123, and the underscore that many clusters use. No name begins with a dash or a dot: it would be an option, or
+# hidden, where a list is handed to a shell.
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
+# The largest machines have some ten thousand nodes; more is a slip of the keyboard, or an attack.
+MOST_NODES = 200_000
+MOST_BYTES = 16 * 2**20
+
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+_HOW = "write it like node[001-004,7], a number of nodes, or a file with one name a line"
+
+
+def is_safe(name: str) -> bool:
+    """Whether the name is one of a host, and can be given to a shell."""
+    return NAME.fullmatch(name) is not None
+
+
+def expected(text: str, option: str = "--expect") -> tuple[str, ...] | int:
+    """The nodes of a file, of a list such as `node[001-004,7],login1`, or how many. Raises UsageError."""
+    if re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        return _number(text, option)
+    path = Path(text)
+    if path.is_file():
+        return _file(path, option)
+    return expand(text, option)
+
+
+def _number(text: str, option: str) -> int:
+    if not 1 <= int(text) <= MOST_NODES:
+        raise UsageError(f"{option} {text!r} is out of range", f"it is a number from 1 to {MOST_NODES}")
+    return int(text)
+
+
+def _file(path: Path, option: str) -> tuple[str, ...]:
+    """The first word of each line, without `:slots`: the hostfiles of mpirun, torchrun and pdsh."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{option} {str(path)!r} cannot be read", error.strerror or str(error)) from error
+    if len(text) > MOST_BYTES:
+        raise UsageError(f"{option} {str(path)!r} is too large", f"a list of nodes has at most {MOST_BYTES} bytes")
+    names: dict[str, None] = {}
+    for line in text.decode("utf-8", "replace").splitlines():
+        words = line.partition("#")[0].split()
+        if words:
+            names |= dict.fromkeys(expand(re.sub(r":\d+$", "", words[0]), option))
+    if not names:
+        raise UsageError(f"{option} {str(path)!r} names no node", "", _HOW)
+    return tuple(names)
+
+
+def expand(text: str, option: str = "--expect") -> tuple[str, ...]:
+    """The names of a list as Slurm writes it: `node[001-004,7],login1`. Raises UsageError."""
+    names: dict[str, None] = {}
+    for part in _split(text, option):
+        for name in _expanded(part, option):
+            if not is_safe(name):
+                raise UsageError(f"{option} {text[:200]!r} is not understood", f"{name[:100]!r} is no host name", _HOW)
+            names[name] = None
+            if len(names) > MOST_NODES:
+                raise UsageError(f"{option} {text[:200]!r} names more than {MOST_NODES} nodes")
+    if not names:
+        raise UsageError(f"{option} {text[:200]!r} names no node", "", _HOW)
+    return tuple(names)
+
+
+def _split(text: str, option: str) -> list[str]:
+    """The parts between commas that stand outside brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "[") - (character == "]")
+        if depth not in (0, 1):
+            raise UsageError(f"{option} {text[:200]!r} is not understood", "its brackets do not match", _HOW)
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if depth:
+        raise UsageError(f"{option} {text[:200]!r} is not understood", "its brackets do not match", _HOW)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _expanded(part: str, option: str) -> list[str]:
+    """One part with its brackets written out: every one of them, `rack[1-2]n[01-04]`."""
+    before, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part]
+    inside, _, after = rest.partition("]")
+    numbers: list[str] = []
+    for piece in inside.split(","):
+        found = _RANGE.fullmatch(piece.strip())
+        if found is None:
+            raise UsageError(f"{option} {part[:200]!r} is not understood", f"{piece!r} is no range of numbers", _HOW)
+        first, last = found.group(1), found.group(2) or found.group(1)
+        if int(last) < int(first) or int(last) - int(first) + len(numbers) > MOST_NODES:
+            raise UsageError(f"{option} {part[:200]!r} is not understood", f"the range {piece!r} is too long or empty")
+        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    tails = _expanded(after, option)
+    if len(numbers) * len(tails) > MOST_NODES:
+        raise UsageError(f"{option} {part[:200]!r} names more than {MOST_NODES} nodes")
+    return [f"{before}{number}{tail}" for number in numbers for tail in tails]

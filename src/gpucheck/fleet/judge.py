@@ -1,0 +1,518 @@
+"""What the documents of a run come to: each node's state, each device beside its siblings, what differs. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from gpucheck import exits, peaks, stats, units
+from gpucheck.errors import UsageError
+from gpucheck.fleet import hosts, siblings
+from gpucheck.fleet.documents import file_name
+from gpucheck.report.finding import Finding
+from gpucheck.report.results.fleet import (
+    FleetGroup,
+    FleetNode,
+    FleetResult,
+    NodeDevice,
+    NodeDocument,
+    NodeFigure,
+    NodeState,
+    RefusedFile,
+    SlowDevice,
+)
+
+# A sound device reaches 60 to 95 % of its part's peak with products and cold copies of usual sizes; below half of it
+# something is wrong, whatever its siblings do.
+FLOOR = 0.5
+# What is measured faster than this share of the peak was not measured: clocks and data sheets are a few percent off.
+CEILING = 1.15
+# These remarks on a row say that the figure is low for a cause outside the device.
+DISTURBED = frozenset(("cpu-busy", "device-shared", "few-samples", "noisy"))
+# Nodes of one job begin within minutes of each other; last night's check is a day older.
+OLD_S = 6 * 3600.0
+# A line of a screen or a finding names so many nodes; the JSON and the lists name all.
+NAMED = 8
+# The screen and the JSON hold so many kinds of differences and groups; an attack must not make more.
+MOST_DRIFTS, MOST_GROUPS = 20, 200
+
+_STATES: dict[int, NodeState] = {
+    exits.OK: "good",
+    exits.FAILED: "bad",
+    exits.COULD_NOT_LOOK: "blind",
+    exits.UNDECIDED: "undecided",
+}
+_WORST_FIRST: tuple[NodeState, ...] = ("bad", "silent", "blind", "undecided", "good")
+_VERDICTS = ("fail", "inconclusive", "skip", "warn")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The answer, and the findings in the order in which they matter."""
+
+    result: FleetResult
+    findings: tuple[Finding, ...]
+
+
+def judge(
+    documents: Sequence[tuple[str, NodeDocument]],
+    refused: Sequence[RefusedFile] = (),
+    *,
+    run: str | None = None,
+    expected: tuple[str, ...] | int | None = None,
+    max_bad: float = 0.05,
+) -> Judged:
+    """The fleet of one run. `documents` come with the file that each is of.
+
+    `expected` are the names of the nodes, or how many; without it the most that a document knows of counts. `max_bad`
+    is the share of nodes that may be bad before the check itself is suspect; one node always may.
+    Raises UsageError where it is not clear which of several runs is meant.
+    """
+    chosen = _run_of(documents, run)
+    mine = [(path, document) for path, document in documents if document.run == chosen]
+    nodes, told = _one_each(mine)
+    told += _other_runs(documents, chosen)
+    told += _renamed(nodes)
+    names = expected if isinstance(expected, tuple) else ()
+    nodes, unexpected, unexpected_told = _expected_ones(nodes, expected)
+    told += unexpected_told
+    nodes, old, old_told = _of_one_start(nodes)
+    told += old_told
+    slow, groups, siblings_told = _beside_siblings(nodes)
+    fewer = _fewer_devices(nodes)
+    rows = [_node(document, slow.get(host, ()), fewer.get(host)) for host, document in nodes.items()]
+    broken = _names_of_files(refused, chosen)
+    rows += old
+    rows += [_missing(host, broken.get(host)) for host in names if host not in {row.host for row in rows}]
+    rows += _unnamed(len(rows), expected, nodes.values())
+    rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host))
+    told += _of_files(refused)
+    result = _result(chosen, rows, groups, max_bad, refused, unexpected)
+    return Judged(result, (*_verdict(result, max_bad), *told, *_drifts(nodes), *siblings_told))
+
+
+# -- which documents ---------------------------------------------------------------------------------------------------
+
+
+def _run_of(documents: Sequence[tuple[str, NodeDocument]], run: str | None) -> str:
+    """The run that is judged: the one asked for, else the newest. Raises UsageError where that may be a slip.
+
+    A run with few nodes beside one with many may be a try, or one document with a wrong clock.
+    """
+    if run is not None:
+        return run
+    sizes: Counter[str] = Counter(document.run for _, document in documents)
+    if not sizes:
+        return ""
+    newest: dict[str, float] = {}
+    for _, document in documents:
+        newest[document.run] = max(newest.get(document.run, 0.0), document.started_wall_s)
+    last = max(sizes, key=lambda name: newest[name])
+    if 2 * sizes[last] < max(sizes.values()):
+        known = ", ".join(f"{name!r} ({count})" for name, count in sizes.most_common(5))
+        raise UsageError("the documents are of several runs", known, "choose one with --run ID")
+    return last
+
+
+def _one_each(documents: Iterable[tuple[str, NodeDocument]]) -> tuple[dict[str, NodeDocument], list[Finding]]:
+    """The document of each node: of its last attempt, and of one attempt the one that was written last."""
+    nodes: dict[str, NodeDocument] = {}
+    twice: dict[str, None] = {}
+    for _, document in documents:
+        before = nodes.get(document.host)
+        if before is None:
+            nodes[document.host] = document
+            continue
+        if before.attempt == document.attempt and before != document:
+            twice[document.host] = None
+        if (document.attempt, document.written_wall_s) > (before.attempt, before.written_wall_s):
+            nodes[document.host] = document
+    if not twice:
+        return nodes, []
+    why = f"{_few(tuple(twice))}: the last written counts"
+    return nodes, [_warning("fleet.duplicate", "several documents of one node and attempt", why, tuple(twice))]
+
+
+def _expected_ones(
+    nodes: Mapping[str, NodeDocument], expected: tuple[str, ...] | int | None
+) -> tuple[dict[str, NodeDocument], tuple[str, ...], list[Finding]]:
+    """The nodes that were expected, under the names of the list; the others' names, and what is to be said of them.
+
+    A list may have short names where nodes call themselves by the whole one, or the other way round.
+    """
+    if not isinstance(expected, tuple):
+        if expected is None or len(nodes) <= expected:
+            return dict(nodes), (), []
+        title = f"{len(nodes)} nodes left documents, {expected} were expected"
+        return dict(nodes), (), [_warning("fleet.unexpected", title, "all of them are judged")]
+    absent, left = (_by_short(set(some) - set(others)) for some, others in ((expected, nodes), (nodes, expected)))
+    # Where two names are short for the same one nothing says which is meant.
+    meant = {left[short][0]: names[0] for short, names in absent.items() if len(names) == len(left.get(short, ())) == 1}
+    listed, chosen = set(expected), {}
+    for host, document in nodes.items():
+        if host in listed:
+            chosen[host] = document
+        elif host in meant:
+            chosen[meant[host]] = replace(document, host=meant[host])
+    unexpected = tuple(sorted(set(nodes) - listed - set(meant)))
+    if not unexpected:
+        return chosen, (), []
+    title = f"{_nodes(len(unexpected))} not expected: left out"
+    return chosen, unexpected, [_warning("fleet.unexpected", title, _few(unexpected), unexpected)]
+
+
+def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocument], list[FleetNode], list[Finding]]:
+    """The nodes that began together; rows for those that began long before, as with a run id that every night has.
+
+    They are held against the middle one: a wrong clock, or a forged one, makes no other node old.
+    """
+    if not nodes:
+        return {}, [], []
+    starts = [one.started_wall_s for one in nodes.values()]
+    middle, last = stats.median(starts), max(starts)
+    old = {host: middle - one.started_wall_s for host, one in nodes.items() if middle - one.started_wall_s > OLD_S}
+    fix = "start a check on it; give every night its own --run ID"
+    rows = [
+        FleetNode(host, "silent", "", f"its document is {units.age(age_s)} older than the others", fix)
+        for host, age_s in old.items()
+    ]
+    told = []
+    if last - min(starts) > OLD_S:
+        title = f"documents of one run are up to {units.age(last - min(starts))} apart"
+        told = [Finding("fleet.old", "warn", title, "", {"nodes": sorted(old)}, "give every start its own --run ID")]
+    return {host: one for host, one in nodes.items() if host not in old}, rows, told
+
+
+def _by_short(names: Iterable[str]) -> dict[str, list[str]]:
+    """The names by what stands before their first dot."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        found[name.partition(".")[0].lower()].append(name)
+    return found
+
+
+def _names_of_files(refused: Sequence[RefusedFile], run: str) -> dict[str, str]:
+    """Of nodes whose file could not be read, why: by its name it would be this run's document of the node."""
+    found = {}
+    for one in refused:
+        name = PurePath(one.path).name
+        host = name.rsplit(".", 2)[0]
+        if name == file_name(host, run):
+            found[host] = one.why
+    return found
+
+
+def _other_runs(documents: Sequence[tuple[str, NodeDocument]], run: str) -> list[Finding]:
+    others = Counter(document.run for _, document in documents if document.run != run)
+    if not others:
+        return []
+    text = ", ".join(f"{name!r} ({count})" for name, count in others.most_common(5))
+    return [Finding("fleet.other_run", "info", "documents of other runs were left out", text)]
+
+
+def _renamed(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
+    """Machines that appear under two names: the same card, or the same start of the machine, in two documents."""
+    cards = _shared((host, device.uuid) for host, one in nodes.items() for device in one.devices)
+    told = []
+    if cards:
+        fix = "find out which name is the node's own and remove the other document"
+        text = f"{_few(cards)}; a renamed node, or a forged document"
+        told.append(Finding("fleet.renamed", "warn", "one card under several node names", text, {"nodes": cards}, fix))
+    # Containers of one machine share its start, so that alone proves nothing.
+    boots = [names for names in _shared((host, one.boot_id) for host, one in nodes.items()) if names not in cards]
+    if boots:
+        text = f"{_few(boots)}; a renamed node, or several containers of one"
+        told.append(Finding("fleet.same_boot", "info", "one machine under several node names", text, {"nodes": boots}))
+    return told
+
+
+def _shared(marks: Iterable[tuple[str, str | None]]) -> list[str]:
+    """The groups of hosts that have a mark in common, in words."""
+    owners: dict[str, set[str]] = defaultdict(set)
+    for host, mark in marks:
+        if mark:
+            owners[mark].add(host)
+    return sorted({" and ".join(sorted(hosts)) for hosts in owners.values() if len(hosts) > 1})
+
+
+def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
+    if not refused:
+        return []
+    forged = [one for one in refused if one.why.startswith("forged?")]
+    rest = [one for one in refused if not one.why.startswith("forged?")]
+    told = []
+    for id, what, files in (("fleet.forged", "refused as forged", forged), ("fleet.unreadable", "unreadable", rest)):
+        if files:
+            reasons = Counter(one.why.removeprefix("forged? ") for one in files).most_common(3)
+            text = "; ".join(why if len(reasons) == 1 else f"{count} × {why}" for why, count in reasons)
+            title = f"{len(files)} document{'s' * (len(files) != 1)} {what}"
+            told.append(_warning(id, title, f"{text}: {_few([one.path for one in files])}"))
+    return told
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+def _node(document: NodeDocument, slow: Sequence[SlowDevice], fewer: str | None) -> FleetNode:
+    """A node by what it found itself and how it stands beside the others."""
+    state = "silent" if document.exit is None else _STATES[document.exit]
+    cause, fix = _own_cause(document)
+    sure = tuple(one for one in slow if one.certain)
+    if state in ("good", "undecided", "blind") and (sure or fewer):
+        state = "bad"
+        # What the node itself says explains why devices are missing; it does not explain a slow one.
+        doctor = fix or f"on {document.host}: gpucheck doctor"
+        why = f"{fewer}; {cause}" if cause else fewer
+        cause, fix = (why, doctor) if fewer and why else (_slow_text(sure), _slow_fix(sure, document.host))
+    elif state == "good" and slow:
+        state, cause = "undecided", f"{_slow_text(slow)}; not certain"
+        fix = "check it again while nothing else runs there"
+    return FleetNode(
+        document.host, state, document.step, cause, fix, document.attempt, len(document.devices), tuple(slow)
+    )
+
+
+def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
+    """What the node says of itself: where it stopped, else its worst finding, else the part that did not end."""
+    if document.exit is None:
+        # Written as the step began: when it stopped nobody knows.
+        into_s = document.written_wall_s - document.started_wall_s
+        began = f", which began {units.duration(round(into_s))} into the check" if into_s >= 1 else ""
+        fix = "look at the node: still running, hung or dead, or its job was ended"
+        return f"stopped at {document.step}{began}", fix
+    ranked = sorted(
+        (one for one in document.problems if one.verdict in _VERDICTS), key=lambda one: _VERDICTS.index(one.verdict)
+    )
+    if document.exit != exits.OK and ranked:
+        worst = ranked[0]
+        return f"{worst.title}{f': {worst.message}' if worst.message else ''}", worst.fix
+    ended = next((part for part in document.parts if part.ended), None)
+    if document.exit != exits.OK and ended is not None:
+        return f"{ended.id}: {ended.ended}", f"on the node: gpucheck {ended.id}"
+    return ("", None) if document.exit == exits.OK else ("its check did not pass, without a cause", None)
+
+
+def _missing(host: str, broken: str | None = None) -> FleetNode:
+    cause = f"its document is refused: {broken}" if broken else "left no document"
+    return FleetNode(host, "silent", "", cause, "check that the node is up and its job was started")
+
+
+def _unnamed(known: int, expected: tuple[str, ...] | int | None, documents: Iterable[NodeDocument]) -> list[FleetNode]:
+    """A row for each node that is missing by number alone: what `--expect N` says, else the launchers."""
+    if isinstance(expected, tuple):
+        return []
+    said = Counter(one.expected for one in documents if one.expected is not None)
+    # Of launchers what most say: one document must not invent a thousand nodes.
+    count = expected if expected is not None else min(said.most_common(1)[0][0], hosts.MOST_NODES) if said else 0
+    return [_missing(f"(unnamed {number + 1})") for number in range(count - known)]
+
+
+def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, str]:
+    """Nodes with fewer devices than most, where there are enough nodes to say so."""
+    counts = Counter(len(one.devices) for one in nodes.values() if one.exit is not None)
+    whole = sum(counts.values())
+    if whole < siblings.LEAST_NODES:
+        return {}
+    usual, many = counts.most_common(1)[0]
+    if 2 * many <= whole:
+        return {}
+    return {
+        host: f"{len(one.devices)} devices, the others have {usual}"
+        for host, one in nodes.items()
+        if one.exit is not None and len(one.devices) < usual
+    }
+
+
+# -- siblings ----------------------------------------------------------------------------------------------------------
+
+
+def _beside_siblings(
+    nodes: Mapping[str, NodeDocument],
+) -> tuple[dict[str, list[SlowDevice]], list[FleetGroup], list[Finding]]:
+    """Every device in every figure: against its siblings, and against its part's peak."""
+    figures, floors, impossible = _grouped(nodes)
+    judged = [rows for rows in figures.values() if len({host for host, _ in rows}) >= siblings.LEAST_NODES]
+    comparisons = sum(len(rows) for rows in judged)
+    slow: dict[str, list[SlowDevice]] = defaultdict(list)
+    groups: list[FleetGroup] = []
+    for (model, label, unit), members in figures.items():
+        group = siblings.place([_placed(host, one) for host, one in members], comparisons)
+        found = 0
+        for standing, (host, one) in zip(group.placed, members, strict=False):
+            if standing.standing in ("slow", "maybe"):
+                certain = standing.standing == "slow" and not DISTURBED.intersection(one.flags)
+                found += certain
+                row = (one.device, label, one.rate, unit, standing.ratio, standing.low, standing.high)
+                slow[host].append(SlowDevice(*row, against="siblings", certain=certain))
+        centre = (model, label, unit, group.nodes, len(members), group.centre, group.spread)
+        groups.append(FleetGroup(*centre, slow=found, judged=bool(group.placed)))
+    for host, device in floors:
+        slow[host].append(device)
+    told = []
+    if few := sorted({group.model for group in groups if not group.judged}):
+        title = f"fewer than {siblings.LEAST_NODES} nodes of a model: no device is compared"
+        told.append(Finding("fleet.siblings", "info", title, _few(few)))
+    if impossible:
+        title = "rates above what the part can do were left out"
+        told.append(_warning("fleet.impossible", title, _few(sorted(impossible)), tuple(sorted(impossible))))
+    return slow, groups, told
+
+
+def _placed(host: str, one: NodeFigure) -> siblings.Figure:
+    return siblings.Figure(host, one.device, one.rate, one.error or 0.0)
+
+
+Groups = dict[tuple[str, str, str], list[tuple[str, NodeFigure]]]
+
+
+def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str, SlowDevice]], set[str]]:
+    """The figures by model, name and unit; the devices below their floor; the nodes with an impossible rate."""
+    figures: Groups = defaultdict(list)
+    floors: list[tuple[str, SlowDevice]] = []
+    impossible: set[str] = set()
+    known: dict[tuple[object, ...], float | None] = {}
+    for host, document in nodes.items():
+        devices = {device.id: device for device in document.devices}
+        for one in document.figures:
+            device = devices[one.device]
+            key = (device.name, device.compute_capability, device.multiprocessors, device.memory_bus_width_bits)
+            about = (*key, device.max_sm_clock_hz, device.max_memory_clock_hz, one.name, one.case.partition(" ")[0])
+            if about not in known:
+                known[about] = _peak(device, one)
+            peak = known[about]
+            if peak is not None and one.rate > CEILING * peak:
+                impossible.add(host)
+                continue
+            label = f"{one.name} {one.case}".strip()
+            figures[device.name, label, one.unit].append((host, one))
+            if peak is not None and one.rate < FLOOR * peak:
+                certain = not DISTURBED.intersection(one.flags)
+                row = (one.device, label, one.rate, one.unit, one.rate / peak, None, None)
+                floors.append((host, SlowDevice(*row, against="peak", certain=certain)))
+    return figures, floors, impossible
+
+
+def _peak(device: NodeDevice, figure: NodeFigure) -> float | None:
+    """The peak of what a figure measures, None where it is not known or is only an estimate."""
+    numbers = (device.compute_capability or "").split(".")
+    if len(numbers) != 2 or not all(one.isascii() and one.isdigit() and len(one) < 4 for one in numbers):
+        return None
+    capability = int(numbers[0]), int(numbers[1])
+    part = peaks.lookup(device.name, capability, device.multiprocessors, device.memory_bus_width_bits)
+    if isinstance(part, peaks.Unknown) or part.kind != "data sheet":
+        return None
+    if figure.name == "bandwidth" and figure.unit == "B/s":
+        return part.memory_bytes_per_s
+    if figure.name == "matmul" and (peak := part.peak(figure.case.partition(" ")[0])) is not None:
+        return peak.flop_per_s
+    return None
+
+
+def _slow_text(slow: Sequence[SlowDevice]) -> str:
+    worst = min(slow, key=lambda one: one.ratio)
+    more = len({one.device for one in slow}) - 1
+    beside = "of its siblings" if worst.against == "siblings" else "of the part's peak"
+    interval = f" ({worst.low:.2f} to {worst.high:.2f})" if worst.low is not None and worst.high is not None else ""
+    others = f"; {more} more device{'s' * (more != 1)}" if more else ""
+    return f"{worst.device} reaches {worst.ratio:.2f}{interval} {beside}: {worst.figure}{others}"
+
+
+def _slow_fix(slow: Sequence[SlowDevice], host: str) -> str:
+    worst = min(slow, key=lambda one: one.ratio)
+    return f"on {host}: gpucheck bench {worst.figure.partition(' ')[0]} --device {worst.device}"
+
+
+# -- drifts ------------------------------------------------------------------------------------------------------------
+
+
+def _drifts(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
+    """Settings in which nodes differ from most: one finding for all that the same nodes share."""
+    values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for host, document in nodes.items():
+        for key, value in document.settings.items():
+            values[key][value].append(host)
+    shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for key, by_value in sorted(values.items()):
+        ranked = sorted(by_value.items(), key=lambda row: (-len(row[1]), row[0]))
+        usual = ranked[0][0]
+        for value, names in ranked[1:]:
+            shared[tuple(sorted(names))].append(f"{key} {value} (most: {usual})")
+    told = []
+    for together, differences in sorted(shared.items(), key=lambda row: (-len(row[1]), row[0])):
+        title = f"{_nodes(len(together))} with {_few(differences, 4)}"
+        evidence = {"nodes": list(together), "settings": differences}
+        told.append(Finding("fleet.drift", "warn", title, _few(together), evidence))
+    return told[:MOST_DRIFTS]
+
+
+# -- what it comes to --------------------------------------------------------------------------------------------------
+
+
+def _result(
+    run: str,
+    rows: Sequence[FleetNode],
+    groups: Sequence[FleetGroup],
+    max_bad: float,
+    refused: Sequence[RefusedFile],
+    unexpected: tuple[str, ...],
+) -> FleetResult:
+    counts = Counter(row.state for row in rows)
+    bad = [row.host for row in rows if row.state in ("bad", "silent")]
+    suspect = len(bad) > max(max_bad * len(rows), 1.0)
+    # Some thousand refused files are an attack or a wrong folder: the first say which.
+    return FleetResult(
+        run,
+        tuple(rows),
+        tuple(sorted(groups, key=lambda group: (-group.nodes, group.model, group.figure))[:MOST_GROUPS]),
+        {state: counts[state] for state in _WORST_FIRST},
+        tuple(row.host for row in rows if row.state == "good" and hosts.is_safe(row.host)),
+        () if suspect else tuple(host for host in bad if hosts.is_safe(host)),
+        suspect,
+        tuple(refused[:100]),
+        unexpected,
+    )
+
+
+def _verdict(result: FleetResult, max_bad: float) -> list[Finding]:
+    """The finding that the first line says; none where no node could look, which is no finding but an error."""
+    counts, whole = result.counts, len(result.nodes)
+    if counts["blind"] == whole:
+        return []
+    out = counts["bad"] + counts["silent"]
+    if result.suspect:
+        title = f"suspect the check: {out} of {_nodes(whole)} bad or silent, more than --max-bad {max_bad * 100:g} %"
+        text = "bad.txt is empty"
+        fix = "look at one of them first, or raise --max-bad"
+        return [Finding("fleet.suspect", "inconclusive", title, text, {"counts": counts}, fix)]
+    words = {"bad": "bad", "silent": "silent", "blind": "could not look", "undecided": "undecided", "good": "good"}
+    text = ", ".join(f"{counts[state]} {words[state]}" for state in _WORST_FIRST if counts[state])
+    if out:
+        return [Finding("fleet.nodes", "fail", f"{out} of {_nodes(whole)} bad or silent", text, {"counts": counts})]
+    if counts["good"] == whole:
+        return [
+            Finding(
+                "fleet.nodes",
+                "pass",
+                "the node is good" if whole == 1 else f"all {whole} nodes are good",
+                "",
+                {"counts": counts},
+            )
+        ]
+    title = f"{counts['good']} of {_nodes(whole)} good"
+    return [Finding("fleet.nodes", "inconclusive", title, text, {"counts": counts})]
+
+
+def _warning(id: str, title: str, text: str, nodes: tuple[str, ...] = ()) -> Finding:
+    return Finding(id, "warn", title, text, {"nodes": list(nodes)} if nodes else {})
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"
+
+
+def _few(names: Sequence[str], most: int = NAMED) -> str:
+    """The first names, and how many more."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

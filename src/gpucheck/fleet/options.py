@@ -1,0 +1,151 @@
+"""What `fleet check` and `fleet judge` can be asked for. Pure: read before torch is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpucheck import naming, options, units
+from gpucheck.errors import UsageError
+from gpucheck.fleet import hosts
+from gpucheck.options import LIMITS, SELECTION, TIME, option
+
+TITLES = {
+    "devices": "what is there, and what the driver says of it",
+    "doctor": "why torch does not use a GPU",
+    "smoke": "whether everything works",
+    "bench": "memory bandwidth and matrix products, for `fleet judge`",
+    "memory": "who uses GPU memory; needs --with or --only",
+    "transfer": "copies between host and device; needs --with or --only",
+    "overlap": "copies beside products; needs --with or --only",
+}
+PARTS = ("devices", "doctor", "smoke", "bench")
+# What takes longer, or measures what siblings seldom differ in.
+MORE_PARTS = tuple(one for one in TITLES if one not in PARTS)
+# Doctor and devices answer in seconds; a prolog has little more.
+PROLOG_PARTS = ("devices", "doctor")
+
+
+def _run(text: str, name: str) -> str:
+    if len(text) > 200 or not text.isprintable():
+        raise UsageError(f"{name} must be at most 200 printable characters", "", "write it like nightly-0412")
+    return text
+
+
+def _host(text: str, name: str) -> str:
+    if not hosts.is_safe(text):
+        raise UsageError(
+            f"{name} {text[:80]!r} is not a host name", "", "use letters, digits, dots, dashes, underscores"
+        )
+    return text
+
+
+_DOCUMENT = "Document"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCheckOptions:
+    """What a node is checked for, within which time, and where its document goes."""
+
+    only: tuple[str, ...] = options.only("parts", metavar="PART")
+    skip: tuple[str, ...] = options.skip("parts", metavar="PART")
+    more: tuple[str, ...] = option(
+        "Also run memory, transfer or overlap. Repeatable.",
+        name="--with",
+        metavar="PART",
+        choices=MORE_PARTS,
+        repeat=True,
+        group=SELECTION,
+    )
+    list_all: bool = options.list_all("parts")
+    prolog: bool = option("Run devices and doctor only; exit with 1 for a bad node, else 0.", False, group=SELECTION)
+    within_s: float = option(
+        "Time limit for the whole check.",
+        300.0,
+        name="--within",
+        metavar="TIME",
+        parse=units.parse_duration,
+        shown="5m",
+        group=TIME,
+    )
+    gather: str | None = option(
+        "Write this node's document into the shared folder DIR; - prints it as one line.",
+        metavar="DIR",
+        group=_DOCUMENT,
+    )
+    store: bool = option(
+        "Also send the document to node 0 through torchrun's store; node 0 writes all into DIR.", False, group=_DOCUMENT
+    )
+    run: str | None = option(
+        "ID of this run.", metavar="ID", parse=_run, shown="the launcher's job ID", group=_DOCUMENT
+    )
+    host: str | None = option("Name of this node.", metavar="NAME", parse=_host, shown="host name", group=_DOCUMENT)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts in their order. Raises UsageError for one that is not known, and where none is left."""
+        selected = self._selected()
+        usual = TITLES if self.only else PROLOG_PARTS if self.prolog else PARTS
+        left = {*self.more, *(one for one in usual if one in selected)}
+        if not left:
+            raise UsageError("--skip leaves no part", "nothing would be checked", "skip fewer")
+        return tuple(one for one in TITLES if one in left)
+
+    def _selected(self) -> list[str]:
+        return naming.select(
+            tuple(TITLES),
+            str,
+            self.only,
+            self.skip,
+            noun="part",
+            nothing="nothing would be checked",
+            meant=lambda _: f"the parts are {', '.join(TITLES)}",
+        )
+
+    def names(self) -> list[tuple[str, str]]:
+        """The parts with their titles."""
+        return [(one, TITLES[one]) for one in self._selected()]
+
+    def check(self) -> None:
+        """Raises UsageError for an unknown part, and for a store without a folder: nobody could read what it leaves."""
+        self.parts  # noqa: B018
+        if self.store and self.gather in (None, "-"):
+            raise UsageError("--store needs a folder", "each node keeps its own document too", "add --gather DIR")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetJudgeOptions:
+    """Which documents, which nodes are expected, and where the lists go."""
+
+    paths: tuple[str, ...] = option(
+        "Folders that --gather wrote to, single documents, or logs of --gather -. - reads stdin.",
+        metavar="DIR|FILE...",
+        positional=True,
+        repeat=True,
+        commas=False,
+        required=True,
+    )
+    run: str | None = option("Judge the run with this ID.", metavar="ID", parse=_run, shown="newest", group=SELECTION)
+    expect: tuple[str, ...] | int | None = option(
+        "Nodes to expect: a hostfile, a list such as node[001-004,7], or a number.",
+        metavar="NODES",
+        parse=hosts.expected,
+        group=SELECTION,
+    )
+    wait_s: float | None = option(
+        "Wait until all expected nodes are done, at most TIME.",
+        name="--wait",
+        metavar="TIME",
+        parse=units.parse_duration,
+        group=TIME,
+    )
+    max_bad: float = option(
+        "If more nodes than this are bad, suspect the check and list none.",
+        0.05,
+        metavar="PERCENT",
+        parse=units.Percent(1.0),
+        shown="5%",
+        group=LIMITS,
+    )
+    into: str | None = option(
+        "Write good.txt, bad.txt, fleet.json and fleet.prom into DIR.", metavar="DIR", group="Lists"
+    )

@@ -1,0 +1,170 @@
+"""Each device beside its siblings: the others of its model, on other nodes. Pure.
+
+Devices of one node share its power, heat and links, so nodes are what is counted and not devices. On logarithms of
+rates: the centre is the median of the nodes' medians, the spread has two parts, each from a median absolute deviation
+(Rousseeuw and Croux 1993): of the nodes' medians about the centre, and of devices about the others of their node. A
+device's distance is held against Student's t at a level that is shared among all devices and figures of the fleet
+(Bonferroni), so that an even fleet has no slow device. Its degrees of freedom are those of both parts together (Welch
+1947, Satterthwaite 1946): few nodes with many devices know the spread of devices well, and that of nodes badly. A
+device is also held against the others of its own node, whose power and heat it shares: that spread is the smaller
+one, and the level is halved for the second test. Slow is what either calls certain, far enough away from both.
+`benchmarks/fleet_power.py` proves both by simulation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpucheck import stats
+
+# A normal spread is so many MADs.
+_NORMAL = 1.4826
+# A MAD's variance is 2.70 times that of the standard deviation of as many values (efficiency 37 %).
+_EFFICIENCY = 0.37
+# Of how many even fleets one may have a device that is called slow.
+EVEN_FLEETS = 1000
+# Of how many one may have a device that is worth another look.
+EVEN_FLEETS_MAYBE = 10
+# The median of fewer devices of a node is mostly the device itself.
+LEAST_DEVICES = 4
+# Fewer nodes with a model say nothing about one of them.
+LEAST_NODES = 5
+# What is nearer than this to its siblings is no reason to drain a node, however certain it is.
+LEAST_DISTANCE = 0.03
+
+Standing = Literal["even", "slow", "maybe", "fast"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One rate of one device: the median over its own rounds, and the relative standard error of that median."""
+
+    node: str
+    device: str
+    rate: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A device beside its siblings: `ratio` of its rate to theirs with an interval at the fleet's level.
+
+    They are those of all nodes, or where these leave it open those of its own. `maybe` is far away and not certain.
+    """
+
+    figure: Figure
+    ratio: float
+    low: float
+    high: float
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The devices of one model in one figure. `centre` is in the unit of the rates; `spread` is relative.
+
+    `placed` is empty where there are fewer than LEAST_NODES nodes.
+    """
+
+    nodes: int
+    centre: float
+    spread: float
+    placed: tuple[Placed, ...]
+
+
+def place(figures: Sequence[Figure], comparisons: int) -> Group:
+    """Every device of a group beside the others. `comparisons` is how many devices × figures the whole fleet has.
+
+    Raises ValueError for no figures and for a rate that is not positive.
+    """
+    logs = [math.log(figure.rate) for figure in figures]
+    by_node: dict[str, list[float]] = {}
+    for figure, log in zip(figures, logs, strict=True):
+        by_node.setdefault(figure.node, []).append(log)
+    medians = {node: stats.median(values) for node, values in by_node.items()}
+    centre = stats.median(list(medians.values()))
+    between = _NORMAL * stats.median([abs(one - centre) for one in medians.values()])
+    others = {node: _from_others(values) for node, values in by_node.items()}
+    from_others = [abs(one) for values in others.values() for one in values]
+    beside = _NORMAL * stats.median(from_others) if from_others else 0.0
+    # The median of the others varies too, at least as the mean of as many.
+    usually = stats.median([len(values) for values in by_node.values()])
+    within = beside / math.sqrt(1 + 1 / (usually - 1)) if usually > 1 else beside
+    spread = math.hypot(between, within)
+    if len(medians) < LEAST_NODES:
+        return Group(len(medians), math.exp(centre), spread, ())
+    # The spread has the usual noise in it; a device that is noisier than its siblings is held less firmly.
+    usual = stats.median([figure.error**2 for figure in figures])
+    count, devices = max(comparisons, len(figures)), len(figures) - len(medians)
+    of_fleet = _Scale(spread, _freedom(between, len(medians) - 1, within, devices), count)
+    of_node = _Scale(beside, max(_EFFICIENCY * devices, 1.0), count)
+    placed = []
+    remaining = {node: iter(values) for node, values in others.items()}
+    for figure, log in zip(figures, logs, strict=True):
+        from_own = next(remaining[figure.node], 0.0)
+        more = max(figure.error**2 - usual, 0.0)
+        one = _placed(figure, log - centre, of_fleet, more)
+        if one.standing in ("maybe", "even") and len(by_node[figure.node]) >= LEAST_DEVICES and _is_far(log - centre):
+            in_node = _placed(figure, from_own, of_node, more)
+            one = in_node if in_node.standing == "slow" else one
+        placed.append(one)
+    return Group(len(medians), math.exp(centre), spread, tuple(placed))
+
+
+class _Scale:
+    """How far chance takes a device: a spread with its degrees of freedom, at the levels of a fleet's two tests."""
+
+    def __init__(self, spread: float, freedom: float, count: int) -> None:
+        self._square = spread**2
+        # Slow is one side; half of what an even fleet may have is this test's, half the other one's.
+        self._certain, self._maybe = (
+            stats.student_quantile(1 - 1 / (fleets * count), freedom) for fleets in (EVEN_FLEETS, EVEN_FLEETS_MAYBE)
+        )
+
+    def reaches(self, more: float) -> tuple[float, float]:
+        """The distances beyond which a device is certain, and worth another look; `more` is variance of its own."""
+        spread = math.sqrt(self._square + more)
+        return self._certain * spread, self._maybe * spread
+
+
+def _from_others(values: Sequence[float]) -> list[float]:
+    """How far each value is from the median of the others; nothing for a single one.
+
+    From a median that has the value itself in it one of three is no distance at all: such a spread is too small.
+    """
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ordered = [values[place] for place in order]
+    middle, is_odd = divmod(len(values) - 1, 2)
+    found = [0.0] * len(values)
+    for rank, place in enumerate(order if len(values) > 1 else ()):
+        # The middle of the others: behind the value's own rank they stand one further on.
+        upper = ordered[middle + (middle >= rank)]
+        lower = upper if is_odd else ordered[middle - 1 + (middle - 1 >= rank)]
+        found[place] = values[place] - (lower + upper) / 2
+    return found if len(values) > 1 else []
+
+
+def _freedom(between: float, nodes: int, within: float, devices: int) -> float:
+    """The degrees of freedom of both spreads together; `nodes` and `devices` are how many values are free in each."""
+    worth = max(_EFFICIENCY * nodes, 1.0), max(_EFFICIENCY * devices, 1.0)
+    parts = between**4 / worth[0] + within**4 / worth[1]
+    return (between**2 + within**2) ** 2 / parts if parts > 0 else worth[0]
+
+
+def _is_far(distance: float) -> bool:
+    return abs(math.exp(distance) - 1) >= LEAST_DISTANCE
+
+
+def _placed(figure: Figure, distance: float, scale: _Scale, more: float) -> Placed:
+    """`distance` is of logarithms, from what the device is held against; `more` the variance that is its own."""
+    reach, look = scale.reaches(more)
+    standing: Standing = "even"
+    if _is_far(distance):
+        if abs(distance) > reach:
+            standing = "fast" if distance > 0 else "slow"
+        elif -distance > look:
+            standing = "maybe"
+    return Placed(figure, math.exp(distance), math.exp(distance - reach), math.exp(distance + reach), standing)

@@ -1,0 +1,182 @@
+"""`gpucheck fleet check` and `fleet judge` as blocks, and the lists and metrics of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpucheck import units
+from gpucheck.render.blocks import (
+    ADVICE,
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    Line,
+    Page,
+    answer,
+    finding_line,
+    table,
+    verdict_cell,
+)
+from gpucheck.render.text import said
+from gpucheck.report.finding import WORST_FIRST, Verdict
+from gpucheck.report.report import Report
+from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodePart, NodeState
+
+# Nobody reads more rows at once; the JSON and the lists have all.
+MOST_ROWS = 40
+
+_VERDICTS: dict[NodeState, tuple[Verdict, str]] = {
+    "bad": ("fail", "bad"),
+    "silent": ("fail", "silent"),
+    "blind": ("skip", "could not look"),
+    "undecided": ("inconclusive", "undecided"),
+    "good": ("pass", "good"),
+}
+_NODES = (
+    Column("node", "left"),
+    Column("state", "left"),
+    Column("cause → what to do", "left", wraps=True),
+)
+_GROUPS = (
+    Column("model", "left"),
+    Column("figure", "left"),
+    Column("nodes"),
+    Column("devices", keep=5),
+    Column("median"),
+    Column("spread", keep=6),
+    Column("slow"),
+)
+_PARTS = (Column("part", "left"), Column("result", "left"), Column("time", keep=3), Column("why", "left", wraps=True))
+_EXITS: dict[int | None, Verdict] = {0: "pass", 1: "fail", 3: "skip", 4: "inconclusive"}
+
+
+def page(report: Report) -> Page:
+    """A fleet's verdict, its bad nodes with cause and action, then counts; of one node, what its parts came to."""
+    judged, checked = report.results.get("fleet_judge"), report.results.get("fleet_check")
+    if judged is not None:
+        return _fleet(report, judged)
+    if checked is not None:
+        return _node(report, checked)
+    worst = min(report.findings, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
+    return Page(None if worst is None else finding_line(worst), findings=report.findings, cause=worst)
+
+
+def _fleet(report: Report, fleet: FleetResult) -> Page:
+    first = next((one for one in report.findings if one.id in ("fleet.nodes", "fleet.suspect")), None)
+    headline = first or next(iter(report.findings), None)
+    asking = [row for row in fleet.nodes if row.state != "good"]
+    body: list[Block] = []
+    if asking:
+        body.append(table(_NODES, [_row(row) for row in asking[:MOST_ROWS]]))
+    if len(asking) > MOST_ROWS:
+        body.append(Line(f"and {len(asking) - MOST_ROWS} more: --into DIR or --json names all"))
+    body += [Line(), Line(_counts(fleet))] if body else [Line(_counts(fleet))]
+    # The nodes first: what is odd about documents and settings explains them, and is seldom the reason to look.
+    warnings = [one for one in report.findings if one.verdict == "warn"]
+    body += [Line(), *said(warnings)] if warnings else []
+    groups: list[Block] = [Line(), table(_GROUPS, [_group(group) for group in fleet.groups])] if fleet.groups else []
+    told = answer(report.summary.verdict if first is None else first.verdict, headline.title) if headline else None
+    if headline is not None and headline.id == "fleet.suspect":
+        told = finding_line(headline)
+    return Page(told, body, groups, [one for one in report.findings if one not in warnings], headline)
+
+
+def _row(row: FleetNode) -> Sequence[str | Cell]:
+    verdict, word = _VERDICTS[row.state]
+    # In one cell: at 80 columns a column of its own would be the first to go.
+    cause = f"{row.cause or UNKNOWN} {ADVICE}{row.fix}" if row.fix else row.cause or UNKNOWN
+    return [row.host, verdict_cell(verdict, word), cause]
+
+
+def _counts(fleet: FleetResult) -> str:
+    counted = [f"{fleet.counts[state]} {word}" for state, (_, word) in _VERDICTS.items() if fleet.counts.get(state)]
+    devices = sum(row.devices for row in fleet.nodes)
+    nodes = f"{_number(len(fleet.nodes), 'node')} ({', '.join(counted)})" if counted else "no nodes"
+    return f"run {fleet.run or UNKNOWN}: {nodes}, {_number(devices, 'device')}"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _group(group: FleetGroup) -> Sequence[str | Cell]:
+    centre = _rate(group.centre, group.unit)
+    slow = str(group.slow) if group.judged else UNKNOWN
+    spread = units.percent(group.spread)
+    return [group.model, group.figure, str(group.nodes), str(group.devices), centre, spread, slow]
+
+
+def _rate(rate: float, unit: str) -> str:
+    if unit == "B/s":
+        return units.byte_rate(rate)
+    return units.flop_rate(rate, unit) if unit in ("FLOP/s", "OP/s") else f"{units.significant(rate)} {unit}"
+
+
+def _node(report: Report, node: NodeDocument) -> Page:
+    asking = [one for one in report.findings if one.verdict in ("fail", "inconclusive", "warn")]
+    word = {0: "good", 1: "bad", 3: "unknown: a part could not look", 4: "undecided"}.get(node.exit or 0, "bad")
+    if node.exit is None:
+        word = f"not done: it stopped at {node.step}"
+    told = answer(report.summary.verdict, f"{node.host} is {word}")
+    parts = table(_PARTS, [_part(part) for part in node.parts])
+    devices, rates = _number(len(node.devices), "device"), _number(len(node.figures), "rate")
+    done = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
+    named = [replace(one, title=f"{one.id}: {one.title}") for one in asking]
+    return Page(told, [parts, Line(), Line(done)] if node.parts else [], findings=named)
+
+
+def _part(part: NodePart) -> Sequence[str | Cell]:
+    verdict = _EXITS.get(part.exit, "inconclusive")
+    return [part.id, verdict_cell(verdict), units.duration(max(part.elapsed_s, 0.001)), part.ended]
+
+
+# -- for other programs ------------------------------------------------------------------------------------------------
+
+
+def good(report: Report) -> str:
+    """The good nodes, a name a line."""
+    return _lines(report, "good")
+
+
+def bad(report: Report) -> str:
+    """The nodes that must not be used, a name a line; empty where the check itself is suspect."""
+    return _lines(report, "bad")
+
+
+def _lines(report: Report, which: str) -> str:
+    fleet = report.results.get("fleet_judge")
+    names: tuple[str, ...] = getattr(fleet, which) if fleet is not None else ()
+    return "".join(f"{name}\n" for name in names)
+
+
+def metrics(report: Report) -> str:
+    """The fleet in Prometheus' text format, for a node exporter's folder of text files."""
+    fleet = report.results.get("fleet_judge")
+    if fleet is None:
+        return ""
+    lines = [
+        "# HELP gpucheck_fleet_nodes Nodes of the run by state.",
+        "# TYPE gpucheck_fleet_nodes gauge",
+        *(f'gpucheck_fleet_nodes{{state="{state}"}} {count}' for state, count in fleet.counts.items()),
+        "# HELP gpucheck_fleet_suspect 1: more nodes are bad than --max-bad allows.",
+        "# TYPE gpucheck_fleet_suspect gauge",
+        f"gpucheck_fleet_suspect {int(fleet.suspect)}",
+        "# HELP gpucheck_fleet_node_state 1 for the state that the node is in.",
+        "# TYPE gpucheck_fleet_node_state gauge",
+        *(f'gpucheck_fleet_node_state{{node="{_label(row.host)}",state="{row.state}"}} 1' for row in fleet.nodes),
+        "# HELP gpucheck_fleet_rate_ratio Rate of a slow device over that of its siblings, or of the part's peak.",
+        "# TYPE gpucheck_fleet_rate_ratio gauge",
+    ]
+    for row in fleet.nodes:
+        for one in row.slow:
+            labels = (("node", row.host), ("device", one.device), ("figure", one.figure), ("against", one.against))
+            text = ",".join(f'{name}="{_label(value)}"' for name, value in labels)
+            lines.append(f"gpucheck_fleet_rate_ratio{{{text}}} {one.ratio:.6g}")
+    return "\n".join(lines) + "\n"
+
+
+def _label(text: str) -> str:
+    """A label's value: the format knows three escapes."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,158 @@
+"""What `fleet check` leaves of a node, and what `fleet judge` answers of many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+NODE_SCHEMA = "gpucheck.node/1"
+
+# `silent`: it left nothing, or stopped before its end. `blind`: it could not look.
+NodeState = Literal["good", "bad", "silent", "undecided", "blind"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePart:
+    """A part of a node's check: its exit status, None where it had to be ended, and why in `ended`."""
+
+    id: str
+    exit: int | None
+    elapsed_s: float
+    ended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProblem:
+    """A finding of a node that asks for something; `part` is the part of the check that made it."""
+
+    part: str
+    id: str
+    verdict: str
+    title: str
+    message: str = ""
+    fix: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDevice:
+    """A device of a node, as far as siblings and peaks need it."""
+
+    id: str
+    name: str
+    uuid: str | None = None
+    compute_capability: str | None = None
+    multiprocessors: int | None = None
+    memory_bus_width_bits: int | None = None
+    max_sm_clock_hz: float | None = None
+    max_memory_clock_hz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigure:
+    """One rate of one device. `error` is the relative standard error of the median, None where it is not known."""
+
+    device: str
+    name: str
+    case: str
+    rate: float
+    unit: str
+    error: float | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDocument:
+    """What a node leaves behind, written anew before every step: `step` is the one that it is at, empty at its end.
+
+    `exit` is None until then. `expected` is how many nodes the launcher has started, None where it does not say.
+    `settings` are versions and settings that siblings share; no values of variables are in it.
+    """
+
+    schema: str
+    gpucheck: str
+    run: str
+    host: str
+    attempt: int
+    boot_id: str | None
+    launcher: str
+    expected: int | None
+    started_wall_s: float
+    written_wall_s: float
+    written_monotonic_s: float
+    within_s: float
+    step: str
+    exit: int | None
+    parts: tuple[NodePart, ...] = ()
+    problems: tuple[NodeProblem, ...] = ()
+    devices: tuple[NodeDevice, ...] = ()
+    figures: tuple[NodeFigure, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDevice:
+    """A device that is slower than its siblings, or than its part's floor: `ratio` to it, with its interval."""
+
+    device: str
+    figure: str
+    rate: float
+    unit: str
+    ratio: float
+    low: float | None
+    high: float | None
+    against: Literal["siblings", "peak"]
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNode:
+    """A node: what is wrong with it and what to do. `step` is the last that it reached, empty at its end."""
+
+    host: str
+    state: NodeState
+    step: str = ""
+    cause: str = ""
+    fix: str | None = None
+    attempt: int | None = None
+    devices: int = 0
+    slow: tuple[SlowDevice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetGroup:
+    """The devices of one model in one figure: `centre` in `unit`, the relative `spread`. No verdict below 5 nodes."""
+
+    model: str
+    figure: str
+    unit: str
+    nodes: int
+    devices: int
+    centre: float
+    spread: float
+    slow: int
+    judged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFile:
+    """A file that was not judged, and why."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetResult:
+    """The fleet of one run. `suspect`: more nodes are bad than may be, so that the check itself is to be looked at;
+    `bad` is empty then. `good` and `bad` hold only names that are safe for a shell."""
+
+    run: str
+    nodes: tuple[FleetNode, ...]
+    groups: tuple[FleetGroup, ...]
+    counts: dict[str, int]
+    good: tuple[str, ...]
+    bad: tuple[str, ...]
+    suspect: bool
+    refused: tuple[RefusedFile, ...] = ()
+    unexpected: tuple[str, ...] = ()

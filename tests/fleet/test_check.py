@@ -1,0 +1,172 @@
+"""What a node's check makes of its parts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fleet.nodes import node
+
+from gpucheck import options
+from gpucheck.cli.app import main
+from gpucheck.fleet import check, documents
+from gpucheck.fleet.options import FleetCheckOptions
+from gpucheck.machine import child
+from gpucheck.machine.child import ChildResult
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
+from gpucheck.report.results.fleet import NodePart
+
+EMPTY = node(devices=0, parts=(), exit=None, step="smoke")
+
+
+def ended(stdout: str = "", returncode: int | None = 0, *, timed_out: bool = False, stderr: str = "") -> ChildResult:
+    return ChildResult(returncode, stdout, stderr, timed_out, False, 2.0)
+
+
+def said(verdict: str, code: int) -> str:
+    """The document of a part with one finding."""
+    finding = {"id": "a.b", "verdict": verdict, "title": "a\x1btitle", "message": "text"}
+    summary = {"verdict": verdict, "exit": code, "complete": True}
+    whole = {"schema": "gpucheck.report/1", "gpucheck": "1", "command": "smoke", "argv": ["--token", "secret"]}
+    facts = {"environment": {"HF_TOKEN": "secret"}, "devices": [{"kind": "cuda", "id": "cuda:0", "name": "GPU"}]}
+    rest = {"started": "", "elapsed_s": 1.0, "facts": facts, "measurements": [], "results": {}, "notices": []}
+    return json.dumps({**whole, **rest, "findings": [finding], "summary": summary})
+
+
+@pytest.mark.parametrize(
+    ("result", "exit", "problem"),
+    [
+        (ended(said("pass", 0)), 0, None),
+        (ended(said("skip", 0)), 0, None),
+        (ended(said("fail", 1), 1), 1, "a\\x1btitle"),
+        (ended(said("skip", 3), 3), 3, "a\\x1btitle"),
+        (ended(said("inconclusive", 4), 4), 4, "a\\x1btitle"),
+        (ended("", None, timed_out=True), 4, "did not end within 10 s"),
+        (ended("", -11), 4, "ended by SIGSEGV"),
+        (ended("", -9, stderr="x\nKilled"), 4, "ended by SIGKILL: Killed"),
+        (ended('{"half', 0), 4, "ended with status 0"),
+        (ended("[]", 1), 4, "ended with status 1"),
+    ],
+)
+def test_parts(result: ChildResult, exit: int, problem: str | None) -> None:
+    made = check.with_part(EMPTY, "smoke", result, 10.0)
+    assert check.exit_of(made.parts) == exit
+    told = [f"{one.title}" if one.id == "a.b" else one.message for one in made.problems]
+    assert told == ([] if problem is None else [problem])
+    assert b"secret" not in documents.packed(made)
+
+
+def test_the_worst_part_counts() -> None:
+    parts = [NodePart("a", 0, 1.0), NodePart("b", 3, 1.0), NodePart("c", None, 1.0, "did not end")]
+    assert check.exit_of(parts[:1]) == 0
+    assert check.exit_of(parts) == 3
+    assert check.exit_of([*parts, NodePart("d", 1, 1.0)]) == 1
+
+
+def test_a_rate_has_the_standard_error_of_its_median() -> None:
+    time_s = TimeStats(1.0, 9, ci_low=0.9804, ci_high=1.0196, ci_level=0.95)
+    case = {"dtype": "bfloat16", "m": 8, "n": 8, "k": 4, "support": "native"}
+    rest = (MemoryFigures(), Method("host", "host", "warm"), None, ("noisy",))
+    row = Measurement("matmul", DeviceRef("cuda:0"), case, (), time_s, {}, Rate(5.0, "FLOP/s"), *rest)
+    figure = check.figure_of(row)
+    assert figure is not None
+    assert (figure.case, figure.rate, figure.flags) == ("bfloat16 8x8x4", 5.0, ("noisy",))
+    assert figure.error == pytest.approx(0.01)
+    unknown = Measurement("matmul", DeviceRef("cuda:0"), case, (), None, {}, None, *rest)
+    assert check.figure_of(unknown) is None
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Every part is this Python program instead."""
+    usual = child.python_argv
+
+    def argv(module: str, *arguments: str) -> list[str]:
+        return [sys.executable, "-c", text] if module == "gpucheck.cli.app" else usual(module, *arguments)
+
+    monkeypatch.setattr(child, "python_argv", argv)
+
+
+@pytest.mark.parametrize(
+    ("code", "usual", "prolog"), [(0, 0, 0), (1, 1, 1), (3, 3, 0), (4, 4, 0)]
+)  # fmt: skip
+def test_exit_codes_and_those_of_a_prolog(
+    code: int, usual: int, prolog: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    verdict = {0: "pass", 1: "fail", 3: "skip", 4: "inconclusive"}[code]
+    planted(monkeypatch, f"print({said(verdict, code)!r})")
+    given = ["fleet", "check", "--quiet", "--host", "n1", "--run", "r", "--gather", str(tmp_path)]
+    assert main([*given, "--only", "smoke"]) == usual
+    ((_, left),) = documents.read([str(tmp_path)]).documents
+    assert (left.exit, left.step) == (code, "")
+    assert main([*given, "--prolog"]) == prolog
+
+
+def test_a_part_that_never_returns_is_ended_in_its_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    planted(monkeypatch, "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
+    given = ["fleet", "check", "--quiet", "--host", "n1", "--only", "devices", "--within", "2s"]
+    assert main([*given, "--run", "r", "--gather", str(tmp_path)]) == 4
+    ((_, left),) = documents.read([str(tmp_path)]).documents
+    assert left.parts[0].ended == "did not end within 2 s"
+
+
+def test_on_a_log_a_line_at_the_start_and_one_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted(monkeypatch, f"print({said('pass', 0)!r})")
+    given = ["fleet", "check", "--quiet", "--host", "n1", "--run", "r", "--gather", "-"]
+    assert main([*given, "--only", "devices", "--only", "smoke"]) == 0
+    log = tmp_path / "job.log"
+    log.write_text(capsys.readouterr().err)
+    assert log.read_text().count(documents.MARK) == 2
+    ((_, left),) = documents.read([str(log)]).documents
+    assert [part.id for part in left.parts] == ["devices", "smoke"]
+
+
+def test_a_host_name_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "check", "--host", "n1;rm -rf /"]) == 2
+    assert "is not a host name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({}, "devices doctor smoke bench"),
+        ({"only": ["bench"]}, "bench"),
+        ({"only": ["bench"], "with": ["memory"]}, "bench memory"),
+        ({"skip": ["smoke,bench"]}, "devices doctor"),
+        ({"prolog": True}, "devices doctor"),
+        ({"prolog": True, "skip": ["smoke"]}, "devices doctor"),
+        ({"prolog": True, "with": ["transfer"]}, "devices doctor transfer"),
+        ({"only": ["mem", "dev"]}, "devices memory"),
+    ],
+)
+def test_the_parts_that_are_chosen(given: dict[str, Any], parts: str) -> None:
+    typed = {"with_" if name == "with" else name: value for name, value in given.items()}
+    assert " ".join(options.read(FleetCheckOptions, typed).parts) == parts
+
+
+@pytest.mark.parametrize("given", [("--only", "nothing"), ("--prolog", "--skip", "d"), ("--with", "bench2")])
+def test_parts_that_are_none_are_usage_errors(given: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "check", *given]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    given = ["fleet", "check", "--quiet", "--run", "r", "--only", "devices", "--gather", str(tmp_path / "file")]
+    assert main(given) == 3
+    assert "cannot be written; Not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a file system that does not answer")
+def test_a_file_system_that_does_not_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "WRITE_S", 1.0)
+    monkeypatch.setattr(child, "python_argv", lambda *given: [sys.executable, "-c", "import time; time.sleep(600)"])
+    given = ["fleet", "check", "--quiet", "--run", "r", "--only", "devices", "--gather", str(tmp_path)]
+    assert main(given) == 3
+    assert "did not answer within 1 s" in capsys.readouterr().err

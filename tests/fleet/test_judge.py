@@ -1,0 +1,227 @@
+"""What documents of nodes come to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.fleet.nodes import named, node, slower
+
+from gpucheck.errors import UsageError
+from gpucheck.fleet.documents import file_name
+from gpucheck.fleet.judge import Judged, judge
+from gpucheck.report.results.fleet import FleetNode, NodeDevice, NodeFigure, NodeProblem, RefusedFile
+
+TWENTY = [node(f"n{number}") for number in range(20)]
+
+
+def row(judged: Judged, host: str) -> FleetNode:
+    return next(one for one in judged.result.nodes if one.host == host)
+
+
+def finding(judged: Judged, id: str) -> str:
+    return next(f"{one.verdict}: {one.title}: {one.message}" for one in judged.findings if one.id == id)
+
+
+def test_an_even_fleet_is_good() -> None:
+    judged = judge(named(*TWENTY))
+    assert [one.id for one in judged.findings] == ["fleet.nodes"]
+    assert judged.findings[0].verdict == "pass"
+    assert set(judged.result.good) == {f"n{number}" for number in range(20)}
+    assert judged.result.bad == ()
+
+
+def test_a_slow_device_is_named_with_its_ratio_and_interval() -> None:
+    judged = judge(named(*TWENTY[:-1], slower(TWENTY[-1], "cuda:3", 0.1)))
+    found = row(judged, "n19")
+    assert found.state == "bad"
+    assert {one.device for one in found.slow} == {"cuda:3"}
+    assert all(one.low is not None and one.high is not None and one.low < one.ratio < one.high for one in found.slow)
+    assert 0.88 < found.slow[0].ratio < 0.92
+    assert found.cause.startswith("cuda:3 reaches 0.")
+    assert found.fix is not None and found.fix.endswith("--device cuda:3")
+    assert judged.result.bad == ("n19",)
+
+
+def test_a_whole_node_that_is_slow_is_bad() -> None:
+    whole = TWENTY[-1]
+    for device in whole.devices:
+        whole = slower(whole, device.id, 0.1)
+    assert row(judge(named(*TWENTY[:-1], whole)), "n19").state == "bad"
+
+
+def test_what_is_near_is_even_however_certain() -> None:
+    exact = [replace(one, figures=tuple(replace(f, rate=1e12, error=0.0) for f in one.figures)) for one in TWENTY[:-1]]
+    near = replace(TWENTY[-1], figures=tuple(replace(f, rate=0.98e12, error=0.0) for f in TWENTY[-1].figures))
+    assert row(judge(named(*exact, near)), "n19").state == "good"
+
+
+@pytest.mark.parametrize("flag", ["cpu-busy", "few-samples"])
+def test_a_disturbed_figure_leaves_the_node_undecided(flag: str) -> None:
+    slow = slower(TWENTY[-1], "cuda:3", 0.2)
+    slow = replace(slow, figures=tuple(replace(one, flags=(flag,)) for one in slow.figures))
+    assert row(judge(named(*TWENTY[:-1], slow)), "n19").state == "undecided"
+
+
+def test_below_five_nodes_siblings_give_no_verdict() -> None:
+    judged = judge(named(*TWENTY[:3], slower(TWENTY[3], "cuda:0", 0.5)))
+    assert set(judged.result.good) == {"n0", "n1", "n2", "n3"}
+    assert "fewer than 5 nodes" in finding(judged, "fleet.siblings")
+
+
+def test_the_parts_peak_is_a_floor_where_most_of_a_rack_is_bad() -> None:
+    card = NodeDevice("cuda:0", "NVIDIA H100 80GB HBM3", "GPU-1", "9.0", 132, 5120)
+    rate = 1.5e12  # of 3.35e12
+    figure = NodeFigure("cuda:0", "bandwidth", "copy 4 GiB", rate, "B/s")
+    rack = [replace(node(f"n{n}"), devices=(replace(card, uuid=f"GPU-{n}"),), figures=(figure,)) for n in range(8)]
+    judged = judge(named(*rack), max_bad=1.0)
+    assert judged.result.counts["bad"] == 8
+    assert "of the part's peak" in row(judged, "n0").cause
+    sound = replace(figure, rate=3.0e12)
+    assert judge(named(*(replace(one, figures=(sound,)) for one in rack))).result.counts["good"] == 8
+    beyond = replace(rack[0], figures=(replace(figure, rate=9e12),))
+    others = [replace(one, figures=(sound,)) for one in rack[1:]]
+    assert "n0" in finding(judge(named(beyond, *others)), "fleet.impossible")
+
+
+def test_missing_hung_and_blind_nodes_have_a_row() -> None:
+    hung = replace(TWENTY[1], exit=None, step="smoke", written_wall_s=1100.0)
+    blind = replace(TWENTY[2], exit=3, problems=(NodeProblem("doctor", "torch", "skip", "no torch", "not installed"),))
+    judged = judge(named(TWENTY[0], hung, blind), expected=("n0", "n1", "n2", "n3"), max_bad=1.0)
+    states = {one.host: (one.state, one.step, one.cause) for one in judged.result.nodes}
+    assert states["n0"] == ("good", "", "")
+    assert states["n1"] == ("silent", "smoke", "stopped at smoke, which began 1 min 40 s into the check")
+    assert states["n2"] == ("blind", "", "no torch: not installed")
+    assert states["n3"] == ("silent", "", "left no document")
+    assert judged.result.good == ("n0",)
+    assert judged.result.bad == ("n1", "n3")
+
+
+@pytest.mark.parametrize("expected", [4, None])
+def test_a_number_of_nodes_gives_rows_without_a_name(expected: int | None) -> None:
+    three = [replace(one, expected=4) for one in TWENTY[:3]]
+    judged = judge(named(*three), expected=expected)
+    assert judged.result.counts["silent"] == 1
+    assert judged.result.bad == ()  # a row without a name is no name for a shell
+
+
+def test_ten_percent_missing_or_broken_are_all_named() -> None:
+    many = [node(f"n{number}", devices=1) for number in range(200)]
+    broken = [replace(one, exit=1, problems=(NodeProblem("smoke", "x", "fail", "wrong sums"),)) for one in many[:10]]
+    judged = judge(named(*broken, *many[20:]), expected=tuple(one.host for one in many), max_bad=0.2)
+    assert set(judged.result.bad) == {f"n{number}" for number in range(20)}
+    assert not judged.result.suspect
+
+
+def test_more_bad_nodes_than_may_be_make_the_check_suspect() -> None:
+    bad = [replace(one, exit=1) for one in TWENTY[:4]]
+    judged = judge(named(*bad, *TWENTY[4:]))
+    assert judged.result.suspect and judged.result.bad == ()
+    assert judged.findings[0].id == "fleet.suspect" and judged.findings[0].verdict == "inconclusive"
+    one = judge(named(bad[0], *TWENTY[1:3]))  # one node always may be bad
+    assert one.result.bad == ("n0",)
+
+
+def test_the_newest_run_counts_and_others_are_told() -> None:
+    before = [replace(one, run="last night", started_wall_s=1.0) for one in TWENTY[:2]]
+    judged = judge(named(*before, *TWENTY))
+    assert judged.result.run == "tonight"
+    assert "'last night' (2)" in finding(judged, "fleet.other_run")
+    alone = replace(TWENTY[0], run="one with a wrong clock", started_wall_s=9e9)
+    with pytest.raises(UsageError, match="several runs"):
+        judge(named(alone, *TWENTY))
+    assert judge(named(alone, *TWENTY), run="tonight").result.counts["good"] == 20
+
+
+def test_last_nights_document_does_not_stand_for_tonights() -> None:
+    before = replace(TWENTY[0], run="last night", started_wall_s=1.0)
+    judged = judge(named(before, *TWENTY[1:]), expected=tuple(one.host for one in TWENTY))
+    assert row(judged, "n0").cause == "left no document"
+
+
+def test_a_document_of_the_night_before_under_the_same_run_is_silent() -> None:
+    day_s = 86400.0
+    nights = [replace(TWENTY[0], run="alone"), *(replace(one, run="alone", started_wall_s=1000.0 + day_s)
+              for one in TWENTY[1:])]  # fmt: skip
+    judged = judge(named(*nights), expected=tuple(one.host for one in TWENTY))
+    assert (row(judged, "n0").state, row(judged, "n0").cause) == ("silent", "its document is 1 d older than the others")
+    assert judged.result.counts["good"] == 19 and len(judged.result.nodes) == 20
+    assert "up to 1 d apart" in finding(judged, "fleet.old")
+    ahead = judge(named(replace(TWENTY[0], started_wall_s=1e12), *TWENTY[1:]))  # a wrong clock hurts nobody else
+    assert ahead.result.counts["good"] == 20
+    assert finding(ahead, "fleet.old")
+
+
+def test_the_last_attempt_counts_and_duplicates_are_told() -> None:
+    first = replace(TWENTY[0], exit=1)
+    again = replace(TWENTY[0], attempt=1)
+    assert row(judge(named(again, first, *TWENTY[1:])), "n0").state == "good"
+    twice = judge(named(TWENTY[0], replace(first, written_wall_s=2000.0), *TWENTY[1:]))
+    assert row(twice, "n0").state == "bad"
+    assert "n0" in finding(twice, "fleet.duplicate")
+
+
+def test_one_machine_under_two_names_is_told() -> None:
+    renamed = replace(TWENTY[0], host="other")
+    judged = judge(named(renamed, *TWENTY))
+    assert "n0 and other" in finding(judged, "fleet.renamed")
+
+
+def test_one_start_of_a_machine_under_two_names_is_told_apart_from_a_card() -> None:
+    pod = replace(TWENTY[0], host="pod", devices=(), figures=())
+    judged = judge(named(pod, *TWENTY))
+    assert "n0 and pod" in finding(judged, "fleet.same_boot")
+    assert "fleet.renamed" not in {one.id for one in judged.findings}
+
+
+def test_nodes_that_were_not_expected_are_in_no_list() -> None:
+    judged = judge(named(*TWENTY, node("stranger")), expected=tuple(one.host for one in TWENTY))
+    assert judged.result.unexpected == ("stranger",)
+    assert "stranger" in finding(judged, "fleet.unexpected")
+    assert set(judged.result.good) == {one.host for one in TWENTY}
+    more = judge(named(*TWENTY), expected=12)
+    assert "20 nodes left documents, 12 were expected" in finding(more, "fleet.unexpected")
+
+
+def test_a_list_of_short_names_means_the_whole_ones() -> None:
+    whole = [replace(one, host=f"{one.host}.cluster.example") for one in TWENTY]
+    judged = judge(named(*whole[:-1]), expected=tuple(one.host for one in TWENTY))
+    assert judged.result.counts["good"] == 19 and judged.result.bad == ("n19",)
+    assert judged.result.unexpected == ()
+    back = judge(named(*TWENTY), expected=tuple(one.host for one in whole))
+    assert set(back.result.good) == {one.host for one in whole}
+    both = judge(named(TWENTY[0]), expected=("n0.a", "n0.b"))  # which of them it is cannot be known
+    assert both.result.unexpected == ("n0",) and both.result.counts["silent"] == 2
+
+
+def test_a_document_that_is_refused_is_its_nodes_cause() -> None:
+    files = [RefusedFile(f"/d/00/{file_name(host, run)}", "truncated, or not JSON")
+             for host, run in (("n0", "tonight"), ("n1", "last night"))]  # fmt: skip
+    judged = judge(named(*TWENTY[2:]), files, expected=tuple(one.host for one in TWENTY))
+    assert row(judged, "n0").cause == "its document is refused: truncated, or not JSON"
+    assert row(judged, "n1").cause == "left no document"
+
+
+def test_fewer_devices_than_the_others_is_bad() -> None:
+    judged = judge(named(node("n0", devices=7), *TWENTY[1:]))
+    assert row(judged, "n0").cause == "7 devices, the others have 8"
+    blind = node("n0", devices=0, exit=3, problems=(NodeProblem("devices", "x", "skip", "no driver", "", "modprobe"),))
+    lost = row(judge(named(blind, *TWENTY[1:])), "n0")
+    assert (lost.state, lost.cause, lost.fix) == ("bad", "0 devices, the others have 8; no driver", "modprobe")
+
+
+def test_drifts_are_grouped_by_what_nodes_share() -> None:
+    odd = {"driver": "550.5", "torch": "2.9.0"}
+    judged = judge(named(*(replace(one, settings=odd) for one in TWENTY[:3]), *TWENTY[3:]))
+    drifts = [one for one in judged.findings if one.id == "fleet.drift"]
+    assert len(drifts) == 1
+    assert drifts[0].title == "3 nodes with driver 550.5 (most: 580.1), torch 2.9.0 (most: 2.11.0)"
+    assert drifts[0].message == "n0, n1, n2"
+
+
+def test_forged_and_unreadable_files_are_told_apart() -> None:
+    refused = [RefusedFile("a.json", "forged? it says n2"), RefusedFile("b.json", "nested too deeply")]
+    judged = judge(named(*TWENTY), refused)
+    assert "a.json" in finding(judged, "fleet.forged")
+    assert "b.json" in finding(judged, "fleet.unreadable")
+    assert judged.result.counts["good"] == 20

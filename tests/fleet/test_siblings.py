@@ -1,0 +1,67 @@
+"""Simulated fleets: no even fleet has a slow device, and stragglers are found."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpucheck.fleet import siblings
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import fleet_power
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "devices"), [(5, 8), (12, 4), (12, 1), (40, 5)])
+def test_the_level_is_kept_where_it_can_be_seen(nodes: int, devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a level of one false fleet in 10, 300 even fleets have at most 30 and what chance adds to it."""
+    monkeypatch.setattr(siblings, "EVEN_FLEETS", 10)
+    monkeypatch.setattr(siblings, "LEAST_DISTANCE", 0.0)
+    random_ = random.Random(1)
+    false = 0
+    for _ in range(300):
+        figures, _ = fleet_power.fleet(random_, nodes, devices)
+        group = siblings.place(figures, nodes * devices)
+        false += any(one.standing == "slow" for one in group.placed)
+    assert false <= 30 + 3 * math.sqrt(30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "least"), [(20, 0.95), (100, 0.99), (1000, 0.99)])
+def test_stragglers_of_5_percent_are_found_at_1_percent_noise(nodes: int, least: float) -> None:
+    random_ = random.Random(2)
+    found = planted = false = 0
+    for _ in range({20: 60, 100: 40, 1000: 4}[nodes]):
+        figures, slow = fleet_power.fleet(random_, nodes, 8, 0.05, max(nodes // 20, 1))
+        told = fleet_power.called_slow(figures, nodes * 8 * fleet_power.FIGURES)
+        found, planted, false = found + len(told & slow), planted + len(slow), false + len(told - slow)
+    assert found >= least * planted
+    assert false == 0
+
+
+def test_few_nodes_give_no_verdict_and_a_rate_must_be_positive() -> None:
+    few = [siblings.Figure(f"n{n}", "cuda:0", 1.0 + n) for n in range(siblings.LEAST_NODES - 1)]
+    assert siblings.place(few, 4).placed == ()
+    with pytest.raises(ValueError):
+        siblings.place([siblings.Figure("n", "cuda:0", 0.0)], 1)
+
+
+def test_equal_rates_have_no_spread_and_a_far_one_is_slow() -> None:
+    same = [siblings.Figure(f"n{n}", "cuda:0", 100.0) for n in range(9)]
+    group = siblings.place([*same, siblings.Figure("n9", "cuda:0", 96.0)], 10)
+    assert group.spread == 0 and group.centre == pytest.approx(100.0)
+    assert [one.standing for one in group.placed] == ["even"] * 9 + ["slow"]
+
+
+@pytest.mark.parametrize("count", range(2, 9))
+def test_each_is_held_against_the_median_of_the_others(count: int) -> None:
+    values = [random.Random(count).gauss(0, 1) for _ in range(count)]
+    wanted = [one - statistics.median(values[:i] + values[i + 1 :]) for i, one in enumerate(values)]
+    assert siblings._from_others(values) == pytest.approx(wanted)
+    assert siblings._from_others(values[:1]) == []
