@@ -29,6 +29,7 @@ LAYOUTS = {
     "compare": "compare",
     "lint": "lint",
     "run": "run",
+    "stress": "stress",
 }
 
 

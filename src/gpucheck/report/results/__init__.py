@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.model import ModelResult
     from gpucheck.report.results.overlap import OverlapResult
     from gpucheck.report.results.run import RunResult
+    from gpucheck.report.results.stress import StressResult
     from gpucheck.report.results.transfer import TransferResult
 
 
@@ -44,6 +45,7 @@ class Results(TypedDict, total=False):
     find_batch_size_estimate: EstimatedBatchSize
     model: ModelResult
     run: RunResult
+    stress: StressResult
 
 
 def late_types() -> dict[str, Any]:
@@ -61,6 +63,7 @@ def late_types() -> dict[str, Any]:
         model,
         overlap,
         run,
+        stress,
         transfer,
     )
 
@@ -77,6 +80,7 @@ def late_types() -> dict[str, Any]:
         model,
         overlap,
         run,
+        stress,
         transfer,
     )
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
