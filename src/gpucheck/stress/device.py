@@ -87,7 +87,7 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
     setup["step"] = "filling memory"
     with precision.precision("tf32" if dtype == "tf32" else "ieee"):
         work = Work(accel, dtype, fill_bytes(accel, setup), setup["seed"])
-        state = State(plan, work, watch, say)
+        state = State(plan, work, watch, say, threads=setup["threads"] if accel.is_cpu else 0)
         setup["step"] = "the first product against float64"
         state.check()
         say({"ready": described(accel, work, watch)})
@@ -148,6 +148,7 @@ class _Point:
     number: int
     kind: str
     began_s: float
+    cpu_s: float = field(default_factory=time.process_time)
     rates: list[float] = field(default_factory=list)
     unit: str = ""
     samples: list[Sample] = field(default_factory=list)
@@ -162,6 +163,7 @@ class State:
     watch: Watch
     say: Say
     clock: Callable[[], float] = time.perf_counter
+    threads: int = 0
     steps: int = 0
     wrong_steps: int = 0
     told_wrong: int = 0
@@ -269,8 +271,15 @@ class State:
             temperature_celsius=_spread_of(point.samples, "temperature_celsius"),
             power_w=self._power(),
             held=tuple(name for name in names if name != "gpu_idle"),
+            core_share=self._core_share(point),
         )
         self.say({"point": to_json(made), **self.totals()})
+
+    def _core_share(self, point: _Point) -> float | None:
+        """How much of its cores' time this process got in the point; None where the work is a device's."""
+        if not self.threads:
+            return None
+        return (time.process_time() - point.cpu_s) / (max(self.clock() - point.began_s, 1e-9) * self.threads)
 
     def _power(self) -> float | None:
         """The mean power of the last seconds; None where the energy is not counted, or for too short."""

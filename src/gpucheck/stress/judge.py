@@ -21,6 +21,8 @@ SLOW = 0.10
 MOST_POINTS_SHOW = 0.75
 # Below this number of points of a kind nothing is said about its speed.
 FEWEST_POINTS = 6
+# A CPU's process that got less of its cores' time was not alone on them: its rates say nothing.
+LEAST_OF_CORES = 0.9
 # Where devices share links, or a core is shared with other programs, slower than a sibling is no fault yet.
 _SHARED = frozenset({"copies"})
 # Held by the hardware, and no setting: heat, or power that does not come.
@@ -182,22 +184,27 @@ def slow(result: StressResult) -> list[Finding]:
     """Devices that lost speed over time, or are slower than those of their model; else one that none is."""
     findings = []
     for one in result.devices:
-        kinds = {kind: [point for point in one.points if point.kind == kind] for kind in result.kinds}
-        falls = [fall for kind, points in kinds.items() if (fall := _fall(one, kind, points)) is not None]
+        falls = [fall for kind in result.kinds if (fall := _fall(one, kind, _judged(one, kind))) is not None]
         # One cause shows in every kind of work: the deepest fall says it.
         findings += [max(falls, key=lambda found: found[0])[1]] if falls else []
     for group in siblings(result.devices):
         findings += [found for one in group if (found := _behind(one, group, result.kinds)) is not None]
     if findings:
         return findings
-    judged = [one for one in result.devices if any(_is_enough(one.points, kind) for kind in result.kinds)]
-    if not judged:
-        return [Finding("stress.slow", "skip", "too short to judge speed", "use a longer --duration")]
+    if not any(len(_judged(one, kind)) >= FEWEST_POINTS for one in result.devices for kind in result.kinds):
+        busy = any(not _was_alone(point) for one in result.devices for point in one.points)
+        why = "other programs used the cores" if busy else "too short"
+        return [Finding("stress.slow", "skip", "speed was not judged", why)]
     return [Finding("stress.slow", "pass", f"no device lost more than {units.percent(SLOW)} of its speed")]
 
 
-def _is_enough(points: Sequence[StressPoint], kind: str) -> bool:
-    return sum(point.kind == kind for point in points) >= FEWEST_POINTS
+def _judged(one: StressDevice, kind: str) -> list[StressPoint]:
+    """The points of a kind of work that say something of the device's speed."""
+    return [point for point in one.points if point.kind == kind and _was_alone(point)]
+
+
+def _was_alone(point: StressPoint) -> bool:
+    return point.core_share is None or point.core_share >= LEAST_OF_CORES
 
 
 def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[float, Finding] | None:
@@ -260,7 +267,7 @@ def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[st
 
 
 def _medians(one: StressDevice, kind: str) -> list[float]:
-    return [point.rate.median for point in one.points if point.kind == kind]
+    return [point.rate.median for point in _judged(one, kind)]
 
 
 def _is_below(rates: Sequence[float], usual: float) -> bool:

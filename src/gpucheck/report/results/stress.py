@@ -22,6 +22,7 @@ class StressPoint:
 
     `rate` is that of the work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for the others. Power
     is a mean over at least 2 s, None where the energy is not counted; `held` is why the clock was lower than asked for.
+    `core_share` is how much of its cores' time a CPU's process got, None elsewhere: other programs had the rest.
     """
 
     at_s: float
@@ -33,6 +34,7 @@ class StressPoint:
     temperature_celsius: StressSpread | None = None
     power_w: float | None = None
     held: tuple[str, ...] = ()
+    core_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class StressWrong:
     """A step whose result was wrong.
 
     `step` counts the device's steps, `result` names what was computed, `against` what it was compared with: `first`
-    (its own first result), `pattern` (what was written) or `float64`. `elements` is how many differ (None: not counted),
+    (its own first result), `pattern` (what was written) or `float64`. `elements` is how many differ, None if unknown,
     `place` the first of them, with its value and the right one as bits. `worst_of_bound` is the largest error as a
     share of what rounding explains; None where it is exact.
     """
