@@ -43,7 +43,7 @@ def points(
 def device(index: int, seed: int = 0, *, id: str | None = None, **more: Any) -> StressDevice:
     """A device that ran to the end; `more` are its other fields, and those of `points`."""
     curve = {name: more.pop(name) for name in ("speed", "noise", "held", "division") if name in more}
-    given = {
+    given: dict[str, Any] = {
         "model": "NVIDIA H200 · 9.0 · 132",
         "dtype": "bfloat16",
         "side": 8192,

@@ -35,7 +35,8 @@ def say(**line): print(json.dumps(line), flush=True)
 json.loads(sys.stdin.readline())
 if script == "hangs at the start": time.sleep(600)
 if script == "raises at the start":
-    say(raised={"kind": "CannotLook", "what": "no memory", "why": "", "fix": "", "finding": "stress.memory", "trace": ""})
+    error = {"kind": "CannotLook", "what": "no memory", "why": "", "fix": "", "finding": "stress.memory", "trace": ""}
+    say(raised=error)
     sys.exit()
 say(ready={"model": told["model"], "dtype": "bfloat16", "side": 8192, "filled_bytes": 2**30, "reproducible": True})
 sys.stdin.readline()

@@ -158,6 +158,7 @@ def test_a_wrong_bit_in_memory_is_found(seed: int, monkeypatch: pytest.MonkeyPat
     found = [wrong for _ in range(8) for wrong in work.step("memory").wrong]
     (wrong,) = found
     assert (wrong.against, wrong.elements) == ("pattern", 1) and wrong.result.split("/")[0].split("+")[0] in PATTERNS
+    assert wrong.got is not None and wrong.expected is not None
     differing = int(wrong.got, 16) ^ int(wrong.expected, 16)
     assert differing & (differing - 1) == 0 and differing  # one bit
 
@@ -190,7 +191,7 @@ def test_a_first_product_that_is_wrong_is_found_by_float64(seed: int, monkeypatc
     monkeypatch.setattr(torch, "mm", wrong_always)
     work = made(seed)
     (wrong,) = work.check()
-    assert (wrong.against, wrong.place) == ("float64", place) and wrong.worst_of_bound > 1
+    assert (wrong.against, wrong.place) == ("float64", place) and (wrong.worst_of_bound or 0.0) > 1
 
 
 def test_a_product_that_is_not_computed_at_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
