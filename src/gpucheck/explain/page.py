@@ -1,4 +1,4 @@
-"""Pages of what `smoke`, `bench` and `lint` find: what an id asks and what to do where it does not pass."""
+"""Pages of what `smoke`, `stress`, `bench` and `lint` find: what an id asks and what to do where it does not pass."""
 
 from __future__ import annotations
 
@@ -153,6 +153,41 @@ _SMOKE = (
         "at least so many devices are required",
         "`--min-devices` asks for more than torch can use here.",
         "gpucheck devices; then gpucheck doctor",
+    ),
+)
+
+_STRESS = (
+    (
+        "stress.wrong",
+        "results stay right under load",
+        "A step gave other bits than the first one, than a device of the same model, or than float64 allows: the device, "
+        "its memory or its link corrupts data without an error.",
+        "drain the node, repeat with gpucheck stress --device N --duration 30m, and have the card replaced",
+    ),
+    (
+        "stress.slow",
+        "devices keep their speed under load",
+        "The device lost speed over the run, or is slower than others of its model: heat, power, a clock setting, or a "
+        "card that is about to fail.",
+        "gpucheck devices --watch 2s; compare cooling, power limits and clocks of the devices",
+    ),
+    (
+        "stress.errors",
+        "the driver counts no errors under load",
+        "Memory errors, Xid errors or packets that were sent again came during the run.",
+        "gpucheck doctor; sudo dmesg | grep -i xid",
+    ),
+    (
+        "stress.memory",
+        "there was memory to fill",
+        "Far less memory could be had than was to be filled.",
+        "gpucheck memory; or use a smaller --fill",
+    ),
+    (
+        "stress.skipped",
+        "the device has the data type",
+        "Products of this dtype do not exist on the device.",
+        "give another --dtype",
     ),
 )
 
@@ -438,6 +473,7 @@ _LINT = "gpucheck lint PATH names the lines; docs/lint.md shows each rule wrong 
 
 def _pages() -> dict[str, Page]:
     pages = {row[0]: Page(row[0], "smoke", *row[1:]) for row in _SMOKE} | {row[0]: Page(*row) for row in _FAULTS}
+    pages |= {row[0]: Page(row[0], "stress", *row[1:]) for row in _STRESS}
     for command, rows in _BENCH.items():
         pages |= {row[0]: Page(row[0], command, *row[1:]) for row in rows}
         pages |= _of_any_benchmark(command.removeprefix("bench ")) if command.startswith("bench ") else {}
