@@ -160,8 +160,8 @@ _STRESS = (
     (
         "stress.wrong",
         "results stay right under load",
-        "A step gave other bits than the first one, than a device of the same model, or than float64 allows: the device, "
-        "its memory or its link corrupts data without an error.",
+        "A step gave other bits than the first one, than a device of the same model, or than float64 allows: the "
+        "device, its memory or its link corrupts data without an error.",
         "drain the node, repeat with gpucheck stress --device N --duration 30m, and have the card replaced",
     ),
     (

@@ -17,6 +17,7 @@ from gpucheck.errors import GpucheckError
 from gpucheck.machine import choose, host, inventory, kernel_driver, pulse
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.talk import Ending, Line, Lost, Talk
+from gpucheck.naming import few
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Began, Emit, Failed, Finished, Notice, Planned, Progress, Skipped, Started
 from gpucheck.report.facts import Device, Facts
@@ -158,8 +159,7 @@ class _Run:
 
     def run(self) -> None:
         """Start all, let them begin together, and listen until each is over."""
-        many = len(self.runners)
-        self.emit(Progress(f"{many} {'process fills' if many == 1 else 'processes fill'} memory", live=False))
+        self.emit(Progress(f"filling memory: {few([runner.seat.name for runner in self.runners], ', ')}"))
         for runner in self.runners:
             self._start(runner)
         self._listen(until=lambda runner: runner.is_ready)
