@@ -26,7 +26,7 @@ def test_sound_siblings_are_neither_slow_nor_wrong(seed: int) -> None:
     devices = [device(n, seed, speed=lambda share, n=n: own[n] * (1 - 0.04 * share)) for n in range(8)]
     (speed,), (results,) = judge.slow(result(devices)), judge.wrong(result(devices))
     assert (speed.verdict, results.verdict) == ("pass", "pass")
-    assert results.title == "all results of 32000 steps are right"
+    assert results.title == "the results of all 32000 steps are right"
     assert results.message == "88 checks against float64; 8 of one model agree bit for bit"
 
 
@@ -113,7 +113,7 @@ def wrong(**more: object) -> StressWrong:
 
 def test_a_wrong_step_is_a_failure_that_names_device_step_and_element() -> None:
     (found,) = judge.wrong(result([device(0), device(1, wrong=(wrong(),), wrong_steps=1)]))
-    assert (found.verdict, found.device, found.title) == ("fail", "cuda:1", "cuda:1: 1 of 4000 steps were wrong")
+    assert (found.verdict, found.device, found.title) == ("fail", "cuda:1", "cuda:1: wrong results in 1 of 4000 steps")
     assert found.message == "products at 12.0 s (step 40): 1 element wrong at place 70; 1 in place of 0"
     assert found.fix is not None and "gpucheck stress --device cuda:1" in found.fix
 
@@ -122,7 +122,7 @@ def test_other_bits_within_rounding_fail_only_where_bits_are_promised() -> None:
     one = device(0, wrong=(wrong(worst_of_bound=0.3),), wrong_steps=1)
     assert [found.verdict for found in judge.wrong(result([one]))] == ["fail"]
     (found,) = judge.wrong(result([replace(one, reproducible=False)]))
-    assert (found.verdict, found.title) == ("warn", "cuda:0: 1 of 4000 steps were not the same twice")
+    assert (found.verdict, found.title) == ("warn", "cuda:0: different bits in 1 of 4000 steps")
     beyond = device(0, wrong=(wrong(worst_of_bound=3.0),), wrong_steps=1, reproducible=False)
     assert [found.verdict for found in judge.wrong(result([beyond]))] == ["fail"]
 

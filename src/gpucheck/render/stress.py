@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.render.blocks import (
@@ -25,7 +26,8 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult
 from gpucheck.stress.line import rate_text, spark
 
-# Of the work in columns: rates by 10¹² operations, or 10⁹ bytes; a core's by 10⁹ operations.
+# Characters of a curve in the table.
+_SPARKS = 8
 _ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
 
 
@@ -40,7 +42,10 @@ def page(report: Report) -> Page:
         return Page(line, findings=report.findings, cause=cause)
     rest = [one for one in report.findings if one is not worst]
     line = answer(worst.verdict, finding_text(worst)) if worst else answer(_whole(report), _all_well(report, result))
-    body: list[Block] = [table_of(result.devices, _columns(result, report.findings))]
+    columns = _columns(result, report.findings)
+    # A narrow screen has a line for each device too: the first kind of work, and what was found.
+    narrow = table_of(result.devices, [columns[0], *columns[1:2], columns[-1]])
+    body: list[Block] = [replace(table_of(result.devices, columns), narrow=narrow)]
     return Page(line, body, [*_curves(result), *_unknown(result)], rest, worst, under=_under(result, worst))
 
 
@@ -54,7 +59,7 @@ def _all_well(report: Report, result: StressResult) -> str:
     lasted = units.duration(result.duration_s if report.summary.complete else max(for_s, 1.0))
     speed = next((one for one in report.findings if one.id == "stress.slow"), None)
     tail = f"; {speed.title}" if speed is not None else ""
-    return f"all results of {steps} steps in {lasted} are right{tail}"
+    return f"the results of all {steps} steps in {lasted} are right{tail}"
 
 
 def _under(result: StressResult, worst: Finding | None) -> list[Line]:
@@ -77,11 +82,11 @@ def _ends(devices: Sequence[StressDevice]) -> tuple[int, int]:
 def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf[StressDevice]]:
     return [
         filled(Column("device", "left"), lambda one: one.name),
-        *(_rates(result, kind) for kind in result.kinds),
-        filled(Column("over time", "left", keep=3), _curve),
-        _telemetry("clock, MHz", 4, _lowest_clock),
-        _telemetry("power, W", 7, _power),
-        _telemetry("max °C", 5, _heat),
+        *(_rates(result, kind) for kind in result.kinds if any(_rate(one, kind) for one in result.devices)),
+        filled(Column("over time", "left", keep=5), _curve),
+        _telemetry("clock, MHz", 3, _lowest_clock),
+        _telemetry("power, W", 9, _power),
+        _telemetry("max °C", 4, _heat),
         filled(Column("steps", keep=1), lambda one: str(one.steps)),
         filled(Column("wrong", keep=6), lambda one: str(one.wrong_steps)),
         filled(Column("state", "left"), lambda one: _state(one, findings)),
@@ -107,7 +112,7 @@ def _curve(one: StressDevice) -> str:
         kind: max(point.rate.median for point in one.points if point.kind == kind)
         for kind in {point.kind for point in one.points}
     }
-    return spark([point.rate.median / most[point.kind] if most[point.kind] else 0.0 for point in one.points])
+    return spark([point.rate.median / most[point.kind] if most[point.kind] else 0.0 for point in one.points], _SPARKS)
 
 
 def _telemetry(

@@ -110,7 +110,7 @@ def wrong(result: StressResult) -> list[Finding]:
     same = f"; {sum(map(len, groups))} of one model agree bit for bit" if len(groups) == 1 else ""
     steps, checks = sum(one.steps for one in at_work), sum(one.checks for one in at_work)
     message = f"{checks} checks against float64{same}"
-    return [Finding("stress.wrong", "pass", f"all results of {steps} steps are right", message)]
+    return [Finding("stress.wrong", "pass", f"the results of all {steps} steps are right", message)]
 
 
 def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:
@@ -118,12 +118,12 @@ def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:
     verdict: Verdict = "fail" if sure or (differing and one.reproducible) else "warn"
     texts = [text_of(each) for each in (sure or one.wrong)[:1]]
     texts += [f"{each.result}: other bits than {_names(_others(each))} of the same model" for each in differing[:1]]
-    count = f"{one.wrong_steps} of {max(one.steps, one.wrong_steps)} steps" if one.wrong_steps else "its first results"
-    what = "were wrong" if verdict == "fail" else "were not the same twice"
+    what = "wrong results" if verdict == "fail" else "different bits"
+    where = f"in {one.wrong_steps} of {max(one.steps, one.wrong_steps)} steps" if one.wrong_steps else "from the start"
     return Finding(
         "stress.wrong",
         verdict,
-        f"{one.name}: {count} {what}",
+        f"{one.name}: {what} {where}",
         "; ".join(texts),
         {
             "name": one.name,
@@ -195,7 +195,7 @@ def slow(result: StressResult) -> list[Finding]:
         busy = any(not _was_alone(point) for one in result.devices for point in one.points)
         why = "other programs used the cores" if busy else "too short"
         return [Finding("stress.slow", "skip", "speed was not judged", why)]
-    return [Finding("stress.slow", "pass", f"no device lost more than {units.percent(SLOW)} of its speed")]
+    return [Finding("stress.slow", "pass", "no device is slow", f"all within {units.percent(SLOW)}")]
 
 
 def _judged(one: StressDevice, kind: str) -> list[StressPoint]:
@@ -229,7 +229,7 @@ def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[
     return fall, Finding(
         "stress.slow",
         verdict,
-        f"{one.name}: {kind} lost {units.percent(fall)} of their speed over the run",
+        f"{one.name}: lost {units.percent(fall)} of its speed over the run ({kind})",
         "; ".join(parts),
         {"name": one.name, "kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)},
         f"gpucheck devices --device {one.device.id} --watch 2s: look at heat, power limit and clock",
@@ -258,7 +258,7 @@ def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[st
     return Finding(
         "stress.slow",
         "warn" if shared else "fail",
-        f"{one.name}: {kind} {units.percent(share)} slower than {others_text}",
+        f"{one.name}: {units.percent(share)} slower than {others_text} ({kind})",
         "other programs may use the core" if one.device.id == "cpu" else "the same model, the same work",
         {"name": one.name, "slower": dict(told), "siblings": [other.name for other in group if other is not one]},
         None if one.device.id == "cpu" else f"gpucheck devices --device {one.device.id}; then gpucheck doctor",

@@ -37,11 +37,11 @@ SPARKS = "▁▂▃▄▅▆▇█"
 MOST_SPARKS = 16
 
 
-def spark(values: Sequence[float]) -> str:
-    """The values as a row of bars, the largest full; the medians of neighbours where there are many."""
+def spark(values: Sequence[float], most: int = MOST_SPARKS) -> str:
+    """The values as a row of at most so many bars, the largest full; each the median of neighbours."""
     if not values or max(values) <= 0:
         return ""
-    size = -(-len(values) // MOST_SPARKS)
+    size = -(-len(values) // most)
     groups = [sorted(values[at : at + size]) for at in range(0, len(values), size)]
     middle = [group[len(group) // 2] for group in groups]
     return "".join(SPARKS[round(max(value, 0.0) / max(middle) * (len(SPARKS) - 1))] for value in middle)
