@@ -43,6 +43,7 @@ FLOORS = {
     "memory": 4,
     "doctor": 5,
     "smoke": 5,
+    "stress": 5,
     "devices": 6,
     "explain": 6,
     "render": 7,
@@ -73,6 +74,8 @@ TORCH_AT_ONCE = (
     "batch_size/trial*.py",
     "program/*",
     "smoke/*",
+    "stress/work.py",
+    "stress/device.py",
 )
 
 # What judges what was measured or read: it never imports torch, not even inside a function, so that a judgement can be
@@ -89,6 +92,8 @@ JUDGES = (
     "program/rules.py",
     "report/*",
     "smoke/table.py",
+    "stress/judge.py",
+    "stress/options.py",
 )
 
 # Starting a process without subprocess is starting a process.

@@ -1,4 +1,24 @@
-"""gpucheck from Python: the search of `gpucheck find-batch-size`, with the same report, and steps for `gpucheck run`.
+"""gpucheck from Python: its commands as functions, each with the report that the command writes.
+
+    >>> from gpucheck import api
+    >>> report = api.devices()
+    >>> [device.kind for device in report.facts.devices][-1]
+    'cpu'
+    >>> [finding.verdict for finding in api.smoke("cpu", only=["modules.to"]).findings]
+    ['pass']
+    >>> measured = api.bench("matmul", "cpu", size=512, dtype="float32", time_budget_s=0.2)
+    >>> measured.measurements[0].rate.unit
+    'FLOP/s'
+    >>> api.judge(measured).findings == measured.findings
+    True
+    >>> api.doctor(only=["torch.missing"]).summary.exit
+    0
+
+A report is the document that `--json` prints (`gpucheck schema`), as dataclasses. What a command would end with exit
+code 1 or 4 for is in its findings; a mistake in the options raises `UsageError`, and a device that is not there or
+cannot be used raises `CannotLook`.
+
+The search for a batch size:
 
     from gpucheck import api
 
@@ -20,8 +40,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import gpucheck
 from gpucheck.batch_size.command import command
@@ -29,10 +49,27 @@ from gpucheck.batch_size.options import HEADROOM, FindBatchSizeOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Event
-from gpucheck.report.report import Collector, Report
+from gpucheck.report.report import Collector, Judge, Report
 from gpucheck.report.results.find_batch_size import FoundBatchSize
 
-__all__ = ["BatchSize", "CannotLook", "GpucheckError", "TargetError", "UsageError", "find_batch_size", "step"]
+__all__ = [
+    "BatchSize",
+    "CannotLook",
+    "GpucheckError",
+    "Report",
+    "TargetError",
+    "UsageError",
+    "bench",
+    "devices",
+    "doctor",
+    "find_batch_size",
+    "judge",
+    "smoke",
+    "step",
+]
+
+OnEvent = Callable[[Event], None]
+_Options = TypeVar("_Options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +154,159 @@ def step() -> None:
         look.step()
 
 
+def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent | None = None) -> Report:
+    """What is there, as `gpucheck devices` shows it: `report.facts.devices`, and a finding for each fault.
+
+    Raises UsageError for what is no device's name, and CannotLook for one that is not there.
+    """
+    from gpucheck.devices.command import command as look
+    from gpucheck.devices.options import DevicesOptions
+
+    options = DevicesOptions(processes=processes, device=device)
+    return _reported("devices", lambda emit: look(options, emit), on_event)
+
+
+def smoke(
+    device: str = "auto",
+    *,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    require: str | None = None,
+    min_devices: int | None = None,
+    time_budget_s: float | None = None,
+    on_event: OnEvent | None = None,
+) -> Report:
+    """Whether everything that a training job needs works: a finding for each check, as `gpucheck smoke` has them.
+
+    It works on the device in this process. Raises UsageError and CannotLook.
+    """
+    from gpucheck.machine import installed_torch
+    from gpucheck.smoke.options import SmokeOptions
+
+    options = SmokeOptions(require, min_devices, _texts(only), _texts(skip), False, time_budget_s, device)
+    options.check()
+    installed_torch.load()
+    from gpucheck.smoke.command import command as check
+
+    return _reported("smoke", lambda emit: check(options, emit), on_event)
+
+
+def doctor(
+    *,
+    python: str | None = None,
+    require: str | None = None,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    time_budget_s: float | None = None,
+    on_event: OnEvent | None = None,
+) -> Report:
+    """Why torch does not use the GPU: `report.results["doctor"]` and the findings, as `gpucheck doctor` has them.
+
+    Raises UsageError for a prefix that fits no condition and a Python that cannot be started.
+    """
+    from gpucheck.doctor.command import command as diagnose
+    from gpucheck.doctor.options import DoctorOptions
+
+    options = DoctorOptions(python, require, time_budget_s, None, _texts(only), _texts(skip))
+
+    def work(emit: OnEvent) -> None:
+        diagnose(options, emit)
+
+    return _reported("doctor", work, on_event)
+
+
+def bench(
+    name: str,
+    device: str = "auto",
+    *,
+    time_budget_s: float | None = None,
+    on_event: OnEvent | None = None,
+    **options: object,
+) -> Report:
+    """Measure: `transfer`, `bandwidth`, `matmul`, `overlap`, `crossover` or `all`; rows are `report.measurements`.
+
+    `options` are the command's own (`docs/cli.md`), with underscores for dashes: text as it is typed, a number, True,
+    or a list of these. It works on the device in this process. Raises UsageError and CannotLook.
+    """
+    from gpucheck import naming
+    from gpucheck.bench.benchmarks import BENCHMARKS
+    from gpucheck.machine import installed_torch
+
+    naming.one_of("bench", name, [one.id for one in BENCHMARKS])
+    row = next(one for one in BENCHMARKS if one.id == name)
+    budget = {} if time_budget_s is None else {"time_budget": str(time_budget_s)}
+    made: Any = replace(_read(row.options, {**options, **budget}), device=device)
+    installed_torch.load()
+    from gpucheck.bench.judge import judge as judged
+
+    return _reported(f"bench {name}", lambda emit: row.command()(made, emit), on_event, judged)
+
+
+def judge(report: Report | str | os.PathLike[str]) -> Report:
+    """A benchmark's or a stress test's document, or the file it was saved in, judged again by its own thresholds.
+
+    Raises UsageError for what is no such document: what other commands find does not follow from their documents.
+    """
+    from gpucheck.bench.judge import judge as of_bench
+    from gpucheck.machine import saved
+    from gpucheck.stress.judge import judge as of_stress
+
+    document = report if isinstance(report, Report) else saved.load(os.fspath(report))
+    kind = document.command.partition(" ")[0]
+    judges: dict[str, Judge] = {"bench": of_bench, "stress": of_stress}
+    if kind not in judges:
+        raise UsageError(
+            f"it is a result of `gpucheck {document.command}`",
+            "only benchmarks and stress tests can be judged again",
+            "give a result of `gpucheck bench …` or `gpucheck stress`",
+        )
+    return document.concluded(judges[kind](document))
+
+
+def _texts(prefixes: Sequence[str]) -> tuple[str, ...]:
+    return (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
+
+
+def _read(kind: type[_Options], given: Mapping[str, object]) -> _Options:
+    """The options of a command from Python's values, by the grammar of the command line."""
+    from gpucheck import naming
+    from gpucheck.options import declared, read
+
+    known = {one.key: one for one in declared(kind)}
+    typed: dict[str, object] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise UsageError(f"the option {name!r} is unknown", "", naming.hint(name, list(known)))
+        several = value if isinstance(value, (list, tuple)) else [value]
+        texts = [one if isinstance(one, bool) else str(one) for one in several if one is not None]
+        if texts:
+            typed[name] = texts if known[name].repeat else texts[-1]
+    return read(kind, typed)
+
+
+def _reported(
+    name: str, work: Callable[[OnEvent], None], on_event: OnEvent | None, judged: Judge | None = None
+) -> Report:
+    """Do the work of a command; its report. What the work raises is raised on."""
+    started, began = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
+    collector = Collector()
+
+    def emit(event: Event) -> None:
+        collector(event)
+        if on_event is not None:
+            on_event(event)
+
+    work(emit)
+    return collector.report(
+        version=gpucheck.__version__,
+        command=name,
+        argv=(),
+        started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        elapsed_s=time.monotonic() - began,
+        judge=judged,
+    )
+
+
 def find_batch_size(
     target: str | Callable[[], Any] | None = None,
     *,
@@ -191,23 +381,7 @@ def find_batch_size(
         device=str(device),
         import_path=tuple(os.path.abspath(folder) for folder in sys.path),
     )
-    started, began = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
-    collector = Collector()
-
-    def emit(event: Event) -> None:
-        collector(event)
-        if on_event is not None:
-            on_event(event)
-
-    command(options, emit)
-    report = collector.report(
-        version=gpucheck.__version__,
-        command="find-batch-size",
-        argv=(),
-        started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        elapsed_s=time.monotonic() - began,
-    )
-    return BatchSize(report)
+    return BatchSize(_reported("find-batch-size", lambda emit: command(options, emit), on_event))
 
 
 _NUMBER, _NAME = "a whole number", "text"

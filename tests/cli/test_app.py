@@ -15,6 +15,7 @@ COMMANDS = {
     "devices",
     "memory",
     "smoke",
+    "stress",
     "bench transfer",
     "bench bandwidth",
     "bench matmul",

@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": ("doctor", "--only", "torch.missing", "--only", "log."),
     "explain": ("explain", "CUDA out of memory"),
     "smoke": ("smoke", "--device", "cpu", "--skip", "data."),
+    "stress": ("stress", "--device", "cpu", "--duration", "2s", "--fill", "1%", "--only", "products"),
     "bench transfer": ("bench", "transfer", "--device", "cpu", "--size", "64KiB", "--time-budget", "0.3s"),
     "bench bandwidth": ("bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "1s"),
     "bench matmul": ("bench", "matmul", "--device", "cpu", "--size", "64", "--dtype", "float32", "--time-budget", "1s"),

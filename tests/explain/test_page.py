@@ -51,6 +51,12 @@ def test_every_finding_of_model_and_run_has_its_page() -> None:
     assert sorted(written - set(PAGES)) == []
 
 
+def test_every_finding_of_stress_has_its_page() -> None:
+    written = written_ids("stress/*.py")
+    assert {"stress.wrong", "stress.slow", "stress.errors"} <= written
+    assert sorted(written - set(PAGES)) == []
+
+
 def test_every_threshold_has_its_page() -> None:
     assert [one.id for one in THRESHOLDS if one.id not in PAGES] == []
 

@@ -28,6 +28,7 @@ from gpucheck.cli import (
     schema,
     smoke,
     streams,
+    stress,
 )
 from gpucheck.cli.bench import app as bench_app
 from gpucheck.cli.common import PARAMETERS, Common, HelpCommand, HelpGroup, add, tell, tell_bug
@@ -41,6 +42,7 @@ from gpucheck.program.lint.options import LintOptions
 from gpucheck.program.options import ModelOptions
 from gpucheck.program.run.options import RunOptions
 from gpucheck.smoke.options import SmokeOptions
+from gpucheck.stress.options import StressOptions
 
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
 _TyperError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -87,6 +89,7 @@ add(app, "doctor", doctor.doctor, DoctorOptions, device=None)
 add(app, "explain", explain.explain, explain.ExplainOptions, device=None)
 add(app, "smoke", smoke.smoke, SmokeOptions)
 app.add_typer(bench_app, name="bench")
+add(app, "stress", stress.stress, StressOptions, device="all")
 add(app, "find-batch-size", find_batch_size.find_batch_size, FindBatchSizeOptions)
 add(app, "lint", lint.lint, LintOptions, device=None)
 add(app, "model", model.model, ModelOptions, device=None)

@@ -98,9 +98,10 @@ def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
     """Run the command in fresh processes, each with the options as they were typed, and compare with the baseline."""
     from gpucheck.bench import runs
     from gpucheck.cli import compare, session
+    from gpucheck.machine import saved
 
     limit = compare.limit_of(common.given.get("fail_if_slower"))
-    before = compare.load(repeat.baseline) if repeat.baseline else None
+    before = saved.load(repeat.baseline) if repeat.baseline else None
     arguments = arguments_of(common)
 
     def work(emit: Emit) -> None:

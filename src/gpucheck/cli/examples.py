@@ -33,6 +33,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "gpucheck smoke --require cuda --min-devices 8 --output smoke.xml",
         "gpucheck smoke --only training --skip training.autocast",
     ),
+    "gpucheck stress": (
+        "gpucheck stress --duration 10m",
+        "gpucheck stress --only products,memory --dtype float16 --fill 80%",
+        "gpucheck stress --device cuda:3 --duration 1h --output stress.json",
+    ),
     "gpucheck model": (
         "gpucheck model net.py:make --input image:3x224x224:float32",
         "gpucheck model net.py:make --input ids:1024:int64:0..50256 --train",

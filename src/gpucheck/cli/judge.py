@@ -69,7 +69,7 @@ def judge(common: Common, options: JudgeOptions) -> int:
 
 def _load(path: str) -> Report:
     """A benchmark's document. Raises UsageError for what is none, and for one of before there was all that it takes."""
-    from gpucheck.cli.compare import load
+    from gpucheck.machine.saved import load
 
     document = load(path)
     if document.command.partition(" ")[0] != "bench":

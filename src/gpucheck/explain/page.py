@@ -156,6 +156,7 @@ _SMOKE = (
     ),
 )
 
+
 _CHANGED = "Data arrived changed: memory, link or driver are faulty, or a torch with a bug."
 _MEMORY = "There was not enough free memory for what was to be measured."
 _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
@@ -353,6 +354,40 @@ _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "gpucheck devices --processes",
         ),
         ("runs.child", "every run ended well", "A run in a process of its own failed.", "run it without --runs"),
+    ),
+    "stress": (
+        (
+            "stress.wrong",
+            "results stay right under load",
+            "A step gave other bits than the first one, than a device of the same model, or than float64 allows: the "
+            "device, its memory or its link corrupts data without an error.",
+            "drain the node, repeat with gpucheck stress --device N --duration 30m, and have the card replaced",
+        ),
+        (
+            "stress.slow",
+            "devices keep their speed under load",
+            "The device lost speed over the run, or is slower than others of its model: heat, power, a clock setting, "
+            "or a card that is about to fail.",
+            "gpucheck devices --watch 2s; compare cooling, power limits and clocks of the devices",
+        ),
+        (
+            "stress.errors",
+            "the driver counts no errors under load",
+            "Memory errors, Xid errors or packets that were sent again came during the run.",
+            "gpucheck doctor; sudo dmesg | grep -i xid",
+        ),
+        (
+            "stress.memory",
+            "there was memory to fill",
+            "Far less memory could be had than was to be filled.",
+            "gpucheck memory; or use a smaller --fill",
+        ),
+        (
+            "stress.skipped",
+            "the device has the data type",
+            "Products of this dtype do not exist on the device.",
+            "give another --dtype",
+        ),
     ),
     "model": (
         (

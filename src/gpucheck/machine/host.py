@@ -237,6 +237,13 @@ def allowed_cores() -> int | None:
     return count
 
 
+def cores() -> tuple[int, ...]:
+    """The numbers of these cores; where the system does not tell them, from 0 on."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(psutil.cpu_count() or 1))
+
+
 def cpu_model(root: Path = ROOT) -> str | None:
     """The CPU's marketing name, else its architecture."""
     match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)

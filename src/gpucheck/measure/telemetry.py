@@ -126,7 +126,7 @@ def summarise(samples: Sequence[Sample], run: Run) -> tuple[dict[str, Any] | Non
         "memory_clock_hz": _median(_values(inside, "memory_clock_hz")),
         "temperature_celsius": max(_values(inside, "temperature_celsius"), default=None),
         "power_w": power_w,
-        "clock_reasons": _clock_reasons(inside),
+        "clock_reasons": clock_reasons(inside),
         "violations_s": violations_s,
         "violations_span_s": span_s,
         "pcie": {
@@ -149,7 +149,7 @@ def summarise(samples: Sequence[Sample], run: Run) -> tuple[dict[str, Any] | Non
     return {**told, "unknown": unknown}, ""
 
 
-def _clock_reasons(inside: Sequence[Sample]) -> list[str]:
+def clock_reasons(inside: Sequence[Sample]) -> list[str]:
     """Why the clock was lower than asked for, in any reading; what flashes, in two that follow each other."""
     told = [set((one.get("clock_reasons") or {}).get("names", ())) for one in inside]
     lasting = any(FLASHES in one and FLASHES in later for one, later in itertools.pairwise(told))

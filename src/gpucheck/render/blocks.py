@@ -162,6 +162,8 @@ def ascii_text(text: str) -> str:
         ("²", "2"),
         ("░", "."),
         ("█", "#"),
+        # The bars of a sparkline.
+        *zip("▁▂▃▄▅▆▇", "_.,-=+*", strict=True),
         *((part, "#" if place >= HALF else ".") for place, part in enumerate(EIGHTHS)),
     ):
         text = text.replace(sign, plain)

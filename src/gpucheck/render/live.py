@@ -75,7 +75,8 @@ class LiveView:
 
     def _step(self, event: Progress) -> None:
         if not self._moves:
-            self._say(_joined(*_parts(event)))
+            if not event.live:
+                self._say(_joined(*_parts(event)))
             return
         line = _LiveLine(event, self._started, self._console)
         if self._status is None:

@@ -31,6 +31,7 @@ LAYOUTS = {
     "fleet judge": "fleet",
     "lint": "lint",
     "run": "run",
+    "stress": "stress",
 }
 
 

@@ -21,12 +21,16 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step begins. `done` of `total` steps are behind; `best` is the best result so far, as text for a person."""
+    """A step begins. `done` of `total` steps are behind; `best` is the best result so far, as text for a person.
+
+    One that is `live` says how a step goes on: it is for a line that refreshes, not for a pipe.
+    """
 
     step: str
     done: int | None = None
     total: int | None = None
     best: str | None = None
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.model import ModelResult
     from gpucheck.report.results.overlap import OverlapResult
     from gpucheck.report.results.run import RunResult
+    from gpucheck.report.results.stress import StressResult
     from gpucheck.report.results.transfer import TransferResult
 
 
@@ -47,6 +48,7 @@ class Results(TypedDict, total=False):
     fleet_judge: FleetResult
     model: ModelResult
     run: RunResult
+    stress: StressResult
 
 
 def late_types() -> dict[str, Any]:
@@ -65,6 +67,7 @@ def late_types() -> dict[str, Any]:
         model,
         overlap,
         run,
+        stress,
         transfer,
     )
 
@@ -82,6 +85,7 @@ def late_types() -> dict[str, Any]:
         model,
         overlap,
         run,
+        stress,
         transfer,
     )
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}

@@ -1,0 +1,201 @@
+"""`gpucheck stress` as blocks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpucheck import units
+from gpucheck.render.blocks import (
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    Line,
+    Page,
+    advice_line,
+    answer,
+    finding_text,
+    number,
+    verdict_cell,
+)
+from gpucheck.render.measured import ColumnOf, filled, numbers, short_name, table_of
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.report import Report
+from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult
+from gpucheck.stress.line import rate_text, spark
+
+# Characters of a curve in the table.
+_SPARKS = 8
+_ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
+
+
+def page(report: Report) -> Page:
+    """What was wrong first, then a line for each device; its curve with `-v`."""
+    result = report.results.get("stress")
+    asking = [one for one in report.findings if one.verdict in _ASKING]
+    worst = min(asking, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
+    if result is None or not any(one.steps for one in result.devices):
+        cause = worst or next(iter(report.findings), None)
+        line = answer(cause.verdict, finding_text(cause)) if cause else answer("skip", "nothing was done")
+        return Page(line, findings=report.findings, cause=cause)
+    rest = [one for one in report.findings if one is not worst]
+    line = answer(worst.verdict, finding_text(worst)) if worst else answer(_whole(report), _all_well(report, result))
+    columns = _columns(result, report.findings)
+    # A narrow screen has a line for each device too: the first kind of work, and what was found.
+    narrow = table_of(result.devices, [columns[0], *columns[1:2], columns[-1]])
+    body: list[Block] = [replace(table_of(result.devices, columns), narrow=narrow)]
+    return Page(line, body, [*_curves(result), *_unknown(result)], rest, worst, under=_under(result, worst))
+
+
+def _whole(report: Report) -> Verdict:
+    return "pass" if report.summary.complete and report.summary.verdict != "inconclusive" else "inconclusive"
+
+
+def _all_well(report: Report, result: StressResult) -> str:
+    steps = sum(one.steps for one in result.devices)
+    for_s = max((point.at_s for one in result.devices for point in one.points), default=0.0)
+    lasted = units.duration(result.duration_s if report.summary.complete else max(for_s, 1.0))
+    speed = next((one for one in report.findings if one.id == "stress.slow"), None)
+    tail = f"; {speed.title}" if speed is not None else ""
+    return f"the results of all {steps} steps in {lasted} are right{tail}"
+
+
+def _under(result: StressResult, worst: Finding | None) -> list[Line]:
+    devices = result.devices
+    names = dict.fromkeys(f"{short_name(one.device)}" for one in devices)
+    what = f"{len(devices)} × {next(iter(names))}" if len(names) == 1 else ", ".join(names)
+    filled_text = " to ".join(dict.fromkeys(units.capacity(some) for some in _ends(devices)))
+    dtypes = ", ".join(dict.fromkeys(one.dtype for one in devices if one.dtype))
+    return [Line(f"{what}; {dtypes} products, {filled_text} filled{' on each' if len(devices) > 1 else ''}", "dim")]
+
+
+def _ends(devices: Sequence[StressDevice]) -> tuple[int, int]:
+    sizes = [one.filled_bytes for one in devices if one.filled_bytes] or [0]
+    return min(sizes), max(sizes)
+
+
+# -- a line a device ---------------------------------------------------------------------------------------------------
+
+
+def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf[StressDevice]]:
+    return [
+        filled(Column("device", "left"), lambda one: one.name),
+        *(_rates(result, kind) for kind in result.kinds if any(_rate(one, kind) for one in result.devices)),
+        filled(Column("over time", "left", keep=5), _curve),
+        _telemetry("clock, MHz", 3, _lowest_clock),
+        _telemetry("power, W", 9, _power),
+        _telemetry("max °C", 4, _heat),
+        filled(Column("steps", keep=1), lambda one: str(one.steps)),
+        filled(Column("wrong", keep=6), lambda one: str(one.wrong_steps)),
+        filled(Column("state", "left"), lambda one: _state(one, findings)),
+    ]
+
+
+def _rates(result: StressResult, kind: str) -> ColumnOf[StressDevice]:
+    values = [value for one in result.devices if (value := _rate(one, kind))]
+    unit = next((point.unit for one in result.devices for point in one.points if point.kind == kind), "")
+    tera = unit != "B/s" and bool(values) and max(values) >= 1e12
+    scale, letter = (1e12, "T") if tera else (1e9, "G")
+    return numbers(Column(f"{kind}\n{letter}{unit}", keep=6), lambda one: _rate(one, kind), scale)
+
+
+def _rate(one: StressDevice, kind: str) -> float | None:
+    rates = [point.rate.median for point in one.points if point.kind == kind]
+    return statistics.median(rates) if rates else None
+
+
+def _curve(one: StressDevice) -> str:
+    """Every kind of work beside its own fastest point, in the order of time."""
+    most = {
+        kind: max(point.rate.median for point in one.points if point.kind == kind)
+        for kind in {point.kind for point in one.points}
+    }
+    return spark([point.rate.median / most[point.kind] if most[point.kind] else 0.0 for point in one.points], _SPARKS)
+
+
+def _telemetry(
+    head: str, keep: int, value: Callable[[StressDevice], float | None]
+) -> ColumnOf[StressDevice]:  # fmt: skip
+    def cells(devices: Sequence[StressDevice]) -> list[str | Cell]:
+        values = [value(one) for one in devices]
+        # Where nothing was read, there is no column.
+        return [""] * len(values) if not any(values) else [UNKNOWN if one is None else f"{one:.0f}" for one in values]
+
+    return ColumnOf(Column(head, keep=keep), cells)
+
+
+def _lowest_clock(one: StressDevice) -> float | None:
+    clocks = [point.sm_clock_hz.median for point in one.points if point.sm_clock_hz]
+    return min(clocks) / 1e6 if clocks else None
+
+
+def _power(one: StressDevice) -> float | None:
+    return max((point.power_w for point in one.points if point.power_w), default=None)
+
+
+def _heat(one: StressDevice) -> float | None:
+    return max((point.temperature_celsius.max for point in one.points if point.temperature_celsius), default=None)
+
+
+def _state(one: StressDevice, findings: Sequence[Finding]) -> Cell:
+    """The worst that was found of the device, in a word."""
+    if one.ended == "fault":
+        return verdict_cell("fail", "failed" if one.steps else "did not start")
+    if one.ended == "error":
+        return verdict_cell("skip", "not run")
+    mine = [each for each in findings if one.name == each.evidence.get("name") or one.name in _among(each)]
+    mine += [each for each in findings if each.id == "stress.errors" and each.device == one.name]
+    words = {"stress.wrong": "wrong", "stress.slow": "slow", "stress.errors": "errors"}
+    for verdict in _ASKING:
+        for each in mine:
+            if each.verdict == verdict and each.id in words:
+                return verdict_cell(verdict, words[each.id])
+    return verdict_cell("inconclusive", "cut off") if one.ended == "signal" else verdict_cell("pass", "right")
+
+
+def _among(finding: Finding) -> Sequence[str]:
+    return tuple(finding.evidence.get("names", ()))
+
+
+# -- details -----------------------------------------------------------------------------------------------------------
+
+
+def _curves(result: StressResult) -> list[Block]:
+    blocks: list[Block] = []
+    for one in result.devices:
+        if one.points:
+            blocks += [Line(), Line(one.name, "bold"), table_of(one.points, _POINTS)]
+    return blocks
+
+
+def _unknown(result: StressResult) -> list[Block]:
+    lines = dict.fromkeys(f"{what} unknown: {why}" for one in result.devices for what, why in one.unknown.items())
+    seed = f"same data everywhere (seed {result.seed}); turns of {units.duration(result.turn_s)}"
+    return [Line(seed, "dim"), *(Line(text, "dim") for text in lines), *_wrongs(result)]
+
+
+def _wrongs(result: StressResult) -> list[Block]:
+    from gpucheck.stress.judge import text_of
+
+    return [advice_line(f"{one.name}: {text_of(each)}") for one in result.devices for each in one.wrong]
+
+
+def _clock_text(point: StressPoint) -> str:
+    return number(point.sm_clock_hz.median / 1e6) if point.sm_clock_hz else ""
+
+
+_POINTS: tuple[ColumnOf[StressPoint], ...] = (
+    filled(Column("at"), lambda point: f"{point.at_s:.1f} s"),
+    filled(Column("work", "left"), lambda point: point.kind),
+    filled(Column("rate"), lambda point: rate_text(point.rate.median, point.unit)),
+    filled(Column("lowest", keep=4), lambda point: rate_text(point.rate.min, point.unit)),
+    filled(Column("steps", keep=2), lambda point: str(point.steps)),
+    filled(Column("clock, MHz", keep=5), _clock_text),
+    filled(Column("power, W", keep=6), lambda point: number(point.power_w) if point.power_w else ""),
+    filled(
+        Column("°C", keep=5), lambda point: f"{point.temperature_celsius.max:.0f}" if point.temperature_celsius else ""
+    ),
+    filled(Column("held by", "left", keep=3), lambda point: ", ".join(point.held)),
+)

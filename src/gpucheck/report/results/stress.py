@@ -1,0 +1,101 @@
+"""What `stress` answers: for each device its curve, its results' checksums and what was wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpucheck.report.measurement import DeviceRef
+
+
+@dataclass(frozen=True, slots=True)
+class StressSpread:
+    """The least, the median and the largest of what was read in a point."""
+
+    min: float
+    median: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class StressPoint:
+    """A point of a device's curve: what it did from `at_s` on, and what was read meanwhile.
+
+    `rate` is that of the work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for the others. Power
+    is a mean over at least 2 s, None where the energy is not counted; `held` is why the clock was lower than asked for.
+    `core_share` is how much of its cores' time a CPU's process got, None elsewhere: other programs had the rest.
+    """
+
+    at_s: float
+    kind: str
+    steps: int
+    rate: StressSpread
+    unit: str
+    sm_clock_hz: StressSpread | None = None
+    temperature_celsius: StressSpread | None = None
+    power_w: float | None = None
+    held: tuple[str, ...] = ()
+    core_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StressWrong:
+    """A step whose result was wrong.
+
+    `step` counts the device's steps, `result` names what was computed, `against` what it was compared with: `first`
+    (its own first result), `pattern` (what was written) or `float64`. `elements` is how many differ, None if unknown,
+    `place` the first of them, with its value and the right one as bits. `worst_of_bound` is the largest error as a
+    share of what rounding explains; None where it is exact.
+    """
+
+    at_s: float
+    step: int
+    kind: str
+    result: str
+    against: str
+    elements: int | None = None
+    place: int | None = None
+    got: str | None = None
+    expected: str | None = None
+    worst_of_bound: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StressDevice:
+    """One device, or one group of a CPU's cores (`name`).
+
+    Devices of the same `model` compute the same bits: `checksums` has the first result's of each kind of result.
+    `reproducible` is whether its libraries promise the same bits every time. `checks` is how often a product was held
+    against float64, `worst_of_bound` its largest error as a share of what rounding explains. `wrong` has the first
+    wrong steps, `wrong_steps` how many there were. `counters` is how much each of the driver's error counters rose.
+    `ended` is empty for a device that ran to the end, else what ended it: `fault`, `error` or `signal`.
+    """
+
+    name: str
+    device: DeviceRef
+    model: str
+    dtype: str = ""
+    side: int = 0
+    filled_bytes: int = 0
+    steps: int = 0
+    wrong_steps: int = 0
+    checks: int = 0
+    worst_of_bound: float | None = None
+    reproducible: bool = True
+    ended: str = "signal"
+    checksums: dict[str, str] = field(default_factory=dict)
+    points: tuple[StressPoint, ...] = ()
+    wrong: tuple[StressWrong, ...] = ()
+    counters: dict[str, int] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StressResult:
+    """The whole run: what was asked, and each device's answer."""
+
+    duration_s: float
+    turn_s: float
+    kinds: tuple[str, ...]
+    seed: int
+    devices: tuple[StressDevice, ...] = ()

@@ -1,0 +1,365 @@
+"""`gpucheck stress`: every device at work at once, each in a process of its own, and what came of it.
+
+This process uses no device: whatever a driver does to a child, the others' results are kept. All children begin at the
+same time, once each has its memory; one that fails or falls silent is ended, and told as what it is.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpucheck import messages, units
+from gpucheck.errors import GpucheckError
+from gpucheck.machine import choose, host, inventory, kernel_driver, pulse
+from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.talk import Ending, Line, Lost, Talk
+from gpucheck.naming import few
+from gpucheck.report.codec import from_json
+from gpucheck.report.events import Answered, Began, Emit, Failed, Finished, Notice, Planned, Progress, Skipped, Started
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.fault import Fault
+from gpucheck.report.finding import of_error
+from gpucheck.report.measurement import DeviceRef
+from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
+from gpucheck.stress.line import live_text
+from gpucheck.stress.options import Plan, StressOptions, plan
+
+WHERE = "stress"
+CHILD = "gpucheck.stress.device"
+POLL_S = 0.02
+SHOW_EVERY_S = 1.0
+# torch and a group's share of the work take some hundred MiB beside the memory that is filled.
+GROUP_BYTES = units.GIB
+# Processes that one machine starts for its cores; more cores share one.
+MOST_GROUPS = 64
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\)")
+
+# A seat → its child.
+Start = Callable[["Seat"], LineChild]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """For how long a child may say nothing, in seconds: until it is ready, and at work. As for a benchmark's device."""
+
+    opening_s: float = pulse.OPENING_S
+    silent_s: float = pulse.SILENT_S
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What one child works on: a device, or cores of the CPU (`name`), with `threads` threads."""
+
+    name: str
+    ref: DeviceRef
+    cores: tuple[int, ...] = ()
+    threads: int = 1
+
+    @property
+    def device(self) -> str:
+        """What torch calls it."""
+        return self.ref.id
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is read of the machine, and how children are started; tests give their own."""
+
+    read: Callable[[], Facts] = inventory.read
+    log: Callable[[], tuple[tuple[str, ...] | None, str | None]] = kernel_driver.log
+    start: Start = field(default=lambda seat: LineChild(python_argv(CHILD)))
+    limits: Limits = Limits()
+
+
+def command(options: StressOptions, emit: Emit, world: World | None = None) -> None:
+    """Put the devices under load and answer with what each did; `judge` says what it comes to.
+
+    Raises UsageError and CannotLook for a device that is not there. A signal raises on, once the answer so far is told.
+    """
+    world = world or World()
+    division = plan(options.duration_s, options.kinds)
+    facts = world.read()
+    emit(Started(facts))
+    chosen = choose.choose(options.device, facts)
+    if chosen.notice:
+        emit(Notice(chosen.notice))
+    seats = [seat for device in chosen.ids for seat in seats_of(device, facts)]
+    before = counters(facts, world) if any(seat.device != "cpu" for seat in seats) else {}
+    emit(Planned((WHERE,), chosen.ids))
+    for device in chosen.ids:
+        emit(Began(WHERE, device))
+    whole = _Run(options, division, seats, world, emit)
+    try:
+        whole.run()
+        if before:
+            whole.count(before, counters(world.read(), world))
+    finally:
+        whole.stop()
+        emit(Answered("stress", whole.result()))
+    for device in chosen.ids:
+        ended = {one.ended for one in whole.devices() if one.device.id == device}
+        emit(Finished(WHERE, device, next((why for why in ("fault", "error") if why in ended), "")))
+
+
+def seats_of(device: str, facts: Facts) -> list[Seat]:
+    """The device's one seat; of the CPU one for each core, or for a group of them where they are many."""
+    known = next((one for one in facts.devices if one.id == device), None)
+    ref = DeviceRef(device, known.uuid if known else None, known.name if known else None)
+    if device != "cpu":
+        return [Seat(device, ref)]
+    cores = host.cores()
+    groups = max(1, min(len(cores), MOST_GROUPS, host.memory().usable // (2 * GROUP_BYTES)))
+    size = -(-len(cores) // groups)
+    parts = [tuple(cores[at : at + size]) for at in range(0, len(cores), size)]
+    return [Seat(_cores_text(part), ref, part, size) for part in parts]
+
+
+def _cores_text(cores: Sequence[int]) -> str:
+    return f"core {cores[0]}" if len(cores) == 1 else f"cores {cores[0]}-{cores[-1]}"
+
+
+# -- the children ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Runner:
+    """A child at its seat, and what it has said."""
+
+    seat: Seat
+    answer: StressDevice
+    talk: Talk | None = None
+    heard_s: float = 0.0
+    limit_s: float = 0.0
+    is_ready: bool = False
+    is_over: bool = False
+    step: str = "starting"
+    live: dict[str, Any] = field(default_factory=dict)
+
+    def end(self, why: str) -> None:
+        """It is over: nothing more is heard of it."""
+        self.answer = replace(self.answer, ended=why)
+        self.is_over = True
+        if self.talk is not None:
+            self.talk.stop()
+
+
+class _Run:
+    """All children, from their start to their end."""
+
+    def __init__(self, options: StressOptions, division: Plan, seats: Sequence[Seat], world: World, emit: Emit) -> None:
+        self.options, self.plan, self.world, self.emit = options, division, world, emit
+        self.runners = [_Runner(seat, StressDevice(seat.name, seat.ref, seat.ref.name or "")) for seat in seats]
+        self._began_s: float | None = None
+        self._shown_s = float("-inf")
+        self._shown_turn = -1
+
+    def run(self) -> None:
+        """Start all, let them begin together, and listen until each is over."""
+        self.emit(Progress(f"filling memory: {few([runner.seat.name for runner in self.runners], ', ')}"))
+        for runner in self.runners:
+            self._start(runner)
+        self._listen(until=lambda runner: runner.is_ready)
+        self._began_s = time.monotonic()
+        for runner in self._at_work():
+            runner.heard_s, runner.limit_s, runner.step = self._began_s, self.world.limits.silent_s, self.plan.kinds[0]
+            self._send(runner, {"go": True})
+        self._listen(until=lambda runner: False)
+
+    def stop(self) -> None:
+        """End every child that is still there."""
+        for runner in self.runners:
+            if runner.talk is not None and not runner.is_over:
+                runner.talk.stop()
+
+    def devices(self) -> list[StressDevice]:
+        """What each has done so far."""
+        return [runner.answer for runner in self.runners]
+
+    def result(self) -> StressResult:
+        """The whole so far."""
+        made = self.plan
+        return StressResult(made.duration_s, made.turn_s, made.kinds, self.options.seed, tuple(self.devices()))
+
+    def count(self, before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> None:
+        """Take in how much each counter has risen."""
+        for runner in self.runners:
+            name = runner.seat.device
+            was, now = before.get(name, {}), after.get(name, {})
+            # One that fell was started anew with the driver.
+            risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
+            unknown = {} if risen or name == "cpu" else {"counters": "NVML did not tell them before and after"}
+            runner.answer = replace(runner.answer, counters=risen, unknown={**runner.answer.unknown, **unknown})
+
+    def _at_work(self) -> list[_Runner]:
+        return [runner for runner in self.runners if not runner.is_over]
+
+    def _start(self, runner: _Runner) -> None:
+        runner.heard_s, runner.limit_s = time.monotonic(), self.world.limits.opening_s
+        try:
+            runner.talk = Talk(lambda: self.world.start(runner.seat))
+        except Lost as lost:
+            self._lost(runner, lost.ending)
+            return
+        seat = runner.seat
+        sharing = sum(1 for one in self.runners if one.seat.device == "cpu") if seat.device == "cpu" else 1
+        setup = {
+            "device": seat.device,
+            "name": seat.ref.name,
+            "uuid": seat.ref.uuid,
+            "cores": seat.cores,
+            "threads": seat.threads,
+            "sharing": sharing,
+            "kinds": self.plan.kinds,
+            "duration_s": self.plan.duration_s,
+            "turns": self.plan.turns,
+            "parts": self.plan.parts,
+            "dtype": self.options.dtype,
+            "fill": self.options.fill,
+            "seed": self.options.seed,
+        }
+        self._send(runner, setup)
+
+    def _send(self, runner: _Runner, request: dict[str, Any]) -> None:
+        assert runner.talk is not None
+        try:
+            runner.talk.send(request)
+        except Lost as lost:
+            self._lost(runner, lost.ending)
+
+    def _listen(self, until: Callable[[_Runner], bool]) -> None:
+        """Hear all children in turn, until each is over or `until` is true of it."""
+        while waiting := [runner for runner in self._at_work() if not until(runner)]:
+            heard = [self._hear(runner) for runner in waiting]
+            self._show()
+            if not any(heard):
+                time.sleep(POLL_S)
+
+    def _hear(self, runner: _Runner) -> bool:
+        """Take in what one has said; whether it has said anything."""
+        assert runner.talk is not None
+        try:
+            line = runner.talk.receive(0.0)
+        except Lost as lost:
+            self._lost(runner, lost.ending)
+            return True
+        except GpucheckError as error:
+            self.emit(Skipped(of_error(error, runner.seat.device)))
+            runner.end("error")
+            return True
+        if line is None:
+            self._silent(runner)
+            return False
+        runner.heard_s = time.monotonic()
+        self._take(runner, line)
+        return True
+
+    def _silent(self, runner: _Runner) -> None:
+        now, silent_s = time.monotonic(), self.world.limits.silent_s
+        quiet_s = now - runner.heard_s
+        # One that goes on talking, and never ends, has not kept to the time either.
+        late = self._began_s is not None and now > self._began_s + self.plan.duration_s + max(silent_s, runner.limit_s)
+        if quiet_s < runner.limit_s and not late:
+            return
+        step = self._step(runner)
+        self.emit(
+            Failed(Fault("device", WHERE, runner.seat.device, "TimeoutError", "", step, None, True, None, quiet_s))
+        )
+        runner.end("fault")
+
+    def _step(self, runner: _Runner) -> str:
+        seat = runner.seat
+        return runner.step if seat.name == seat.device else f"{runner.step} on {seat.name}"
+
+    def _take(self, runner: _Runner, line: Line) -> None:
+        limits, answer = self.world.limits, runner.answer
+        runner.limit_s = limits.silent_s if self._began_s is not None else limits.opening_s
+        if "busy" in line:
+            runner.limit_s = max(runner.limit_s, float(line["busy"]))
+        if "ready" in line:
+            told = {name: value for name, value in line["ready"].items() if name != "unknown"}
+            runner.answer = replace(answer, **told, unknown={**answer.unknown, **line["ready"].get("unknown", {})})
+            runner.is_ready = True
+        if "step" in line:
+            runner.live = line["step"]
+            runner.step = str(runner.live["kind"])
+        if "wrong" in line:
+            runner.answer = replace(answer, wrong=(*answer.wrong, from_json(StressWrong, line["wrong"])))
+        if "point" in line:
+            runner.answer = replace(answer, points=(*answer.points, from_json(StressPoint, line["point"])))
+        if "totals" in line:
+            runner.answer = replace(runner.answer, **line["totals"])
+        if "fault" in line:
+            fault = from_json(Fault, line["fault"])
+            self.emit(Failed(replace(fault, step=self._step(runner) if not fault.step else fault.step)))
+            runner.end("fault")
+        elif "end" in line:
+            runner.end("")
+
+    def _lost(self, runner: _Runner, ending: Ending) -> None:
+        """A child that died: what its last words stand for, else how it ended."""
+        cause = messages.cause_of(ending.stderr)
+        text = _how(ending)
+        seat = runner.seat
+        fault = Fault(
+            "device", WHERE, seat.device, "ProcessEnded", text, self._step(runner), cause.id if cause else None,
+            cause is not None and cause.poisons,
+        )  # fmt: skip
+        self.emit(Failed(fault))
+        runner.end("fault")
+
+    # -- what is shown ----------------------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if self._began_s is None or now - self._shown_s < SHOW_EVERY_S:
+            return
+        self._shown_s = now
+        elapsed_s = now - self._began_s
+        point = self.plan.point_at(elapsed_s)
+        if point >= self.plan.points or not any(runner.live for runner in self._at_work()):
+            return
+        turn = point // self.plan.parts
+        # A pipe has a line for each turn.
+        text = live_text([(runner.seat.name, runner.live, runner.answer) for runner in self._at_work() if runner.live])
+        self.emit(Progress(text, turn, self.plan.turns, live=turn == self._shown_turn))
+        self._shown_turn = turn
+
+
+def _how(ending: Ending) -> str:
+    if ending.how == "unstarted":
+        return f"its process cannot be started ({ending.reason})"
+    words = f": {ending.last_words}" if ending.last_words else ""
+    if ending.signal is not None:
+        killed = "; the system may have run out of memory" if ending.signal == "SIGKILL" else ""
+        return f"its process was ended by {ending.signal}{killed}{words}"
+    if ending.how == "closed":
+        return f"its process closed its output{words}"
+    return f"its process ended with {ending.status}{words}"
+
+
+# -- the driver's counters ---------------------------------------------------------------------------------------------
+
+
+def counters(facts: Facts, world: World) -> dict[str, dict[str, int]]:
+    """The error counters of each device that NVML and the kernel's log tell now; a name is there where it is known."""
+    lines, _ = world.log()
+    xids = None if lines is None else [found.group(1).lower() for line in lines if (found := _XID.search(line))]
+    return {device.id: _counted(device, xids) for device in facts.devices if device.id and device.id != "cpu"}
+
+
+def _counted(device: Device, xids: Sequence[str] | None) -> dict[str, int]:
+    ecc, rows, link = device.ecc, device.remapped_rows, device.pcie
+    # The log leaves the function out: PCI:0000:41:00.
+    address = (device.pci_address or "").lower().rpartition(".")[0]
+    told = {
+        "ecc_corrected": ecc.volatile_corrected if ecc else None,
+        "ecc_uncorrected": ecc.volatile_uncorrected if ecc else None,
+        "rows_remapped": rows.correctable + rows.uncorrectable if rows else None,
+        "pcie_replays": link.replays if link else None,
+        "xids": None if xids is None or not address else sum(one.startswith(address) for one in xids),
+    }
+    return {name: value for name, value in told.items() if value is not None}

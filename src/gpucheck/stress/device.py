@@ -1,0 +1,302 @@
+"""The child of `stress`: one device, or a group of a CPU's cores, from its first step to its last.
+
+The parent says the setup in a line, the child answers `ready`; with `go` it begins. From then on it says a line for
+what it has done: `step` some times a second, `point` when a point of the curve is over, `wrong` for each wrong step.
+What may take long without a word says so first (`busy`, in seconds). The last line has `end`, with `fault` where the
+device failed.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.errors import CannotLook
+from gpucheck.machine import faults
+from gpucheck.machine.speaking import Say, claim_stdout, raised, requests
+from gpucheck.measure import telemetry
+from gpucheck.measure.telemetry import Sample, Watch
+from gpucheck.report.codec import to_json
+from gpucheck.report.results.stress import StressPoint, StressSpread, StressWrong
+from gpucheck.stress.options import DEFAULT_FILL, DEFAULT_FILL_CPU, Plan
+
+if TYPE_CHECKING:  # torch comes after binding to cores
+    from gpucheck.bench.dtypes import Dtype
+    from gpucheck.machine.accel import Accel
+    from gpucheck.stress.work import Work
+
+# The command, as faults name it.
+WHERE = "stress"
+TELL_EVERY_S = 0.5
+# A product is held against float64 no more often than this, and for no more than this share of the time: the device
+# waits meanwhile.
+CHECK_EVERY_S, CHECK_SHARE = 60.0, 0.05
+# What that may take on a host that is busy with all its devices' checks; as for a benchmark's own (machine/pulse).
+BUSY_S = 600.0
+# Wrong steps that are told one by one; the others are counted. A device that computes nothing right fills no document.
+MOST_WRONG = 16
+# Energy is counted some ten times a second: a mean over less than this says nothing.
+ENERGY_SPAN_S = telemetry.ENERGY_SPAN_S
+
+
+def main() -> int:
+    """Answer the parent until the time is over."""
+    say = claim_stdout()
+    lines = requests()
+    setup = next(lines)
+    bind(setup["cores"])
+    import torch
+
+    if setup["cores"]:
+        torch.set_num_threads(setup["threads"])
+    from gpucheck.machine import accel
+
+    try:
+        opened = accel.open_device(setup["device"], name=setup["name"], uuid=setup["uuid"])
+        opened.make_current()
+        with Watch(opened.uuid) as watch:
+            run(setup, opened, watch, say, lambda: next(lines))
+    except CannotLook as error:
+        say(raised(error))
+    except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the answer
+        say({"busy": BUSY_S})
+        fault = faults.of(error, WHERE, setup["device"], step=setup.get("step", ""))
+        say({"fault": to_json(fault), "end": True})
+    return 0
+
+
+def bind(cores: Sequence[int]) -> None:
+    """Let this process run on these cores alone, where the system can; it does so before torch starts its threads."""
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+
+
+def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callable[[], object]) -> None:
+    """Work through the plan. `go` returns when it is time to begin; `setup["step"]` is what is at work."""
+    from gpucheck.stress.work import Work
+    from gpucheck.work import precision
+
+    plan = Plan(tuple(setup["kinds"]), setup["duration_s"], setup["turns"], setup["parts"])
+    dtype: Dtype = setup["dtype"] or preferred(accel)
+    refuse(dtype, accel)
+    setup["step"] = "filling memory"
+    with precision.precision("tf32" if dtype == "tf32" else "ieee"):
+        work = Work(accel, dtype, fill_bytes(accel, setup), setup["seed"])
+        state = State(plan, work, watch, say, threads=setup["threads"] if accel.is_cpu else 0)
+        setup["step"] = "the first product against float64"
+        state.check()
+        say({"ready": described(accel, work, watch)})
+        go()
+        state.run(setup)
+        state.check()
+    say({**state.totals(), "end": True})
+
+
+def preferred(accel: Accel) -> Dtype:
+    """bfloat16 where the device multiplies it in hardware, and float32 elsewhere and on a CPU."""
+    from gpucheck.bench import dtypes
+
+    return "bfloat16" if not accel.is_cpu and dtypes.support("bfloat16", accel).kind == "native" else "float32"
+
+
+def refuse(dtype: Any, accel: Accel) -> None:
+    """Raises CannotLook for a dtype that the device does not have."""
+    from gpucheck.bench import dtypes
+
+    support = dtypes.support(dtype, accel)
+    if support.kind == "none":
+        raise CannotLook(f"{accel.id} has no {dtype}", support.reason, "give another --dtype", finding="stress.skipped")
+
+
+def fill_bytes(accel: Accel, setup: dict[str, Any]) -> int:
+    """How much memory to fill: a share of what is free, of a host's for each of those that share it."""
+    info = accel.memory_info()
+    if accel.is_cpu or info is None or accel.integrated:
+        from gpucheck.machine import host
+
+        return int(host.memory().usable * (setup["fill"] or DEFAULT_FILL_CPU) / setup["sharing"])
+    return int(info[0] * (setup["fill"] or DEFAULT_FILL))
+
+
+def described(accel: Accel, work: Work, watch: Watch) -> dict[str, Any]:
+    """What is known of the device before it begins."""
+    parts = [
+        accel.name,
+        accel.compute_capability and ".".join(map(str, accel.compute_capability)),
+        accel.multiprocessors,
+    ]
+    return {
+        # What the libraries choose their kernels by.
+        "model": " · ".join(str(part) for part in parts if part),
+        "dtype": str(work.dtype),
+        "side": work.side,
+        "filled_bytes": work.filled_bytes,
+        "reproducible": work.reproducible,
+        "unknown": {"telemetry": watch.reason} if watch.reason else {},
+    }
+
+
+@dataclass(slots=True)
+class _Point:
+    """A point of the curve that is being measured."""
+
+    number: int
+    kind: str
+    began_s: float
+    cpu_s: float = field(default_factory=time.process_time)
+    rates: list[float] = field(default_factory=list)
+    unit: str = ""
+    samples: list[Sample] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class State:
+    """A run as it goes: the point at hand, what was told, and what is kept of telemetry."""
+
+    plan: Plan
+    work: Work
+    watch: Watch
+    say: Say
+    clock: Callable[[], float] = time.perf_counter
+    threads: int = 0
+    steps: int = 0
+    wrong_steps: int = 0
+    told_wrong: int = 0
+    _began_s: float = 0.0
+    _told_s: float = 0.0
+    _checked_s: float = 0.0
+    _check_took_s: float = 0.0
+    _told_checksums: int = 0
+    _recent: collections.deque[Sample] = field(default_factory=lambda: collections.deque(maxlen=400))
+
+    def run(self, setup: dict[str, Any]) -> None:
+        """Step after step until the time is over; each turn begins at the time that the plan gives it."""
+        self._began_s = self._checked_s = self.clock()
+        self.work.start()
+        self.watch.take()
+        turn, point = -1, None
+        while (number := self.plan.point_at(self.clock() - self._began_s)) < self.plan.points:
+            kind = self.plan.kind_of(number)
+            if point is None or number != point.number:
+                self._close(point)
+                self._check_now_and_then()
+                point = _Point(number, kind, self.clock())
+            if number // self.plan.parts != turn:
+                turn = number // self.plan.parts
+                setup["step"] = kind
+                self.work.begin(kind)
+            step = self.work.step(kind)
+            self.steps += 1
+            point.rates.append(step.amount / max(step.seconds, 1e-9))
+            point.unit = step.unit
+            self._tell_wrong(step.wrong)
+            self._tell(point)
+        self._close(point)
+
+    def check(self) -> None:
+        """Hold the first product against float64 and say what is wrong with it."""
+        self.say({"busy": BUSY_S})
+        began = self.clock()
+        wrong = self.work.check()
+        self._check_took_s, self._checked_s = self.clock() - began, self.clock()
+        self._tell_wrong(wrong)
+
+    def _check_now_and_then(self) -> None:
+        if self.clock() - self._checked_s >= max(CHECK_EVERY_S, self._check_took_s / CHECK_SHARE):
+            self.check()
+
+    def totals(self) -> dict[str, Any]:
+        """What is counted so far."""
+        told: dict[str, Any] = {
+            "steps": self.steps,
+            "wrong_steps": self.wrong_steps,
+            "checks": self.work.checks,
+            "worst_of_bound": self.work.worst_of_bound,
+        }
+        if len(self.work.checksums) > self._told_checksums:
+            self._told_checksums = len(self.work.checksums)
+            told["checksums"] = dict(self.work.checksums)
+        return {"totals": told}
+
+    def _tell_wrong(self, wrong: Sequence[StressWrong]) -> None:
+        if not wrong:
+            return
+        self.wrong_steps += 1
+        for one in wrong:
+            if self.told_wrong < MOST_WRONG:
+                self.told_wrong += 1
+                self.say({"wrong": to_json(one)})
+        self.say(self.totals())
+
+    def _tell(self, point: _Point) -> None:
+        """Say some times a second how it goes."""
+        now = self.clock()
+        if now - self._told_s < TELL_EVERY_S:
+            return
+        self._told_s = now
+        self._take(point)
+        last = self._recent[-1] if self._recent else {}
+        told = {name: last.get(name) for name in ("sm_clock_hz", "temperature_celsius")}
+        rate = point.rates[-1]
+        self.say(
+            {
+                "step": {"kind": point.kind, "rate": rate, "unit": point.unit, "power_w": self._power(), **told},
+                **self.totals(),
+            }
+        )
+
+    def _take(self, point: _Point) -> None:
+        taken = [one for one in self.watch.take() if one["at_s"] >= point.began_s]
+        point.samples += taken
+        self._recent.extend(taken)
+
+    def _close(self, point: _Point | None) -> None:
+        """Say what a point came to."""
+        if point is None or not point.rates:
+            return
+        self._take(point)
+        names = telemetry.clock_reasons(point.samples) if point.samples else []
+        made = StressPoint(
+            at_s=point.began_s - self._began_s,
+            kind=point.kind,
+            steps=len(point.rates),
+            rate=_spread(point.rates),
+            unit=point.unit,
+            sm_clock_hz=_spread_of(point.samples, "sm_clock_hz"),
+            temperature_celsius=_spread_of(point.samples, "temperature_celsius"),
+            power_w=self._power(),
+            held=tuple(name for name in names if name != "gpu_idle"),
+            core_share=self._core_share(point),
+        )
+        self.say({"point": to_json(made), **self.totals()})
+
+    def _core_share(self, point: _Point) -> float | None:
+        """How much of its cores' time this process got in the point; None where the work is a device's."""
+        if not self.threads:
+            return None
+        return (time.process_time() - point.cpu_s) / (max(self.clock() - point.began_s, 1e-9) * self.threads)
+
+    def _power(self) -> float | None:
+        """The mean power of the last seconds; None where the energy is not counted, or for too short."""
+        counted = [one for one in self._recent if one.get("energy_j") is not None]
+        if not counted:
+            return None
+        last = counted[-1]
+        before = [one for one in counted if last["at_s"] - one["at_s"] >= ENERGY_SPAN_S]
+        if not before or last["energy_j"] <= before[-1]["energy_j"]:  # loaded again, the driver counts anew
+            return None
+        return float((last["energy_j"] - before[-1]["energy_j"]) / (last["at_s"] - before[-1]["at_s"]))
+
+
+def _spread(values: Sequence[float]) -> StressSpread:
+    return StressSpread(min(values), statistics.median(values), max(values))
+
+
+def _spread_of(samples: Sequence[Sample], name: str) -> StressSpread | None:
+    values = [float(one[name]) for one in samples if one.get(name) is not None]
+    return _spread(values) if values else None

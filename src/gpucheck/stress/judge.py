@@ -1,0 +1,294 @@
+"""What a run of `stress` comes to: wrong results, slow devices, errors that the driver counted. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from gpucheck import units
+from gpucheck.measure.telemetry import THROTTLED
+from gpucheck.naming import few
+from gpucheck.report.fault import judge as of_fault
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.report import Judgement, Report
+from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
+
+# What gpu-fryer calls slow beside the best GPU of a node; healthy ones of one model lie within some percent.
+SLOW = 0.10
+# So much of the points must show it: one dip is no slow device.
+MOST_POINTS_SHOW = 0.75
+# Below this number of points of a kind nothing is said about its speed.
+FEWEST_POINTS = 6
+# A CPU's process that got less of its cores' time was not alone on them: its rates say nothing.
+LEAST_OF_CORES = 0.9
+# Where devices share links, or a core is shared with other programs, slower than a sibling is no fault yet.
+_SHARED = frozenset({"copies"})
+# Held by the hardware, and no setting: heat, or power that does not come.
+_BY_HARDWARE = frozenset(THROTTLED) - {"sw_thermal_slowdown", "hw_slowdown"}
+_HELD = {
+    "sw_power_cap": "the power limit",
+    "hw_thermal_slowdown": "heat (hardware)",
+    "sw_thermal_slowdown": "heat",
+    "hw_power_brake_slowdown": "the power brake",
+    "hw_slowdown": "a hardware slowdown",
+    "applications_clocks_setting": "a clock setting",
+    "sync_boost": "sync boost",
+    "board_limit": "the board's limit",
+    "reliability": "the voltage limit",
+}
+# The driver's counters by what their rise means.
+_COUNTERS: dict[str, tuple[Verdict, str]] = {
+    "xids": ("fail", "Xid errors in the kernel's log"),
+    "ecc_uncorrected": ("fail", "uncorrected memory errors"),
+    "rows_remapped": ("warn", "memory rows replaced by spares"),
+    "ecc_corrected": ("warn", "corrected memory errors"),
+    "pcie_replays": ("warn", "PCIe packets sent again"),
+}
+_TEST = "drain the node and test {0} alone: gpucheck stress --device {0} --duration 30m"
+
+
+def judge(document: Report) -> Judgement:
+    """The findings: faults and what was left out, wrong results, slow devices, errors that the driver counted."""
+    findings = [*document.skips, *(replace(of_fault(one), device=one.device) for one in document.faults)]
+    result = document.results.get("stress")
+    if result is not None and any(one.steps or one.wrong_steps for one in result.devices):
+        findings += [*wrong(result), *slow(result), *errors(result)]
+    return Judgement(tuple(findings))
+
+
+# -- wrong results -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """Results in which devices of one model differ: the `minority`, empty where nobody is in the majority."""
+
+    result: str
+    devices: tuple[StressDevice, ...]
+    minority: tuple[StressDevice, ...]
+
+
+def siblings(devices: Sequence[StressDevice]) -> list[list[StressDevice]]:
+    """The devices that compute the same: one model, one dtype and size. Groups of one are left out."""
+    groups: dict[tuple[str, str, str, int], list[StressDevice]] = {}
+    for one in devices:
+        if one.checksums:
+            groups.setdefault((one.device.id.partition(":")[0], one.model, one.dtype, one.side), []).append(one)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def odd(devices: Sequence[StressDevice]) -> list[Odd]:
+    """The results of which devices of one model have different first ones."""
+    found = []
+    for group in siblings(devices):
+        for result in dict.fromkeys(name for one in group for name in one.checksums):
+            have = [one for one in group if result in one.checksums]
+            counted = Counter(one.checksums[result] for one in have)
+            if len(counted) < 2:
+                continue
+            ((most, votes),) = counted.most_common(1)
+            minority = [one for one in have if one.checksums[result] != most] if votes > len(have) / 2 else []
+            found.append(Odd(result, tuple(have), tuple(minority)))
+    return found
+
+
+def wrong(result: StressResult) -> list[Finding]:
+    """A finding for each device that computed wrongly, and for those that disagree; else the one that all are right."""
+    differing = odd(result.devices)
+    findings = [
+        _of_device(one, [other for other in differing if one in other.minority])
+        for one in result.devices
+        if one.wrong_steps or one.wrong or any(one in other.minority for other in differing)
+    ]
+    findings += _disagreements([one for one in differing if not one.minority])
+    if findings:
+        return findings
+    at_work = [one for one in result.devices if one.steps]
+    groups = siblings(at_work)
+    same = f"; {sum(map(len, groups))} of one model agree bit for bit" if len(groups) == 1 else ""
+    steps, checks = sum(one.steps for one in at_work), sum(one.checks for one in at_work)
+    message = f"{checks} checks against float64{same}"
+    return [Finding("stress.wrong", "pass", f"the results of all {steps} steps are right", message)]
+
+
+def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:
+    sure = [each for each in one.wrong if not _is_rounding(each, one)]
+    verdict: Verdict = "fail" if sure or (differing and one.reproducible) else "warn"
+    texts = [text_of(each) for each in (sure or one.wrong)[:1]]
+    texts += [f"{each.result}: other bits than {_names(_others(each))} of the same model" for each in differing[:1]]
+    what = "wrong results" if verdict == "fail" else "different bits"
+    where = f"in {one.wrong_steps} of {max(one.steps, one.wrong_steps)} steps" if one.wrong_steps else "from the start"
+    return Finding(
+        "stress.wrong",
+        verdict,
+        f"{one.name}: {what} {where}",
+        "; ".join(texts),
+        {
+            "name": one.name,
+            "steps": one.steps,
+            "wrong_steps": one.wrong_steps,
+            "wrong": [asdict(each) for each in one.wrong],
+            "differs_from_siblings": [each.result for each in differing],
+        },
+        _TEST.format(one.device.id) if verdict == "fail" else None,
+        one.device.id,
+    )
+
+
+def _is_rounding(each: StressWrong, one: StressDevice) -> bool:
+    """Whether it may be the same sum in another order, on a device that does not promise the same bits."""
+    within = each.worst_of_bound is not None and each.worst_of_bound <= 1
+    return each.against == "first" and within and not one.reproducible
+
+
+def _others(each: Odd) -> list[StressDevice]:
+    return [one for one in each.devices if one not in each.minority]
+
+
+def _disagreements(some: Iterable[Odd]) -> list[Finding]:
+    """Devices that differ where no majority says which is wrong, a finding for each set of devices."""
+    sets: dict[tuple[str, ...], list[Odd]] = {}
+    for each in some:
+        sets.setdefault(tuple(one.name for one in each.devices), []).append(each)
+    return [
+        Finding(
+            "stress.wrong",
+            "fail" if all(one.reproducible for one in each[0].devices) else "warn",
+            f"{' and '.join(names)} computed different bits from the same data",
+            f"in {few([one.result for one in each], ', ')}; which of them is wrong is unknown",
+            {"names": names, "results": [one.result for one in each]},
+            _TEST.format(each[0].devices[0].device.id),
+        )
+        for names, each in sets.items()
+    ]
+
+
+def text_of(each: StressWrong) -> str:
+    """A wrong step in words: `products at 12.3 s, step 40: 1 element differs (…)`."""
+    elements = "" if each.elements is None else f"{each.elements} element{'s' * (each.elements != 1)} wrong"
+    where = f" at place {each.place}" if each.place is not None else ""
+    told = "; ".join(part for part in (f"{elements}{where}" if elements else where.strip(), each.text) if part)
+    return f"{each.result} at {units.duration(max(each.at_s, 1e-3))} (step {each.step}): {told}"
+
+
+def _names(devices: Sequence[StressDevice]) -> str:
+    return few([one.name for one in devices], ", ")
+
+
+# -- slow devices ------------------------------------------------------------------------------------------------------
+
+
+def slow(result: StressResult) -> list[Finding]:
+    """Devices that lost speed over time, or are slower than those of their model; else one that none is."""
+    findings = []
+    for one in result.devices:
+        falls = [fall for kind in result.kinds if (fall := _fall(one, kind, _judged(one, kind))) is not None]
+        # One cause shows in every kind of work: the deepest fall says it.
+        findings += [max(falls, key=lambda found: found[0])[1]] if falls else []
+    for group in siblings(result.devices):
+        findings += [found for one in group if (found := _behind(one, group, result.kinds)) is not None]
+    if findings:
+        return findings
+    if not any(len(_judged(one, kind)) >= FEWEST_POINTS for one in result.devices for kind in result.kinds):
+        busy = any(not _was_alone(point) for one in result.devices for point in one.points)
+        why = "other programs used the cores" if busy else "too short"
+        return [Finding("stress.slow", "skip", "speed was not judged", why)]
+    return [Finding("stress.slow", "pass", "no device is slow", f"all within {units.percent(SLOW)}")]
+
+
+def _judged(one: StressDevice, kind: str) -> list[StressPoint]:
+    """The points of a kind of work that say something of the device's speed."""
+    return [point for point in one.points if point.kind == kind and _was_alone(point)]
+
+
+def _was_alone(point: StressPoint) -> bool:
+    return point.core_share is None or point.core_share >= LEAST_OF_CORES
+
+
+def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[float, Finding] | None:
+    """How far a kind of work fell from the first third of its points to the last, with its finding; else None."""
+    if len(points) < FEWEST_POINTS:
+        return None
+    third = len(points) // 3
+    first = statistics.median(point.rate.median for point in points[:third])
+    late = points[-third:]
+    last = statistics.median(point.rate.median for point in late)
+    if not first or not _is_below([point.rate.median for point in late], first) or last >= (1 - SLOW) * first:
+        return None
+    fall = 1 - last / first
+    held = Counter(name for point in late for name in point.held)
+    causes = [_HELD.get(name, name) for name, _ in held.most_common()]
+    clocks = [spread.median for point in (points[0], points[-1]) if (spread := point.sm_clock_hz) is not None]
+    heat = max((spread.max for point in late if (spread := point.temperature_celsius)), default=None)
+    parts = [f"the clock was held by {few(causes, ', ')}" if causes else "what held it is unknown"]
+    parts += [f"clock {clocks[0] / 1e6:.0f} to {clocks[1] / 1e6:.0f} MHz"] if len(clocks) == 2 else []
+    parts += [f"up to {heat:.0f} °C"] if heat is not None else []
+    verdict: Verdict = "fail" if _BY_HARDWARE & set(held) else "warn"
+    return fall, Finding(
+        "stress.slow",
+        verdict,
+        f"{one.name}: lost {units.percent(fall)} of its speed over the run ({kind})",
+        "; ".join(parts),
+        {"name": one.name, "kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)},
+        f"gpucheck devices --device {one.device.id} --watch 2s: look at heat, power limit and clock",
+        one.device.id,
+    )
+
+
+def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[str]) -> Finding | None:
+    """The finding for a device that is slower than its siblings in some kind of work; None for one that is not."""
+    told: list[tuple[str, float]] = []
+    for kind in kinds:
+        own = _medians(one, kind)
+        others = [
+            statistics.median(theirs) for other in group if other is not one and (theirs := _medians(other, kind))
+        ]
+        if len(own) < FEWEST_POINTS or not others:
+            continue
+        usual = statistics.median(others)
+        if _is_below(own, usual) and statistics.median(own) < (1 - SLOW) * usual:
+            told.append((kind, 1 - statistics.median(own) / usual))
+    if not told:
+        return None
+    kind, share = max(told, key=lambda each: each[1])
+    shared = one.device.id == "cpu" or {kind for kind, _ in told} <= _SHARED
+    others_text = _names([other for other in group if other is not one])
+    return Finding(
+        "stress.slow",
+        "warn" if shared else "fail",
+        f"{one.name}: {units.percent(share)} slower than {others_text} ({kind})",
+        "other programs may use the core" if one.device.id == "cpu" else "the same model, the same work",
+        {"name": one.name, "slower": dict(told), "siblings": [other.name for other in group if other is not one]},
+        None if one.device.id == "cpu" else f"gpucheck devices --device {one.device.id}; then gpucheck doctor",
+        one.device.id,
+    )
+
+
+def _medians(one: StressDevice, kind: str) -> list[float]:
+    return [point.rate.median for point in _judged(one, kind)]
+
+
+def _is_below(rates: Sequence[float], usual: float) -> bool:
+    """Whether most of the points lie clearly below what is usual."""
+    return sum(rate < (1 - SLOW) * usual for rate in rates) >= MOST_POINTS_SHOW * len(rates)
+
+
+# -- the driver's counters ---------------------------------------------------------------------------------------------
+
+
+def errors(result: StressResult) -> list[Finding]:
+    """A finding for each device whose error counters rose."""
+    findings = []
+    for one in result.devices:
+        risen = {name: one.counters[name] for name in _COUNTERS if one.counters.get(name)}
+        if not risen:
+            continue
+        worst = min((_COUNTERS[name][0] for name in risen), key=("fail", "warn").index)
+        told = ", ".join(f"{count} {_COUNTERS[name][1]}" for name, count in risen.items())
+        fix = "gpucheck doctor; sudo dmesg | grep -i xid" if worst == "fail" else "gpucheck devices"
+        findings.append(
+            Finding("stress.errors", worst, f"{one.name}: {told}", "during the run", dict(risen), fix, one.device.id)
+        )
+    return findings

@@ -1,0 +1,117 @@
+"""What `stress` can be asked for, and how its time is divided. Pure: read before torch is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpucheck import naming, options, units
+from gpucheck.bench.dtypes import DTYPES
+from gpucheck.options import SELECTION, TIME, option
+
+# The kinds of work, in the order of their turns.
+WORK = {
+    "products": "matrix products whose results fill the memory",
+    "memory": "walking ones, address in address and random words, written and read back",
+    "copies": "copies to the host and back, both directions at once",
+    "mixed": "products, memory patterns and copies at the same time",
+}
+DEFAULT_DURATION_S = 60.0
+# What may be filled: of a GPU's free memory, and of the host's, which other programs need too.
+DEFAULT_FILL, DEFAULT_FILL_CPU = 0.9, 0.25
+# A turn is long enough for clocks and power to settle, where there is time for it.
+TURN_S = 10.0
+# Points of a device's curve in the document, however long the run was.
+MOST_POINTS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The turns of a run: `turns` of `turn_s` seconds, the kinds of work one after the other.
+
+    Each turn is `parts` points of the curve long. It depends on the duration and the kinds alone, so that all devices
+    do the same at the same time.
+    """
+
+    kinds: tuple[str, ...]
+    duration_s: float
+    turns: int
+    parts: int
+
+    @property
+    def turn_s(self) -> float:
+        """The length of a turn."""
+        return self.duration_s / self.turns
+
+    @property
+    def points(self) -> int:
+        """How many points the curve has."""
+        return self.turns * self.parts
+
+    def point_at(self, elapsed_s: float) -> int:
+        """The point in which this time lies; `points` once the time is over."""
+        return min(int(elapsed_s / self.duration_s * self.points), self.points)
+
+    def kind_of(self, point: int) -> str:
+        """The kind of work of a point."""
+        return self.kinds[point // self.parts % len(self.kinds)]
+
+
+def plan(duration_s: float, kinds: tuple[str, ...]) -> Plan:
+    """Divide the time: each kind has as many turns as any other, and the whole at most `MOST_POINTS` points."""
+    rounds = max(1, min(int(duration_s / (TURN_S * len(kinds))), MOST_POINTS // len(kinds)))
+    turns = rounds * len(kinds)
+    return Plan(kinds, duration_s, turns, MOST_POINTS // turns)
+
+
+@dataclass(frozen=True, slots=True)
+class StressOptions:
+    """What was asked. `only` and `skip` are prefixes of kinds of work, `fill` a share of the free memory."""
+
+    duration_s: float = option(
+        "How long to run; the report follows.",
+        DEFAULT_DURATION_S,
+        name="--duration",
+        metavar="TIME",
+        parse=units.parse_duration,
+        shown="1m",
+        group=TIME,
+    )
+    dtype: str | None = option(
+        "Data type of the products.",
+        metavar="NAME",
+        choices=DTYPES,
+        shown="bfloat16 where the device has it, else float32",
+    )
+    fill: float | None = option(
+        "Share of the free memory to fill.",
+        metavar="PERCENT",
+        parse=units.Percent(0.95, above=True),
+        shown="90%, on a CPU 25%",
+    )
+    seed: int = option(
+        "Seed of all data: the same one gives the same results.",
+        0,
+        metavar="N",
+        parse=units.Whole(smallest=0),
+        shown="0",
+    )
+    only: tuple[str, ...] = options.only("kinds of work")
+    skip: tuple[str, ...] = options.skip("kinds of work")
+    list_all: bool = option("List the kinds of work and exit.", False, name="--list", group=SELECTION)
+    device: str = "all"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of work to do. Raises UsageError for a prefix that fits none, and where nothing is left."""
+        chosen = naming.select(
+            list(WORK), str, self.only, self.skip, noun="kind of work", nothing="nothing would be done"
+        )
+        return tuple(chosen)
+
+    def names(self) -> list[tuple[str, str]]:
+        """The selected kinds, each in a few words."""
+        return [(kind, WORK[kind]) for kind in self.kinds]
+
+    def check(self) -> None:
+        """Raises UsageError for a prefix that fits nothing."""
+        self.kinds  # noqa: B018

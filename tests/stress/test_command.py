@@ -1,0 +1,229 @@
+"""The whole command: scripted children that fail, hang and die beside sound ones; signals; a real short run."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from stressed import device as answer
+
+from gpucheck.cli import app as app_module
+from gpucheck.cli import session
+from gpucheck.cli.common import Common
+from gpucheck.machine.child import LineChild
+from gpucheck.report import schema
+from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.events import Event, Progress, Recorder
+from gpucheck.report.facts import Device, Ecc, Facts, Link, TorchBuild
+from gpucheck.report.report import Collector, Report
+from gpucheck.stress import command as command_module
+from gpucheck.stress.command import Limits, Seat, World, command
+from gpucheck.stress.judge import judge
+from gpucheck.stress.options import MOST_POINTS, StressOptions, plan
+
+# A child as the real one speaks, without torch: it reads the setup, is ready, and does what its script says.
+CHILD = """
+import json, os, sys, time
+script, told = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+def say(**line): print(json.dumps(line), flush=True)
+json.loads(sys.stdin.readline())
+if script == "hangs at the start": time.sleep(600)
+if script == "raises at the start":
+    error = {"kind": "CannotLook", "what": "no memory", "why": "", "fix": "", "finding": "stress.memory", "trace": ""}
+    say(raised=error)
+    sys.exit()
+say(ready={"model": told["model"], "dtype": "bfloat16", "side": 8192, "filled_bytes": 2**30, "reproducible": True})
+sys.stdin.readline()
+points = told["points"]
+half = len(points) // 2
+for number, point in enumerate(points):
+    if number == half and script == "hangs": time.sleep(600)
+    if number == half and script == "dies": os.kill(os.getpid(), 11)
+    if number == half and script == "fails":
+        text = "CUDA error: uncorrectable ECC error encountered"
+        say(end=True, fault={"kind": "device", "where": "stress", "device": told["device"]["id"], "error":
+            "AcceleratorError", "text": text, "step": "memory", "cause": "cuda.ecc", "poisons": True})
+        sys.exit()
+    if number == half and script == "talks for ever":
+        while True: say(step={"kind": "memory", "rate": 1.0, "unit": "B/s"}); time.sleep(0.05)
+    if number == half and script == "computes wrongly":
+        say(wrong={"at_s": 1.0, "step": 3, "kind": "products", "result": "products", "against": "first", "elements": 1})
+        told["wrong_steps"] = 1
+    say(step={"kind": point["kind"], "rate": point["rate"]["median"], "unit": point["unit"]})
+    totals = {name: told[name] for name in ("steps", "wrong_steps", "checks", "checksums")}
+    say(point=point, totals=totals)
+if script == "waits":
+    say(step={"kind": "copies", "rate": 1.0, "unit": "B/s"})
+    time.sleep(600)
+say(end=True)
+"""
+
+
+def facts(count: int, **more: Any) -> Facts:
+    devices = [
+        Device(
+            kind="cuda", id=f"cuda:{n}", name="NVIDIA H200", uuid=f"GPU-{n}", pci_address=f"0000:{n:02x}:00.0", **more
+        )
+        for n in range(count)
+    ]
+    return Facts(devices=tuple(devices), torch=TorchBuild(version="2.9", built_for="cuda"))
+
+
+def world(scripts: dict[str, str], seed: int = 0, **more: Any) -> World:
+    def start(seat: Seat) -> LineChild:
+        told = json.dumps(to_json(answer(int(seat.device[-1]), seed)))
+        return LineChild([sys.executable, "-S", "-c", CHILD, json.dumps(scripts.get(seat.device, "")), told])
+
+    given: dict[str, Any] = {"read": lambda: facts(4), "log": lambda: (None, "not here"), "limits": Limits(1.5, 0.7)}
+    return World(**{**given, **more, "start": start})
+
+
+def run(options: StressOptions, given: World) -> tuple[Report, list[Event]]:
+    collector, events = Collector(), Recorder()
+
+    def emit(event: Event) -> None:
+        collector(event)
+        events(event)
+
+    command(options, emit, given)
+    report = collector.report(version="0", command="stress", argv=(), started="", elapsed_s=1.0, judge=judge)
+    return report, events.events
+
+
+def told(report: Report) -> list[tuple[str, str, str | None]]:
+    return [(one.id, one.verdict, one.device) for one in report.findings]
+
+
+def test_four_sound_devices_pass() -> None:
+    report, _ = run(StressOptions(duration_s=1.0), world({}))
+    assert told(report) == [("stress.wrong", "pass", None), ("stress.slow", "pass", None)]
+    assert report.summary.exit == 0 and report.summary.complete
+    assert [one.name for one in report.results["stress"].devices] == [f"cuda:{n}" for n in range(4)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("script", ["hangs", "hangs at the start", "dies", "fails", "talks for ever"])
+def test_a_device_that_fails_or_hangs_costs_the_others_nothing(script: str, seed: int) -> None:
+    who = f"cuda:{random.Random(f'{script}{seed}').randrange(4)}"
+    report, _ = run(StressOptions(duration_s=0.5), world({who: script}, seed))
+    assert told(report)[0] == ("device.error", "fail", who)
+    assert report.summary.exit == 1 and not report.summary.complete
+    devices = report.results["stress"].devices
+    assert [one.ended for one in devices] == ["fault" if one.name == who else "" for one in devices]
+    for one in devices:
+        whole = len(answer(0).points)
+        assert len(one.points) == (0 if "start" in script else whole // 2) if one.name == who else whole
+    (fault,) = report.faults
+    if script.startswith("hangs"):
+        assert fault.silent_s is not None and fault.silent_s >= 0.7
+    if script == "dies":
+        assert fault.text.startswith("its process was ended by SIGSEGV")
+    if script == "fails":
+        assert "uncorrectable ECC" in fault.text
+
+
+def test_a_device_without_memory_is_left_out_with_its_reason() -> None:
+    report, _ = run(StressOptions(duration_s=0.5), world({"cuda:2": "raises at the start"}))
+    assert told(report)[0] == ("stress.memory", "skip", "cuda:2")
+    assert report.summary.exit == 0 and report.results["stress"].devices[2].ended == "error"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_device_that_computes_wrongly_is_named(seed: int) -> None:
+    who = f"cuda:{seed}"
+    report, events = run(StressOptions(duration_s=0.5), world({who: "computes wrongly"}, seed))
+    assert told(report)[0] == ("stress.wrong", "fail", who) and report.summary.exit == 1
+    assert all(isinstance(one.step, str) for one in events if isinstance(one, Progress))
+
+
+def test_no_child_that_can_be_started_is_told() -> None:
+    def start(seat: Seat) -> LineChild:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    given = World(read=lambda: facts(1), log=lambda: (None, ""), start=start)
+    report, _ = run(StressOptions(), given)
+    assert told(report) == [("device.error", "fail", "cuda:0")]
+
+
+def test_counters_that_rise_during_the_run_are_told() -> None:
+    readings = [
+        facts(1, ecc=Ecc(volatile_corrected=5, volatile_uncorrected=0), pcie=Link(replays=7)),
+        facts(1, ecc=Ecc(volatile_corrected=5, volatile_uncorrected=2), pcie=Link(replays=7)),
+    ]
+    line = "[1.0] NVRM: Xid (PCI:0000:00:00): 48, pid=1, DBE"
+    logs: list[tuple[str, ...]] = [(line,), (line, line)]
+    given = world({}, read=lambda: readings.pop(0), log=lambda: (logs.pop(0), None))
+    report, _ = run(StressOptions(duration_s=0.5), given)
+    (device,) = report.results["stress"].devices
+    assert device.counters == {"ecc_corrected": 0, "ecc_uncorrected": 2, "pcie_replays": 0, "xids": 1}
+    (found,) = [one for one in report.findings if one.id == "stress.errors"]
+    assert found.verdict == "fail" and found.title.startswith("cuda:0: 1 Xid errors")
+
+
+@pytest.mark.parametrize("signal", [KeyboardInterrupt])
+def test_ctrl_c_reports_what_there_is(
+    signal: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = world({f"cuda:{n}": "waits" for n in range(4)}, limits=Limits(30.0, 30.0))
+    shown = command_module._Run._show
+    waiting: list[LineChild] = []
+
+    def interrupted(self: Any) -> None:
+        shown(self)
+        if all(one.live.get("rate") == 1.0 for one in self.runners):
+            waiting.extend(one.talk._child for one in self.runners)
+            raise signal
+
+    monkeypatch.setattr(command_module._Run, "_show", interrupted)
+    work: Callable[[Any], None] = lambda emit: command(StressOptions(duration_s=60.0), emit, given)  # noqa: E731
+    assert session.run(Common("stress", json=True), work, judge=judge) == 130
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(schema.schema()).validate(document)
+    devices = document["results"]["stress"]["devices"]
+    assert [(one["ended"], len(one["points"])) for one in devices] == [("signal", len(answer(0).points))] * 4
+    assert document["summary"]["complete"] is False
+    assert [child._process.poll() is not None for child in waiting] == [True] * 4
+
+
+# -- the plan, and how it is thinned ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("duration_s", [0.1, 3.0, 60.0, 599.0, 3600.0, 86400.0])
+@pytest.mark.parametrize(
+    "kinds", [("memory",), ("products", "copies", "mixed"), ("products", "memory", "copies", "mixed")]
+)
+def test_an_hour_has_no_more_points_than_a_minute(duration_s: float, kinds: tuple[str, ...]) -> None:
+    made = plan(duration_s, kinds)
+    assert 2 * MOST_POINTS / 3 <= made.points <= MOST_POINTS
+    numbers = [made.point_at(duration_s * share / 1000) for share in range(1000)]
+    assert numbers == sorted(numbers) and set(numbers) == set(range(made.points))
+    assert made.point_at(duration_s) == made.point_at(2 * duration_s) == made.points
+    turns = [made.kind_of(point) for point in range(made.points)]
+    assert {turns.count(kind) for kind in kinds} == {made.points // len(kinds)}
+
+
+# -- for real ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_short_run_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "stress.json"
+    code = app_module.main(
+        ["stress", "--device", "cpu", "--duration", "4s", "--fill", "2%", "--quiet", "--output", str(file)]
+    )
+    document = json.loads(file.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema.schema()).validate(document)
+    assert to_json(from_json(Report, document)) == document
+    (results,) = [one for one in document["findings"] if one["id"] == "stress.wrong"]
+    assert results["verdict"] == "pass" and code == document["summary"]["exit"] == 0
+    devices = document["results"]["stress"]["devices"]
+    assert all(one["steps"] and one["points"] and one["checks"] == 2 and one["ended"] == "" for one in devices)
+    assert len({one["checksums"]["products"] for one in devices}) == 1
+    out = capsys.readouterr().out
+    assert " core 0 " in out and "over time" in out

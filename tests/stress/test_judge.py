@@ -1,0 +1,139 @@
+"""What a run comes to: planted faults in many seeds, and no false alarm in as many."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from stressed import device, result
+
+from gpucheck.report.results.stress import StressWrong
+from gpucheck.stress import judge
+
+SEEDS = range(60)
+
+
+def slow(*devices: object) -> list[tuple[str, str | None]]:
+    return [(one.verdict, one.device) for one in judge.slow(result(devices))]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sound_siblings_are_neither_slow_nor_wrong(seed: int) -> None:
+    draw = random.Random(seed)
+    # Parts of one model differ by a few percent; every one sags a little as it warms up.
+    own = [draw.uniform(0.98, 1.02) for _ in range(8)]
+    devices = [device(n, seed, speed=lambda share, n=n: own[n] * (1 - 0.04 * share)) for n in range(8)]
+    (speed,), (results,) = judge.slow(result(devices)), judge.wrong(result(devices))
+    assert (speed.verdict, results.verdict) == ("pass", "pass")
+    assert results.title == "the results of all 32000 steps are right"
+    assert results.message == "88 checks against float64; 8 of one model agree bit for bit"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_slow_device_is_found_and_no_other(seed: int, count: int) -> None:
+    who = seed % count
+    devices = [device(index, seed, speed=lambda _, slow=index == who: 0.8 if slow else 1.0) for index in range(count)]
+    assert slow(*devices) == [("fail", f"cuda:{who}")]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("cause", "verdict"), [("sw_thermal_slowdown", "warn"), ("hw_thermal_slowdown", "fail")])
+def test_a_device_that_falls_over_time_is_found_with_its_cause(seed: int, cause: str, verdict: str) -> None:
+    falling = device(
+        0, seed, speed=lambda share: 1 - 0.35 * share, held=lambda share: (cause,) if share > 0.5 else ()
+    )  # fmt: skip
+    (found,) = judge.slow(result([falling]))
+    assert (found.id, found.verdict, found.device) == ("stress.slow", verdict, "cuda:0")
+    assert found.message.startswith(
+        f"the clock was held by {'heat' if verdict == 'warn' else 'heat (hardware)'}; clock "
+    )
+
+
+def test_one_dip_is_no_slow_device() -> None:
+    assert slow(device(0, speed=lambda share: 0.4 if 0.8 < share < 0.84 else 1.0), device(1)) == [("pass", None)]
+
+
+def test_slower_copies_alone_and_cores_are_a_warning() -> None:
+    one = device(0)
+    points = [
+        replace(p, rate=replace(p.rate, median=p.rate.median / 2)) if p.kind == "copies" else p for p in one.points
+    ]
+    assert slow(replace(one, points=tuple(points)), device(1)) == [("warn", "cuda:0")]
+    cores = [
+        replace(device(n, id="cpu", speed=lambda _, n=n: 0.6 if n == 1 else 1.0), name=f"core {n}") for n in range(4)
+    ]
+    (found,) = judge.slow(result(cores))
+    assert (found.verdict, found.title[:6]) == ("warn", "core 1")
+
+
+def test_other_models_are_no_siblings() -> None:
+    assert slow(device(0), device(1, model="T4", speed=lambda _: 0.1)) == [("pass", None)]
+    (found,) = judge.wrong(result([device(0), device(1, model="T4", checksums={"products": "ee"})]))
+    assert found.verdict == "pass"
+
+
+def test_a_run_too_short_says_nothing_of_speed() -> None:
+    (found,) = judge.slow(result([replace(device(0), points=device(0).points[:4])]))
+    assert (found.verdict, found.title, found.message) == ("skip", "speed was not judged", "too short")
+
+
+def test_cores_that_other_programs_used_are_not_called_slow() -> None:
+    one = replace(device(0, id="cpu", speed=lambda share: 1 - 0.5 * share), name="core 0")
+    busy = replace(one, points=tuple(replace(point, core_share=0.6) for point in one.points))
+    (found,) = judge.slow(result([busy]))
+    assert (found.verdict, found.message) == ("skip", "other programs used the cores")
+    alone = replace(one, points=tuple(replace(point, core_share=0.97) for point in one.points))
+    assert [found.verdict for found in judge.slow(result([alone]))] == ["warn"]
+
+
+# -- wrong results ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", range(5))
+def test_the_one_that_differs_from_its_siblings_is_named(who: int) -> None:
+    devices = [device(n, checksums={"products": "xx" if n == who else "aa", "copies": "bb"}) for n in range(5)]
+    (found,) = judge.wrong(result(devices))
+    assert (found.id, found.verdict, found.device) == ("stress.wrong", "fail", f"cuda:{who}")
+    assert found.evidence["differs_from_siblings"] == ["products"]
+
+
+def test_two_that_disagree_are_both_told() -> None:
+    (found,) = judge.wrong(result([device(0), device(1, checksums={"products": "zz", "copies": "bb"})]))
+    assert (found.verdict, found.device) == ("fail", None)
+    assert found.title == "cuda:0 and cuda:1 computed different bits from the same data"
+    assert found.message == "in products; which of them is wrong is unknown"
+
+
+def wrong(**more: object) -> StressWrong:
+    given = {"elements": 1, "place": 70, "got": "0x1", "expected": "0x0", "text": "1 in place of 0"} | more
+    return StressWrong(12.0, 40, "products", "products", "first", **given)  # type: ignore[arg-type]
+
+
+def test_a_wrong_step_is_a_failure_that_names_device_step_and_element() -> None:
+    (found,) = judge.wrong(result([device(0), device(1, wrong=(wrong(),), wrong_steps=1)]))
+    assert (found.verdict, found.device, found.title) == ("fail", "cuda:1", "cuda:1: wrong results in 1 of 4000 steps")
+    assert found.message == "products at 12.0 s (step 40): 1 element wrong at place 70; 1 in place of 0"
+    assert found.fix is not None and "gpucheck stress --device cuda:1" in found.fix
+
+
+def test_other_bits_within_rounding_fail_only_where_bits_are_promised() -> None:
+    one = device(0, wrong=(wrong(worst_of_bound=0.3),), wrong_steps=1)
+    assert [found.verdict for found in judge.wrong(result([one]))] == ["fail"]
+    (found,) = judge.wrong(result([replace(one, reproducible=False)]))
+    assert (found.verdict, found.title) == ("warn", "cuda:0: different bits in 1 of 4000 steps")
+    beyond = device(0, wrong=(wrong(worst_of_bound=3.0),), wrong_steps=1, reproducible=False)
+    assert [found.verdict for found in judge.wrong(result([beyond]))] == ["fail"]
+
+
+def test_counters_that_rose_are_told_by_what_they_mean() -> None:
+    devices = [
+        device(0, counters={"xids": 0, "pcie_replays": 0}),
+        device(1, counters={"ecc_corrected": 3, "pcie_replays": 2}),
+        device(2, counters={"ecc_uncorrected": 1, "ecc_corrected": 1}),
+    ]
+    assert [(one.verdict, one.title) for one in judge.errors(result(devices))] == [
+        ("warn", "cuda:1: 3 corrected memory errors, 2 PCIe packets sent again"),
+        ("fail", "cuda:2: 1 uncorrected memory errors, 1 corrected memory errors"),
+    ]

@@ -1,0 +1,216 @@
+"""The work itself: checksums, and one wrong bit anywhere, planted where torch multiplies and copies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from gpucheck.machine import accel
+from gpucheck.stress import work as work_module
+from gpucheck.stress.work import PATTERNS, Work, checksum, pattern, text_of
+from gpucheck.units import KIB
+
+SEEDS = range(12)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work of some milliseconds."""
+    for name, size in (("_CHUNK_CPU", 512), ("_COPY_CPU", 16 * KIB), ("_WINDOW_CPU", 32 * KIB), ("STEP_S", 1e-4)):
+        monkeypatch.setattr(work_module, name, size)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def made(seed: int = 0, **more: Any) -> Work:
+    return Work(accel.open_device("cpu"), "float32", 256 * KIB, seed, 64, **more)
+
+
+# -- checksums --------------------------------------------------------------------------------------------------------
+
+
+def weights(size: int = 16) -> torch.Tensor:
+    return torch.arange(size) * 2 + 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_one_wrong_bit_changes_the_checksum(seed: int) -> None:
+    draw = random.Random(seed)
+    words = torch.tensor([draw.getrandbits(64) - 2**63 for _ in range(50)])
+    right = checksum(words, weights()).item()
+    for place in range(50):
+        for bit in range(64):
+            wrong = words.clone()
+            wrong[place] ^= 1 << bit if bit < 63 else -(2**63)
+            assert checksum(wrong, weights()).item() != right
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_equal_faults_and_words_that_changed_places_do_not_cancel(seed: int) -> None:
+    draw = random.Random(seed)
+    words = torch.tensor([draw.getrandbits(64) - 2**63 for _ in range(24)])
+    right = checksum(words, weights()).item()
+    for one in range(24):
+        for other in range(one):
+            for bit in (0, 31, 32, 62, 63):
+                wrong = words.clone()
+                for place in (one, other):
+                    wrong[place] ^= 1 << bit if bit < 63 else -(2**63)
+                assert checksum(wrong, weights()).item() != right
+            swapped = words.clone()
+            swapped[one], swapped[other] = words[other].item(), words[one].item()
+            assert checksum(swapped, weights()).item() != right
+
+
+def test_a_checksum_is_what_its_formula_says() -> None:
+    words = [3, -1, 2**62, -(2**63), 5]
+    total = 0
+    for at in range(0, len(words), 2):
+        unsigned = [word % 2**64 for word in words[at : at + 2]]
+        total = total * 6364136223846793005 + sum((w ^ (w >> 32)) * (2 * i + 1) for i, w in enumerate(unsigned))
+    assert text_of(int(checksum(torch.tensor(words), weights(2)).item())) == f"{total % 2**64:016x}"
+
+
+def test_patterns_are_what_they_are_called() -> None:
+    index = torch.arange(130)
+    assert pattern("address", index, 1000, 0).tolist() == list(range(1000, 1130))
+    ones = [word % 2**64 for word in pattern("ones", index, 0, 3).tolist()]
+    assert ones == [1 << (place + 3) % 64 for place in range(130)]
+    drawn = pattern("random", index, 0, 1)
+    assert len(set(drawn.tolist())) == 130
+    assert torch.equal(pattern("random", index[:30], 100, 1), drawn[100:])
+    assert not torch.equal(pattern("random", index, 0, 2), drawn)
+
+
+# -- a sound device ---------------------------------------------------------------------------------------------------
+
+
+def turn(work: Work, kind: str, steps: int = 8) -> list[Any]:
+    work.begin(kind)
+    return [wrong for _ in range(steps) for wrong in work.step(kind).wrong]
+
+
+def test_a_sound_device_computes_nothing_wrong_and_siblings_the_same() -> None:
+    one, other = made(seed=5), made(seed=5)
+    for work in (one, other):
+        assert work.check() == ()
+        assert [wrong for kind in ("products", "memory", "copies", "mixed") for wrong in turn(work, kind)] == []
+        assert [wrong for kind in ("copies", "products", "mixed", "memory") for wrong in turn(work, kind)] == []
+    assert one.checksums == other.checksums and {name.partition("+")[0] for name in one.checksums} >= {
+        "products",
+        "ones",
+    }
+    assert one.worst_of_bound is not None and 0 < one.worst_of_bound < 1
+    assert made(seed=6).checksums["products"] != one.checksums["products"]
+
+
+# -- one wrong bit ----------------------------------------------------------------------------------------------------
+
+
+def flip(tensor: torch.Tensor, draw: random.Random) -> None:
+    """Another bit in one word of a tensor."""
+    words = tensor.view(-1).view(torch.int64)
+    bit = draw.randrange(64)
+    words[draw.randrange(len(words))] ^= 1 << bit if bit < 63 else -(2**63)
+
+
+def nth(number: int, call: Callable[..., Any], then: Callable[[Any], None]) -> Callable[..., Any]:
+    """`call`, and after so many calls `then` with what it gave, once."""
+    left = [number]
+
+    def planted(*given: Any, **named: Any) -> Any:
+        result = call(*given, **named)
+        left[0] -= 1
+        if left[0] == 0:
+            then(result)
+        return result
+
+    return planted
+
+
+@pytest.mark.parametrize("kind", ["products", "mixed"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_wrong_bit_in_a_product_is_found(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    work = made(seed)
+    monkeypatch.setattr(torch, "mm", nth(draw.randrange(1, 6), torch.mm, lambda out: flip(out, draw)))
+    (wrong,) = turn(work, kind)
+    assert (wrong.kind, wrong.result, wrong.against, wrong.elements) == (kind, "products", "first", 1)
+    assert wrong.got != wrong.expected and wrong.place is not None and wrong.step >= 1
+    assert turn(work, kind) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_wrong_bit_in_memory_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    work = made(seed)
+    work.begin("memory")
+    chunks = len(work.arena) // 512
+    monkeypatch.setattr(
+        torch.Tensor, "copy_", nth(draw.randrange(1, chunks), torch.Tensor.copy_, lambda x: flip(x, draw))
+    )
+    found = [wrong for _ in range(8) for wrong in work.step("memory").wrong]
+    (wrong,) = found
+    assert (wrong.against, wrong.elements) == ("pattern", 1) and wrong.result.split("/")[0].split("+")[0] in PATTERNS
+    assert wrong.got is not None and wrong.expected is not None
+    differing = int(wrong.got, 16) ^ int(wrong.expected, 16)
+    assert differing & (differing - 1) == 0 and differing  # one bit
+
+
+@pytest.mark.parametrize("kind", ["copies", "mixed"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_wrong_bit_in_a_copy_is_found(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    work = made(seed)
+    work.begin(kind)
+    monkeypatch.setattr(torch.Tensor, "copy_", nth(draw.randrange(1, 5), torch.Tensor.copy_, lambda x: flip(x, draw)))
+    found = [wrong for _ in range(8) for wrong in work.step(kind).wrong]
+    assert found and all(wrong.elements == 1 for wrong in found)
+    assert {wrong.result.partition("+")[0] for wrong in found} <= {"copies", "ones"}
+    # What was wrong once is not told for ever.
+    assert [wrong for _ in range(4) for wrong in work.step(kind).wrong] == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_first_product_that_is_wrong_is_found_by_float64(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose every product is wrong in the same way agrees with itself."""
+    draw = random.Random(seed)
+    place, right = draw.randrange(64 * 64), torch.mm
+
+    def wrong_always(*given: Any, **named: Any) -> Any:
+        result = right(*given, **named)
+        result.view(-1)[place] += 1.0
+        return result
+
+    monkeypatch.setattr(torch, "mm", wrong_always)
+    work = made(seed)
+    (wrong,) = work.check()
+    assert (wrong.against, wrong.place) == ("float64", place) and (wrong.worst_of_bound or 0.0) > 1
+
+
+def test_a_product_that_is_not_computed_at_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = made()
+    assert turn(work, "products") == []
+    monkeypatch.setattr(torch, "mm", lambda *given, **named: None)
+    assert turn(work, "products", 2)
+
+
+def test_memory_that_answers_at_two_addresses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a stuck address line: what is written at one place stands at another one too."""
+    work = made()
+    work.begin("memory")
+    written = Work._write
+
+    def aliased(self: Work, window: torch.Tensor, at: int, name: str, number: int) -> None:
+        written(self, window, at, name, number)
+        window[7] = window[7 + 1024]
+
+    monkeypatch.setattr(Work, "_write", aliased)
+    found = [wrong for _ in range(6) for wrong in work.step("memory").wrong]
+    assert {wrong.result.partition("/")[0].partition("+")[0] for wrong in found} == {"address", "random"}
