@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 import gpucheck
 from gpucheck.explain.page import PAGES
 from gpucheck.smoke import command as smoke
@@ -44,10 +46,11 @@ def test_every_finding_of_the_benchmarks_has_its_page() -> None:
     assert sorted(written - set(PAGES)) == []
 
 
-def test_every_finding_of_model_and_run_has_its_page() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in SOURCE.glob("program/**/*.py")]
-    written = {found for text in texts for found in re.findall(r'"((?:model|run)\.[a-z_.]+)"', text)}
-    assert len(written) > 25
+@pytest.mark.parametrize(("room", "prefixes", "least"), [("program", "model|run", 25), ("fleet", "fleet", 15)])
+def test_every_finding_of_these_has_its_page(room: str, prefixes: str, least: int) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in SOURCE.glob(f"{room}/**/*.py")]
+    written = {found for text in texts for found in re.findall(rf'"((?:{prefixes})\.[a-z_.]+)"', text)}
+    assert len(written) > least
     assert sorted(written - set(PAGES)) == []
 
 

@@ -389,6 +389,103 @@ _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "give another --dtype",
         ),
     ),
+    "fleet check": (
+        (
+            "fleet.node",
+            "this node is good",
+            "Nothing that was checked on it failed or stayed open.",
+            "",
+        ),
+        (
+            "fleet.part",
+            "every part of the check came to its end",
+            "A part ran out of its time, ended early or could not be read: its cause stands beside it.",
+            "run that part alone, with the command that the finding names",
+        ),
+        (
+            "fleet.rank",
+            "one rank of a node checks it",
+            "Another rank on this node holds the lock and writes the document.",
+            "",
+        ),
+        (
+            "fleet.store",
+            "all documents went through the store",
+            "Node 0 did not get every node's document before the deadline; each node also wrote its own file.",
+            "gpucheck fleet judge on the files",
+        ),
+    ),
+    "fleet judge": (
+        (
+            "fleet.nodes",
+            "no node is bad or silent",
+            "Nodes failed their check, left no document, or stand out from their siblings.",
+            "drain the nodes of bad.txt; each has its cause and its command",
+        ),
+        (
+            "fleet.suspect",
+            "few enough nodes are bad",
+            "More than --max-bad are: the check itself, a driver or a shared service is the likelier cause. Nobody is "
+            "drained.",
+            "look at one of them by hand; raise --max-bad if they are bad indeed",
+        ),
+        (
+            "fleet.siblings",
+            "every device has enough siblings",
+            "Fewer than five nodes have the same model: nothing is said of how fast it should be.",
+            "gpucheck bench matmul --min-percent-of-peak 80 judges by the data sheet",
+        ),
+        (
+            "fleet.drift",
+            "nodes have the same driver, firmware, torch and settings",
+            "Some differ; those that share a value are named together.",
+            "bring them to one version, or judge them as two fleets",
+        ),
+        (
+            "fleet.impossible",
+            "no figure is beyond what the part can do",
+            "A rate far above the part's peak: the clock, the document or the benchmark is wrong.",
+            "run the check again on that node",
+        ),
+        (
+            "fleet.duplicate",
+            "one document for each node and attempt",
+            "Several claim the same; the latest is judged.",
+            "give each start its own --run",
+        ),
+        (
+            "fleet.unexpected",
+            "only expected nodes left documents",
+            "A node that --expect does not name left one.",
+            "correct the list, or the folder",
+        ),
+        ("fleet.old", "no document of an earlier start", "It has this run's id and is older.", "a --run ID of its own"),
+        ("fleet.other_run", "documents of one run", "Those of other runs in the folder are left out.", "--run ID"),
+        (
+            "fleet.renamed",
+            "a card has one node",
+            "The same card's UUID comes under several host names: the host was renamed, or the card was moved.",
+            "remove the old document",
+        ),
+        (
+            "fleet.same_boot",
+            "a machine has one name",
+            "The same boot came under several names: containers of one machine, often.",
+            "",
+        ),
+        (
+            "fleet.forged",
+            "documents are their node's own",
+            "Owner, file name and host inside do not fit together.",
+            "see who wrote it; the node counts as silent",
+        ),
+        (
+            "fleet.unreadable",
+            "documents can be read",
+            "Cut off, too large, too deep, or no document of gpucheck.",
+            "run the check again on that node",
+        ),
+    ),
     "model": (
         (
             "model.left_behind",
