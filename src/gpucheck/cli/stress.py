@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # a help page needs no report
 
 
 def stress(common: Common, options: StressOptions) -> int:
-    """Load every device at once, and verify that results stay correct and fast.
+    """Load every device at once and verify every result.
 
     Every result is compared bit for bit with the first one and with devices of the same model. On a CPU each core is
     tested.

@@ -9,6 +9,7 @@ import os
 import platform
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +60,7 @@ def _timed(*arguments: str, option: str = "--time-budget", share: float = 0.6) -
 
 PARTS: Mapping[str, Part] = {
     "devices": Part(lambda limit_s: ["devices"], 1.0),
-    "doctor": Part(_timed("doctor", option="--timeout", share=0.8), 2.0),
+    "doctor": Part(_timed("doctor", share=0.8), 2.0),
     "smoke": Part(_timed("smoke", "--device", "all"), 3.0),
     # A product takes as long as it takes: on a busy CPU the bench was seen to need twice its time.
     "bench": Part(
@@ -68,6 +69,7 @@ PARTS: Mapping[str, Part] = {
     "memory": Part(lambda limit_s: ["memory"], 1.0),
     "transfer": Part(_timed("bench", "transfer", "--device", "all", share=0.5), 3.0),
     "overlap": Part(_timed("bench", "overlap", "--device", "all", share=0.5), 2.0),
+    "stress": Part(_timed("stress", "--device", "all", option="--duration", share=0.5), 6.0),
 }
 
 
@@ -165,9 +167,15 @@ def _write(gather: str, node: NodeDocument) -> None:
 def _run(part: str, limit_s: float) -> child.ChildResult:
     if limit_s < LEAST_S:
         return child.ChildResult(None, "", "", True, False, 0.0)
-    argv = child.python_argv("gpucheck.cli.app", *PARTS[part].arguments(limit_s), "--json", "--quiet")
     try:
-        return child.run(argv, limit_s, env=launcher.alone(os.environ))
+        with tempfile.TemporaryDirectory(prefix="gpucheck-fleet-") as folder:
+            # Brought up to date after each benchmark: a part that is ended keeps what it had measured.
+            so_far = Path(folder, "part.json")
+            wanted = [*PARTS[part].arguments(limit_s), "--json", "--quiet", "--output", str(so_far)]
+            ended = child.run(child.python_argv("gpucheck.cli.app", *wanted), limit_s, env=launcher.alone(os.environ))
+            if ended.timed_out and so_far.exists():
+                ended = replace(ended, stdout=so_far.read_text(encoding="utf-8"))
+            return ended
     except OSError as error:
         return child.ChildResult(None, "", error.strerror or str(error), False, False, 0.0)
 

@@ -17,6 +17,7 @@ TITLES = {
     "memory": "who uses GPU memory; needs --with or --only",
     "transfer": "copies between host and device; needs --with or --only",
     "overlap": "copies beside products; needs --with or --only",
+    "stress": "whether results stay right under load; needs --with or --only",
 }
 PARTS = ("devices", "doctor", "smoke", "bench")
 # What takes longer, or measures what siblings seldom differ in.
