@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.compare import Comparison
     from gpucheck.report.results.crossover import CrossoverResult
     from gpucheck.report.results.doctor import DoctorResult
+    from gpucheck.report.results.dry import DryResult
     from gpucheck.report.results.explain import ExplainResult
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
     from gpucheck.report.results.lint import LintResult
@@ -44,6 +45,7 @@ class Results(TypedDict, total=False):
     find_batch_size_estimate: EstimatedBatchSize
     model: ModelResult
     run: RunResult
+    run_dry: DryResult
 
 
 def late_types() -> dict[str, Any]:
@@ -53,6 +55,7 @@ def late_types() -> dict[str, Any]:
         compare,
         crossover,
         doctor,
+        dry,
         explain,
         find_batch_size,
         lint,
@@ -69,6 +72,7 @@ def late_types() -> dict[str, Any]:
         compare,
         crossover,
         doctor,
+        dry,
         explain,
         find_batch_size,
         lint,
