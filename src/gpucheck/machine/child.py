@@ -275,9 +275,7 @@ class Program:
             self._masked = set(_HANDED_ON | {signal.SIGCHLD}) - set(before)
             prepare = _preparation(before, leads=not self._has_terminal)
         try:
-            self._process = subprocess.Popen(
-                list(argv), env=dict(env), cwd=folder, preexec_fn=prepare, close_fds=False
-            )
+            self._process = subprocess.Popen(list(argv), env=dict(env), cwd=folder, preexec_fn=prepare, close_fds=False)
         except BaseException:
             self._unmask()
             raise

@@ -75,6 +75,10 @@ class DeviceMismatch(RuntimeError):
         self.mismatch = mismatch
 
 
+# A traceback names it as CUDA's own is named.
+DeviceMismatch.__module__, DeviceMismatch.__qualname__ = "builtins", "RuntimeError"
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call of torch that is running: its name, and the device that tensors made inside lie on; None is not known."""
@@ -332,7 +336,11 @@ def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
         return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
     if kwargs.get("generator") is not None:
         kwargs = {**kwargs, "generator": None}
-    return func(*_as_meta(args), **_as_meta(kwargs))
+    rule = rules.rule_of(name)
+    host = rule.host if rule is not None else ()
+    names = [argument for argument, _ in _arguments(func)]
+    sent = [one if names[place] in host else _as_meta(one) for place, one in enumerate(args)]
+    return func(*sent, **_as_meta(kwargs))
 
 
 def _as_meta(value: Any) -> Any:

@@ -287,6 +287,13 @@ def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return surface.move(tensor, device, dtype, copy, kwargs.get("memory_format"))
 
 
+def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
+    """A number as text, which torch does not make of a meta tensor."""
+    if surface.world.stands_in(tensor) and tensor.dim() == 0:
+        return format(surface.world.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec)
+    return Tensor.__format__(tensor, spec)
+
+
 def _cuda(surface: Surface, tensor: Tensor, device: Any = None, *rest: Any, **kwargs: Any) -> Tensor:
     return surface.move(tensor, device_of("cuda" if device is None else device) or CPU)
 
@@ -342,10 +349,6 @@ def _parse_to(surface: Surface, *args: Any, **kwargs: Any) -> Any:
     return torch._C._nn._parse_to(*args, **kwargs)
 
 
-def _no_op(surface: Surface, *args: Any, **kwargs: Any) -> None:
-    return None
-
-
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.device.__get__: _device_get,
     _T.is_cuda.__get__: _is_on("cuda"),
@@ -359,10 +362,10 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.pin_memory: _pin,
     _T.is_pinned: _is_pinned,
     _T.tolist: _tolist,
+    _T.__format__: _format,
     _T.type: _type,
     _T.type_as: _type_as,
     _T.__deepcopy__: _deepcopy,
-    _T.record_stream: _no_op,
     torch._C._nn._parse_to: _parse_to,
 }
 
@@ -619,6 +622,8 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *_old_classes(surface),
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
+        # Its argument is read before the mode is asked, and ours is no stream of C++'s.
+        (torch.Tensor, "record_stream", _constant(None)),
         (autocast, "__init__", _autocast_init(autocast.__init__)),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
     ]
@@ -648,18 +653,24 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     ]
 
 
+_INHERITED = object()
+
+
 @contextlib.contextmanager
 def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
     """The names replaced, where they are there, and put back in the end."""
-    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in patches if name in vars(owner)]
+    here = [(owner, name, value) for owner, name, value in patches if hasattr(owner, name)]
+    before = [(owner, name, vars(owner).get(name, _INHERITED)) for owner, name, _ in here]
     try:
-        for owner, name, value in patches:
-            if name in vars(owner):
-                setattr(owner, name, value)
+        for owner, name, value in here:
+            setattr(owner, name, value)
         yield
     finally:
         for owner, name, value in before:
-            setattr(owner, name, value)
+            if value is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 @contextlib.contextmanager

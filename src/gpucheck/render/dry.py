@@ -26,11 +26,11 @@ def page(report: Report) -> Page:
     body: list[Block] = [Line(f"{one.title}: {one.message}" if one.message else one.title) for one in told]
     shown = [one for one in shown if one not in told]
     if result.lines:
-        body += [Line(), _lines(result.lines[:_MOST_LINES])]
+        body += [*([Line()] if body else []), _lines(result.lines[:_MOST_LINES])]
         if len(result.lines) > _MOST_LINES:
             body.append(Line(f"{len(result.lines) - _MOST_LINES} more lines in the JSON", "dim"))
     if result.memory is not None:
-        body += _memory(result.memory)
+        body += [*([Line()] if body else []), *_memory(result.memory)]
     if result.written is not None:
         told = ", ".join(result.written[:5]) or "nothing"
         body += [Line(), Line(f"written in the copy, now deleted: {told}" + _more(len(result.written) - 5))]
@@ -49,7 +49,8 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
         parts = ["no tensor was on the wrong device"]
     steps = f"{result.steps} step{'' if result.steps == 1 else 's'}"
     how = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
-    return f"{result.device}: {'; '.join(parts)}" + ("" if result.stopped else f"   {how}")
+    cut = result.stopped is not None or any(one.ended for one in result.mismatches)
+    return f"{result.device}: {'; '.join(parts)}" + ("" if cut else f"   {how}")
 
 
 def _more(count: int) -> str:
@@ -83,7 +84,6 @@ def _memory(memory: DryMemory) -> Iterator[Block]:
     peak = memory.peak
     of = "" if memory.total_bytes is None else f" of {units.capacity(memory.total_bytes)}"
     where = f" in {peak.phase}, step {peak.step + 1}" + (f", {peak.place}" if peak.place else "")
-    yield Line()
     yield Line(f"tensors on the device: peak {units.capacity(peak.allocated_bytes)}{of}{where}")
     kept = {
         "parameters": memory.parameters_bytes,

@@ -14,7 +14,9 @@ local = int(os.environ.get("LOCAL_RANK", 0))
 torch.cuda.set_device(local)
 dist.init_process_group("nccl")
 device = torch.device("cuda", local)
-model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).to(device), device_ids=[local])
+model = DistributedDataParallel(
+    nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).to(device), device_ids=[local]
+)
 data = TensorDataset(torch.randn(32, 8), torch.randint(2, (32,)))
 loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data), pin_memory=True)
 optimizer = torch.optim.AdamW(model.parameters())

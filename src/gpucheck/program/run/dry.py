@@ -13,7 +13,9 @@ import importlib
 import mmap
 import os
 import sys
+import warnings
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from torch.utils.data import dataloader
 from gpucheck.program import engine, placement, surface
 from gpucheck.program.claims import COUNTED, Claims, storage_of
 from gpucheck.program.memory import Memory, Moment
-from gpucheck.program.places import Place, here
+from gpucheck.program.places import Place, here, is_ours
 from gpucheck.program.run import board, held, look, rule
 from gpucheck.report.codec import to_json
 
@@ -36,7 +38,14 @@ _world: engine.World
 _claimed = contextlib.ExitStack()
 _steps = 0
 # The modules that keep what they read of torch as they load: before it is claimed.
-_EARLY = ("torch.distributed", "torch.distributed.tensor", "torch.nn.parallel", "torch.utils.checkpoint", "torch.amp")
+_EARLY = (
+    "torch.distributions",
+    "torch.distributed",
+    "torch.distributed.tensor",
+    "torch.nn.parallel",
+    "torch.utils.checkpoint",
+    "torch.amp",
+)
 
 
 class StepsDone(SystemExit):
@@ -55,6 +64,8 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     if not _world.has_values:
         # A parameter on the CPU cannot take the data of one without: the objects trade places instead.
         torch.__future__.set_swap_module_params_on_conversion(True)
+        # There is nothing to validate, and a value that is assumed would not pass.
+        torch.distributions.Distribution.set_default_validate_args(False)
     made = _claimed.enter_context(surface.claimed(_world))
     _claimed.enter_context(surface.replaced(_substitutes()))
     look.begin(shared, folder)
@@ -72,8 +83,43 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     look._replace(dataloader._BaseDataLoaderIter, "__next__", _following)
     optimizers.register_optimizer_step_pre_hook(_stepping)
     optimizers.register_optimizer_step_post_hook(_stepped)
+    sys.excepthook = _without_ours(sys.excepthook)
+    warnings.showwarning = _of_caller(warnings.showwarning)
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_end))
     atexit.register(_end)
+
+
+def _without_ours(shown: Any) -> Any:
+    """The hook that prints a traceback, without our frames."""
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        link: BaseException | None = error
+        while link is not None:
+            link.__traceback__ = _theirs(link.__traceback__)
+            link = link.__cause__ or link.__context__
+        shown(kind, error, error.__traceback__)
+
+    return hook
+
+
+def _theirs(trace: TracebackType | None) -> TracebackType | None:
+    if trace is None:
+        return None
+    following = _theirs(trace.tb_next)
+    if is_ours(trace.tb_frame.f_code.co_filename):
+        return following
+    return TracebackType(following, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
+def _of_caller(shown: Any) -> Any:
+    """What prints a warning, at the user's line where torch took one of ours for it."""
+
+    def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+        if is_ours(filename) and (place := here()) is not None:
+            filename, lineno = place.file, place.line
+        shown(message, category, filename, lineno, file, line)
+
+    return show
 
 
 def _moment() -> tuple[str, int]:

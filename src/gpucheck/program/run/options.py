@@ -9,7 +9,6 @@ from gpucheck import peaks, units
 from gpucheck.errors import UsageError
 from gpucheck.options import option
 
-
 # Two: the first makes what training keeps, the second meets it.
 STEPS = 2
 # What a program reads of the memory where no size was given: an H100's.

@@ -62,7 +62,9 @@ def started(
         env = dict(os.environ)
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
-        env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(trace), snapshot, "" if dry is None else json.dumps(dry), given))
+        env["GPUCHECK_RUN"] = "\n".join(
+            (path, str(_ROOT), str(trace), snapshot, "" if dry is None else json.dumps(dry), given)
+        )
         if dry is not None:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
             env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
         argv = [*interpreter_argv(), *(["-m"] if module else []), script, *arguments]
