@@ -158,7 +158,7 @@ def _split(parts: tuple[PlacedPart, ...], run: ClaimedRun | None) -> Iterator[Fi
 
 
 def mismatch(one: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHING) -> Finding:
-    """An operation whose operands lie apart: whose tensor it met, and the fix. `behind` is what stays behind, by name."""
+    """An operation whose operands lie apart: whose tensor it met, and the fix. `behind` is what stayed, by name."""
     wrong = next((operand for operand in one.operands if operand.is_wrong), one.operands[0])
     where = " in ".join(part for part in (one.place, one.module) if part)
     title = where or "in torch's own code"

@@ -291,7 +291,8 @@ def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
     """A number as text, which torch does not make of a meta tensor."""
     if surface.world.stands_in(tensor) and tensor.dim() == 0:
         return format(surface.world.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec)
-    return Tensor.__format__(tensor, spec)
+    text: str = Tensor.__format__(tensor, spec)
+    return text
 
 
 def _cuda(surface: Surface, tensor: Tensor, device: Any = None, *rest: Any, **kwargs: Any) -> Tensor:

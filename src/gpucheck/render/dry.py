@@ -22,9 +22,9 @@ def page(report: Report) -> Page:
         return Page(None, findings=report.findings)
     bad = [one for one in report.findings if one.verdict in ("fail", "inconclusive", "warn")]
     shown = [one for one in report.findings if one.verdict != "pass" and one.id != "run.waits"]
-    told = [one for one in report.findings if one.id in ("run.dry.remark", "run.dry.assumed")]
-    body: list[Block] = [Line(f"{one.title}: {one.message}" if one.message else one.title) for one in told]
-    shown = [one for one in shown if one not in told]
+    remarks = [one for one in report.findings if one.id in ("run.dry.remark", "run.dry.assumed")]
+    body: list[Block] = [Line(f"{one.title}: {one.message}" if one.message else one.title) for one in remarks]
+    shown = [one for one in shown if one not in remarks]
     if result.lines:
         body += [*([Line()] if body else []), _lines(result.lines[:_MOST_LINES])]
         if len(result.lines) > _MOST_LINES:

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 import torch
 from accelerate import Accelerator
 from torch import nn

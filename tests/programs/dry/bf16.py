@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 import torch
 from torch import nn
 
@@ -6,7 +7,7 @@ torch.set_default_device("cuda")
 model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2)
 head = nn.Linear(32, 7)
 optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-3)
-for step in range(3):
+for _ in range(3):
     x = torch.randn(2, 9, 32)
     y = torch.randint(7, (2, 9))
     with torch.autocast("cuda", torch.bfloat16):

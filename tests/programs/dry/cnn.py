@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 import torch
 from torch import nn
 
@@ -23,7 +24,7 @@ optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
 for _ in range(3):
     x = torch.linspace(-1, 1, 20, device="cuda").view(4, 5)
 
-    def closure():
+    def closure(x=x):
         optimizer.zero_grad()
         loss = Clamp.apply(model(x), 0.0).square().sum()
         loss.backward()

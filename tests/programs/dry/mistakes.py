@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Mistakes of devices and dtypes, each with its corrected twin: `mistakes.py NAME` or `mistakes.py NAME twin`."""
 
 import sys

@@ -228,7 +228,8 @@ def _of_kind(kind: Any) -> Iterator[Any]:
 
 
 def _is_counted(tensor: Tensor) -> bool:
-    return _world.claims.device(tensor) == COUNTED
+    device = _world.claims.device(tensor)
+    return device is not None and device == COUNTED
 
 
 def _once(tensor: Tensor, seen: set[int]) -> int:

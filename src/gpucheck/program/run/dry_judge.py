@@ -93,7 +93,7 @@ def _memory(read: board.Read, options: RunOptions) -> DryMemory | None:
     said = next(read.said("memory"), None)
     if said is None or options.dry is None:
         return None
-    kept = next(reversed([*read.said("kept")]), {})
+    kept: dict[str, int] = next(reversed([*read.said("kept")]), {})
     exceeded = next(read.said("exceeded"), None)
     total = options.dry.total_bytes
     return DryMemory(
@@ -184,7 +184,7 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
         return
     peak, total = memory.peak, memory.total_bytes
     most = f"peak {capacity(peak.allocated_bytes)} of {capacity(total)}"
-    evidence = {"peak_bytes": peak.allocated_bytes, "total_bytes": total}
+    evidence: dict[str, Any] = {"peak_bytes": peak.allocated_bytes, "total_bytes": total}
     if memory.exceeded is not None:
         first = memory.exceeded
         held = ", ".join(f"{one.place or 'unknown'} {capacity(one.bytes)}" for one in first.held[:3])

@@ -13,8 +13,8 @@ from gpucheck.options import option
 STEPS = 2
 # What a program reads of the memory where no size was given: an H100's.
 UNGIVEN_BYTES = 80 * units.GIB
-# GB of parts whose names do not say it, by NVIDIA's and AMD's data sheets. Taken as GiB: what torch can use of them is up
-# to 6 % less, so that what exceeds this does not fit in any case.
+# GB of parts whose names do not say it, by NVIDIA's and AMD's data sheets. Taken as GiB: what torch can use of them is
+# up to 6 % less, so that what exceeds this does not fit in any case.
 _GIB = {
     "Tesla T4": 16,
     "NVIDIA A10": 24,
