@@ -27,7 +27,7 @@ from gpucheck.report.results.dry import (
     Remark,
 )
 from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
-from gpucheck.report.results.run import RunLine, RunResult
+from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult
 from gpucheck.units import capacity, percent
 
 # How torch says that operands differ in dtype: on CUDA and on a CPU alike.
@@ -192,13 +192,42 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
         message = f"{capacity(first.asked_bytes)} asked for at {where} in {first.phase}, step {first.step + 1}; {most}"
         evidence |= {"place": first.place}
         verdict: Verdict = "info" if result.assumed_count and not result.has_values and not result.steps else "fail"
-        yield Finding("run.dry.memory", verdict, "out of memory", f"{message}; most held by {held}", evidence)
+        yield Finding(
+            "run.dry.memory", verdict, "out of memory", f"{message}; most held by {held}", evidence, _advice_of(memory)
+        )
     elif peak.allocated_bytes >= _CLOSE * total:
         message = f"{most} in tensors alone; workspaces, the context and fragmentation come on top"
         yield Finding("run.dry.memory", "warn", "memory is close to full", message, evidence)
     else:
         share = percent(peak.allocated_bytes / total)
         yield Finding("run.dry.memory", "pass", f"tensors take {share} of the memory", most, evidence)
+
+
+def _advice_of(memory: DryMemory) -> str | None:
+    """What to change first, as `run` says it."""
+    first = memory.exceeded or memory.peak
+    parts = [memory.parameters_bytes or 0, memory.gradients_bytes or 0, memory.optimizer_bytes or 0]
+    before = first.allocated_bytes - first.asked_bytes
+    seen = OutOfMemory(
+        device="cuda:0",
+        asked_bytes=memory.peak.allocated_bytes - before,
+        total_bytes=memory.total_bytes,
+        free_bytes=max((memory.total_bytes or 0) - before, 0),
+        allocated_bytes=before,
+        reserved_bytes=None,
+        largest_free_block_bytes=None,
+        other_processes_bytes=None,
+        parameters_bytes=parts[0],
+        gradients_bytes=parts[1],
+        optimizer_bytes=parts[2],
+        others_bytes=0,
+        unnamed_bytes=max(before - sum(parts), 0),
+        blame="size",
+        holders=(),
+        phase=first.phase,
+        step=first.step,
+    )
+    return judge.advice_of(seen)
 
 
 def _advice(counted: RunResult, folder: str) -> Iterator[Finding]:
@@ -213,12 +242,13 @@ def _remarks(result: DryResult) -> Iterator[Finding]:
     for one in result.remarks:
         yield Finding("run.dry.remark", "info", one.text, one.place or "")
     if result.assumed_count:
-        first = "; ".join(f"{one.what} {one.place or ''}".strip() for one in result.assumed[:3])
+        places = dict.fromkeys(f"{one.what} {one.place or ''}".strip() for one in result.assumed)
+        first = "; ".join([*places][:3])
         title = f"{result.assumed_count} values were assumed"
         yield Finding("run.dry.assumed", "info", title, f"{first}: 0 or False each")
     if result.unjudged:
         told = ", ".join(one.operation + (f" ({one.place})" if one.place else "") for one in result.unjudged)
-        yield Finding("run.dry.unjudged", "info", "operations of other libraries were not judged", told)
+        yield Finding("run.dry.unjudged", "info", "operations outside of aten were not judged", told)
 
 
 def relative(result: DryResult, folder: str) -> DryResult:

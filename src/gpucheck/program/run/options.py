@@ -34,7 +34,7 @@ _GIB = {
     "NVIDIA L40": 48,
     "NVIDIA L40S": 48,
 }
-_GB_IN_NAME = re.compile(r"(\d+)GB")
+_GB_IN_NAME = re.compile(r"(\d+) ?GB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _part(name: str, text: str, option: str) -> Device:
 
 
 def _gib(name: str) -> int | None:
-    told = _GB_IN_NAME.search(name.replace(" ", "").replace("-", ""))
+    told = _GB_IN_NAME.search(name)
     return _GIB.get(name) or (int(told[1]) if told else None)
 
 
