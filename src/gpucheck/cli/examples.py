@@ -46,7 +46,7 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
     "gpucheck run": (
         "gpucheck run train.py --epochs 1",
         "gpucheck run --output run.json -m package.train",
-        "gpucheck run --trace 3 train.py",
+        "gpucheck run --dry cuda:80GiB train.py",
     ),
     "gpucheck lint": (
         "gpucheck lint .",

@@ -17,6 +17,7 @@ from gpucheck.program.run.options import RunOptions
 
 if TYPE_CHECKING:  # a help page needs neither
     from gpucheck.cli.outputs import Output
+    from gpucheck.report.events import Event
     from gpucheck.report.report import Collector
 
 
@@ -28,13 +29,21 @@ def run(common: Common, options: RunOptions) -> int:
     from gpucheck.cli import outputs
     from gpucheck.machine.child import end_like
     from gpucheck.program.run.command import command
+    from gpucheck.report.events import Notice
     from gpucheck.report.report import Collector
 
     files = outputs.prepare([_of_rank(path) for path in common.output])
     collector = Collector()
     began = time.time()
+
+    def emit(event: Event) -> None:
+        collector(event)
+        if isinstance(event, Notice) and not common.quiet:  # what to know before the program runs
+            sys.stderr.write(f"gpucheck: {event.text}\n")
+            sys.stderr.flush()
+
     try:
-        code = command(options, collector)
+        code = command(options, emit)
     except BaseException:
         outputs.discard(files)
         raise

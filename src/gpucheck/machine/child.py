@@ -265,8 +265,8 @@ class Program:
     group of its own. Signals that are sent to this process alone are handed on. It ends where this process is killed.
     """
 
-    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
-        """Start it. Raises OSError."""
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], folder: str | None = None) -> None:
+        """Start it, in `folder` where one is given. Raises OSError."""
         self._has_terminal = os.name == "posix" and _is_in_foreground()
         self._masked: set[int] = set()
         prepare = None
@@ -275,7 +275,7 @@ class Program:
             self._masked = set(_HANDED_ON | {signal.SIGCHLD}) - set(before)
             prepare = _preparation(before, leads=not self._has_terminal)
         try:
-            self._process = subprocess.Popen(list(argv), env=dict(env), preexec_fn=prepare, close_fds=False)
+            self._process = subprocess.Popen(list(argv), env=dict(env), cwd=folder, preexec_fn=prepare, close_fds=False)
         except BaseException:
             self._unmask()
             raise

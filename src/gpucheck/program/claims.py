@@ -12,9 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gpucheck.program.memory import Memory
 from gpucheck.program.places import Place
 
 CPU = torch.device("cpu")
+# The device whose memory is counted.
+COUNTED = torch.device("cuda:0")
 
 Kind = Literal["attribute", "parameter", "buffer", "input", "made", "moved", "state"]
 
@@ -41,9 +44,10 @@ UNKNOWN = Claim(None)
 
 
 class Claims:
-    """Claims by storage. A tensor that nobody claimed lies on the CPU."""
+    """Claims by storage. A tensor that nobody claimed lies on the CPU. `memory` counts what claims cuda:0."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory
         self._claims: weakref.WeakKeyDictionary[torch.UntypedStorage, Claim] = weakref.WeakKeyDictionary()
 
     def __len__(self) -> int:
@@ -54,9 +58,10 @@ class Claims:
 
     def of(self, tensor: Tensor) -> Claim:
         """What is known of a tensor; for one that has no storage of its own nothing is."""
-        if tensor.device.type != "cpu":
-            return Claim(tensor.device)  # a meta tensor says so itself
         storage = storage_of(tensor)
+        if tensor.device.type != "cpu":  # a meta tensor says so itself, unless it stands for one without values
+            claim = None if storage is None else self._claims.get(storage)
+            return claim or Claim(tensor.device)
         return UNKNOWN if storage is None else self._claims.get(storage, ON_CPU)
 
     def device(self, tensor: Tensor) -> torch.device | None:
@@ -74,6 +79,8 @@ class Claims:
             self._claims.pop(storage, None)
         else:
             self._claims[storage] = Claim(device, origin)
+        if self.memory is not None:
+            self.memory.put(storage, is_held=device == COUNTED)
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:

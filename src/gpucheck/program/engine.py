@@ -12,6 +12,7 @@ import linecache
 import re
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -74,6 +75,10 @@ class DeviceMismatch(RuntimeError):
         self.mismatch = mismatch
 
 
+# A traceback names it as CUDA's own is named.
+DeviceMismatch.__module__, DeviceMismatch.__qualname__ = "builtins", "RuntimeError"
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call of torch that is running: its name, and the device that tensors made inside lie on; None is not known."""
@@ -90,17 +95,42 @@ class PerThread(threading.local):
         self.handling = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a program may read of the GPU that is not here."""
+
+    name: str = "claimed GPU"
+    capability: tuple[int, int] = (9, 0)
+    multiprocessors: int = 132
+    total_bytes: int = 80 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """A value that was asked for where there are none, and what was given in its place."""
+
+    what: str
+    value: Any
+    place: Place | None
+
+
 @dataclass(slots=True)
 class World:
     """One program's claims, and what was seen of it. `tolerated` are sites that were found before: they raise no more.
 
-    `last` is the one that was raised last. `names` gives a module its qualified name. `unjudged` are operations that
-    are not torch's own, with their first line.
+    `last` is the one that was raised last, `refused` are all, each with how many values had been `assumed` before it.
+    `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
+    line. Without `has_values` what claims a device is a meta tensor on it. `pinned` are storages of the host.
     """
 
     claims: Claims = field(default_factory=Claims)
     tolerated: set[tuple[Place | None, str]] = field(default_factory=set)
     last: Mismatch | None = None
+    refused: list[tuple[Mismatch, int]] = field(default_factory=list)
+    card: Card = Card()
+    has_values: bool = True
+    assumed: list[Assumed] = field(default_factory=list)
+    pinned: weakref.WeakKeyDictionary[Any, bool] = field(default_factory=weakref.WeakKeyDictionary)
     unjudged: dict[str, Place | None] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     here: PerThread = field(default_factory=lambda: PerThread())
@@ -130,7 +160,18 @@ class World:
         )
         if mismatch.site not in self.tolerated:
             self.last = mismatch
+            self.refused.append((mismatch, len(self.assumed)))
             raise DeviceMismatch(mismatch)
+
+    def stands_in(self, tensor: Tensor) -> bool:
+        """Whether a meta tensor stands for one on a claimed device, which has no values here."""
+        return not self.has_values and tensor.is_meta and str(self.claims.device(tensor)) != "meta"
+
+    def assume(self, what: str, value: Any) -> Any:
+        """The value, given for one that is not known, and noted."""
+        frame = user_frame(sys._getframe(1))
+        self.assumed.append(Assumed(what, value, place_of(frame) if frame is not None else None))
+        return value
 
     def _party(self, operand: rules.Operand, tensor: Tensor) -> Party:
         origin = self.claims.of(tensor).origin
@@ -205,7 +246,10 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
                 return NotImplemented  # what it wraps comes by here itself
             verdict, operands = self._judged(func, given)
             storages = [storage_of(tensor) for _, tensor in operands]
-        if func.namespace in rules.JUDGED:
+        if not self.world.has_values and any(self.world.stands_in(tensor) for _, tensor in operands):
+            with torch._C.DisableTorchFunction():
+                out = without_values(self.world, func, args, kwargs)
+        elif func.namespace in rules.JUDGED:
             # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
             with torch._C.DisableTorchFunction():
                 out = func(*args, **kwargs)
@@ -265,8 +309,49 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             for tensor in tensors_in(result):
                 storage = storage_of(tensor)
                 is_new = storage is not None and id(storage) not in known and storage not in claims
-                if is_new and tensor.device == CPU:
+                if is_new and (tensor.device == CPU or (tensor.is_meta and not self.world.has_values)):
                     claims.put(tensor, CPU if on_host else device, None if on_host else origin)
+
+
+# -- without values ----------------------------------------------------------------------------------------------------
+
+# What works in place on what its arguments are given, and returns nothing that is new.
+_IN_PLACE = re.compile(r"aten::(_amp_\w+_|_fused_\w+_)$")
+
+
+def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
+    """An operation on tensors that stand for claimed ones: shapes and dtypes are true, values are assumed."""
+    name = func._schema.name
+    if name == "aten::_local_scalar_dense":
+        return world.assume("item", torch.zeros((), dtype=args[0].dtype).item())
+    if name in ("aten::equal", "aten::is_nonzero"):
+        return world.assume("bool", False)
+    if _IN_PLACE.match(name):
+        return args[0] if func._schema.returns else None
+    if name == "aten::copy_" and not args[0].is_meta:
+        world.assume("copy_", None)
+        return args[0].zero_()
+    if name == "aten::_to_copy" and str(kwargs.get("device")) == "cpu":
+        world.assume("cpu", None)
+        return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+    if kwargs.get("generator") is not None:
+        kwargs = {**kwargs, "generator": None}
+    rule = rules.rule_of(name)
+    host = rule.host if rule is not None else ()
+    names = [argument for argument, _ in _arguments(func)]
+    sent = [one if names[place] in host else _as_meta(one) for place, one in enumerate(args)]
+    return func(*sent, **_as_meta(kwargs))
+
+
+def _as_meta(value: Any) -> Any:
+    """Arguments with their tensors on the meta device; a number on the CPU may stay one."""
+    if isinstance(value, Tensor):
+        return value if value.is_meta or value.dim() == 0 else value.to("meta")
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_as_meta, value)) if type(value) in (list, tuple) else value
+    if isinstance(value, dict):
+        return {key: _as_meta(item) for key, item in value.items()}
+    return value
 
 
 def _text(device: torch.device | None) -> str | None:

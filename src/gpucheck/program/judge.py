@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
@@ -17,6 +17,7 @@ from gpucheck.report.results.model import (
     Tie,
 )
 
+_NOTHING: Mapping[str, LeftBehind] = {}
 _WORDS = {"forward": "the forward pass", "step": "the training step"}
 # How a person calls what holds a tensor.
 _HOLDERS = {
@@ -34,7 +35,7 @@ def findings(result: ModelResult) -> list[Finding]:
     behind = {one.name: one for one in result.left_behind}
     found = [
         *_meta(result),
-        *(_mismatch(one, behind) for one in (result.run.mismatches if result.run else ())),
+        *(mismatch(one, behind) for one in (result.run.mismatches if result.run else ())),
         *_left_behind(result.left_behind),
         *(_untied(one) for one in result.untied),
         *_split(result.split, result.run),
@@ -156,7 +157,8 @@ def _split(parts: tuple[PlacedPart, ...], run: ClaimedRun | None) -> Iterator[Fi
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-def _mismatch(one: DeviceMismatchEntry, behind: dict[str, LeftBehind]) -> Finding:
+def mismatch(one: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHING) -> Finding:
+    """An operation whose operands lie apart: whose tensor it met, and the fix. `behind` is what stayed, by name."""
     wrong = next((operand for operand in one.operands if operand.is_wrong), one.operands[0])
     where = " in ".join(part for part in (one.place, one.module) if part)
     title = where or "in torch's own code"

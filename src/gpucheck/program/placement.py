@@ -305,7 +305,7 @@ class _Examination:
             try:
                 self._step(workload, train)
             except Exception as error:  # noqa: BLE001 (the user's model may raise anything)
-                mismatch = self._mismatch_in(error)
+                mismatch = mismatch_in(self.world, error)
                 if mismatch is not None:
                     found.append(mismatch)
                     self.world.tolerated.add(mismatch.site)
@@ -316,7 +316,7 @@ class _Examination:
             ClaimedRun(
                 phase=phase,
                 batch_size=asked.batch_size,
-                mismatches=tuple(self._entry(one, phase) for one in found),
+                mismatches=tuple(entry(one, phase) for one in found),
                 unjudged=tuple(
                     UnjudgedOperation(operation=name, place=_text(place)) for name, place in self.world.unjudged.items()
                 ),
@@ -358,15 +358,6 @@ class _Examination:
                     self.world.claims.put(tensor, device, Origin("input", name))
         return batch
 
-    def _mismatch_in(self, error: BaseException) -> Mismatch | None:
-        """The mismatch that an exception comes from. TorchScript's own error says nothing of it."""
-        link: BaseException | None = error
-        while link is not None:
-            if isinstance(link, DeviceMismatch):
-                return link.mismatch
-            link = link.__cause__ or link.__context__
-        return self.world.last if "TorchScript" in str(error) else None
-
     def _stop(self, error: Exception, found: Sequence[Mismatch]) -> tuple[str, Place | None]:
         """Why the run cannot be followed further. Raises TargetError for an error of the program's own."""
         if isinstance(error, GpucheckError):
@@ -380,30 +371,7 @@ class _Examination:
         if not of_device and not found:
             what = "the training step" if self.asked.train else "the forward pass"
             raise raised(f"{what} of {self.asked.target.text}", error) from error
-        return text[:300], _innermost(error.__traceback__)
-
-    def _entry(self, one: Mismatch, phase: Phase) -> DeviceMismatchEntry:
-        wrong = {id(party) for party in one.wrong}
-        return DeviceMismatchEntry(
-            operation=one.operation,
-            module=one.module,
-            place=_text(one.place),
-            phase=phase,
-            expected=one.expected,
-            operands=tuple(
-                MismatchedTensor(
-                    name=party.name,
-                    device=party.device,
-                    shape=party.shape,
-                    is_wrong=id(party) in wrong,
-                    origin=party.origin.kind if party.origin else None,
-                    origin_name=party.origin.what if party.origin else None,
-                    origin_place=_text(party.origin.place) if party.origin else None,
-                )
-                for party in one.parties
-            ),
-            peer=one.peer,
-        )
+        return text[:300], innermost(error.__traceback__)
 
     # -- what training adds --------------------------------------------------------------------------------------------
 
@@ -440,6 +408,41 @@ class _Left:
     value: Any = None
 
 
+def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
+    """The mismatch that an exception comes from. TorchScript's own error says nothing of it."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, DeviceMismatch):
+            return link.mismatch
+        link = link.__cause__ or link.__context__
+    return world.last if "TorchScript" in str(error) else None
+
+
+def entry(one: Mismatch, phase: Phase) -> DeviceMismatchEntry:
+    """A mismatch as plain data."""
+    wrong = {id(party) for party in one.wrong}
+    return DeviceMismatchEntry(
+        operation=one.operation,
+        module=one.module,
+        place=_text(one.place),
+        phase=phase,
+        expected=one.expected,
+        operands=tuple(
+            MismatchedTensor(
+                name=party.name,
+                device=party.device,
+                shape=party.shape,
+                is_wrong=id(party) in wrong,
+                origin=party.origin.kind if party.origin else None,
+                origin_name=party.origin.what if party.origin else None,
+                origin_place=_text(party.origin.place) if party.origin else None,
+            )
+            for party in one.parties
+        ),
+        peer=one.peer,
+    )
+
+
 def on_device(asked: Asked) -> DeviceRun | None:
     """The same step on the GPU that is here, with nothing in between; None where this torch can use none.
 
@@ -466,7 +469,7 @@ def on_device(asked: Asked) -> DeviceRun | None:
         raise
     except Exception as error:  # noqa: BLE001 (the user's model may raise anything)
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return DeviceRun(device=asked.device, error=text[:300], place=_text(_innermost(error.__traceback__)))
+        return DeviceRun(device=asked.device, error=text[:300], place=_text(innermost(error.__traceback__)))
     return DeviceRun(device=asked.device)
 
 
@@ -493,7 +496,7 @@ def _like(kind: Any, options: dict[str, Any]) -> Callable[[list[nn.Parameter]], 
     return lambda parameters: kind(parameters, **known)
 
 
-def _innermost(trace: TracebackType | None) -> Place | None:
+def innermost(trace: TracebackType | None) -> Place | None:
     """The user's innermost line of a traceback; where there is none, an installed package's."""
     frames = [frame for frame, _ in traceback.walk_tb(trace)]
     for whose in (0, 1):

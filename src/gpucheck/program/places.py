@@ -51,6 +51,11 @@ def rank(file: str) -> int:
     return 2 if path.startswith(_STANDARD) else 0
 
 
+def is_ours(file: str) -> bool:
+    """Whether a file is gpucheck's own."""
+    return os.path.abspath(file).startswith(_OURS)
+
+
 def user_frame(start: FrameType | None = None) -> FrameType | None:
     """The innermost frame of the user's own source; where none is, of an installed package other than torch."""
     frame = start or sys._getframe(1)

@@ -21,13 +21,12 @@ from torch.utils import _device
 from gpucheck.program import rules
 from gpucheck.program.claims import CPU, Origin, storage_of
 from gpucheck.program.engine import Dispatch, World, tensors_in
+from gpucheck.program.memory import Memory
 from gpucheck.program.places import here
 from gpucheck.work.target import import_compiler
 
 # Devices that tensors claim; any other is torch's own affair.
 CLAIMED = ("cuda", "xpu", "mps")
-# What a program may read of a GPU that is not here: an H100's, as its data sheet and the driver have them.
-CARD = {"name": "claimed GPU", "major": 9, "minor": 0, "multi_processor_count": 132, "total_memory": 80 * 2**30}
 
 _T = torch.Tensor
 
@@ -60,10 +59,13 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         self.world = world
         # What is called by a name and was copied to a device, by its origin.
         self.copied: set[Origin] = set()
+        # Functions of torch by what was put in their place: torch names the latter.
+        self.originals: dict[Any, Any] = {}
         self._constructors = frozenset(_device._device_constructors())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        func = self.originals.get(func, func)
         self.world.here.handling += 1
         try:
             answer = _ANSWERS.get(func)
@@ -136,7 +138,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if generator is not None:
             self._check_generator(func, generator, device)
         source = args[0] if args and isinstance(args[0], Tensor) else None
-        kwargs = {**kwargs, "device": CPU}
+        kwargs = {**kwargs, "device": self._home(device)}
+        if generator is not None and not self.world.has_values:
+            kwargs["generator"] = None
         with self.world.calling(name_of(func), device):
             out = func(*args, **kwargs)
         if source is not None and isinstance(out, Tensor) and storage_of(out) is storage_of(source):
@@ -157,8 +161,10 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if _is_real(device):
             return tensor.to(device=device, dtype=dtype, copy=copy, **more)
         with self.world.calling("Tensor.to", device):
-            if now == device or tensor.is_meta:
-                out = tensor.to(device=CPU, dtype=dtype or tensor.dtype, copy=copy, **more)
+            stands_in = self.world.stands_in(tensor)
+            if now == device or (tensor.is_meta and not stands_in):
+                home = torch.device("meta") if stands_in else CPU
+                out = tensor.to(device=home, dtype=dtype or tensor.dtype, copy=copy, **more)
                 if out is not tensor:
                     self.world.claims.put(out, device)
                 return out
@@ -168,13 +174,26 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             return self._copied(tensor, device, dtype or tensor.dtype, more)
 
     def _copied(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
-        out = tensor.to(dtype=dtype, copy=True, **more)
+        with self.world.claims.memory.paused() if self.world.claims.memory else contextlib.nullcontext():
+            out = self._sent(tensor, device, dtype, more)
         before = self.world.claims.of(tensor).origin
         if before is not None and device != CPU:
             self.copied.add(before)
         origin = Origin("moved", "", here()) if device == CPU else None
         self.world.claims.put(out, device, origin)
         return out
+
+    def _home(self, device: torch.device) -> torch.device:
+        """Where a tensor really lies that claims a device."""
+        return CPU if self.world.has_values or device == CPU else torch.device("meta")
+
+    def _sent(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
+        """A copy that lies where what claims the device does."""
+        home = self._home(device)
+        if tensor.is_meta and home == CPU:
+            self.world.assume("cpu", None)
+            return torch.zeros(tensor.shape, dtype=dtype, device=CPU)
+        return tensor.to(device=home, dtype=dtype, copy=True, **more)
 
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function under this mode, which torch lays aside while it works on a call: user code runs in some."""
@@ -268,6 +287,14 @@ def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return surface.move(tensor, device, dtype, copy, kwargs.get("memory_format"))
 
 
+def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
+    """A number as text, which torch does not make of a meta tensor."""
+    if surface.world.stands_in(tensor) and tensor.dim() == 0:
+        return format(surface.world.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec)
+    text: str = Tensor.__format__(tensor, spec)
+    return text
+
+
 def _cuda(surface: Surface, tensor: Tensor, device: Any = None, *rest: Any, **kwargs: Any) -> Tensor:
     return surface.move(tensor, device_of("cuda" if device is None else device) or CPU)
 
@@ -277,7 +304,21 @@ def _cpu(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
 
 
 def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
-    return tensor.clone()
+    out = tensor.clone()
+    surface.world.pinned[out.untyped_storage()] = True
+    return out
+
+
+def _is_pinned(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> bool:
+    storage = storage_of(tensor)
+    return storage is not None and storage in surface.world.pinned
+
+
+def _tolist(surface: Surface, tensor: Tensor) -> Any:
+    if not surface.world.stands_in(tensor):
+        return tensor.tolist()
+    surface.world.assume("tolist", None)
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device=CPU).tolist()
 
 
 def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
@@ -309,10 +350,6 @@ def _parse_to(surface: Surface, *args: Any, **kwargs: Any) -> Any:
     return torch._C._nn._parse_to(*args, **kwargs)
 
 
-def _no_op(surface: Surface, *args: Any, **kwargs: Any) -> None:
-    return None
-
-
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.device.__get__: _device_get,
     _T.is_cuda.__get__: _is_on("cuda"),
@@ -324,10 +361,12 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.cuda: _cuda,
     _T.cpu: _cpu,
     _T.pin_memory: _pin,
+    _T.is_pinned: _is_pinned,
+    _T.tolist: _tolist,
+    _T.__format__: _format,
     _T.type: _type,
     _T.type_as: _type_as,
     _T.__deepcopy__: _deepcopy,
-    _T.record_stream: _no_op,
     torch._C._nn._parse_to: _parse_to,
 }
 
@@ -408,12 +447,19 @@ class _Waits:
 
     def record_event(self, event: Any = None) -> Any:
         """An event after the work so far."""
-        return event or _Waits()
+        return event or _Event()
 
     def synchronize(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to wait for."""
 
     record = wait = wait_event = wait_stream = synchronize
+
+
+class _Event(_Waits):
+    """An event, a class of its own: a program may ask which it has."""
+
+    def synchronize(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to wait for."""
 
 
 class _OnDevice(contextlib.ContextDecorator):
@@ -440,23 +486,29 @@ def _constant(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
-def _cuda_functions() -> dict[str, Any]:
+def _cuda_functions(world: World) -> dict[str, Any]:
     """What `torch.cuda` answers."""
-    card = types.SimpleNamespace(**CARD, uuid=None, warp_size=32)
+    card = world.card
+    major, minor = card.capability
+    properties = types.SimpleNamespace(
+        name=card.name,
+        major=major,
+        minor=minor,
+        multi_processor_count=card.multiprocessors,
+        total_memory=card.total_bytes,
+        uuid=None,
+        warp_size=32,
+    )
     # Done already, and nothing to count.
     silent = (
         *("synchronize", "empty_cache", "init", "_lazy_init", "ipc_collect", "set_stream", "set_sync_debug_mode"),
         *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
-        *("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_accumulated_memory_stats"),
-        *("set_per_process_memory_fraction", "_set_stream_by_id"),
-    )
-    zero = (
-        *("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached"),
-        *("utilization", "get_sync_debug_mode", "initial_seed"),
+        *("reset_accumulated_memory_stats", "set_per_process_memory_fraction", "_set_stream_by_id"),
     )
     return {
         **dict.fromkeys(silent, _constant(None)),
-        **dict.fromkeys(zero, _constant(0)),
+        **dict.fromkeys(("utilization", "get_sync_debug_mode", "initial_seed"), _constant(0)),
+        **_memory_functions(world.claims.memory, card.total_bytes),
         "is_available": _constant(True),
         "is_initialized": _constant(True),
         "is_bf16_supported": _constant(True),
@@ -466,21 +518,42 @@ def _cuda_functions() -> dict[str, Any]:
         "set_device": _set_device,
         "device": _OnDevice,
         "device_of": _OnDevice,
-        "get_device_name": _constant(CARD["name"]),
-        "get_device_capability": _constant((CARD["major"], CARD["minor"])),
-        "get_device_properties": _constant(card),
-        "get_arch_list": _constant(["sm_90"]),
-        "mem_get_info": _constant((CARD["total_memory"], CARD["total_memory"])),
-        "memory_stats": lambda *args, **kwargs: {},
-        "memory_summary": _constant(""),
+        "get_device_name": _constant(card.name),
+        "get_device_capability": _constant(card.capability),
+        "get_device_properties": _constant(properties),
+        "get_arch_list": _constant([f"sm_{major}{minor}"]),
         "get_rng_state": lambda *args: torch.get_rng_state(),
         "get_rng_state_all": lambda: [torch.get_rng_state()],
         "Stream": _Waits,
-        "Event": _Waits,
+        "Event": _Event,
         "ExternalStream": _Waits,
         "current_stream": _Waits,
         "default_stream": _Waits,
         "stream": _Waits,
+    }
+
+
+def _memory_functions(counted: Memory | None, total: int) -> dict[str, Any]:
+    """What `torch.cuda` answers of its memory: as it was counted, and 0 where it is not."""
+    memory = counted or Memory()
+
+    def reset(*args: Any) -> None:
+        memory.peak_since_reset = memory.allocated
+
+    def stats(*args: Any) -> dict[str, int]:
+        now, peak = memory.allocated, memory.peak_since_reset
+        kinds = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+        values = {f"{kind}.all.{when}": size for kind in kinds for when, size in (("current", now), ("peak", peak))}
+        return {**values, "num_alloc_retries": 0, "num_ooms": 0}
+
+    now, most = (lambda *args: memory.allocated), (lambda *args: memory.peak_since_reset)
+    return {
+        **dict.fromkeys(("memory_allocated", "memory_reserved", "memory_cached"), now),
+        **dict.fromkeys(("max_memory_allocated", "max_memory_reserved", "max_memory_cached"), most),
+        **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"), reset),
+        "mem_get_info": lambda *args: (max(total - memory.allocated, 0), total),
+        "memory_stats": stats,
+        "memory_summary": _constant(""),
     }
 
 
@@ -546,10 +619,12 @@ def _old_classes(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
 def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     autocast = torch.amp.autocast_mode.autocast
     patches: list[tuple[Any, str, Any]] = [
-        *((torch.cuda, name, value) for name, value in _cuda_functions().items()),
+        *((torch.cuda, name, value) for name, value in _cuda_functions(surface.world).items()),
         *_old_classes(surface),
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
+        # Its argument is read before the mode is asked, and ours is no stream of C++'s.
+        (torch.Tensor, "record_stream", _constant(None)),
         (autocast, "__init__", _autocast_init(autocast.__init__)),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
     ]
@@ -579,18 +654,24 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     ]
 
 
+_INHERITED = object()
+
+
 @contextlib.contextmanager
-def _replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
+def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
     """The names replaced, where they are there, and put back in the end."""
-    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in patches if name in vars(owner)]
+    here = [(owner, name, value) for owner, name, value in patches if hasattr(owner, name)]
+    before = [(owner, name, vars(owner).get(name, _INHERITED)) for owner, name, _ in here]
     try:
-        for owner, name, value in patches:
-            if name in vars(owner):
-                setattr(owner, name, value)
+        for owner, name, value in here:
+            setattr(owner, name, value)
         yield
     finally:
         for owner, name, value in before:
-            setattr(owner, name, value)
+            if value is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 @contextlib.contextmanager
@@ -621,5 +702,5 @@ def claimed(world: World) -> Iterator[Surface]:
     importlib.import_module("torch._dynamo")
     surface = Surface(world)
     _current[0] = 0
-    with _replaced(_patches(surface)), _loading(surface), surface, Dispatch(world):
+    with replaced(_patches(surface)), _loading(surface), surface, Dispatch(world):
         yield surface

@@ -13,7 +13,7 @@ from gpucheck.report.results.run import RunLine, RunResult, TimeShares
 
 # Rows below which a table of lines says nothing new; all of them stand in the JSON.
 _MOST_LINES = 12
-_NAMES = {
+NAMES = {
     "to_device": "copy to device",
     "to_host": "copy to host",
     "between": "copy between devices",
@@ -29,6 +29,10 @@ _NAMES = {
 
 def page(report: Report) -> Page:
     """What the program waits for, what to change, then the time, the lines and the memory."""
+    if "run_dry" in report.results:
+        from gpucheck.render import dry
+
+        return dry.page(report)
     result = report.results.get("run")
     time_found = next((one for one in report.findings if one.id == "run.time"), None)
     if result is None or time_found is None:
@@ -90,7 +94,7 @@ def _lines(rows: Sequence[RunLine], folder: str) -> Block:
     spent = column_of_numbers([one.time_s for one in rows], 1e-3)
     cells = [
         (
-            *(at(one.file, one.line, folder), _NAMES.get(one.kind, one.kind), str(one.count)),
+            *(at(one.file, one.line, folder), NAMES.get(one.kind, one.kind), str(one.count)),
             *(moved, took, _pinned(one), one.source or UNKNOWN),
         )
         for one, moved, took in zip(rows, size, spent, strict=True)

@@ -8,12 +8,13 @@ import time
 from typing import Any
 
 from gpucheck.errors import CannotLook, UsageError
+from gpucheck.exits import FAILED
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.measure.telemetry import Watch
-from gpucheck.program.run import board, fold, judge
-from gpucheck.program.run.options import RunOptions
+from gpucheck.program.run import board, dry_judge, fold, judge, scratch
+from gpucheck.program.run.options import STEPS, UNGIVEN_BYTES, Device, RunOptions
 from gpucheck.program.run.start import Started, started
-from gpucheck.report.events import Answered, Emit, Judged
+from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 
 _LOOK_EVERY_S = 1.0
@@ -27,6 +28,8 @@ def command(options: RunOptions, emit: Emit) -> int:
     """
     script, *arguments = options.program
     _check(script, module=options.module)
+    if options.dry is not None:
+        return _dry(options, options.dry, emit)
     snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
     cpu_before, began = _cpu_s(), time.perf_counter_ns()
     try:
@@ -53,6 +56,53 @@ def _check(script: str, *, module: bool) -> None:
     if not module and script != "-" and not os.path.exists(script):
         hint = f"gpucheck run -m {script}" if script.isidentifier() else "give the path of a Python program"
         raise UsageError(f"there is no program {script!r}", "", hint)
+
+
+# -- on a claimed device -----------------------------------------------------------------------------------------------
+
+
+def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
+    """Run the program on a device that its tensors claim; 1 where a finding failed, else how it ended."""
+    script, *arguments = options.program
+    asked = {
+        "steps": options.steps or STEPS,
+        "values": not options.no_values,
+        **{name: getattr(device, name) for name in ("name", "capability", "multiprocessors", "total_bytes")},
+        "readable_bytes": device.total_bytes or UNGIVEN_BYTES,
+    }
+    began = time.perf_counter_ns()
+    try:
+        with scratch.folder(enabled=options.scratch) as place:
+            emit(Notice(_warning(place)))
+            folder = os.getcwd() if place is None else place.path
+            with started(script, arguments, module=options.module, dry=asked, folder=folder) as running:
+                while (code := running.program.wait(_LOOK_EVERY_S)) is None:
+                    pass
+                failure = running.failure()
+                if failure is not None:
+                    emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not look into the program", failure)))
+                    return code
+                read = board.read(running.memory)
+                if not read.head[board.TORCH_NS]:
+                    emit(Judged(Finding("run.not_seen", "skip", "the program did not load torch")))
+                    return code
+                ended = fold.Ended(options.program, code, began, time.perf_counter_ns(), None, None)
+                counted = fold.result(read, ended)
+                written = None if place is None else place.written()
+                result = dry_judge.result(read, counted, options, written)
+    except OSError as error:
+        raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
+    emit(Answered("run_dry", dry_judge.relative(result, folder)))
+    found = dry_judge.findings(result, counted, folder)
+    for finding in found:
+        emit(Judged(finding))
+    return code if code < 0 else FAILED if any(one.verdict == "fail" for one in found) else code
+
+
+def _warning(place: scratch.Scratch | None) -> str:
+    if place is None:
+        return "dry run: no GPU is used, but what the program writes is real (--scratch: relative writes go to a copy)"
+    return f"dry run in a copy of this folder, {place.path}: relative writes land there, absolute ones are real"
 
 
 def _watched(running: Started) -> tuple[int, tuple[tuple[float, float], ...], str | None]:

@@ -30,9 +30,12 @@ def findings(result: RunResult, folder: str = "") -> list[Finding]:
         told.append(memory_finding(result.out_of_memory, folder))
     if result.growth is not None:
         told.append(_growth(result, folder))
-    for line in result.lines:
-        told += [made for judge in _JUDGES if (made := judge(line, result, folder)) is not None]
-    return told
+    return told + of_lines(result, folder)
+
+
+def of_lines(result: RunResult, folder: str) -> list[Finding]:
+    """What the counts of each line show."""
+    return [made for line in result.lines for judge in _JUDGES if (made := judge(line, result, folder)) is not None]
 
 
 def at(file: str | None, line: int | None, folder: str) -> str:
@@ -168,7 +171,8 @@ def _verdict(line: RunLine, result: RunResult) -> Verdict:
 
 def _cost(line: RunLine) -> str:
     moved = f" {capacity(line.bytes)}" if line.bytes else ""
-    return f"{line.count} times,{moved}{',' if moved else ''} {duration(line.time_s)}"
+    spent = f", {duration(line.time_s)}" if line.time_s else ""  # a dry run tells no times
+    return f"{line.count} times{',' if moved else ''}{moved}{spent}"
 
 
 def _is_habit(line: RunLine, result: RunResult, count: int | None = None) -> bool:

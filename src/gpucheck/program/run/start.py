@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import mmap
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpucheck.machine.child import Program, interpreter_argv
 from gpucheck.program.run import board
@@ -38,11 +40,19 @@ class Started:
 
 @contextlib.contextmanager
 def started(
-    script: str, arguments: Sequence[str], *, module: bool, trace: int = 0, snapshot: str = ""
+    script: str,
+    arguments: Sequence[str],
+    *,
+    module: bool,
+    trace: int = 0,
+    snapshot: str = "",
+    dry: Mapping[str, Any] | None = None,
+    folder: str | None = None,
 ) -> Iterator[Started]:
     """Start `python SCRIPT ARGS…`, or with `module` `python -m SCRIPT ARGS…`. Raises OSError.
 
     `trace` is how many steps are looked at with everything, `snapshot` the file for CUDA's history of memory.
+    `dry` is what `dry.begin` is asked, where the program runs on a claimed device. It runs in `folder`, else in this.
     """
     path = _board_file()
     try:
@@ -52,9 +62,13 @@ def started(
         env = dict(os.environ)
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
-        env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(trace), snapshot, given))
+        env["GPUCHECK_RUN"] = "\n".join(
+            (path, str(_ROOT), str(trace), snapshot, "" if dry is None else json.dumps(dry), given)
+        )
+        if dry is not None:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
+            env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
         argv = [*interpreter_argv(), *(["-m"] if module else []), script, *arguments]
-        yield Started(Program(argv, env=env), memory)
+        yield Started(Program(argv, env=env, folder=folder), memory)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.compare import Comparison
     from gpucheck.report.results.crossover import CrossoverResult
     from gpucheck.report.results.doctor import DoctorResult
+    from gpucheck.report.results.dry import DryResult
     from gpucheck.report.results.explain import ExplainResult
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
     from gpucheck.report.results.fleet import FleetResult, NodeDocument
@@ -49,6 +50,7 @@ class Results(TypedDict, total=False):
     model: ModelResult
     run: RunResult
     stress: StressResult
+    run_dry: DryResult
 
 
 def late_types() -> dict[str, Any]:
@@ -58,6 +60,7 @@ def late_types() -> dict[str, Any]:
         compare,
         crossover,
         doctor,
+        dry,
         explain,
         find_batch_size,
         fleet,
@@ -76,6 +79,7 @@ def late_types() -> dict[str, Any]:
         compare,
         crossover,
         doctor,
+        dry,
         explain,
         find_batch_size,
         fleet,

@@ -72,7 +72,7 @@ def _shared(path):
 
 def _begin():
     here = os.path.dirname(os.path.abspath(__file__))
-    path, root, trace, snapshot, before = os.environ.pop("GPUCHECK_RUN").split("\n")
+    path, root, trace, snapshot, dry, before = os.environ.pop("GPUCHECK_RUN").split("\n")
     folder = os.getcwd()
     if before:
         os.environ["PYTHONPATH"] = before[1:]
@@ -85,9 +85,16 @@ def _begin():
     def look():
         sys.path.insert(0, root)
         try:
-            from gpucheck.program.run import look
+            if dry:
+                import json
 
-            look.begin(memory, folder, int(trace), snapshot)
+                from gpucheck.program.run import dry as claiming
+
+                claiming.begin(memory, folder, json.loads(dry))
+            else:
+                from gpucheck.program.run import look
+
+                look.begin(memory, folder, int(trace), snapshot)
         except Exception as error:  # noqa: BLE001 (whatever fails of ours must not fail the program)
             memory[1] = 1  # and the program goes on as if nothing had been
             text = repr(error).encode("ascii", "replace")[:1000]

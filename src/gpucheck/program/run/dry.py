@@ -1,0 +1,292 @@
+"""In the program's own process: let it run on a claimed device, and write down what that device would have met.
+
+The engine of `gpucheck model` claims; the counting of `gpucheck run` counts copies and waits by line. Nothing here is
+timed: a CPU does the work.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import mmap
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import optimizer as optimizers
+from torch.utils.data import dataloader
+
+from gpucheck.program import engine, placement, surface
+from gpucheck.program.claims import COUNTED, Claims, storage_of
+from gpucheck.program.memory import Memory, Moment
+from gpucheck.program.places import Place, here, is_ours
+from gpucheck.program.run import board, held, look, rule
+from gpucheck.report.codec import to_json
+
+# Lines that are named of what is held; the JSON has them too.
+_MOST_LINES = 12
+_MOST_TOLD = 50
+
+_world: engine.World
+_claimed = contextlib.ExitStack()
+_steps = 0
+# The modules that keep what they read of torch as they load: before it is claimed.
+_EARLY = (
+    "torch.distributions",
+    "torch.distributed",
+    "torch.distributed.tensor",
+    "torch.nn.parallel",
+    "torch.utils.checkpoint",
+    "torch.amp",
+)
+
+
+class StepsDone(SystemExit):
+    """The steps that were asked for are done: the program ends as by `sys.exit(0)`."""
+
+
+def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
+    """Claim the device from now on, and write to the board. `asked` is as `options.Device` and its options have it."""
+    global _world, _steps
+    for name in _EARLY:
+        importlib.import_module(name)
+    _steps = asked["steps"]
+    memory = Memory(total_bytes=asked["total_bytes"], moment=_moment, where=here)
+    card = engine.Card(asked["name"], tuple(asked["capability"]), asked["multiprocessors"], asked["readable_bytes"])
+    _world = engine.World(claims=Claims(memory), card=card, has_values=asked["values"])
+    if not _world.has_values:
+        # A parameter on the CPU cannot take the data of one without: the objects trade places instead.
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        # There is nothing to validate, and a value that is assumed would not pass.
+        torch.distributions.Distribution.set_default_validate_args(False)
+    made = _claimed.enter_context(surface.claimed(_world))
+    _claimed.enter_context(surface.replaced(_substitutes()))
+    look.begin(shared, folder)
+    atexit.unregister(look._end)
+    for holder, name, _ in look._replaced:
+        counting = vars(holder)[name]
+        made.originals[counting] = counting.__wrapped__
+    look.device_of = rule.device_of = _device_of
+    look.is_plain = rule.is_plain = lambda tensor: False
+    look.is_pinned = _is_pinned
+    rule.is_used = lambda: True
+    held.read = lambda cells, phase: None
+    if not _world.has_values:
+        look._follow = lambda *args: None  # it holds what is moved, which must trade places
+    look._replace(dataloader._BaseDataLoaderIter, "__next__", _following)
+    optimizers.register_optimizer_step_pre_hook(_stepping)
+    optimizers.register_optimizer_step_post_hook(_stepped)
+    sys.excepthook = _without_ours(sys.excepthook)
+    warnings.showwarning = _of_caller(warnings.showwarning)
+    os.register_at_fork(after_in_child=lambda: atexit.unregister(_end))
+    atexit.register(_end)
+
+
+def _without_ours(shown: Any) -> Any:
+    """The hook that prints a traceback, without our frames."""
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        link: BaseException | None = error
+        while link is not None:
+            link.__traceback__ = _theirs(link.__traceback__)
+            link = link.__cause__ or link.__context__
+        shown(kind, error, error.__traceback__)
+
+    return hook
+
+
+def _theirs(trace: TracebackType | None) -> TracebackType | None:
+    if trace is None:
+        return None
+    following = _theirs(trace.tb_next)
+    if is_ours(trace.tb_frame.f_code.co_filename):
+        return following
+    return TracebackType(following, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
+def _of_caller(shown: Any) -> Any:
+    """What prints a warning, at the user's line where torch took one of ours for it."""
+
+    def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+        if is_ours(filename) and (place := here()) is not None:
+            filename, lineno = place.file, place.line
+        shown(message, category, filename, lineno, file, line)
+
+    return show
+
+
+def _moment() -> tuple[str, int]:
+    return board.PHASES[look.cells[board.PHASE]], look.cells[board.STEPS]
+
+
+def _device_of(tensor: Any) -> str | None:
+    """The kind of device that a tensor claims, as `run` asks it; None for the host's."""
+    with rule.unseen():
+        device = _world.claims.device(tensor)
+    return None if device is None or device.type in ("cpu", "meta") else device.type
+
+
+def _is_pinned(tensor: Any) -> bool:
+    with rule.unseen():
+        return storage_of(tensor) in _world.pinned
+
+
+# -- what has no part on a CPU ----------------------------------------------------------------------------------------
+
+
+def _substitutes() -> list[tuple[Any, str, Any]]:
+    """What runs in another way here, each said once where it is used."""
+    distributed = torch.distributed
+    found: list[tuple[Any, str, Any]] = []
+    if distributed.is_available():
+        whole = distributed.distributed_c10d.init_process_group
+
+        def init(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if backend is None or "nccl" in str(backend):
+                _remark("NCCL is replaced by gloo")
+                backend = "gloo"
+            kwargs.pop("device_id", None)
+            return whole(backend, *args, **kwargs)
+
+        for owner in (distributed, distributed.distributed_c10d):
+            found += [(owner, "init_process_group", init), (owner, "is_nccl_available", lambda: True)]
+    return [*found, (torch, "compile", _uncompiled)]
+
+
+def _uncompiled(model: Any = None, **options: Any) -> Any:
+    """`torch.compile` here: the model itself. Compiled code is not seen operation by operation."""
+    _remark("torch.compile is left out: the program runs eagerly, which may hold more memory")
+    return (lambda function: function) if model is None else model
+
+
+def _remark(text: str) -> None:
+    place = here()
+    row = {"say": "remark", "text": text, "place": _text(place)}
+    board.write(look.memory, look.cells, row)
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def _is_done() -> bool:
+    """Whether the steps that were asked for are behind: the counted ones, with all that follows each."""
+    return bool(look.cells[board.STEPS] >= _steps) and look.memory is not None
+
+
+def _end_here() -> None:
+    board.write(look.memory, look.cells, {"say": "steps_done", "place": _text(here())})
+    raise StepsDone(0)
+
+
+def _following(original: Any) -> Any:
+    def following(self: Any) -> Any:
+        if _is_done():
+            _end_here()
+        return original(self)
+
+    return following
+
+
+def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
+    leader = look._steps.leader() if look._steps.leader is not None else None
+    if _is_done() and leader is optimizer:
+        _end_here()
+
+
+def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """After a step all that training keeps is there: gradients too."""
+    if look.cells[board.STEPS] <= _steps:
+        board.write(look.memory, look.cells, {"say": "kept", **_kept()})
+
+
+def _kept() -> dict[str, int]:
+    """Exact bytes on the device: parameters, their gradients, states of optimizers; each storage once."""
+    with rule.unseen():
+        parameters = [one for one in _of_kind(torch.nn.Parameter) if _is_counted(one)]
+        gradients = [one.grad for one in parameters if one.grad is not None]
+        states = [
+            value
+            for each in look._steps.optimizers
+            for state in each.state.values()
+            for value in held._tensors(state, 3)
+            if _is_counted(value)
+        ]
+        seen: set[int] = set()
+        named = {"parameters": parameters, "gradients": gradients, "optimizer": states}
+        return {name: sum(_once(one, seen) for one in tensors) for name, tensors in named.items()}
+
+
+def _of_kind(kind: Any) -> Iterator[Any]:
+    return (one for one in gc.get_objects() if issubclass(type(one), kind))
+
+
+def _is_counted(tensor: Tensor) -> bool:
+    device = _world.claims.device(tensor)
+    return device is not None and device == COUNTED
+
+
+def _once(tensor: Tensor, seen: set[int]) -> int:
+    storage = storage_of(tensor)
+    if storage is None or id(storage) in seen:
+        return 0
+    seen.add(id(storage))
+    return int(storage.nbytes())
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+def _end() -> None:
+    """Write down all that was seen."""
+    error = getattr(sys, "last_value", None)
+    memory = _world.claims.memory
+    assert memory is not None
+    with rule.unseen():
+        ended_by = None if error is None else placement.mismatch_in(_world, error)
+        for mismatch, assumed in _world.refused[-_MOST_TOLD:]:
+            entry = to_json(placement.entry(mismatch, "step"))
+            _say("mismatch", entry=entry, ended=mismatch is ended_by, assumed=assumed)
+        if error is not None:
+            _say_error(error, ended_by)
+        for one in _world.assumed[:_MOST_TOLD]:
+            _say("assumed", what=one.what, value=repr(one.value), place=_text(one.place))
+        for name, place in _world.unjudged.items():
+            _say("unjudged", operation=name, place=_text(place))
+        _say("memory", peak=_told(memory.top()), phases=memory.peaks, assumed=len(_world.assumed))
+        if memory.exceeded is not None:
+            _say("exceeded", peak=_told(memory.exceeded))
+    look.cells[board.END_NS] = look.now()
+    _claimed.close()
+
+
+def _say(kind: str, **row: Any) -> None:
+    board.write(look.memory, look.cells, {"say": kind, **row})
+
+
+def _say_error(error: BaseException, ended_by: Any) -> None:
+    place = placement.innermost(error.__traceback__)
+    text = " ".join(str(error).split())[:500]
+    of_device = isinstance(error, (NotImplementedError, ImportError)) or any(
+        word in text.lower() for word in placement.OF_THE_DEVICE
+    )
+    row = {"class": type(error).__name__, "text": text, "place": _text(place), "of_device": of_device}
+    _say("stopped", **row, mismatch=ended_by is not None, autocast=torch.is_autocast_enabled("cpu"))
+
+
+def _told(one: Moment) -> dict[str, Any]:
+    held_by = [
+        {"place": _text(place), "phase": phase, "bytes": size} for (place, phase), size in one.held[:_MOST_LINES]
+    ]
+    row = {"place": _text(one.place), "phase": one.phase, "step": one.step, "asked": one.asked_bytes}
+    return {**row, "allocated": one.allocated_bytes, "held": held_by}
+
+
+def _text(place: Place | None) -> str | None:
+    return None if place is None else str(place)

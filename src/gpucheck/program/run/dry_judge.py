@@ -1,0 +1,260 @@
+"""What a dry run comes to: its answer from the board, and findings from that. Pure but for the program's source."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from gpucheck.program import judge as model_judge
+from gpucheck.program.memory import NOT_COUNTED
+from gpucheck.program.run import board, judge
+from gpucheck.program.run.options import STEPS, RunOptions
+from gpucheck.report.codec import from_json
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.results.dry import (
+    AssumedValue,
+    DryLine,
+    DryMemory,
+    DryMismatch,
+    DryResult,
+    DryStop,
+    HeldBytes,
+    MemoryMoment,
+    Remark,
+)
+from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
+from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult
+from gpucheck.units import capacity, percent
+
+# How torch says that operands differ in dtype: on CUDA and on a CPU alike.
+_DTYPES = re.compile(
+    r"expected scalar type \w+ but found|must have the same dtype|expected .* to have the same dtype"
+    r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
+)
+# From this part of the memory on what is not counted decides.
+_CLOSE = 0.9
+
+
+def result(read: board.Read, counted: RunResult, options: RunOptions, written: tuple[str, ...] | None) -> DryResult:
+    """The answer. `counted` is what `run` makes of the same board."""
+    assert options.dry is not None
+    return DryResult(
+        program=options.program,
+        device=f"cuda:0 ({options.dry.name})",
+        exit=counted.exit,
+        torch=counted.torch,
+        has_values=not options.no_values,
+        steps=min(read.head[board.STEPS], options.steps or STEPS),
+        ended_after_steps=any(read.said("steps_done")),
+        mismatches=tuple(
+            DryMismatch(
+                mismatch=from_json(DeviceMismatchEntry, one["entry"]), ended=one["ended"], assumed=one["assumed"]
+            )
+            for one in read.said("mismatch")
+        ),
+        stopped=_stopped(read),
+        lines=tuple(_line(one) for one in counted.lines if one.kind != "data"),
+        memory=_memory(read, options),
+        assumed=tuple(
+            AssumedValue(what=one["what"], value=one["value"], place=one["place"]) for one in read.said("assumed")
+        ),
+        assumed_count=next((one["assumed"] for one in read.said("memory")), 0),
+        unjudged=tuple(
+            UnjudgedOperation(operation=one["operation"], place=one["place"]) for one in read.said("unjudged")
+        ),
+        remarks=tuple(dict.fromkeys(Remark(text=one["text"], place=one["place"]) for one in read.said("remark"))),
+        written=written,
+    )
+
+
+def _stopped(read: board.Read) -> DryStop | None:
+    said = next((one for one in read.said("stopped") if not one["mismatch"]), None)
+    if said is None:
+        return None
+    return DryStop(
+        kind=said["class"],
+        text=said["text"],
+        place=said["place"],
+        of_device=said["of_device"],
+        autocast=said["autocast"],
+    )
+
+
+def _line(one: RunLine) -> DryLine:
+    kept = DryLine.__dataclass_fields__
+    return DryLine(**{name: value for name in kept if (value := getattr(one, name)) is not None or name == "source"})
+
+
+def _memory(read: board.Read, options: RunOptions) -> DryMemory | None:
+    said = next(read.said("memory"), None)
+    if said is None or options.dry is None:
+        return None
+    kept: dict[str, int] = next(reversed([*read.said("kept")]), {})
+    exceeded = next(read.said("exceeded"), None)
+    total = options.dry.total_bytes
+    return DryMemory(
+        total_bytes=total,
+        total_of=None if total is None else options.dry.name,
+        peak=_moment(said["peak"]),
+        peak_by_phase=said["phases"],
+        parameters_bytes=kept.get("parameters"),
+        gradients_bytes=kept.get("gradients"),
+        optimizer_bytes=kept.get("optimizer"),
+        exceeded=None if exceeded is None else _moment(exceeded["peak"]),
+        not_counted=NOT_COUNTED,
+    )
+
+
+def _moment(said: dict[str, Any]) -> MemoryMoment:
+    return MemoryMoment(
+        place=said["place"],
+        phase=said["phase"],
+        step=said["step"],
+        asked_bytes=said["asked"],
+        allocated_bytes=said["allocated"],
+        held=tuple(HeldBytes(place=one["place"], phase=one["phase"], bytes=one["bytes"]) for one in said["held"]),
+    )
+
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+
+
+def findings(result: DryResult, counted: RunResult, folder: str) -> list[Finding]:
+    """All findings, the worst first. Advice on copies is what `run` gives, without times."""
+    found = [
+        *_mismatches(result),
+        *_stop(result, folder),
+        *_memory_findings(result),
+        *_advice(counted, folder),
+        *_remarks(result),
+    ]
+    if not any(one.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.followed") for one in found):
+        found.append(Finding("run.dry.placement", "pass", "no tensor was on the wrong device", _how_far(result)))
+    return sorted(found, key=lambda one: WORST_FIRST.index(one.verdict))
+
+
+def _how_far(result: DryResult) -> str:
+    steps = f"{result.steps} optimizer step{'' if result.steps == 1 else 's'}"
+    if result.ended_after_steps:
+        return f"{steps}, then the program was ended"
+    return f"the whole program, {steps}" if result.steps else "the whole program"
+
+
+def _mismatches(result: DryResult) -> Iterator[Finding]:
+    for one in result.mismatches:
+        made = model_judge.mismatch(one.mismatch)
+        verdict: Verdict = "fail"
+        message = made.message
+        if one.assumed:
+            verdict, message = "info", f"{message}; {one.assumed} values had been assumed before"
+        elif not one.ended:
+            verdict, message = "info", f"{message}; the program caught the error and went on"
+        yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message)
+
+
+def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
+    """What ended the program before its end. Only a dtype that CUDA refuses as well is a fault."""
+    stop = result.stopped
+    if stop is None:
+        code = result.exit or 0
+        if code < 0:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {name}")
+        return
+    place = stop.place or "an unknown line"
+    evidence = asdict(stop)
+    if _DTYPES.search(stop.text) and not stop.autocast:
+        verdict: Verdict = "info" if result.assumed_count else "fail"
+        fix = f"{place}: bring both to one dtype with .to(dtype)"
+        yield Finding("run.dry.dtype", verdict, place, f"operands of different dtypes: {stop.text}", evidence, fix)
+        return
+    text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
+    if not result.has_values and stop.of_device:
+        text = f"values are needed here, and --no-values has none ({text})"
+    yield Finding("run.dry.followed", "inconclusive", f"not judged from {place} on", text, evidence)
+
+
+def _memory_findings(result: DryResult) -> Iterator[Finding]:
+    memory = result.memory
+    if memory is None or memory.total_bytes is None:
+        return
+    peak, total = memory.peak, memory.total_bytes
+    most = f"peak {capacity(peak.allocated_bytes)} of {capacity(total)}"
+    evidence: dict[str, Any] = {"peak_bytes": peak.allocated_bytes, "total_bytes": total}
+    if memory.exceeded is not None:
+        first = memory.exceeded
+        held = ", ".join(f"{one.place or 'unknown'} {capacity(one.bytes)}" for one in first.held[:3])
+        where = first.place or "an unknown line"
+        message = f"{capacity(first.asked_bytes)} asked for at {where} in {first.phase}, step {first.step + 1}; {most}"
+        evidence |= {"place": first.place}
+        verdict: Verdict = "info" if result.assumed_count and not result.has_values and not result.steps else "fail"
+        yield Finding(
+            "run.dry.memory", verdict, "out of memory", f"{message}; most held by {held}", evidence, _advice_of(memory)
+        )
+    elif peak.allocated_bytes >= _CLOSE * total:
+        message = f"{most} in tensors alone; workspaces, the context and fragmentation come on top"
+        yield Finding("run.dry.memory", "warn", "memory is close to full", message, evidence)
+    else:
+        share = percent(peak.allocated_bytes / total)
+        yield Finding("run.dry.memory", "pass", f"tensors take {share} of the memory", most, evidence)
+
+
+def _advice_of(memory: DryMemory) -> str | None:
+    """What to change first, as `run` says it."""
+    first = memory.exceeded or memory.peak
+    parts = [memory.parameters_bytes or 0, memory.gradients_bytes or 0, memory.optimizer_bytes or 0]
+    before = first.allocated_bytes - first.asked_bytes
+    seen = OutOfMemory(
+        device="cuda:0",
+        asked_bytes=memory.peak.allocated_bytes - before,
+        total_bytes=memory.total_bytes,
+        free_bytes=max((memory.total_bytes or 0) - before, 0),
+        allocated_bytes=before,
+        reserved_bytes=None,
+        largest_free_block_bytes=None,
+        other_processes_bytes=None,
+        parameters_bytes=parts[0],
+        gradients_bytes=parts[1],
+        optimizer_bytes=parts[2],
+        others_bytes=0,
+        unnamed_bytes=max(before - sum(parts), 0),
+        blame="size",
+        holders=(),
+        phase=first.phase,
+        step=first.step,
+    )
+    return judge.advice_of(seen)
+
+
+def _advice(counted: RunResult, folder: str) -> Iterator[Finding]:
+    """What `run` advises on copies and waits, for lines whose times are not known."""
+    untimed = replace(counted, lines=tuple(replace(one, time_s=0.0, longest_s=0.0) for one in counted.lines))
+    for one in judge.of_lines(untimed, folder):
+        evidence = {key: value for key, value in one.evidence.items() if key != "time_s"}
+        yield replace(one, evidence=evidence)
+
+
+def _remarks(result: DryResult) -> Iterator[Finding]:
+    for one in result.remarks:
+        yield Finding("run.dry.remark", "info", one.text, one.place or "")
+    if result.assumed_count:
+        places = dict.fromkeys(f"{one.what} {one.place or ''}".strip() for one in result.assumed)
+        first = "; ".join([*places][:3])
+        title = f"{result.assumed_count} values were assumed"
+        yield Finding("run.dry.assumed", "info", title, f"{first}: 0 or False each")
+    if result.unjudged:
+        told = ", ".join(one.operation + (f" ({one.place})" if one.place else "") for one in result.unjudged)
+        yield Finding("run.dry.unjudged", "info", "operations outside of aten were not judged", told)
+
+
+def relative(result: DryResult, folder: str) -> DryResult:
+    """The same with its lines' files named from `folder`, where the program ran."""
+    lines = tuple(
+        replace(one, file=os.path.relpath(one.file, folder)) if one.file.startswith(os.path.join(folder, "")) else one
+        for one in result.lines
+    )
+    return replace(result, lines=lines)

@@ -1,0 +1,195 @@
+"""`gpucheck run --dry`: ordinary scripts are judged to the end in silence, mistakes are found at their lines."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parent.parent.parent / "programs" / "dry"
+SOURCE = str(Path(__file__).parent.parent.parent.parent / "src")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name != "posix", reason="memory is shared as POSIX has it"),
+]
+NEEDS = {"trainer.py": "transformers", "light.py": "lightning", "accelerated.py": "accelerate"}
+ORDINARY = sorted(one.name for one in PROGRAMS.glob("*.py") if one.name != "mistakes.py")
+# What needs values of the device: the lengths of packed sequences decide shapes, and gloo sends bytes.
+NEED_VALUES = {"lstm.py": "pack_padded_sequence(self", "distributed.py": "= DistributedDataParallel("}
+MISTAKES = re.findall(r"# (\w+)$", (PROGRAMS / "mistakes.py").read_text(), re.MULTILINE)
+
+
+def dry(
+    folder: Path, *given: str, status: int | None = 0, cwd: Path = PROGRAMS, device: str = "cuda"
+) -> dict[str, Any]:
+    """The document of a dry run, with the screen in `screen` and the program's own output in `stdout`."""
+    file = folder / "dry.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "gpucheck", "run", "--dry", device, "--output", str(file), *given],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
+    assert status is None or done.returncode == status, done.stderr
+    document: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return {**document, "screen": done.stderr, "stdout": done.stdout, "status": done.returncode}
+
+
+def line_of(program: str, text: str) -> int:
+    """The first line of a program that holds the text."""
+    return next(n for n, line in enumerate((PROGRAMS / program).read_text().splitlines(), 1) if text in line)
+
+
+def wrong(document: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(one["id"], one["title"]) for one in document["findings"] if one["verdict"] in ("fail", "inconclusive")]
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_an_ordinary_script_is_judged_to_its_end(name: str, tmp_path: Path) -> None:
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{NEEDS[name]} is not installed")
+    assert wrong(dry(tmp_path, name)) == []
+
+
+@pytest.mark.parametrize("name", [one for one in ORDINARY if one not in NEEDS])
+def test_without_values_a_script_is_judged_or_says_where_it_needs_them(name: str, tmp_path: Path) -> None:
+    document = dry(tmp_path, "--no-values", name, status=None)
+    if name in NEED_VALUES:
+        place = f"{name}:{line_of(name, NEED_VALUES[name])}"
+        assert wrong(document) == [("run.dry.followed", f"not judged from {place} on")]
+    else:
+        assert wrong(document) == []
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found_at_its_line_and_its_twin_is_silent(name: str, tmp_path: Path) -> None:
+    line = line_of("mistakes.py", f"# {name}")
+    ((identifier, title),) = wrong(dry(tmp_path, "mistakes.py", name, status=1))
+    assert identifier == ("run.dry.dtype" if name == "half_input" else "run.dry.mismatch")
+    assert title.startswith(f"mistakes.py:{line}")
+    assert wrong(dry(tmp_path, "mistakes.py", name, "twin")) == []
+
+
+def test_parameters_gradients_and_states_are_exact(tmp_path: Path) -> None:
+    memory = dry(tmp_path, "mlp.py")["results"]["run_dry"]["memory"]
+    size = 4 * (16 * 32 + 32 + 32 * 4 + 4)
+    told = (memory["parameters_bytes"], memory["gradients_bytes"], memory["optimizer_bytes"])
+    assert told == (size, size, 2 * size)
+    assert memory["peak"]["allocated_bytes"] % 512 == 0
+
+
+def test_memory_without_values_is_that_with_them(tmp_path: Path) -> None:
+    both = [dry(tmp_path, *given, "transformer.py")["results"]["run_dry"]["memory"] for given in ((), ("--no-values",))]
+    for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes"):
+        assert both[0][name] == both[1][name] > 0
+
+
+LARGE = """
+import torch
+kept = []
+for _ in range(5):
+    kept.append(torch.empty(2**20, device="cuda"))  # 4 MiB
+print(torch.cuda.memory_allocated(), torch.cuda.mem_get_info())
+"""
+
+
+def test_more_than_the_memory_is_found_at_the_line_that_asked(tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text(LARGE)
+    document = dry(tmp_path, "large.py", cwd=tmp_path, device="cuda:10MiB", status=1)
+    assert wrong(document) == [("run.dry.memory", "out of memory")]
+    exceeded = document["results"]["run_dry"]["memory"]["exceeded"]
+    assert (exceeded["place"], exceeded["asked_bytes"], exceeded["allocated_bytes"]) == (
+        "large.py:5",
+        4 * 2**20,
+        12 * 2**20,
+    )
+    assert document["stdout"].split()[0] == str(20 * 2**20)
+    assert wrong(dry(tmp_path, "large.py", cwd=tmp_path, device="cuda:32MiB")) == []
+
+
+def test_it_ends_after_the_steps_that_were_asked_for(tmp_path: Path) -> None:
+    document = dry(tmp_path, "--steps", "3", "mlp.py")
+    assert document["results"]["run_dry"]["steps"] == 3
+    assert document["results"]["run_dry"]["ended_after_steps"]
+    assert [line.split()[0] for line in document["stdout"].splitlines()] == ["0", "1", "2"]
+
+
+def test_the_name_of_a_part_is_what_the_program_reads(tmp_path: Path) -> None:
+    document = dry(tmp_path, "mlp.py", device="cuda:H200")
+    assert "NVIDIA H200" in document["stdout"]
+    assert document["results"]["run_dry"]["memory"]["total_bytes"] == 141 * 2**30
+
+
+def test_in_a_scratch_copy_nothing_is_written_here(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "read.txt").write_text("given")
+    text = "import torch\nprint(open('read.txt').read())\ntorch.save(torch.ones(1).cuda(), 'out.pt')\n"
+    (folder / "write.py").write_text(text)
+    document = dry(tmp_path, "--scratch", "write.py", cwd=folder)
+    assert document["stdout"] == "given\n"
+    assert document["results"]["run_dry"]["written"] == ["out.pt"]
+    assert sorted(one.name for one in folder.iterdir()) == ["read.txt", "write.py"]
+
+
+CAUGHT = """
+import torch
+x = torch.ones(2, device="cuda")
+try:
+    x + torch.ones(2)
+except RuntimeError as error:
+    print(type(error).__name__, "same device" in str(error))
+"""
+
+
+def test_what_the_program_catches_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "caught.py").write_text(CAUGHT)
+    document = dry(tmp_path, "caught.py", cwd=tmp_path)
+    assert wrong(document) == []
+    told = [one for one in document["findings"] if one["id"] == "run.dry.mismatch"]
+    assert [one["verdict"] for one in told] == ["info"]
+
+
+def test_an_error_of_the_programs_own_is_where_judging_ends(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import torch\nx = torch.ones(2, device='cuda')\nraise ValueError('mine')\n")
+    document = dry(tmp_path, "own.py", cwd=tmp_path, status=1)
+    assert wrong(document) == [("run.dry.followed", "not judged from own.py:3 on")]
+    assert "gpucheck/program" not in document["screen"]
+
+
+def test_a_traceback_shows_no_frame_of_ours(tmp_path: Path) -> None:
+    screen = dry(tmp_path, "mistakes.py", "joined", status=1)["screen"]
+    assert "RuntimeError: Expected all tensors to be on the same device" in screen
+    assert "gpucheck/program" not in screen
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("--dry", "gpu", "mlp.py"), "--dry must be cuda, cuda:SIZE or cuda:NAME"),
+        (("--dry", "cuda:A100", "mlp.py"), "NVIDIA A100-SXM4-80GB"),
+        (("--dry", "cuda:3", "mlp.py"), "one device, which is cuda:0"),
+        (("--steps", "3", "mlp.py"), "--steps needs --dry"),
+        (("--dry", "cuda", "--trace", "3", "mlp.py"), "exclude each other"),
+        (("--dry", "cuda", "nothing.py"), "there is no program"),
+    ],
+)
+def test_a_slip_is_one_sentence(given: tuple[str, ...], told: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpucheck", "run", *given],
+        capture_output=True,
+        text=True,
+        cwd=PROGRAMS,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
+    assert done.returncode == 2
+    assert told in done.stderr

@@ -1,0 +1,24 @@
+# mypy: ignore-errors
+import torch
+from torch import nn
+
+device = torch.device("cuda")
+with device:
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+compiled = torch.compile(model, mode="max-autotune")
+
+
+@torch.compile
+def fused(a, b):
+    return torch.sin(a) * b
+
+
+optimizer = torch.optim.SGD(compiled.parameters(), lr=0.1)
+for _ in range(3):
+    x = torch.randn(4, 8, device=device)
+    loss = fused(compiled(x), x).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+torch.cuda.synchronize()
+print(loss.item())

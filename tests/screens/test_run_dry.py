@@ -1,0 +1,253 @@
+"""The screens of `gpucheck run --dry`, and what its findings say, from answers built by hand."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.errors import UsageError
+from gpucheck.program.memory import Memory
+from gpucheck.program.places import Place
+from gpucheck.program.run import board, dry_judge, fold
+from gpucheck.program.run.options import Device, parse_device
+from gpucheck.render import terminal, text
+from gpucheck.report.events import Answered, Judged
+from gpucheck.report.report import Collector, Report
+from gpucheck.report.results.dry import (
+    AssumedValue,
+    DryLine,
+    DryMemory,
+    DryMismatch,
+    DryResult,
+    DryStop,
+    HeldBytes,
+    MemoryMoment,
+    Remark,
+)
+from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor
+
+MIB = 2**20
+PEAK = MemoryMoment(
+    place="train.py:31",
+    phase="backward",
+    step=1,
+    asked_bytes=64 * MIB,
+    allocated_bytes=900 * MIB,
+    held=(HeldBytes(place="train.py:20", phase="forward", bytes=700 * MIB),),
+)
+MEMORY = DryMemory(
+    total_bytes=1024 * MIB,
+    total_of="claimed GPU",
+    peak=PEAK,
+    peak_by_phase={"backward": 900 * MIB},
+    parameters_bytes=100 * MIB,
+    gradients_bytes=100 * MIB,
+    optimizer_bytes=200 * MIB,
+    exceeded=None,
+    not_counted=("the CUDA context",),
+)
+LINE = DryLine(
+    kind="item",
+    file="train.py",
+    line=33,
+    function="main",
+    users=True,
+    count=2,
+    bytes=0,
+    steps=2,
+    pinned=0,
+    pageable=0,
+    unpinned_async=0,
+    source="total += loss.item()",
+)
+CLEAN = DryResult(
+    program=("train.py",),
+    device="cuda:0 (claimed GPU)",
+    exit=0,
+    torch="2.13.0",
+    has_values=True,
+    steps=2,
+    ended_after_steps=True,
+    mismatches=(),
+    stopped=None,
+    lines=(LINE,),
+    memory=MEMORY,
+    assumed=(),
+    assumed_count=0,
+    unjudged=(),
+    remarks=(),
+    written=None,
+)
+WRONG = MismatchedTensor(
+    name="target",
+    device="cpu",
+    shape=(4,),
+    is_wrong=True,
+    origin="made",
+    origin_name="torch.randint",
+    origin_place="train.py:8",
+)
+MISMATCH = DryMismatch(
+    mismatch=DeviceMismatchEntry(
+        operation="F.cross_entropy",
+        module=None,
+        place="train.py:30",
+        phase="step",
+        expected="cuda:0",
+        operands=(WRONG,),
+        peer=None,
+    ),
+    ended=True,
+    assumed=0,
+)
+COUNTED = fold.result(board.read(bytearray(board.SIZE)), fold.Ended(("train.py",), 0, 0, 10**9, None, None))
+
+
+def screen(result: DryResult, width: int = 100) -> list[str]:
+    collector = Collector()
+    collector(Answered("run_dry", result))
+    for finding in dry_judge.findings(result, COUNTED, "/job"):
+        collector(Judged(finding))
+    report: Report = collector.report(version="0", command="run", argv=(), started="", elapsed_s=2.0)
+    out = io.StringIO()
+    terminal.show(terminal.plain_console(out, width), text.blocks(report))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def told(result: DryResult) -> list[tuple[str, str]]:
+    return [(one.id, one.verdict) for one in dry_judge.findings(result, COUNTED, "/job")]
+
+
+def test_a_script_without_a_fault() -> None:
+    assert screen(CLEAN) == [
+        "✓ cuda:0 (claimed GPU): no tensor was on the wrong device   ended after 2 steps",
+        "",
+        " line          what      times   bytes   source",
+        "──────────────────────────────────────────────────────────────",
+        " train.py:33   .item()       2       –   total += loss.item()",
+        "",
+        "tensors on the device: peak 900 MiB of 1 GiB in backward, step 2, train.py:31",
+        "parameters 100 MiB, gradients 100 MiB, optimizer states 200 MiB",
+        " held at the peak by   made in   MiB",
+        "─────────────────────────────────────",
+        " train.py:20           forward   700",
+        "not counted: the CUDA context",
+    ]
+
+
+def test_a_tensor_on_the_wrong_device() -> None:
+    assert screen(replace(CLEAN, mismatches=(MISMATCH,), ended_after_steps=False))[:3] == [
+        "✗ cuda:0 (claimed GPU): 1 tensor on the wrong device",
+        "✗ train.py:30: F.cross_entropy needs cuda:0, but its argument target is on the CPU: made at",
+        "train.py:8 by torch.randint",
+    ]
+
+
+def test_memory_that_does_not_suffice_names_who_asked_and_who_held() -> None:
+    first = replace(PEAK, allocated_bytes=1100 * MIB, asked_bytes=200 * MIB)
+    lines = screen(replace(CLEAN, memory=replace(MEMORY, peak=first, exceeded=first)), 120)
+    assert lines[:2] == [
+        "✗ cuda:0 (claimed GPU): out of memory   ended after 2 steps",
+        "✗ out of memory: 200 MiB asked for at train.py:31 in backward, step 2; peak 1.07 GiB of 1 GiB; most held by train.py:20",
+    ]
+    assert lines[3] == "→ a batch smaller by about 11 %, or checkpointing of the 500 MiB of activations"
+
+
+def test_memory_close_to_full_is_a_warning_and_without_a_size_none_is_judged() -> None:
+    close = replace(MEMORY, peak=replace(PEAK, allocated_bytes=1000 * MIB))
+    assert ("run.dry.memory", "warn") in told(replace(CLEAN, memory=close))
+    assert [id for id, _ in told(replace(CLEAN, memory=replace(MEMORY, total_bytes=None)))] == ["run.dry.placement"]
+
+
+STOP = DryStop(
+    kind="RuntimeError",
+    text="mat1 and mat2 must have the same dtype, but got Half and Float",
+    place="a.py:3",
+    of_device=False,
+    autocast=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("stop", "verdict"),
+    [
+        (STOP, ("run.dry.dtype", "fail")),
+        # A CPU's lists of operations are others: what autocast makes of it there says nothing of CUDA.
+        (replace(STOP, autocast=True), ("run.dry.followed", "inconclusive")),
+        (replace(STOP, text="shapes cannot be multiplied"), ("run.dry.followed", "inconclusive")),
+        (replace(STOP, text="expected scalar type Long but found Float"), ("run.dry.dtype", "fail")),
+    ],
+)
+def test_only_a_dtype_that_cuda_refuses_too_is_a_fault(stop: DryStop, verdict: tuple[str, str]) -> None:
+    assert verdict in told(replace(CLEAN, stopped=stop, exit=1))
+
+
+def test_after_an_assumed_value_nothing_is_a_fault() -> None:
+    assumed = (AssumedValue(what="item", value="0.0", place="train.py:9"),)
+    result = replace(
+        CLEAN,
+        has_values=False,
+        assumed=assumed,
+        assumed_count=1,
+        mismatches=(replace(MISMATCH, assumed=1),),
+        remarks=(Remark(text="NCCL is replaced by gloo", place="train.py:4"),),
+    )
+    assert {verdict for id, verdict in told(result) if id != "run.dry.memory"} == {"info"}
+
+
+def test_a_program_that_was_killed_is_not_judged() -> None:
+    assert told(replace(CLEAN, exit=-9, memory=None)) == [("run.dry.followed", "inconclusive")]
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("cuda", Device()),
+        ("cuda:0", Device()),
+        ("cuda:80GiB", Device(total_bytes=80 * 2**30)),
+        ("cuda:nvidia h200", Device("NVIDIA H200", (9, 0), 132, 141 * 2**30)),
+        ("cuda:RTX 4090", Device("NVIDIA GeForce RTX 4090", (8, 9), 128, 24 * 2**30)),
+        ("cuda:NVIDIA A100-SXM4-80GB", Device("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 * 2**30)),
+    ],
+)
+def test_a_device_by_size_or_name(text: str, device: Device) -> None:
+    assert parse_device(text, "--dry") == device
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "cuda:", "cuda:1", "cuda:A100", "cuda:Voodoo", "cuda:0GiB"])
+def test_any_other_device_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--dry"):
+        parse_device(text, "--dry")
+
+
+class Storage:
+    """What has a size and can be freed."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def nbytes(self) -> int:
+        return self.size
+
+
+def test_memory_counts_blocks_by_line_and_phase_until_they_are_freed() -> None:
+    place = Place("a.py", 3)
+    memory = Memory(total_bytes=2048, where=lambda: place, moment=lambda: ("backward", 1))
+    first, second = Storage(1), Storage(1025)
+    memory.put(first, is_held=True)
+    memory.put(first, is_held=True)
+    memory.put(second, is_held=True)
+    assert (memory.allocated, memory.peak, memory.exceeded) == (2048, 2048, None)
+    third = Storage(512)
+    memory.put(third, is_held=True)
+    del second
+    assert (memory.allocated, memory.peak) == (1024, 2560)
+    assert memory.top().held == (((place, "backward"), 2560),)
+    assert memory.exceeded is not None
+    assert (memory.exceeded.asked_bytes, memory.exceeded.allocated_bytes) == (512, 2560)
+    memory.put(third, is_held=False)
+    with memory.paused():
+        memory.put(Storage(512), is_held=True)
+    assert memory.allocated == 512
