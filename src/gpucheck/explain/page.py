@@ -567,6 +567,53 @@ _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "gpucheck explain with the error's text",
         ),
     ),
+    "run --dry": (
+        (
+            "run.dry.placement",
+            "no tensor is on the wrong device",
+            "Every operation that was seen had its tensors where it needs them; the finding says how far it looked.",
+            "",
+        ),
+        (
+            "run.dry.mismatch",
+            "no operation mixes devices",
+            "An operation was given tensors of two devices: on a GPU it raises there.",
+            "make or move the operand that is named as wrong",
+        ),
+        (
+            "run.dry.dtype",
+            "operands have one data type",
+            "An operation was given operands of data types that it does not take together.",
+            "convert one of them, or put the line under autocast",
+        ),
+        (
+            "run.dry.memory",
+            "tensors fit into the memory asked for",
+            "What tensors take, by phase and line. What is not counted is named: workspaces, the context, "
+            "fragmentation.",
+            "what the finding says: batch, checkpointing or data type first",
+        ),
+        (
+            "run.dry.followed",
+            "the script could be followed to its end",
+            "From the line that is named on nothing is judged: it does what claimed devices cannot.",
+            "a run on a GPU sees the rest",
+        ),
+        ("run.dry.remark", "nothing else is to be said of the script", "A remark on how it was run.", ""),
+        (
+            "run.dry.assumed",
+            "no value was asked for that is not there",
+            "Under --no-values tensors have no data: values asked for were taken as 0 or False, and what follows such "
+            "a branch is info.",
+            "leave out --no-values",
+        ),
+        (
+            "run.dry.unjudged",
+            "every operation could be judged",
+            "An operation of another library was not: it may take tensors of any device.",
+            "run it once on a GPU",
+        ),
+    ),
     "run": (
         (
             "run.time",
