@@ -151,7 +151,8 @@ def test_memory_that_does_not_suffice_names_who_asked_and_who_held() -> None:
     lines = screen(replace(CLEAN, memory=replace(MEMORY, peak=first, exceeded=first)), 120)
     assert lines[:2] == [
         "✗ cuda:0 (claimed GPU): out of memory   ended after 2 steps",
-        "✗ out of memory: 200 MiB asked for at a.py:9 in backward, step 2; peak 1.07 GiB of 1 GiB; most held by a.py:2 700",
+        "✗ out of memory: 200 MiB asked for at a.py:9 in backward, step 2; "
+        "peak 1.07 GiB of 1 GiB; most held by a.py:2 700",
     ]
     assert lines[3] == "→ a batch smaller by about 11 %, or checkpointing of the 500 MiB of activations"
 
