@@ -122,7 +122,7 @@ def told(result: DryResult) -> list[tuple[str, str]]:
 
 def test_a_script_without_a_fault() -> None:
     assert screen(CLEAN) == [
-        "✓ cuda:0 (claimed GPU): no tensor was on the wrong device   ended after 2 steps",
+        "✓ cuda:0 (claimed GPU): no tensor was on the wrong device · ended after 2 steps",
         "",
         " line          what      times   bytes   source",
         "──────────────────────────────────────────────────────────────",
@@ -150,7 +150,7 @@ def test_memory_that_does_not_suffice_names_who_asked_and_who_held() -> None:
     first = replace(PEAK, place="a.py:9", allocated_bytes=1100 * MIB, asked_bytes=200 * MIB, held=held)
     lines = screen(replace(CLEAN, memory=replace(MEMORY, peak=first, exceeded=first)), 120)
     assert lines[:2] == [
-        "✗ cuda:0 (claimed GPU): out of memory   ended after 2 steps",
+        "✗ cuda:0 (claimed GPU): out of memory · ended after 2 steps",
         "✗ out of memory: 200 MiB asked for at a.py:9 in backward, step 2; "
         "peak 1.07 GiB of 1 GiB; most held by a.py:2 700 MiB",
     ]

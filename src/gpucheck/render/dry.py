@@ -50,7 +50,7 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
     steps = f"{result.steps} step{'' if result.steps == 1 else 's'}"
     how = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
     cut = result.stopped is not None or any(one.ended for one in result.mismatches)
-    return f"{result.device}: {'; '.join(parts)}" + ("" if cut else f"   {how}")
+    return f"{result.device}: {'; '.join(parts)}" + ("" if cut else f" · {how}")
 
 
 def _more(count: int) -> str:

@@ -136,7 +136,7 @@ def advice_of(seen: OutOfMemory) -> str | None:
     asked = seen.asked_bytes or 0
     if not fixed and not moving:
         return None
-    if fixed > moving + asked:
+    if fixed > moving + asked or not moving:
         states = seen.optimizer_bytes > seen.parameters_bytes
         if states:
             kept = capacity(seen.optimizer_bytes)

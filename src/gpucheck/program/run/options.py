@@ -56,7 +56,8 @@ def parse_device(text: str, option: str) -> Device:
         if rest not in ("", "0"):
             raise units.refused(option, "one device, which is cuda:0", text)
         return Device()
-    if rest[0].isdigit():
+    rest = rest.strip("'\"")  # a name with a space may come in quotes of its own
+    if rest[:1].isdigit():
         return Device(total_bytes=units.Size(smallest=1)(rest, option))
     return _part(rest, text, option)
 
