@@ -114,6 +114,10 @@ class Assumed:
     place: Place | None
 
 
+# Two updates of a policy ask for some thousand; a loop that waits for a value would ask for ever.
+MOST_ASSUMED = 20_000
+
+
 @dataclass(slots=True)
 class World:
     """One program's claims, and what was seen of it. `tolerated` are sites that were found before: they raise no more.
@@ -168,7 +172,9 @@ class World:
         return not self.has_values and tensor.is_meta and str(self.claims.device(tensor)) != "meta"
 
     def assume(self, what: str, value: Any) -> Any:
-        """The value, given for one that is not known, and noted."""
+        """The value, given for one that is not known, and noted. Raises NotImplementedError where there is no end."""
+        if len(self.assumed) >= MOST_ASSUMED:
+            raise NotImplementedError(f"{MOST_ASSUMED} values were asked for; a loop seems to wait for one of them")
         frame = user_frame(sys._getframe(1))
         self.assumed.append(Assumed(what, value, place_of(frame) if frame is not None else None))
         return value

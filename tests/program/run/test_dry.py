@@ -193,3 +193,17 @@ def test_a_slip_is_one_sentence(given: tuple[str, ...], told: str) -> None:
     )
     assert done.returncode == 2
     assert told in done.stderr
+
+
+def test_a_loop_that_waits_for_a_value_ends(tmp_path: Path) -> None:
+    """Without values it would never end: the sum is 0 for ever."""
+    script = tmp_path / "waits.py"
+    script.write_text(
+        "import torch\n\nx = torch.zeros(4, device='cuda')\n"
+        "while not x.sum().item() > 3:\n    x = x + 1\nprint('end')\n"
+    )
+    assert dry(tmp_path, str(script))["stdout"] == "end\n"
+    document = dry(tmp_path, "--no-values", str(script), status=None)
+    (found,) = [one for one in document["findings"] if one["id"] == "run.dry.followed"]
+    assert found["verdict"] == "inconclusive" and "waits.py:4" in found["title"]
+    assert "20000 values were asked for" in found["message"]
