@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -114,15 +115,16 @@ class Assumed:
     place: Place | None
 
 
-# Two updates of a policy ask for some thousand; a loop that waits for a value would ask for ever.
-MOST_ASSUMED = 20_000
+# Of one line. Two updates of a policy ask for some thousand; a loop that waits for a value would ask for ever.
+MOST_ASSUMED = 5000
 
 
 @dataclass(slots=True)
 class World:
     """One program's claims, and what was seen of it. `tolerated` are sites that were found before: they raise no more.
 
-    `last` is the one that was raised last, `refused` are all, each with how many values had been `assumed` before it.
+    `last` is the one that was raised last, `refused` are all, each with how many values had been `assumed` before it;
+    `asked_at` counts those by line.
     `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
     line. Without `has_values` what claims a device is a meta tensor on it. `pinned` are storages of the host.
     """
@@ -134,6 +136,7 @@ class World:
     card: Card = Card()
     has_values: bool = True
     assumed: list[Assumed] = field(default_factory=list)
+    asked_at: Counter[Place | None] = field(default_factory=Counter)
     pinned: weakref.WeakKeyDictionary[Any, bool] = field(default_factory=weakref.WeakKeyDictionary)
     unjudged: dict[str, Place | None] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
@@ -173,10 +176,12 @@ class World:
 
     def assume(self, what: str, value: Any) -> Any:
         """The value, given for one that is not known, and noted. Raises NotImplementedError where there is no end."""
-        if len(self.assumed) >= MOST_ASSUMED:
-            raise NotImplementedError(f"{MOST_ASSUMED} values were asked for; a loop seems to wait for one of them")
         frame = user_frame(sys._getframe(1))
-        self.assumed.append(Assumed(what, value, place_of(frame) if frame is not None else None))
+        place = place_of(frame) if frame is not None else None
+        self.asked_at[place] += 1
+        if self.asked_at[place] > MOST_ASSUMED:
+            raise NotImplementedError(f"{MOST_ASSUMED} values were asked for; a loop seems to wait for one of them")
+        self.assumed.append(Assumed(what, value, place))
         return value
 
     def _party(self, operand: rules.Operand, tensor: Tensor) -> Party:
