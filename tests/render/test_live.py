@@ -82,7 +82,7 @@ def test_quiet_leaves_the_warnings() -> None:
     assert shown(io.StringIO(), quiet=True) == "gpucheck: another process is on this device\n"
 
 
-def test_a_terminal_shows_at_once_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_what_went_wrong_while_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "90")
     fault = Fault("device", "bench matmul", "cuda:0", "RuntimeError", "CUDA error: an illegal memory access")
@@ -93,19 +93,23 @@ def test_a_terminal_shows_at_once_what_went_wrong(monkeypatch: pytest.MonkeyPatc
         Failed(fault),
         Failed(fault, Finding("batch_size.device", "fail", "a batch of 8 broke the device")),
     )
-    terminal, pipe = Terminal(), io.StringIO()
-    for stream in (terminal, pipe):
+    terminal, pipe, at_the_end = Terminal(), io.StringIO(), Terminal()
+    for stream in (terminal, pipe, at_the_end):
         view = LiveView(stream)
         for event in wrong:
             view(event)
+        if stream is terminal:
+            view(Progress("the next check"))
         view.close()
-    assert [line.strip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue()).splitlines()] == [
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue()).splitlines()]
+    assert lines[:4] == [
         "✗ products are wrong",
         "? it was killed",
         "✗ cuda:0 failed in bench matmul: CUDA error: an illegal memory access",
         "✗ a batch of 8 broke the device",
     ]
-    assert pipe.getvalue() == ""
+    # The report that follows begins with them.
+    assert pipe.getvalue() == at_the_end.getvalue() == ""
 
 
 def test_a_terminal_refreshes_one_line_and_keeps_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ class LiveView:
         self._quiet = quiet
         self._started = time.monotonic()
         self._status: Status | None = None
+        self._went_wrong: list[Line] = []
 
     @cached_property
     def _console(self) -> Console:
@@ -51,6 +52,7 @@ class LiveView:
             case _ if self._quiet:
                 pass
             case Progress():
+                self._tell_what_went_wrong()
                 self._step(event)
             case Trial():
                 if event.number == 1:
@@ -62,11 +64,16 @@ class LiveView:
                 self._judged(finding or of_fault(fault))
 
     def _judged(self, finding: Finding) -> None:
-        """Show at once what went wrong; a pipe has it in the report."""
+        """Keep what went wrong until work goes on: a pipe, and what is found last, have it in the report alone."""
         if finding.verdict in ("fail", "inconclusive") and self._moves:
             sign, _, style = SIGNS[finding.verdict]
             who = f"{finding.device}  " if finding.device and finding.device not in finding.title else ""
-            self._say(f"{sign} {who}{finding.title}", style)
+            self._went_wrong.append(Line(f"{sign} {who}{finding.title}", style))
+
+    def _tell_what_went_wrong(self) -> None:
+        for line in self._went_wrong:
+            self._say(line.text, line.style)
+        self._went_wrong.clear()
 
     def _say(self, text: str, style: str = "") -> None:
         from gpucheck.render import terminal
