@@ -36,7 +36,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(slots=True)
 class Repeats:
-    """Compares results of equal matrices with the first one; `precision` is how the multiplier sees float32 (`tf32`).
+    """Compares results of equal matrices with the first one; `precision` is what `reference.errors` takes.
 
     Make it when every set has its first result, computed and waited for.
     """

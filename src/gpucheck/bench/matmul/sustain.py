@@ -96,7 +96,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         product.fill(case.kind, operands.flat)
         call()
         accel.synchronize()
-        repeats = Repeats([one], accel, observed if case.dtype == "tf32" else None)
+        repeats = Repeats([one], accel, observed if case.dtype == "tf32" else case.kind.seen_as)
         calls = _calls_for_a_window(call, accel)
         emit(Progress(f"idle for {idle_s:g} s, then {case.label} for {units.duration(seconds)} on {accel.id}"))
         time.sleep(idle_s)
@@ -137,7 +137,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         work=(case.kind.work, flop, case.kind.unit),
         memory=memory,
         cache="warm",
-        precision_requested=case.dtype,
+        precision_requested=case.precision,
         precision_observed=observed,
         details=details,
         flags=("emulated",) if case.support.kind == "emulated" else (),
