@@ -18,10 +18,6 @@ import worlds
 from failing_card import ECC, Plan
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpucheck.batch_size import command, in_time, predictor
-from gpucheck.bench import runs
-from gpucheck.machine import readings, torch_probe
-
 # Each as small as it can be: a row is a window or two by a clock that ticks in seconds.
 TICK_S = 1.0
 COMMANDS = {
@@ -241,7 +237,7 @@ class Miscounting(TorchDispatchMode):  # type: ignore[misc]
 # -- children ---------------------------------------------------------------------------------------------------------
 
 HOWS = ("kill", "hang", "garbage", "half a line", "exit")
-SEARCH = "find-batch-size mlp --device cpu --max-batch-size 64 --memory-limit 1GiB --quick --time-budget 15s"
+SEARCH = "find-batch-size mlp --device cpu --max-batch-size 64 --memory-limit 1GiB --quick --time-budget 1h"
 # Each command with the children that it starts, and after how many of their lines they break off.
 CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
     "devices": (
@@ -267,15 +263,6 @@ CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
         ("gpucheck.cli.app", 1),
     ),
 }
-# What a child that says nothing is waited for.
-SHORT: tuple[tuple[Any, str, Any], ...] = (
-    (readings, "door_timeout_s", lambda: 1.0),
-    (torch_probe, "TIMEOUT_S", 5.0),
-    (runs, "LONGEST_RUN_S", 5.0),
-    (predictor, "LONGEST_S", 8.0),
-    (command, "TRIAL_TIMEOUT_LEAST_S", 15.0),
-    (in_time, "TRIAL_TIMEOUT_LEAST_S", 3.0),
-)
 
 
 def spoil(result: torch.Tensor, value: str) -> None:

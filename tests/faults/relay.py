@@ -1,6 +1,6 @@
 """Stands between a child and its parent, and breaks off after so many lines of the child's, as `HOW` says.
 
-python relay.py HOW LINES PROGRAM…
+It leaves a file in FOLDER as it does: python relay.py HOW LINES FOLDER PROGRAM…
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 
-how, lines, *argv = sys.argv[1:]
+how, lines, folder, *argv = sys.argv[1:]
 out = sys.stdout.buffer
 child = subprocess.Popen(argv, stdout=subprocess.PIPE)
 assert child.stdout is not None
 for number, line in enumerate(child.stdout):
     if number >= int(lines):
+        with open(os.path.join(folder, str(os.getpid())), "w"):
+            pass
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "hang":
