@@ -137,6 +137,7 @@ class _Run:
 
     def _measure(self, accel: Accel, deadline: float, *, shared: bool) -> None:
         with accel.as_current():
+            kept.begin(accel)
             for one in self.rows(accel, deadline):
                 self.emit(Measured(replace(one, flags=(*one.flags, remarks.SHARED)) if shared else one))
         kept.settle(accel)

@@ -62,10 +62,19 @@ def settle(*devices: Waited, error: BaseException | None = None) -> None:
         _clear(error)
         # What frames and errors hold in a circle would be freed at any later time.
         gc.collect()
+    was_lost = is_lost()
     for name in (*(device.id for device in devices), _ANY):
         # One that answers is not lost, whatever a library called its error.
         _LOST.pop(name, None)
         _OWNED.pop(name, None)
+    if was_lost and not is_lost():
+        gc.unfreeze()
+
+
+def begin(device: Waited) -> None:
+    """Work on a device begins: what an earlier command in this process has left is let go, if it can be."""
+    if _OWNED or _LOST:
+        settle(device)
 
 
 def _clear(error: BaseException) -> None:

@@ -81,6 +81,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
     died: Fault | None = None
     try:
         with pulse.watching(accel, WHERE), accel.as_current():
+            kept.begin(accel)
             died = run(checks, DeviceUnderTest(accel, facts.host or Host()), emit, deadline=deadline)
     except RuntimeError as error:
         # Leaving its context asks the device once more; a dead one repeats the error that is told already.
