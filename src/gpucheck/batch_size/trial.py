@@ -34,6 +34,7 @@ from gpucheck.batch_size.trial_gauge import (
     swapped_bytes,
 )
 from gpucheck.errors import GpucheckError, TargetError
+from gpucheck.machine import kept
 from gpucheck.machine.accel import Accel, open_device
 from gpucheck.messages import chain_of
 from gpucheck.report.codec import to_json
@@ -283,8 +284,10 @@ def _failure(error: BaseException) -> Json:
         "chain": [asdict(link) for link in chain_of(error)],
         "traceback": "".join(traceback.format_exception(error)),
     }
-    with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared
-        traceback.clear_frames(error.__traceback__)
+    # Where the device went with it, freeing what they hold would abort this process before it has answered.
+    if not kept.saw(error):
+        with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared
+            traceback.clear_frames(error.__traceback__)
     return told
 
 

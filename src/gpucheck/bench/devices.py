@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from gpucheck.bench import limits, remarks
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, UsageError
-from gpucheck.machine import choose, faults, inventory, pulse
+from gpucheck.machine import choose, faults, inventory, kept, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.others import held_bytes
 from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Opened, Planned, Skipped, Started
@@ -122,12 +122,25 @@ class _Run:
             raise
         except Exception as error:  # noqa: BLE001 (torch and its driver raise anything: it is told, or raised on)
             self._broken_off(error, device_id, accel)
+            self._settle_after(error, device_id, accel)
         self.emit(Finished(self.name, device_id, why))
+
+    def _settle_after(self, error: Exception, device_id: str, accel: Accel | None) -> None:
+        """Let go of what an error holds, unless the device went with it."""
+        if accel is None or device_id in self.lost:
+            return
+        try:
+            with pulse.watching(accel, self.where):
+                kept.settle(accel, error=error)
+        except RuntimeError as later:  # what was told was only the first sign of it
+            self._broken_off(later, device_id, accel)
 
     def _measure(self, accel: Accel, deadline: float, *, shared: bool) -> None:
         with accel.as_current():
+            kept.begin(accel)
             for one in self.rows(accel, deadline):
                 self.emit(Measured(replace(one, flags=(*one.flags, remarks.SHARED)) if shared else one))
+        kept.settle(accel)
         accel.empty_cache()
 
     def _broken_off(self, error: Exception, device_id: str, accel: Accel | None) -> None:

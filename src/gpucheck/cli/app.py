@@ -36,6 +36,7 @@ from gpucheck.cli.fleet import app as fleet_app
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
+from gpucheck.machine import kept
 from gpucheck.memory.options import MemoryOptions
 from gpucheck.options import declared
 from gpucheck.program.lint.options import LintOptions
@@ -113,7 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stdout_closed = streams.secure()
     exits.patience_s = INTERRUPTED_AFTER_S
     code = _run(sys.argv[1:])
-    return exits.settle((code, exits.CLOSED_STDOUT)) if stdout_closed else code
+    code = exits.settle((code, exits.CLOSED_STDOUT)) if stdout_closed else code
+    if kept.is_lost():
+        kept.leave(code)
+    return code
 
 
 def _run(given: list[str]) -> int:
@@ -154,8 +158,9 @@ def _run(given: list[str]) -> int:
         tell_bug(error, given)
         return exits.BUG
     finally:
-        gc.unfreeze()
-        gc.enable()
+        if not kept.is_lost():  # nothing is freed any more then
+            gc.unfreeze()
+            gc.enable()
 
 
 def check_where_loaded() -> None:

@@ -21,8 +21,20 @@ from gpucheck import exits
 from gpucheck.cli import outputs
 from gpucheck.cli.common import Common, tell, tell_bug
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
-from gpucheck.machine import faults, pulse
-from gpucheck.report.events import Emit, Event, Failed, Finished, Judged, Notice, Progress, Skipped, Started
+from gpucheck.machine import faults, kept, pulse
+from gpucheck.report.events import (
+    Answered,
+    Emit,
+    Event,
+    Failed,
+    Finished,
+    Judged,
+    Measured,
+    Notice,
+    Progress,
+    Skipped,
+    Started,
+)
 from gpucheck.report.fault import DEVICE_ERROR, Fault
 from gpucheck.report.finding import of_error
 from gpucheck.report.report import Collector, Judge, Report
@@ -60,6 +72,10 @@ def run(
     return whole.finish(code)
 
 
+# What is lost where it is not written down.
+_FOUND = (Measured, Judged, Answered, Skipped, Failed)
+
+
 class _Session:
     """A command while it runs: what it has said so far, and the files that it will be in."""
 
@@ -79,7 +95,9 @@ class _Session:
             pulse.beat(event.step if isinstance(event, Progress) else "")
             self.collector(event)
             self.view(event)
-            if isinstance(event, Finished) and (self.files or self.judge is not None):
+            # A thread of torch's own may abort this process at any call to a device: what was found is written first.
+            leaves = isinstance(event, _FOUND) and self.files and pulse.PULSE.watched
+            if leaves or (isinstance(event, Finished) and (self.files or self.judge is not None)):
                 # Until the end it is not known whether all that was asked was done.
                 report = self._report(exits.UNDECIDED, complete=False)
                 self._show_failed(report)
@@ -123,9 +141,7 @@ class _Session:
         except Unprinted as error:
             code = exits.settle((error.code, exits.CLOSED_STDOUT))
         finally:
-            with contextlib.suppress(OSError):
-                sys.stderr.flush()
-            os._exit(code)
+            kept.leave(code)
 
 
 def _tell_settings(common: Common, view: Emit) -> None:

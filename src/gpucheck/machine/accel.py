@@ -22,7 +22,7 @@ import torch
 
 from gpucheck import messages
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import pulse
+from gpucheck.machine import kept, pulse
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
 # APIs newer than torch 2.6, the oldest that gpucheck promises to work with: name → since. A test removes each.
@@ -178,7 +178,9 @@ class Accel:
                 with torch.cuda.graph(graph, pool=pool, stream=_capture_stream(self.device)):
                     for _ in range(calls):
                         call()
-        except RuntimeError:  # what cannot be captured raises it, with cudaErrorStreamCapture… as its text
+        except RuntimeError as error:  # what cannot be captured raises it, with cudaErrorStreamCapture… as its text
+            if kept.saw(error, self.id):
+                raise
             self._end_failed_capture(graph, pool)
             return None
         replay: Callable[[], None] = graph.replay
@@ -298,6 +300,7 @@ class Accel:
             wrong = _wrong_answer(self.device)
             self.synchronize()
         except RuntimeError as error:
+            kept.saw(error, self.id)
             return _first_line(error)
         return wrong
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,10 +40,13 @@ _HANDED_ON = frozenset(
 )
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
+# The children that this process has started, as long as somebody knows of them.
+_STARTED: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
+
 # What `python -m` does, less the current folder on the path: a stray json.py there must not break a child.
 _BOOT = (
     "import sys; sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import warned; warned.settle(); "
-    "import {module}; sys.exit({module}.main())"
+    "import {module}; from gpucheck.machine import kept\nwith kept.ending(): sys.exit({module}.main())"
 )
 
 
@@ -431,11 +435,37 @@ def _popen(
                 start_new_session=os.name == "posix",
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
+            _STARTED.add(process)
         return process
     except BaseException:
         if process is not None:
             _end(process, ())
         raise
+
+
+def end_all() -> list[tuple[int, str]]:
+    """End every child that is still there, with its group, as this process goes.
+
+    Returns those that could not be ended within `KILL_WAIT_S`, all together: the process id, and the state in which
+    the kernel has it (`D` is a wait that nothing can interrupt).
+    """
+    waiting = [process for process in list(_STARTED) if process.poll() is None]
+    for process in waiting:
+        _kill_group(process)
+    until = time.monotonic() + KILL_WAIT_S
+    for process in waiting:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(until - time.monotonic(), 0.0))
+    return [(process.pid, _state(process.pid)) for process in waiting if process.poll() is None]
+
+
+def _state(pid: int) -> str:
+    """The letter for the state of a process (Linux); a question mark where it is not told."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "?"
+    return stat.rpartition(")")[2].split()[0]
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from gpucheck import messages
 from gpucheck.errors import DeviceFailed, GpucheckError
-from gpucheck.machine import talk
+from gpucheck.machine import kept, talk
 from gpucheck.machine.child import python_argv
 from gpucheck.machine.speaking import claim_stdout
 from gpucheck.machine.talk import Heard
@@ -46,6 +46,8 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
         fresh = _asked(error, device, ask or fresh_process)
         kind = "error" if fresh in (None, WORKS) else "device"
         raised, text = type(error).__name__, str(error)
+    if kind == "device" and not isinstance(error, GpucheckError):
+        kept.lose(error, device)
     poisons = cause is not None and cause.poisons and kind == "device"
     return Fault(kind, where, device, raised, text, step, cause.id if cause else None, poisons, fresh)
 

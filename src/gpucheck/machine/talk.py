@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
-from gpucheck import errors
+from gpucheck import errors, messages
 from gpucheck.errors import GpucheckError
 from gpucheck.machine import child
 from gpucheck.machine.child import ChildEnded, ChildResult, Cut, LineChild
@@ -73,8 +73,14 @@ class Ending:
 
     @property
     def last_words(self) -> str:
-        """The last line on stderr that is not blank, shortened; empty where there is none."""
-        last = next((line.strip() for line in reversed(self.stderr.splitlines()) if line.strip()), "")
+        """The last line on stderr that is not blank, shortened; empty where there is none.
+
+        Where a signal ended it, the first line that names a device's error: a trace of C++'s calls stands behind it.
+        """
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        last = lines[-1] if lines else ""
+        if self.how == "crashed":
+            last = next((line for line in lines if _is_device(line)), last)
         return last if len(last) <= LONGEST_WORDS else f"{last[:LONGEST_WORDS]}…"
 
     @property
@@ -89,6 +95,11 @@ class Ending:
             return f"its process {self.reason or 'closed its output'}{still}"
         how = f"was ended by {self.signal}" if self.signal else f"ended with {self.status}"
         return f"its process {how}{f': {self.last_words}' if self.last_words else ''}"
+
+
+def _is_device(line: str) -> bool:
+    cause = messages.cause_of(line)
+    return cause is not None and cause.whose == "device"
 
 
 class Lost(Exception):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.errors import GpucheckError
-from gpucheck.machine import choose, faults, host, inventory, pulse
+from gpucheck.machine import choose, faults, host, inventory, kept, pulse
 from gpucheck.memory import resident as memory_resident
 from gpucheck.memory import steps as memory_steps
 from gpucheck.memory.options import MemoryOptions
@@ -64,6 +64,7 @@ def _walk(accel: Accel, facts: Facts, emit: Emit) -> None:
         on_cpu(accel, emit)
     else:
         with accel.as_current():
+            kept.begin(accel)
             on_device(accel, facts, emit, _allocation(accel))
 
 

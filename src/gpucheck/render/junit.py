@@ -1,4 +1,7 @@
-"""A report as JUnit XML, which every CI reads: a test case for each finding and each row compared."""
+"""A report as JUnit XML, which every CI reads: a test case for each finding and each row compared.
+
+Of a command that was cut off also for each row that it had measured: no finding may have come of it.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ def junit(report: Report) -> str:
     strict = is_strict(report)
     cases = [_case(report.command, finding, strict) for finding in findings]
     cases += [_case("compare.row", finding, False) for finding in _rows_compared(report)]
+    cases += [_case(report.command, finding, False) for finding in _rows_measured(report)]
     suite = ElementTree.Element("testsuite", {"name": f"gpucheck {report.command}", "timestamp": report.started})
     _properties(suite, report)
     suite.extend(cases)
@@ -61,6 +65,24 @@ def _rows_compared(report: Report) -> list[Finding]:
         where = f"{row_label(row)} on {row.new_device}"
         found.append(Finding(where, verdict, row.change, f"{row.ratio:.3f}× the time", told))
     return found
+
+
+def _rows_measured(report: Report) -> list[Finding]:
+    """What a command that was cut off had measured, a finding each that judges nothing."""
+    if report.summary.complete or not report.measurements:
+        return []
+    from gpucheck import units
+    from gpucheck.compare.matching import case_text
+
+    return [
+        Finding(
+            f"measured: {row.name} {case_text(row.case)} on {row.device.id}",
+            "info",
+            "not timed" if row.time_s is None else f"{units.duration(row.time_s.median)} a call",
+            "" if row.rate is None else f"{row.rate.median:g} {row.rate.unit}",
+        )
+        for row in report.measurements
+    ]
 
 
 def is_strict(report: Report) -> bool:

@@ -20,7 +20,7 @@ import torch
 from gpucheck import messages
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as devices
-from gpucheck.machine import choose, faults, inventory, pulse
+from gpucheck.machine import choose, faults, inventory, kept, pulse
 from gpucheck.report.events import Emit, Failed, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Facts, Host
 from gpucheck.report.fault import Fault
@@ -81,6 +81,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
     died: Fault | None = None
     try:
         with pulse.watching(accel, WHERE), accel.as_current():
+            kept.begin(accel)
             died = run(checks, DeviceUnderTest(accel, facts.host or Host()), emit, deadline=deadline)
     except RuntimeError as error:
         # Leaving its context asks the device once more; a dead one repeats the error that is told already.
@@ -197,12 +198,13 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
     try:
         with unchanged(dut.accel):
             seen = check.function(dut)
-            dut.accel.synchronize()  # an error of the device comes up here, not in the next check
+            kept.settle(dut.accel)  # an error of the device comes up here, not in the next check
     except Unavailable as unavailable:
         return "skip", str(unavailable), {}, None
     except Wrong as wrong:
         return "fail", str(wrong), wrong.evidence, wrong.fix
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
+        kept.saw(error, dut.accel.id)
         if _is_of_memory(str(error)) or isinstance(error, MemoryError):
             # The checks take little: others hold what is missing, and that is no fault of the device's.
             fix = f"gpucheck memory --device {dut.accel.id}: see who holds memory, then run again"

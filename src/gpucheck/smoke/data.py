@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -13,13 +14,19 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from gpucheck.machine.accel import Accel
-from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect
+from gpucheck.errors import CannotLook
+from gpucheck.machine import kept, talk
+from gpucheck.machine.accel import Accel, open_device
+from gpucheck.machine.child import python_argv
+from gpucheck.machine.speaking import claim_stdout
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect
 from gpucheck.units import MIB, capacity
 
 COPY_ELEMENTS = 4 * MIB // 4
 SAMPLES = 3
 T = TypeVar("T")
+# Of each item of a batch: its number, the worker that made it, and the worker's process.
+Batch = dict[str, list[int]]
 
 
 def pattern(sample: int) -> torch.Tensor:
@@ -34,10 +41,9 @@ def can_pin(dut: DeviceUnderTest) -> str | None:
 
 def pinned(dut: DeviceUnderTest) -> Passed:
     """Copies from and to pinned memory, asked for without blocking, are right after a synchronise."""
-    host = torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)
-    home = torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)
+    host, home = (kept.own(torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)) for _ in range(2))
     expect(host.is_pinned() and home.is_pinned(), "pin_memory=True returned memory that is not pinned")
-    expect(torch.zeros(8).pin_memory().is_pinned(), "pin_memory() returned memory that is not pinned")
+    expect(kept.own(torch.zeros(8).pin_memory()).is_pinned(), "pin_memory() returned memory that is not pinned")
     _copies(dut, host, home)
     return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
@@ -90,8 +96,8 @@ def streams(dut: DeviceUnderTest) -> Passed:
     home = module.current_stream(device)
     held = False
     for sample, by_event in enumerate((False, True)):
-        source = pattern(sample).to(device)
-        written = torch.full_like(source, -1)
+        source = kept.own(pattern(sample).to(device), dut.accel.id)
+        written = kept.own(torch.full_like(source, -1), dut.accel.id)
         writer.wait_stream(home)
         with module.stream(writer):
             expect(module.current_stream(device) == writer, "the stream context had no effect")
@@ -104,7 +110,7 @@ def streams(dut: DeviceUnderTest) -> Passed:
         else:
             reader.wait_stream(writer)
         with module.stream(reader):
-            read = written + 1
+            read = kept.own(written + 1, dut.accel.id)
         home.wait_stream(reader)
         wrong = int((read != source + 1).sum())
         expect(wrong == 0, f"{wrong} elements were read before they were written", waited_by_event=by_event)
@@ -144,6 +150,8 @@ def device_context(dut: DeviceUnderTest) -> Passed:
 WORKERS, BATCH, ITEMS, ITEM_SHAPE = 2, 8, 64, (16, 16)
 # Workers that import torch anew (spawn, forkserver) take seconds; one that hangs must not hold the whole check.
 LOADER_TIMEOUT_S = 30
+# Importing torch from a cold disk, opening the device, and then one wait for a batch that never comes.
+CHILD_TIMEOUT_S = 90.0 + LOADER_TIMEOUT_S
 # What is in flight at once, with room: workers × prefetched batches × bytes, each batch in a file of its own.
 SHM_NEEDED = 8 * MIB
 # Docker's default, too little for real batches: torch's workers then die of a bus error.
@@ -184,12 +192,13 @@ def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
         left = capacity(shm[1])
         raise Wrong(f"{folder} has only {left} free, too little for DataLoader workers", SHM_FIX, free_bytes=shm[1])
     pin = dut.accel.can_pin
-    seen = _in_a_thread(lambda: list(_batches(dut, pin)), dut.accel)
+    # torch's thread that pins would abort this process on a device that is lost.
+    seen, loader = _from_child(dut) if pin else _loaded(dut, pin)
     items = [index for batch in seen for index in batch["index"]]
     expect(items == list(range(ITEMS)), "items missing, doubled or out of order", items=items)
     workers = sorted({worker for batch in seen for worker in batch["worker"]})
     expect(workers == list(range(WORKERS)), f"workers {workers} made the items, not {list(range(WORKERS))}")
-    expect(os.getpid() not in {pid for batch in seen for pid in batch["pid"]}, "the items were made in this process")
+    expect(loader not in {pid for batch in seen for pid in batch["pid"]}, "the items were made in the loader's process")
     evidence = {
         "workers": WORKERS,
         "start_method": torch.multiprocessing.get_start_method(),
@@ -200,6 +209,51 @@ def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
     if shm is not None and shm[0] <= SHM_SMALL:
         return Passed(f"works, but {folder} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
     return Passed(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
+
+
+def _loaded(dut: DeviceUnderTest, pin: bool) -> tuple[list[Batch], int]:
+    """Every batch, and the process that asked the workers for them: this one."""
+    return _in_a_thread(lambda: list(_batches(dut, pin)), dut.accel), os.getpid()
+
+
+def _from_child(dut: DeviceUnderTest) -> tuple[list[Batch], int]:
+    """The same from a process of its own. Raises what went wrong there; how it ended, where it did not say."""
+    heard = talk.run(python_argv("gpucheck.smoke.data", dut.accel.id), CHILD_TIMEOUT_S)
+    told = heard.merged
+    seen = [line["batch"] for line in heard.lines if "batch" in line]
+    if "wrong" in told:
+        raise Wrong(told["wrong"], told["fix"], **told["evidence"])
+    if "busy or unavailable" in told.get("error", ""):
+        raise Unavailable("the device is set to take one process alone (compute mode EXCLUSIVE_PROCESS)")
+    if "error" in told:
+        raise RuntimeError(told["error"])
+    if heard.ending.how != "returned":
+        raise Wrong(f"after {len(seen)} batches {heard.ending.in_words}", stderr=heard.ending.stderr[-2000:])
+    return seen, int(told["pid"])
+
+
+def main() -> int:
+    """Load the batches for the device named in the arguments, and say each, and what goes wrong, as lines of JSON."""
+    say = claim_stdout()
+    say({"pid": os.getpid()})
+    try:
+        accel = open_device(sys.argv[1])
+        accel.make_current()
+        dut = DeviceUnderTest(accel)
+
+        def all_said() -> None:
+            for batch in _batches(dut, accel.can_pin):
+                say({"batch": batch})
+
+        _in_a_thread(all_said, accel)
+    except CannotLook as error:
+        say({"error": error.why})
+    except Wrong as wrong:
+        say({"wrong": str(wrong), "fix": wrong.fix, "evidence": wrong.evidence})
+    except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
+        kept.saw(error)
+        say({"error": str(error)})
+    return 0
 
 
 def _in_a_thread(work: Callable[[], T], accel: Accel) -> T:
@@ -223,7 +277,7 @@ def _in_a_thread(work: Callable[[], T], accel: Accel) -> T:
     return done.result()
 
 
-def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[dict[str, list[int]]]:
+def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[Batch]:
     """Every batch, its values compared on the device."""
     loader = DataLoader(Numbered(), BATCH, num_workers=WORKERS, pin_memory=pin, timeout=LOADER_TIMEOUT_S)
     for batch in loader:

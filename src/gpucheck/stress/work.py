@@ -26,6 +26,7 @@ from gpucheck.bench.matmul import product
 from gpucheck.bench.matmul.corruption import bits, check_first
 from gpucheck.bench.matmul.product import Matrices
 from gpucheck.errors import CannotLook
+from gpucheck.machine import kept
 from gpucheck.machine.accel import Accel
 from gpucheck.report.results.stress import StressWrong
 from gpucheck.units import GIB, MIB
@@ -188,7 +189,7 @@ class Work:
         least = 2 * copy + slot + len(self._index)
         beside = 0 if self.accel.is_cpu else _BESIDE_CHUNKS * len(self._index)
         words = max((self.fill_bytes // WORD - beside) // window * window, least)
-        self.arena = _allocate(words, least, self.accel)
+        self.arena = self._owned(_allocate(words, least, self.accel))  # a second stream copies in it
         self.arena.fill_(POISON)
         self._copied = self.arena[-2 * copy :]
         room = self.arena[: -2 * copy - len(self._index)]
@@ -196,10 +197,14 @@ class Work:
         a, b = self._one.a, self._one.b
         self._slots = [Matrices(a, b, part.view(self.side, self.side)) for part in flat]
         self._calls = [self._kind.bind(a, b, one.out) for one in self._slots]
-        self._hosts = [torch.full((copy,), POISON, pin_memory=self.accel.can_pin) for _ in range(2)]
+        self._hosts = [self._owned(torch.full((copy,), POISON, pin_memory=self.accel.can_pin)) for _ in range(2)]
         source = self._source()
         self._sent = source.cpu()
         self.checksums["copies"] = text_of(int(checksum(source, self._weights).item()))
+
+    def _owned(self, memory: torch.Tensor) -> torch.Tensor:
+        """Memory that a lost device must not free; a CPU is not lost."""
+        return memory if self.accel.is_cpu else kept.own(memory, self.accel.id)
 
     @property
     def filled_bytes(self) -> int:

@@ -13,7 +13,7 @@ from gpucheck.bench.transfer import both_ways, copies, idioms, judge, on_device,
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Part, Setting, Together, TogetherPart
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import faults, numa
+from gpucheck.machine import faults, kept, numa
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Began, Emit, Event, Failed, Finished, Measured, Skipped, Started
@@ -24,7 +24,7 @@ from gpucheck.report.measurement import Measurement
 
 PARTS: tuple[Part, ...] = (
     Part("copies", 8.0, copies.rows),
-    Part("idioms", 3.0, idioms.rows),
+    Part("idioms", 3.0, idioms.measured),
     Part("both_ways", 3.0, both_ways.rows, both_ways.applies),
     Part("on_device", 1.5, on_device.rows, on_device.applies),
 )
@@ -117,6 +117,7 @@ def rows_on(
                 emit(Skipped(of_error(error, accel.id)))
                 why = "memory"
             emit(Finished(judge.part(part.id), accel.id, why))
+            kept.settle(accel)
             accel.empty_cache()
 
 

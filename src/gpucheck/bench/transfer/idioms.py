@@ -2,10 +2,14 @@
 
 Every line stands beside the raw copy between preallocated buffers, at one size, timed on the host's clock with the wait
 for its end. `make` gives the call: from the number of a slice to the tensor that the line left.
+
+Some lines pin by definition, and free what they pinned as they are called: on a device that is lost this aborts the
+process. Where memory can be pinned all lines are therefore measured in a child, whose rows come one by one.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -13,16 +17,23 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import DataLoader
 
-from gpucheck import units
-from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all
+from gpucheck import messages, units
+from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, room_for
 from gpucheck.bench.transfer.idioms_judge import NAME
+from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
 from gpucheck.directions import Direction, HostMemory
-from gpucheck.errors import CannotLook
-from gpucheck.machine.accel import Accel
+from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError
+from gpucheck.machine import kept
+from gpucheck.machine.accel import Accel, open_device
+from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.pulse import OPENING_S, SILENT_S
+from gpucheck.machine.speaking import claim_stdout, raised, requests
+from gpucheck.machine.talk import Lost, Start, Talk
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Notice, Progress
+from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.events import Event, Notice, Progress
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import KIB, MIB
 from gpucheck.work import same
@@ -109,7 +120,7 @@ class Idiom:
 
 def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
     """Pinned host memory of a tensor's shape."""
-    return torch.empty_like(tensor, pin_memory=True)
+    return kept.own(torch.empty_like(tensor, pin_memory=True))
 
 
 def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
@@ -306,6 +317,11 @@ IDIOMS: tuple[Idiom, ...] = (
 )
 
 
+def start_child() -> LineChild:
+    """A process that measures the lines. Raises OSError."""
+    return LineChild(python_argv("gpucheck.bench.transfer.idioms"))
+
+
 # -- measured ----------------------------------------------------------------------------------------------------------
 
 
@@ -331,8 +347,87 @@ class _Calls:
         return (self.calls - 1) % self.count
 
 
+def measured(setting: Setting, start: Start = start_child) -> Iterator[Measurement]:
+    """A row for each line of code that this device knows, from a child where memory can be pinned for it.
+
+    Raises CannotLook where there is no room, DeviceFailed where the device failed in the child or the child crashed.
+    """
+    if not setting.accel.can_pin:
+        yield from rows(setting)
+        return
+    accel, part_s = setting.accel, setting.deadline - time.monotonic()
+    setting.emit(Progress("starting a process for the common idioms"))
+    setup = {"device": accel.id, "name": accel.name, "uuid": accel.uuid, "options": to_json(setting.options)}
+    try:
+        with Talk(start) as child:
+            # Its start is not what is measured, and not the part's time either.
+            child.ask({**setup, "part_s": max(part_s, 0.0)}, OPENING_S)
+            child.send({"go": True})
+            for line in child.answer(SILENT_S, per_line=True):
+                if "progress" in line:
+                    setting.emit(Progress(*line["progress"]))
+                elif "notice" in line:
+                    setting.emit(Notice(line["notice"], "warning"))
+                elif "row" in line:
+                    yield from_json(Measurement, line["row"])
+                elif "failed" in line:
+                    _raise(accel, line["failed"])
+    except Lost as lost:
+        ending = lost.ending
+        if ending.how not in ("crashed", "late"):
+            raise CannotLook("the common idioms were not measured", ending.in_words, finding=NAME) from lost
+        raise DeviceFailed(*_failed(accel, ending.in_words), device=accel.id) from lost
+
+
+def _raise(accel: Accel, text: str) -> None:
+    """Raise what a child met: as the device's where the text says so, else as torch raises it."""
+    cause = messages.cause_of(text)
+    if cause is not None and cause.whose == "device":
+        raise DeviceFailed(*_failed(accel, text), device=accel.id)
+    raise RuntimeError(text.partition(": ")[2])
+
+
+def _failed(accel: Accel, text: str) -> tuple[str, str, str]:
+    """What failed, why, and what to do."""
+    cause = messages.cause_of(text)
+    title = cause.title if cause is not None else "the process that copied to it ended"
+    return f"{accel.id}: {title}", text, cause.fix if cause is not None else "gpucheck smoke"
+
+
+def main() -> int:
+    """Measure the lines for a parent: its setup first, then all rows, each as it is there."""
+    say = claim_stdout()
+    asked = requests()
+    setup = next(asked)
+
+    def emit(event: Event) -> None:
+        if isinstance(event, Progress):
+            say({"progress": [event.step, event.done, event.total]})
+        elif isinstance(event, Notice):
+            say({"notice": event.text})
+
+    try:
+        accel = open_device(setup["device"], name=setup["name"], uuid=setup["uuid"])
+        accel.make_current()
+        options = from_json(TransferOptions, setup["options"])
+        with Watch(accel.uuid) as watch:
+            say({"end": True})
+            next(asked)
+            room, deadline = room_for(accel, options.host_share), time.monotonic() + setup["part_s"]
+            for one in rows(Setting(options, accel, room, watch, emit, deadline)):
+                say({"row": to_json(one)})
+        say({"end": True})
+    except GpucheckError as error:
+        kept.saw(error)
+        say(raised(error))
+    except (RuntimeError, MemoryError) as error:  # torch's, for whatever its driver answers
+        kept.saw(error)
+        say({"failed": f"{type(error).__module__}.{type(error).__qualname__}: {error}", "end": True})
+    return 0
+
+
 def rows(setting: Setting) -> Iterator[Measurement]:
-    """A row for each line of code that this device knows. Raises CannotLook where there is no room."""
+    """A row for each line of code that this device knows, measured here. Raises CannotLook where there is no room."""
     accel = setting.accel
     memories: list[HostMemory] = [one for one in setting.options.memories if one == "pageable" or accel.can_pin]
     room = replace(setting.room, pinned="pinned" in memories)

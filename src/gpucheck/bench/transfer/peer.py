@@ -20,7 +20,7 @@ from gpucheck.bench.transfer.part import Together
 from gpucheck.bench.transfer.peer_judge import NAME
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.errors import CannotLook
-from gpucheck.machine import accel, child, speaking, talk
+from gpucheck.machine import accel, child, kept, speaking, talk
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.talk import Heard
 from gpucheck.measure import row, timing
@@ -159,6 +159,7 @@ def work(first: Accel, second: Accel) -> Iterator[Measurement]:
     for source, destination in ((first, second), (second, first)):
         with source.as_current():
             yield from one_way(source, destination, watch)
+        kept.settle(source, destination)
         for one in (source, destination):
             one.empty_cache()
 

@@ -25,7 +25,7 @@ from gpucheck.bench.transfer import link
 from gpucheck.bench.transfer.part import Together
 from gpucheck.bench.transfer.together_judge import NAME
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import host, numa, talk
+from gpucheck.machine import host, kept, numa, talk
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.numa import Bound
 from gpucheck.machine.speaking import claim_stdout, requests
@@ -235,6 +235,7 @@ def main() -> int:
     except CannotLook as error:
         say({"error": str(error)})
     except RuntimeError as error:  # torch's, for whatever its driver answers
+        kept.saw(error)
         say({"error": str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__})
     return 0
 

@@ -1,0 +1,233 @@
+"""Memory that a lost device must not free: a finalizer that ends the process once the device is lost stands for it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpucheck.machine import kept
+from gpucheck.machine.child import python_argv, run
+
+ABORTED = -6
+
+# A device whose loss is known to the finalizers of what was pinned for it, as it is to CUDA's.
+STAND_INS = """
+import os, sys
+from gpucheck.machine import kept
+
+class Device:
+    id = "cuda:0"
+    lost = False
+    def synchronize(self):
+        if self.lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+device = Device()
+
+class Pinned:
+    def __del__(self):
+        if Device.lost:
+            os.abort()
+        os.write(2, b"released\\n")
+"""
+
+
+class Well:
+    """A device that answers."""
+
+    id = "cuda:0"
+
+    def synchronize(self) -> None: ...
+
+
+class Gone(Well):
+    """A device that was lost."""
+
+    def synchronize(self) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+class Memory:
+    """What is owned."""
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    yield
+    kept.settle(Well())
+    gc.unfreeze()
+
+
+def ended(program: str) -> subprocess.CompletedProcess[str]:
+    """A process that runs `program` after the stand-ins."""
+    root = str(Path(kept.__file__).resolve().parents[2])
+    text = f"import sys; sys.path.insert(0, {root!r})\n{STAND_INS}{textwrap.dedent(program)}"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=env)
+
+
+def test_what_nobody_owns_ends_the_process() -> None:
+    assert ended("with kept.ending():\n pinned = Pinned()\n Device.lost = True\n sys.exit(1)").returncode == ABORTED
+
+
+def test_a_lost_device_frees_nothing_up_to_the_end() -> None:
+    found = ended("""
+        import atexit
+        atexit.register(lambda: os.write(2, b"atexit\\n"))
+
+        def work():
+            pinned = kept.own(Pinned(), device.id)
+            temporary = Pinned()  # nobody owns it: the frame that the error keeps does
+            Device.lost = True
+            device.synchronize()
+
+        with kept.ending():
+            try:
+                work()
+            except RuntimeError as error:
+                assert kept.saw(error, device.id)
+            print("the report")
+            sys.exit(7)
+    """)
+    assert (found.returncode, found.stdout, found.stderr) == (7, "the report\n", "")
+
+
+def test_an_error_that_nobody_caught_is_told_and_frees_nothing() -> None:
+    found = ended("""
+        def work():
+            pinned = Pinned()
+            Device.lost = True
+            device.synchronize()
+
+        with kept.ending():
+            sys.exit(work())
+    """)
+    assert found.returncode == 1
+    assert found.stderr.endswith("RuntimeError: CUDA error: an illegal memory access was encountered\n")
+
+
+def test_python_ends_as_ever_where_the_program_is_not_ours() -> None:
+    found = ended("""
+        pinned = kept.own(Pinned(), device.id)
+        Device.lost = True
+        try:
+            device.synchronize()
+        except RuntimeError as error:
+            kept.lose(error, device.id)
+        del pinned
+        print("the report")
+    """)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "the report\n", "")
+
+
+def test_after_a_good_wait_all_is_released() -> None:
+    found = ended("""
+        def work():
+            kept.own(Pinned(), device.id)
+            kept.own(Pinned())
+
+        work()
+        os.write(2, b"waits\\n")
+        kept.settle(device)
+        os.write(2, b"waited\\n")
+    """)
+    assert (found.returncode, found.stderr) == (0, "waits\nreleased\nreleased\nwaited\n")
+
+
+def test_a_closed_stdout_does_not_change_the_exit_status() -> None:
+    found = ended("""
+        reading, writing = os.pipe()
+        os.close(reading)
+        os.dup2(writing, 1)
+        print("nobody reads this")
+        kept.leave(1)
+    """)
+    assert (found.returncode, found.stderr) == (1, "")
+
+
+def test_children_are_ended_before_the_process() -> None:
+    found = ended("""
+        from gpucheck.machine.child import LineChild
+        child = LineChild([sys.executable, "-c", "import time; time.sleep(600)"])
+        print(child.pid, flush=True)
+        kept.leave(1)
+    """)
+    assert found.returncode == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(found.stdout), 0)
+
+
+def test_nothing_is_released_where_waiting_fails() -> None:
+    memory = Memory()
+    seen = weakref.ref(kept.own(memory, "cuda:0"))
+    del memory
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        kept.settle(Gone())
+    assert seen() is not None and kept.is_lost()
+
+
+def test_one_device_does_not_release_what_another_owns() -> None:
+    memory = Memory()
+    seen = weakref.ref(kept.own(memory, "cuda:1"))
+    del memory
+    kept.settle(Well())
+    assert seen() is not None
+    other = Well()
+    other.id = "cuda:1"
+    kept.settle(other)
+    assert seen() is None
+
+
+def test_a_device_that_answers_after_all_is_not_lost() -> None:
+    kept.lose(RuntimeError("CUDA error: unknown error"), "cuda:0")
+    assert kept.is_lost()
+    kept.settle(Well())
+    assert not kept.is_lost()
+
+
+def test_an_error_that_is_over_lets_go_of_what_its_frames_hold() -> None:
+    def fails() -> None:
+        memory = Memory()
+        kept.own(memory, "cuda:0")
+        seen.append(weakref.ref(memory))
+        try:
+            raise MemoryError
+        except MemoryError as error:
+            raise ValueError from error
+
+    seen: list[weakref.ref[Memory]] = []
+    with pytest.raises(ValueError) as caught:
+        fails()
+    assert seen[0]() is not None
+    kept.settle(Well(), error=caught.value)
+    assert seen[0]() is None
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (RuntimeError("CUDA error: unspecified launch failure"), True),
+        (RuntimeError("CUDA error: unknown error"), True),
+        (RuntimeError("CUDA error: out of memory"), False),
+        (RuntimeError("CUDA error: invalid argument"), False),
+        (ValueError("CUDA error: unspecified launch failure"), False),
+    ],
+)
+def test_what_a_device_raised_is_told_from_the_rest(error: Exception, lost: bool) -> None:
+    assert (kept.saw(error), kept.is_lost()) == (lost, lost)
+
+
+def test_a_child_of_ours_ends_in_the_same_way() -> None:
+    code = python_argv("gpucheck.exits")
+    body = f"{STAND_INS}\n pinned = Pinned(); Device.lost = True; kept.lose(RuntimeError()); print('row'); sys.exit(3)"
+    code[2] = code[2].replace("sys.exit(gpucheck.exits.main())", f"exec({body.replace(chr(10) + ' ', chr(10))!r})")
+    result = run(code, 60)
+    assert (result.returncode, result.stdout, result.stderr) == (3, "row\n", "")
