@@ -109,8 +109,8 @@ def _broken_off(
         told(Failed(fault))
     if fault.poisons:
         lost.update({device: fault for device in ids if device not in lost})
-    # What torch raises on a device that works may be its own: that benchmark failed, and the others tell.
-    return [error] if fault.kind == "error" and not isinstance(error, RuntimeError) else []
+    # What a library raises on a device that works is its own: that benchmark failed, and the others tell.
+    return [error] if fault.kind == "error" and not faults.is_of_library(error) else []
 
 
 def default_s(ids: Sequence[str]) -> float:

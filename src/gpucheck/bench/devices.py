@@ -61,7 +61,7 @@ def each(
     """Measure the benchmark `name` on every device that `device` names, with one time budget for all.
 
     Returns the devices that were measured to the end. One that fails is told, and does not cost the others their rows;
-    a bug and Ctrl-C are raised on. Raises UsageError, and after all else the first CannotLook.
+    a bug of ours and Ctrl-C are raised on. Raises UsageError, and after all else the first CannotLook.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
@@ -131,7 +131,7 @@ class _Run:
         accel.empty_cache()
 
     def _broken_off(self, error: Exception, device_id: str, accel: Accel | None) -> None:
-        """Tell what was raised. What is no fault of a device's and no want of memory is raised on."""
+        """Tell what was raised. A bug of ours is raised on: no device's or library's failure, and no want of memory."""
         if isinstance(error, GpucheckError) and not faults.is_device(error):
             self.unseen.append(error)
             return
@@ -144,7 +144,7 @@ class _Run:
             self.emit(Skipped(replace(skipped, device=device_id)))
             return
         self.emit(Failed(fault))
-        if fault.kind == "error":
+        if fault.kind == "error" and not faults.is_of_library(error):
             raise error
         if fault.kind == "device" and (fault.poisons or accel is None or self._is_silent(accel)):
             self.lost[device_id] = fault
