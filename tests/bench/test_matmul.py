@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fake_device import FakeDevice
 from judged import Document
 from judged import findings as judged
 from products_here import needs, one_run, together
 
+from gpucheck.bench.buffers import why_full, within_reach
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
 from gpucheck.bench.matmul import cases, command, measure, product
 from gpucheck.bench.matmul.cases import Case
@@ -515,8 +517,8 @@ def test_a_shape_without_a_kernel_costs_that_shape(monkeypatch: pytest.MonkeyPat
 )
 def test_a_mistake_or_a_broken_library_is_no_want_of_a_kernel(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "measure", failing(text))
-    with pytest.raises(RuntimeError, match=r"^[mC]"):
-        run(MatmulOptions(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)
+    (failed,) = run(MatmulOptions(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch).judged().findings
+    assert (failed.id, failed.verdict) == ("matmul.error", "fail") and text in failed.message
 
 
 def test_a_device_that_torch_has_no_code_for_is_no_want_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,5 +541,36 @@ def test_a_usual_size_that_there_is_no_room_for_is_told(monkeypatch: pytest.Monk
 
 def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "measure", failing("CUDA out of memory. Tried to allocate"))
-    with pytest.raises(CannotLook, match="memory ran out at float32 8x8x8"):
+    with pytest.raises(CannotLook, match=r"memory ran out at float32 8x8x8; its matrices take 18\.1 KiB; use a"):
         run(MatmulOptions(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)
+
+
+@dataclass
+class Filling(FakeDevice):
+    """A device of 80 GiB; `answers` are what is free and what torch reserved, the last of them for good."""
+
+    answers: list[tuple[int, int]] = field(default_factory=list)
+
+    def memory_info(self) -> tuple[int, int]:
+        return self.answers[0][0], 80 * GIB
+
+    def memory(self) -> MemoryFigures:
+        reserved = self.answers.pop(0)[1] if len(self.answers) > 1 else self.answers[0][1]
+        return MemoryFigures(0, 0, reserved, reserved)
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        # All that went is our own: torch's, and kernels that were loaded late.
+        ((2 * GIB, 38 * GIB - 400 * 2**20), "its matrices take 1 GiB; 2 GiB of 80 GiB are free"),
+        ((10 * GIB, 10 * GIB), "its matrices take 1 GiB, and other processes took 20 GiB of the free memory meanwhile"),
+        ((40 * GIB, 0), "its matrices take 1 GiB; 40 GiB of 80 GiB are free"),
+    ],
+)
+def test_others_took_the_memory_only_where_the_drivers_free_memory_shows_it(after: tuple[int, int], why: str) -> None:
+    device: Any = Filling(answers=[(40 * GIB, 0), after])
+    before = within_reach(device)
+    told, fix = why_full(device, "its matrices take 1 GiB", before)
+    assert told == why
+    assert ("stop other users" in fix) == ("other processes" in why)

@@ -31,6 +31,9 @@ MOST_BYTES = 2 * GIB
 ASSUMED_CACHE_BYTES = 64 * MIB
 # What buffers may take of the device's memory that is left.
 DEVICE_SHARE = 0.8
+# What a process takes late outside torch's allocator, for kernels, libraries and their handles: 0.1 to 0.5 GB. Free
+# memory that falls by less was not taken by others.
+LATE_BYTES = 512 * MIB
 # An idle link sleeps at a lower generation, and wakes within milliseconds.
 LINK_WARM_UP_S = 0.2
 
@@ -86,6 +89,28 @@ def room_for(accel: Accel, host_share: float) -> Room:
         cache=max(cache or ASSUMED_CACHE_BYTES, accel.l2_cache_bytes or 0),
         cache_known=cache is not None,
     )
+
+
+def within_reach(accel: Accel) -> int | None:
+    """Bytes that torch's allocator has on the device or could still get, as the driver says; None where it does not."""
+    info, reserved = accel.memory_info(), accel.memory().memory_reserved_bytes
+    return None if info is None or reserved is None else info[0] + reserved
+
+
+def why_full(accel: Accel, needs: str, before: int | None) -> tuple[str, str]:
+    """Why memory ran out, as far as the driver's free memory shows it, and what to do.
+
+    `needs` says what it was wanted for, `before` is what was within reach when there seemed to be room for it.
+    """
+    after, info = within_reach(accel), accel.memory_info()
+    taken = before - after if before is not None and after is not None else 0
+    if taken > LATE_BYTES:
+        return (
+            f"{needs}, and other processes took {units.capacity(taken)} of the free memory meanwhile",
+            "stop other users of the memory, or use a smaller --size",
+        )
+    left = "" if info is None else f"; {units.capacity(info[0])} of {units.capacity(info[1])} are free"
+    return f"{needs}{left}", "use a smaller --size"
 
 
 @dataclass(slots=True)
