@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from broken_device import garbled
+from broken_device import GARBAGE, garbled
 from judged import findings as judged
 from products_here import needs, one_run, together
 
@@ -168,6 +168,21 @@ def test_no_place_that_a_broken_device_tells_is_an_index() -> None:
     checked = corruption.check_first(device, garbled(first.out), None)
     assert (checked.sums.row, checked.sums.column) == (20, 0) and not checked.sums.passed
     assert checked.element is not None and (checked.element.row, checked.element.column) == (20, 30)
+
+
+def test_a_count_that_a_broken_device_tells_is_never_told() -> None:
+    first = sets()[0]
+    device = Matrices(first.a, first.b, garbled(first.out))
+    told = corruption.check_first(device, device.out, None).told()
+    assert (told["not_finite"], told["miscounted"], told["worst_error_of_bound"] <= 1) == (0, True, True)
+    finding = corruption_judge.first_results([row(**told)])
+    assert finding.verdict == "fail"
+    assert "the device's own count of finite elements is garbage" in finding.message
+    assert "not finite" not in finding.message and str(GARBAGE) not in finding.message
+    # One that is right about it is believed, and looked at by the host.
+    first.out[3, 4] = math.nan
+    told = corruption.check_first(first, first.out, None).told()
+    assert (told["not_finite"], told["miscounted"]) == (1, False)
 
 
 class Clock:

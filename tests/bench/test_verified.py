@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from broken_device import Counting
 
 from gpucheck.bench import verified
 from gpucheck.bench.buffers import POISON, allocate
@@ -53,6 +54,14 @@ def test_bytes_between_copies_do_not_count() -> None:
     run(one, 2)
     one.destination.bytes[100] ^= 1
     assert one.finish().wrong_bytes == 0
+
+
+def test_what_cannot_be_counted_is_wrong_all_the_same() -> None:
+    one = made(4 * KIB)
+    run(one, 5)
+    one.destination.bytes[100] ^= 1
+    with Counting():
+        assert one.finish() == Verified(refills=1, slices=5, wrong_bytes=1, first_wrong=0)
 
 
 def lost(one: Copies) -> None:

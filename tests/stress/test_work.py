@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from broken_device import COUNT, Counting
 
 from gpucheck.machine import accel
 from gpucheck.stress import work as work_module
@@ -161,6 +162,23 @@ def test_a_wrong_bit_in_memory_is_found(seed: int, monkeypatch: pytest.MonkeyPat
     assert wrong.got is not None and wrong.expected is not None
     differing = int(wrong.got, 16) ^ int(wrong.expected, 16)
     assert differing & (differing - 1) == 0 and differing  # one bit
+
+
+@pytest.mark.parametrize("count", [COUNT, -1])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_count_of_wrong_words_that_is_garbage_is_wrong_and_never_told(count: int, flipped: bool) -> None:
+    work = made()
+    work.begin("memory")
+    with Counting(count):
+        if flipped:
+            window = work.arena[: work_module._WINDOW_CPU // 8]
+            work._write(window, 0, "ones", 0)
+            window[3] ^= 1
+            (wrong,) = work._read(window, 0, "ones", 0, "memory")
+        else:
+            (wrong,) = work.step("memory").wrong
+    assert wrong.elements is None and "the device's own count is garbage" in wrong.text
+    assert (wrong.place == 3) is flipped
 
 
 @pytest.mark.parametrize("kind", ["copies", "mixed"])

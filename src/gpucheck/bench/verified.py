@@ -166,7 +166,7 @@ class Copies:
     def _mismatches(self, start: int, size: int) -> Iterator[tuple[int, int]]:
         """How many bytes are wrong, and where the first one is, for each piece that has any.
 
-        A difference that is gone at the second look counts as one byte, the first of its piece.
+        A difference that is gone at the second look, or cannot be counted, is one byte, the first of its piece.
         """
         words, number = self.destination.words, self.source.number
         assert number is not None
@@ -181,10 +181,11 @@ class Copies:
             if seen is None:
                 continue
             differ = (seen[0].view(torch.uint8) != seen[1].view(torch.uint8))[:left]
-            wrong = int(differ.sum())
+            wrong = same.counted(differ)
             if wrong:
-                yield wrong, first * WORD + int(differ.to(torch.uint8).argmax())
-            elif left % WORD == 0:
+                at = same.count_of(int(differ.to(torch.uint8).argmax()), left - 1)
+                yield wrong, first * WORD + (at or 0)
+            elif wrong is None or left % WORD == 0:
                 yield 1, first * WORD
 
 

@@ -26,7 +26,7 @@ from gpucheck.errors import CannotLook
 from gpucheck.machine.accel import Accel
 from gpucheck.report.results.stress import StressWrong
 from gpucheck.units import GIB, MIB
-from gpucheck.work import precision, reference
+from gpucheck.work import precision, reference, same
 
 WORD = 8
 POISON = -1
@@ -405,7 +405,8 @@ class Work:
             differing += (part != self._made(name, at, first, len(part), number)).sum()
             # Of addresses, how far they are from the window's first: windows take turns.
             _add_chunk(total, part - at if name == "address" else part, self._weights)
-        count, told = torch.stack([differing, total]).tolist()
+        differ, told = torch.stack([differing, total]).tolist()
+        count = same.count_of(differ, len(window))
         result = f"{name}{f'+{number}' if name != 'address' else ''}/{len(window)}"
         known = self.checksums.get(result)
         if count == 0 and known is None:
@@ -415,20 +416,23 @@ class Work:
         return (self._misread(window, at, name, number, kind, result, count),)
 
     def _misread(
-        self, window: torch.Tensor, at: int, name: str, number: int, kind: str, result: str, count: int
+        self, window: torch.Tensor, at: int, name: str, number: int, kind: str, result: str, count: int | None
     ) -> StressWrong:
-        """The first word that differs, as the host reads it."""
+        """The first word that differs, as the host reads it; `count` is None where the device's own is garbage."""
+        garbage = f"; {same.GARBAGE}" if count is None else ""
         for first, part in self._parts(window):
             now, right = part.cpu(), self._made(name, at, first, len(part), number).cpu()
             places = (now != right).nonzero().view(-1)
             if len(places):
                 place = int(places[0])
                 return self._wrong(
-                    kind, result, "pattern", elements=count or len(places), place=at + first + place,
+                    kind, result, "pattern", elements=len(places) if count == 0 else count, place=at + first + place,
                     got=_hex(now[place]), expected=_hex(right[place]),
-                    text=f"{_hex(now[place])} read back where {_hex(right[place])} was written",
+                    text=f"{_hex(now[place])} read back where {_hex(right[place])} was written{garbage}",
                 )  # fmt: skip
-        return self._wrong(kind, result, "pattern", elements=count, text="at the second look nothing differed")
+        return self._wrong(
+            kind, result, "pattern", elements=count, text=f"at the second look nothing differed{garbage}"
+        )
 
     # -- copies -----------------------------------------------------------------------------------------------------
 

@@ -193,7 +193,7 @@ class Repeated:
                 expected, wanted = self._expected(start, stop)
                 seen = same.unequal(self._flat(start, stop), expected, wanted)
                 if seen is not None:
-                    differing = int((seen[0] != seen[1]).sum())
+                    differing = same.counted(seen[0] != seen[1]) or 0
                     wrong += differing
                     unsteady += not differing
         return Verified(0 if self._poison_missing else slices, wrong, unsteady)

@@ -148,6 +148,7 @@ class First:
             "checked_rows": rows.rows,
             "worst_error_of_bound": rows.worst,
             "not_finite": rows.not_finite,
+            "miscounted": rows.miscounted,
             "smallest_detectable_error": rows.smallest_detectable,
             "column_sums": {"compared": sums.blocks, "worst_of_threshold": sums.worst, "detects": sums.detectable},
             "wrong_element": None if wrong is None else asdict(wrong),

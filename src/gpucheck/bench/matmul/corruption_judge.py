@@ -154,7 +154,8 @@ def _never_drawn(details: Mapping[str, Any]) -> bool:
 def is_wrong(details: Mapping[str, Any]) -> bool:
     """Whether the result that a run checked against float64 is wrong, or a product of nothing."""
     beyond = _size(details["worst_error_of_bound"]) > 1
-    return beyond or bool(details["not_finite"]) or _wrong_element(details) or _never_drawn(details)
+    counts = details["not_finite"] or details.get("miscounted")
+    return beyond or bool(counts) or _wrong_element(details) or _never_drawn(details)
 
 
 def _badness(details: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
@@ -183,6 +184,8 @@ def _first_told(details: Mapping[str, Any]) -> str:
         told.append(f"error {_times(details['worst_error_of_bound'])} its bound")
     if details["not_finite"]:
         told.append(f"{details['not_finite']} elements not finite")
+    if details.get("miscounted"):
+        told.append("the device's own count of finite elements is garbage")
     if _never_drawn(details):
         told.append("the operands hold no random numbers")
     return ", ".join(told)

@@ -118,6 +118,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         "idle_before_s": idle_s,
         "worst_error_of_bound": check.worst,
         "not_finite": check.not_finite,
+        "miscounted": check.miscounted,
         # The last result, which the device gave when it was hottest, against the first.
         "corruption": repeats.told(),
         **burst_and_sustained(run, flop),

@@ -91,7 +91,7 @@ class Stage:
         if seen is None:
             return 0
         # A difference that is gone at the second look is a fault too.
-        return int((seen[0].view(torch.uint8) != seen[1].view(torch.uint8)).sum()) or 1
+        return same.counted(seen[0].view(torch.uint8) != seen[1].view(torch.uint8)) or 1
 
 
 @dataclass(frozen=True, slots=True)
