@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,6 +164,26 @@ def test_a_wrong_bit_in_memory_is_found(seed: int, monkeypatch: pytest.MonkeyPat
     assert wrong.got is not None and wrong.expected is not None
     differing = int(wrong.got, 16) ^ int(wrong.expected, 16)
     assert differing & (differing - 1) == 0 and differing  # one bit
+
+
+def test_where_no_result_is_right_the_host_looks_for_no_longer_than_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = made()
+    work._products = len(work._slots)
+    assert len(work._slots) > 8
+    ticks = itertools.count()
+    monkeypatch.setattr(work_module, "STEP_S", 2.5)
+    monkeypatch.setattr(work_module, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: out.fill_(3.0))
+    step = work.step("products")
+    assert 1 < len(step.wrong) < 5
+    work.begin("copies")
+    work._sent.add_(1)
+    work.checksums["copies"] = "0"
+    monkeypatch.setattr(work_module, "STEP_S", 1e6)
+    monkeypatch.setattr(
+        work_module, "time", SimpleNamespace(perf_counter=iter([0.0, 0.0, 1.0, 2e6, 2e6, 2e6]).__next__)
+    )
+    assert work.step("copies").wrong
 
 
 @pytest.mark.parametrize("count", [COUNT, -1])

@@ -97,7 +97,8 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         product.fill(case.kind, operands.flat)
         call()
         accel.synchronize()
-        repeats = Repeats([one], accel, observed if case.dtype == "tf32" else None)
+        # What differs at the end is looked at for as long as a part of it takes.
+        repeats = Repeats([one], accel, observed if case.dtype == "tf32" else None, accel.host_now() + seconds)
         calls = _calls_for_a_window(call, accel)
         emit(Progress(f"idle for {idle_s:g} s, then {case.label} for {units.duration(seconds)} on {accel.id}"))
         time.sleep(idle_s)
