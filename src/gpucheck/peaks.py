@@ -19,6 +19,8 @@ TABLE = Path(__file__).with_name("peaks.toml")
 # What products of these are added up in, unless something else was asked for (cuBLAS, and torch with reduced-precision
 # accumulation off).
 ACCUMULATORS = {"int8": "int32", "float64": "float64"}
+# The end of a dtype's name that is multiplied with fast accumulation.
+FAST = "_fast"
 # NVIDIA's brand, not a part: these accumulate in float32 at half the rate of the professional parts of their chip.
 GEFORCE = "NVIDIA GeForce "
 # Data moves on both edges of the memory's clock, as the driver counts it.
@@ -70,8 +72,10 @@ class Part:
 
     def peak(self, dtype: str, accumulator: str | None = None) -> Peak | None:
         """The peak of a dtype with its usual accumulator, or with this one; None where it is not known."""
-        wanted = dtype, accumulator or ACCUMULATORS.get(dtype, "float32")
-        return next((peak for peak in self.peaks if (peak.dtype, peak.accumulator) == wanted), None)
+        accumulator = accumulator or ACCUMULATORS.get(dtype, "float32")
+        known = {peak.dtype: peak for peak in self.peaks if peak.accumulator == accumulator}
+        # A part that has one rate for float8 has it with fast accumulation and without.
+        return known.get(dtype) or known.get(dtype.removesuffix(FAST))
 
     @property
     def label(self) -> str:

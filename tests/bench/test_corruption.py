@@ -83,6 +83,31 @@ def test_any_bit_of_a_later_result_is_seen(dtype: Dtype) -> None:
     assert (seen["worst"]["row"], seen["worst"]["column"]) == (UNSAMPLED, 79)
 
 
+def lost_warp(out: torch.Tensor) -> None:
+    out.view(-1)[32 * 9 : 32 * 10] = 0
+
+
+def stuck_bit_in_a_warp(out: torch.Tensor) -> None:
+    flat = corruption.bits(out).view(-1)
+    flat[32 * 9 : 32 * 10] ^= 1 << 5
+
+
+def misplaced_tile(out: torch.Tensor) -> None:
+    out[16:32, 8:16] = out[:16, 8:16].clone()
+
+
+@pytest.mark.parametrize("plant", [lost_warp, stuck_bit_in_a_warp, misplaced_tile])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_wrong_values_of_many_bits_and_of_whole_warps_are_seen(
+    dtype: Dtype, plant: Callable[[torch.Tensor], None]
+) -> None:
+    made = sets(dtype)
+    repeats = Repeats(made, CPU)
+    plant(made[0].out)
+    repeats.finish()
+    assert (repeats.differing, repeats.vanished) == (1, 0) and repeats.elements >= 16
+
+
 def test_of_many_that_differ_a_little_the_wrong_one_is_named() -> None:
     made = sets()
     repeats = Repeats(made, CPU)

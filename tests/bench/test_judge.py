@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import bench_scenes as scenes
 import pytest
 from judged import run
 
 from gpucheck.bench import judge
 from gpucheck.measure import runs as merging
+from gpucheck.render import measured
 from gpucheck.report.events import Began, Failed, Finished, Measured, Opened, Planned, Skipped, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
-from gpucheck.report.report import Judgement, Report
+from gpucheck.report.report import Judgement, Part, Report
 from gpucheck.thresholds import Limit
 
 GIB = 2**30
@@ -100,7 +103,8 @@ def test_one_bad_run_of_memory_stays_bad(bad: dict[str, int]) -> None:
         return report(row("bandwidth", {"operation": "read", "size_bytes": GIB}, 1.0, 2.4e12, details=told))
 
     whole = merging.merge([memory(), memory(**bad), memory()])
-    assert by_id(judge.judge(whole))["bandwidth.result"].verdict == "fail"
+    verdict = "fail" if bad.get("verified_slices") is None else "inconclusive"
+    assert by_id(judge.judge(whole))["bandwidth.result"].verdict == verdict
     assert by_id(judge.judge(merging.merge([memory()] * 3)))["bandwidth.result"].verdict == "pass"
 
 
@@ -236,3 +240,65 @@ def test_judges_load_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "['transfer', 'bandwidth', 'matmul', 'overlap', 'crossover'] False"
+
+
+# -- whether results were verified ------------------------------------------------------------------------------------
+
+SOUND = Finding("", "pass", "")
+SISTERS = [replace(scenes.H200, id=f"cuda:{place}") for place in range(4)]
+FOUR = scenes.machine(*map(scenes.card, SISTERS))
+COPYING: dict[str, tuple[str, list[Measurement]]] = {
+    "copies": ("transfer.corrupt", scenes.copies()),
+    "idioms": ("transfer.idioms_corrupt", [*scenes.copies(), *scenes.idioms()]),
+    "both_ways": ("transfer.both_ways_corrupt", [*scenes.copies(), *scenes.at_once()[:1]]),
+    "on_device": ("transfer.on_device", [*scenes.copies(), *scenes.at_once()[1:]]),
+    "peer": ("transfer.peer", [*scenes.copies(), *scenes.pairs(SISTERS)]),
+    "bandwidth": ("bandwidth.result", scenes.memory()),
+    "overlap": ("overlap.copies", sorted(scenes.beside_compute(), key=lambda one: one.case["what"] == "copy")),
+}
+
+
+def whole(finding_id: str, rows: Sequence[Measurement]) -> Report:
+    """The document of these rows, whose parts have all ended."""
+    parts = (Part("transfer.peer", None, True, ""),)
+    return scenes.document(f"bench {finding_id.partition('.')[0]}", rows, FOUR, parts=parts)
+
+
+def with_last(rows: Sequence[Measurement], **details: int) -> list[Measurement]:
+    """The rows, of which the last has these details."""
+    *before, last = rows
+    method = replace(last.method, details={**last.method.details, **details})
+    return [*before, replace(last, method=method)]
+
+
+@pytest.mark.parametrize("name", COPYING)
+def test_where_nothing_was_compared_no_benchmark_passes_or_is_silent(name: str) -> None:
+    finding_id, rows = COPYING[name]
+    sound = whole(finding_id, rows)
+    assert "all results verified" in measured.rests_on(sound)
+    assert by_id(sound).get(finding_id, SOUND).verdict not in ("fail", "inconclusive")
+    for key in ("verified_slices", "other_verified_slices")[: 2 if name == "both_ways" else 1]:
+        unseen = whole(finding_id, with_last(rows, **{key: 0}))
+        assert by_id(unseen)[finding_id].verdict == "inconclusive"
+        assert by_id(unseen)[finding_id].title == "some results were not verified"
+        assert "verified" not in measured.rests_on(unseen)
+        assert unseen.summary.verdict != "pass"
+
+
+@pytest.mark.parametrize("name", COPYING)
+def test_what_is_wrong_fails_and_nothing_says_that_all_was_verified(name: str) -> None:
+    finding_id, rows = COPYING[name]
+    key = "wrong_elements" if name == "bandwidth" else "wrong_bytes"
+    wrong = whole(finding_id, with_last(rows, **{key: 3}))
+    assert by_id(wrong)[finding_id].verdict == "fail"
+    assert "verified" not in measured.rests_on(wrong)
+
+
+def test_a_product_that_was_never_repeated_is_no_bit_identical_one() -> None:
+    compared = {"results_compared": 0, "results_differing": 0, "results_examined": 0, "results_vanished": 0}
+    seen = {**compared, "elements_differing": 0, "worst": None, "detects": "any bit of a compared result"}
+    never = scenes.document("bench matmul", scenes.products(corruption=seen))
+    assert by_id(never)["matmul.corruption"].verdict == "inconclusive"
+    assert "verified" not in measured.rests_on(never)
+    once = scenes.document("bench matmul", scenes.products(corruption={**seen, "results_compared": 1}))
+    assert by_id(once)["matmul.corruption"].verdict == "pass"

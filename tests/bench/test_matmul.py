@@ -90,12 +90,12 @@ def test_an_unknown_dtype_names_those_that_are() -> None:
 @pytest.mark.parametrize(
     ("capability", "expected"),
     [
-        ((9, 0), "native native native native native native none native"),
-        ((8, 9), "native native native native native native none native"),
-        ((8, 0), "native native native native native none none native"),
-        ((7, 5), "native native none native emulated none none native"),
-        ((7, 0), "native native none native emulated none none none"),
-        ((5, 2), "native native none emulated emulated none none none"),
+        ((9, 0), "native native native native native native native none native"),
+        ((8, 9), "native native native native native native native none native"),
+        ((8, 0), "native native native native native none none none native"),
+        ((7, 5), "native native none native emulated none none none native"),
+        ((7, 0), "native native none native emulated none none none none"),
+        ((5, 2), "native native none emulated emulated none none none none"),
     ],
 )
 def test_what_a_gpu_multiplies_in_hardware(
@@ -108,10 +108,10 @@ def test_what_a_gpu_multiplies_in_hardware(
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ({"avx512_bf16"}, "native native none emulated native emulated emulated emulated"),
-        ({"amx_bf16", "amx_fp16", "amx_int8"}, "native native none native native emulated emulated native"),
-        ({"sse2"}, "native native none emulated emulated emulated emulated emulated"),
-        (set(), "native native none unknown unknown emulated emulated unknown"),
+        ({"avx512_bf16"}, "native native none emulated native emulated none emulated emulated"),
+        ({"amx_bf16", "amx_fp16", "amx_int8"}, "native native none native native emulated none emulated native"),
+        ({"sse2"}, "native native none emulated emulated emulated none emulated emulated"),
+        (set(), "native native none unknown unknown emulated none emulated unknown"),
     ],
 )
 def test_what_a_cpu_multiplies_in_hardware(flags: set[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,8 +178,9 @@ def test_by_default_a_gpu_runs_float64_only_where_it_is_fast_and_a_cpu_no_more_t
     def chosen(accel: accel.Accel) -> list[str]:
         return [case.dtype for case in cases.cases(MatmulOptions(shapes=((64, 64, 64),)), accel)]
 
-    assert chosen(gpu(9, 0)) == ["float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "int8"]
-    assert chosen(gpu(8, 9)) == ["float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "int8"]
+    low = ["float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fn_fast", "int8"]
+    assert chosen(gpu(9, 0)) == ["float64", *low]
+    assert chosen(gpu(8, 9)) == low
     assert chosen(CPU) == ["float32", "bfloat16"]
 
 
@@ -189,11 +190,12 @@ def test_each_float8_runs_on_the_parts_that_have_it(monkeypatch: pytest.MonkeyPa
     def kinds(architecture: str) -> list[str]:
         module: Any = SimpleNamespace(get_device_properties=lambda _: SimpleNamespace(gcnArchName=architecture))
         amd = accel.Accel(torch.device("cuda:0"), module, "a GPU")
-        return [support(dtype, amd).kind for dtype in ("float8_e4m3fn", "float8_e4m3fnuz", "int8")]
+        asked: tuple[Dtype, ...] = ("float8_e4m3fn", "float8_e4m3fn_fast", "float8_e4m3fnuz", "int8")
+        return [support(dtype, amd).kind for dtype in asked]
 
-    assert kinds("gfx942:sramecc+:xnack-") == ["none", "unknown", "unknown"]
-    assert kinds("gfx950") == ["unknown", "none", "unknown"]
-    assert kinds("") == ["unknown", "unknown", "unknown"]
+    assert kinds("gfx942:sramecc+:xnack-") == ["none", "none", "unknown", "unknown"]
+    assert kinds("gfx950") == ["unknown", "none", "none", "unknown"]
+    assert kinds("") == ["unknown", "none", "unknown", "unknown"]
 
 
 def test_other_accelerators_have_no_float64_or_are_not_known() -> None:
@@ -215,10 +217,19 @@ def test_each_kind_of_product_is_computed_as_asked_and_exact_where_it_can_be(dty
     assert details["layout"] == f"A by rows, B by {'columns' if details.get('settings') else 'rows'}"
 
 
-def test_whole_numbers_have_operations_and_float8_says_how_it_is_added_up() -> None:
+def test_whole_numbers_have_operations_and_float8_says_how_it_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (product.KINDS["int8"].work, product.KINDS["int8"].unit) == ("op", "OP/s")
     assert {kind.unit for name, kind in product.KINDS.items() if name != "int8"} == {"FLOP/s"}
-    assert product.KINDS["float8_e4m3fn"].settings["use_fast_accum"] is False
+    fast, whole = product.KINDS["float8_e4m3fn_fast"], product.KINDS["float8_e4m3fn"]
+    assert (fast.settings["use_fast_accum"], whole.settings["use_fast_accum"]) == (True, False)
+    given: list[bool] = []
+    monkeypatch.setattr(torch, "_scaled_mm", lambda *_, use_fast_accum, **__: given.append(use_fast_accum))
+    for kind in (fast, whole):
+        kind.bind(torch.empty(1), torch.empty(1), torch.empty(1))()
+    assert given == [True, False]
+    case = Case("float8_e4m3fn_fast", (16, 16, 16), NATIVE)
+    # Their multiplier sees the same operands: how it adds them up is no other precision of theirs.
+    assert case.precision == "float8_e4m3fn" and Case("tf32", (1, 1, 1), NATIVE).precision == "tf32"
     assert product.KINDS["int8"].itemsizes == (1, 1, 4) and product.KINDS["float8_e4m3fn"].itemsizes == (1, 1, 2)
 
 

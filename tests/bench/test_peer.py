@@ -258,7 +258,7 @@ def test_a_real_child_says_that_there_is_no_such_device() -> None:
 
 
 def row(source: int, destination: int, rate: float | None, path: str | None = "peer", wrong: int = 0) -> Measurement:
-    return measured(source, destination, "rate", rate, 6e-4, {"path": path, "wrong_bytes": wrong})
+    return measured(source, destination, "rate", rate, 6e-4, {"path": path, "wrong_bytes": wrong, "verified_slices": 4})
 
 
 def measured(
@@ -273,7 +273,7 @@ def measured(
         work={"bytes": float(MIB)},
         rate=None if rate is None else Rate(rate, "B/s"),
         memory=MemoryFigures(),
-        method=Method("device events", "held", "cold", details={"wrong_bytes": 0, **details}),
+        method=Method("device events", "held", "cold", details={"wrong_bytes": 0, "verified_slices": 4, **details}),
     )
 
 

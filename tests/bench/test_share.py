@@ -89,12 +89,27 @@ def test_of_several_runs_the_median_clock_counts() -> None:
 
 
 def test_each_accumulator_is_named_and_whole_numbers_are_no_flop() -> None:
-    rows = [row("float64", 33.5e12), row("bfloat16", 98.94e12), row("float8_e4m3fn", 989.5e12), row("int8", 1583.2e12)]
+    rows = [
+        row("float64", 33.5e12),
+        row("bfloat16", 98.94e12),
+        row("float8_e4m3fn_fast", 989.5e12),
+        row("int8", 1583.2e12),
+    ]
     assert only(share.of_products(rows, H200)).message == (
-        "float64 50 % of 67.0 TFLOP/s, bfloat16 10 % of 989 TFLOP/s, float8_e4m3fn 50 % of 1.98 PFLOP/s, "
+        "float64 50 % of 67.0 TFLOP/s, bfloat16 10 % of 989 TFLOP/s, float8_e4m3fn_fast 50 % of 1.98 PFLOP/s, "
         "int8 80 % of 1.98 POP/s (float64 accumulator for float64; "
-        f"float32 accumulator for bfloat16, float8_e4m3fn; int32 accumulator for int8; {SHEET})"
+        f"float32 accumulator for bfloat16, float8_e4m3fn_fast; int32 accumulator for int8; {SHEET})"
     )
+
+
+def test_float8_without_fast_accumulation_has_no_share_on_a_part_with_two_modes() -> None:
+    rows = [row("bfloat16", 494.7e12), row("float8_e4m3fn", 900e12), row("float8_e4m3fn_fast", 1500e12)]
+    finding = only(share.of_products(rows, H200))
+    assert set(finding.evidence["share"]) == {"bfloat16", "float8_e4m3fn_fast"}
+    assert finding.evidence["without_peak"] == ["float8_e4m3fn"]
+    assert finding.evidence["without_peak_because"] == "data sheets give float8 with fast accumulation alone"
+    alone = only(share.of_products(rows[1:2], H200))
+    assert alone.evidence["share"] is None and alone.message == "data sheets give float8 with fast accumulation alone"
 
 
 # the part

@@ -188,7 +188,7 @@ def test_no_room_is_said() -> None:
 
 def row(device: str, gb: float, name: str = "transfer.together", **more: Any) -> Measurement:
     case: dict[str, Any] = {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": 256 * MIB}
-    details = more.pop("details", {"wrong_bytes": 0})
+    details = more.pop("details", {"wrong_bytes": 0, "verified_slices": 4})
     case |= {"devices": 2} if name == "transfer.together" else {"timed": "link"}
     return Measurement(
         name,
@@ -228,7 +228,10 @@ def test_devices_that_take_turns_are_not_told_by_their_median_window() -> None:
 
 
 def test_devices_that_share_an_uplink() -> None:
-    ways = [{"wrong_bytes": 0, "pci_bridges": ["0000:00:01.0", last]} for last in ("0000:02:00.0", "0000:02:01.0")]
+    ways = [
+        {"wrong_bytes": 0, "verified_slices": 4, "pci_bridges": ["0000:00:01.0", last]}
+        for last in ("0000:02:00.0", "0000:02:01.0")
+    ]
     found = judged(*ALONE, row("cuda:0", 28.0, details=ways[0]), row("cuda:1", 33.0, details=ways[1]))
     assert (found.verdict, found.title) == (
         "warn",
@@ -267,7 +270,9 @@ def test_what_arrived_changed_fails() -> None:
     found = judged(row("cuda:0", 50.0), row("cuda:1", 50.0, details={"wrong_bytes": 3}))
     assert (found.verdict, found.message) == ("fail", "3 wrong bytes on cuda:1")
     each = [{"details": {"wrong_bytes": 5 if number == 3 else 0}} for number in range(7)]
-    found = judged(row("cuda:0", 50.0), row("cuda:1", 50.0, details={"wrong_bytes": 0, "each_run": each}))
+    found = judged(
+        row("cuda:0", 50.0), row("cuda:1", 50.0, details={"wrong_bytes": 0, "verified_slices": 4, "each_run": each})
+    )
     assert (found.verdict, found.message) == ("fail", "5 wrong bytes on cuda:1")
 
 

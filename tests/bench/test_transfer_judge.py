@@ -57,7 +57,7 @@ def test_nothing_copied_is_a_skip() -> None:
 def test_a_row_of_which_nothing_was_compared_is_no_pass() -> None:
     found = by_id([row(1.0), row(1.0, 16 * MIB, verified_slices=0)])["transfer.corrupt"]
     assert found.verdict == "inconclusive"
-    assert found.message == "no copy was compared in pinned copies to the device, 16 MiB"
+    assert found.message == "nothing was compared: in pinned copies to the device, 16 MiB"
     wrong = by_id([row(1.0, verified_slices=0), row(1.0, wrong_bytes=3, first_wrong_byte=0)])["transfer.corrupt"]
     assert wrong.verdict == "fail"
 

@@ -11,6 +11,7 @@ from gpucheck.report.results.stress import StressDevice, StressPoint, StressResu
 from gpucheck.stress.options import Plan, plan
 
 KINDS = ("products", "memory", "copies", "mixed")
+UNITS = {"memory": "word/s", "copies": "B/s"}
 USUAL = {"products": 6e14, "memory": 2e12, "copies": 9e10, "mixed": 4e14}
 
 
@@ -33,7 +34,7 @@ def points(
         clock = 1.9e9 * speed(share)
         made.append(
             StressPoint(
-                share * division.duration_s, kind, 90, spread, "B/s" if kind in ("memory", "copies") else "FLOP/s",
+                share * division.duration_s, kind, 90, spread, UNITS.get(kind, "FLOP/s"),
                 StressSpread(clock, clock, clock), StressSpread(60.0, 65.0, 70.0), 650.0, held(share),
             )
         )  # fmt: skip
@@ -51,6 +52,7 @@ def device(index: int, seed: int = 0, *, id: str | None = None, **more: Any) -> 
         "steps": 4000,
         "checks": 11,
         "ended": "",
+        "power_limit_w": 700.0,
         "checksums": {"products": "aa", "copies": "bb", "address/9": "cc"},
         "points": points(100 * seed + index, **curve),
     } | more

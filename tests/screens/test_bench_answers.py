@@ -252,7 +252,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         lambda: document("bench bandwidth", memory(wrong_elements=3), code=exits.FAILED),
         (
             "✗ a result is wrong · H200 (cuda:0)",
-            "✗ read, 1 GiB: 3 wrong elements; write, 1 GiB: 3 wrong elements; and 2 more",
+            "✗ 3 wrong elements in read, 1 GiB; 3 wrong elements in write, 1 GiB; and 2 more",
             "→ rerun, then `gpucheck smoke`: memory that is wrong twice is broken",
         ),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,23 @@ def test_an_hour_has_no_more_points_than_a_minute(duration_s: float, kinds: tupl
     assert made.point_at(duration_s) == made.point_at(2 * duration_s) == made.points
     turns = [made.kind_of(point) for point in range(made.points)]
     assert {turns.count(kind) for kind in kinds} == {made.points // len(kinds)}
+
+
+@pytest.mark.parametrize("duration_s", [60.0, 600.0, 3600.0])
+def test_products_get_the_time_and_no_kind_is_left_without(duration_s: float) -> None:
+    made = plan(duration_s, ("products", "memory", "copies", "mixed"))
+    at_work = Counter(made.kind_of(made.point_at(duration_s * share / 10_000)) for share in range(10_000))
+    assert (at_work["products"] + at_work["mixed"]) / 10_000 >= 0.92
+    assert min(at_work.values()) * duration_s / 10_000 >= 2.0
+
+
+def test_in_a_short_run_every_kind_has_a_turn_in_which_a_step_fits() -> None:
+    made = plan(4.0, ("products", "memory", "copies", "mixed"))
+    at_work = Counter(made.kind_of(made.point_at(4.0 * share / 1000)) for share in range(1000))
+    assert min(at_work.values()) * 4.0 / 1000 >= 0.5
+    alone = plan(60.0, ("memory", "copies"))
+    assert {alone.kind_of(alone.point_at(second)) for second in (1.0, 9.0)} == {"memory"}
+    assert {alone.kind_of(alone.point_at(second)) for second in (11.0, 19.0)} == {"copies"}
 
 
 # -- for real ---------------------------------------------------------------------------------------------------------

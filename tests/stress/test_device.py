@@ -34,10 +34,11 @@ class Clock:
 
 @dataclass
 class FakeWork:
-    """Steps of a tenth of a second, and checks of `check_s`; `wrong` says how many wrong results a step has."""
+    """Steps of `step_s`, and checks of `check_s`; `wrong` says how many wrong results a step has."""
 
     clock: Clock
     check_s: float = 1.0
+    step_s: float = 0.1
     wrong: Callable[[int], int] = lambda step: 0
     checks: int = 0
     worst_of_bound: float = 0.2
@@ -61,7 +62,7 @@ class FakeWork:
     def step(self, kind: str) -> Step:
         """A step."""
         self.steps += 1
-        self.clock.now += 0.1
+        self.clock.now += self.step_s
         found = tuple(
             StressWrong(self.clock.now, self.steps, kind, "products", "first") for _ in range(self.wrong(self.steps))
         )
@@ -118,6 +119,13 @@ def test_an_hour_is_as_small_as_a_minute(duration_s: float) -> None:
     assert last.sm_clock_hz is not None and last.sm_clock_hz.median == 1.2e9 and last.held == ("sw_thermal_slowdown",)
     assert last.temperature_celsius is not None and last.temperature_celsius.max == 88
     assert last.power_w == pytest.approx(500.0)
+
+
+@pytest.mark.parametrize("duration_s", [1e-4, 1.0, 8.0, 20.0])
+def test_a_kind_whose_turn_went_by_during_a_longer_step_is_done_all_the_same(duration_s: float) -> None:
+    said, work = run(duration_s, step_s=3.0)
+    assert set(work.begun) == set(KINDS) and len(work.begun) >= len(KINDS)
+    assert {point.kind for point in points(said)} == set(KINDS)
 
 
 def test_without_telemetry_nothing_is_made_up() -> None:

@@ -201,6 +201,11 @@ def test_a_count_of_wrong_words_that_is_garbage_is_wrong_and_never_told(count: i
             (wrong,) = work.step("memory").wrong
     assert wrong.elements is None and "the device's own count is garbage" in wrong.text
     assert (wrong.place == 3) is flipped
+    with Counting(count):
+        products = work.step("products").wrong
+    assert products and {one.text for one in products} == {
+        "the device's own count is garbage; at the second look nothing differed"
+    }
 
 
 @pytest.mark.parametrize("kind", ["copies", "mixed"])
@@ -254,3 +259,109 @@ def test_memory_that_answers_at_two_addresses_is_found(monkeypatch: pytest.Monke
     monkeypatch.setattr(Work, "_write", aliased)
     found = [wrong for _ in range(6) for wrong in work.step("memory").wrong]
     assert {wrong.result.partition("/")[0].partition("+")[0] for wrong in found} == {"address", "random"}
+
+
+# -- more than one wrong bit ------------------------------------------------------------------------------------------
+
+
+def warp_of_zeros(out: torch.Tensor, draw: random.Random) -> None:
+    """A warp whose registers were lost: 32 neighbours, aligned, are zero."""
+    flat = out.view(-1)
+    at = 32 * draw.randrange(len(flat) // 32)
+    flat[at : at + 32] = 0
+
+
+def tile_of_another_place(out: torch.Tensor, draw: random.Random) -> None:
+    """A tile of 16 × 8 that was stored where another one belongs."""
+    row, column = 16 * draw.randrange(1, 4), 8 * draw.randrange(8)
+    out[row : row + 16, column : column + 8] = out[:16, column : column + 8].clone()
+
+
+def same_bit_in_a_warp(out: torch.Tensor, draw: random.Random) -> None:
+    """One stuck bit in 32 neighbours: equal differences, which a plain sum or parity could cancel."""
+    bits = out.view(-1).view(torch.int32)
+    at = 32 * draw.randrange(len(bits) // 32)
+    bits[at : at + 32] ^= 1 << draw.randrange(31)
+
+
+def two_words_changed_places(out: torch.Tensor, draw: random.Random) -> None:
+    words = out.view(-1).view(torch.int64)
+    one, other = draw.sample(range(len(words)), 2)
+    words[[one, other]] = words[[other, one]]
+
+
+PLANTED = (warp_of_zeros, tile_of_another_place, same_bit_in_a_warp, two_words_changed_places)
+
+
+@pytest.mark.parametrize("kind", ["products", "mixed"])
+@pytest.mark.parametrize("plant", PLANTED)
+@pytest.mark.parametrize("seed", range(4))
+def test_wrong_values_of_many_bits_and_of_whole_warps_are_found_in_products(
+    kind: str, plant: Callable[[torch.Tensor, random.Random], None], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(seed)
+    work = made(seed)
+    monkeypatch.setattr(torch, "mm", nth(draw.randrange(1, 6), torch.mm, lambda out: plant(out, draw)))
+    (wrong,) = turn(work, kind)
+    assert (wrong.result, wrong.against) == ("products", "first") and (wrong.elements or 0) >= 2
+    assert turn(work, kind) == []
+
+
+@pytest.mark.parametrize("plant", (warp_of_zeros, same_bit_in_a_warp, two_words_changed_places))
+@pytest.mark.parametrize("seed", range(4))
+def test_wrong_values_of_many_bits_are_found_in_memory(
+    plant: Callable[[torch.Tensor, random.Random], None], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(seed)
+    work = made(seed)
+    work.begin("memory")
+    written = torch.Tensor.copy_
+    monkeypatch.setattr(torch.Tensor, "copy_", nth(draw.randrange(1, 40), written, lambda x: plant(x, draw)))
+    found = [wrong for _ in range(16) for wrong in work.step("memory").wrong]
+    assert found and {wrong.against for wrong in found} == {"pattern"}
+
+
+def test_a_device_whose_comparisons_find_nothing_is_found_by_the_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels compute nothing: results hold what was there, and no difference is counted."""
+    work = made()
+    monkeypatch.setattr(torch, "mm", lambda *given, **named: None)
+    unequal = torch.Tensor.__ne__
+    monkeypatch.setattr(torch.Tensor, "__ne__", lambda one, other: unequal(one, one))
+    assert turn(work, "products", 1)
+
+
+# -- memory in windows ------------------------------------------------------------------------------------------------
+
+
+def test_a_window_is_read_once_all_others_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So memory that answers at two addresses far apart, as with a stuck high address line, is found."""
+    work = made()
+    size = 32 * KIB // work_module.WORD
+    assert len(work.arena) > 4 * size
+    work.begin("memory")
+    written = Work._write
+
+    def aliased(self: Work, window: torch.Tensor, at: int, name: str, number: int) -> None:
+        written(self, window, at, name, number)
+        if at == 3 * size:
+            self.arena[5] = window[5]
+
+    monkeypatch.setattr(Work, "_write", aliased)
+    count = -(-len(work.arena) // size)
+    found = [wrong for _ in range(2 * count) for wrong in work.step("memory").wrong]
+    assert {(wrong.place, wrong.elements) for wrong in found} == {(5, 1)}
+
+
+def test_all_of_the_memory_is_tested_and_a_window_changes_its_pattern_every_round() -> None:
+    work = made()
+    work.begin("memory")
+    size = 32 * KIB // work_module.WORD
+    count = -(-len(work.arena) // size)
+    steps = [work.step("memory") for _ in range(count)]
+    assert sum(step.amount for step in steps) == len(work.arena)
+    assert {step.unit for step in steps} == {"word/s"}
+    before = dict(work._written)
+    for _ in range(count):
+        work.step("memory")
+    assert before.keys() == work._written.keys()
+    assert all(before[at][0] != work._written[at][0] for at in before)

@@ -134,12 +134,12 @@ def float8_product() -> tuple[torch.Tensor, ...]:
     return a, b, (a.double() @ b.double())
 
 
-def kept_by_hopper(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """32 products at once, each cut off 13 bits behind the largest of them and of the sum; promoted after 128."""
+def kept_by_hopper(a: torch.Tensor, b: torch.Tensor, promoted: int = 128) -> torch.Tensor:
+    """32 products at once, each cut off 13 bits behind the largest of them and of the sum; then promoted."""
     whole = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
-    for start in range(0, a.shape[1], 128):
+    for start in range(0, a.shape[1], promoted):
         part = torch.zeros_like(whole)
-        for first in range(start, start + 128, 32):
+        for first in range(start, start + promoted, 32):
             terms = a[:, first : first + 32, None].double() * b[None, first : first + 32].double()
             terms = torch.cat([terms, part[:, None]], dim=1)
             unit = torch.exp2(torch.floor(torch.log2(terms.abs().amax(1, keepdim=True))) - 13)
@@ -158,6 +158,16 @@ def test_float8_added_up_in_few_bits_is_no_fault() -> None:
     assert not reference.check_product(a.bfloat16(), b.bfloat16(), few).passed
     few[0, 5] += 16 * check.smallest_detectable
     check = reference.check_product(a, b, few)
+    assert (check.passed, check.row, check.column) == (False, 0, 5)
+
+
+def test_float8_with_fast_accumulation_is_promoted_at_the_end_alone() -> None:
+    a, b, _ = float8_product()
+    few = kept_by_hopper(a, b, promoted=4096).to(torch.bfloat16)
+    check = reference.check_product(a, b, few, reference.FAST_ACCUMULATION)
+    assert check.passed
+    few[0, 5] += 16 * check.smallest_detectable
+    check = reference.check_product(a, b, few, reference.FAST_ACCUMULATION)
     assert (check.passed, check.row, check.column) == (False, 0, 5)
 
 

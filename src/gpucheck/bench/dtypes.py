@@ -8,8 +8,21 @@ from typing import TYPE_CHECKING, Literal, get_args
 if TYPE_CHECKING:  # a help page needs no device
     from gpucheck.machine.accel import Accel
 
-Dtype = Literal["float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"]
+# float8_e4m3fn_fast is float8 with fast accumulation, as tf32 is a way to multiply float32.
+Dtype = Literal[
+    "float64",
+    "float32",
+    "tf32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e4m3fn_fast",
+    "float8_e4m3fnuz",
+    "int8",
+]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+# torch hands the flag to cuBLAS alone.
+NO_FAST_ACCUMULATION = "fast accumulation is a mode of cuBLAS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +66,15 @@ _CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
     "float16": ((5, 3), "emulated"),
     "bfloat16": ((8, 0), "emulated"),
     "float8_e4m3fn": ((8, 9), "none"),
+    "float8_e4m3fn_fast": ((8, 9), "none"),
     "int8": ((7, 5), "none"),
 }
 
 
 def _support_on_rocm(dtype: Dtype, accel: Accel) -> Support:
     """What is not told apart is unknown; the two float8 formats are (AMD CDNA3 and CDNA4 instruction sets)."""
+    if dtype == "float8_e4m3fn_fast":
+        return Support("none", NO_FAST_ACCUMULATION)
     get = getattr(accel.module, "get_device_properties", None)
     architecture = str(getattr(get(accel.device), "gcnArchName", "")) if get is not None else ""
     older = architecture.startswith("gfx94")
@@ -72,6 +88,8 @@ def _support_on_cpu(dtype: Dtype) -> Support:
         return Support("none", "a CPU has no TF32")
     if dtype == "float64":
         return Support("native")
+    if dtype == "float8_e4m3fn_fast":
+        return Support("none", NO_FAST_ACCUMULATION)
     if dtype.startswith("float8"):
         return Support("emulated", "on a CPU float8 is converted first")
     from gpucheck.machine import host

@@ -1,17 +1,84 @@
-"""What lowers figures from outside the device: a busy host, a clock that was held, other processes on it. Pure."""
+"""What the judges of all benchmarks say alike: whether results were verified, and what lowers figures from outside the
+device (a busy host, a clock that was held, other processes on it). Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpucheck import units
+from gpucheck import naming, units
 from gpucheck.machine.others import held_bytes
 from gpucheck.measure import runs, telemetry
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
+
+# What to do about copies that arrive corrupted over a link.
+OVER_A_LINK = "rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What one run compared: `slices` comparisons, of which `wrong` elements or bytes were wrong, the first at `first`.
+
+    `key` names the row in the evidence, `where` in words.
+    """
+
+    key: str
+    where: str
+    slices: int
+    wrong: int
+    first: int | None = None
+
+
+def compared(one: Measurement, key: str, where: str, prefix: str = "") -> list[Compared]:
+    """What each run of a row of copies compared. A row without a time or a rate says nothing that rests on it."""
+    found = []
+    for run in runs.each(one):
+        slices, wrong, first = (
+            run["details"].get(f"{prefix}{name}") for name in ("verified_slices", "wrong_bytes", "first_wrong_byte")
+        )
+        if slices or wrong or one.time_s or one.rate:
+            found.append(Compared(key, where, slices or 0, wrong or 0, first))
+    return found
+
+
+def verification(
+    finding_id: str,
+    comparisons: Iterable[Compared],
+    wrong_title: str,
+    fix: str = OVER_A_LINK,
+    *,
+    what: str = "bytes",
+    sound_title: str = "all copies verified",
+) -> Finding:
+    """Whether what was copied or computed is right, in every run.
+
+    Fails where anything was wrong, however much was right. A run that compared nothing proves nothing: inconclusive.
+    """
+    of_all = list(comparisons)
+    wrong: dict[str, int] = {}
+    told: list[str] = []
+    for one in of_all:
+        if one.wrong:
+            wrong[one.key] = wrong.get(one.key, 0) + one.wrong
+    for key, count in wrong.items():
+        of_row = [one for one in of_all if one.key == key and one.wrong]
+        first = "" if of_row[0].first is None else f", the first at byte {of_row[0].first}"
+        told.append(f"{count} wrong {what} {of_row[0].where}{first}")
+    unseen = list(dict.fromkeys(one.where for one in of_all if not one.slices))
+    evidence: dict[str, Any] = {"copies": sum(one.slices for one in of_all)}
+    if wrong:
+        return Finding(finding_id, "fail", wrong_title, naming.few(told), {f"wrong_{what}": wrong, **evidence}, fix)
+    if unseen:
+        message = f"nothing was compared: {naming.few(unseen)}"
+        return Finding(finding_id, "inconclusive", UNVERIFIED, message, {**evidence, "unverified": unseen}, RERUN)
+    return Finding(finding_id, "pass", sound_title, evidence=evidence)
+
+
+UNVERIFIED = "some results were not verified"
+RERUN = "rerun with a longer --time-budget"
 
 
 def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts | None = None) -> list[Finding]:

@@ -68,8 +68,12 @@ def _doubt(part: Part) -> str:
     return f"the peak is an estimate{because}" if part.kind == "estimate" else ""
 
 
-def _without(part: Part, dtypes: Iterable[str]) -> str:
-    return part.missing or f"{part.source} gives none for {', '.join(dtypes)}"
+def _without(part: Part, dtypes: Sequence[str]) -> str:
+    if part.missing:
+        return part.missing
+    if all(part.peak(f"{dtype}{peaks.FAST}") for dtype in dtypes):
+        return "data sheets give float8 with fast accumulation alone"
+    return f"{part.source} gives none for {', '.join(dtypes)}"
 
 
 def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
@@ -81,7 +85,7 @@ def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None
         return [_unknown("matmul.share_of_peak", part.reason)]
     known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
     if not known:
-        return [_unknown("matmul.share_of_peak", _without(part, best))]
+        return [_unknown("matmul.share_of_peak", _without(part, list(best)))]
     shares = {dtype: _rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
     clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
     # At another clock the part can do as much more or less.
@@ -97,7 +101,7 @@ def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None
         "clock_seen_hz": clocks,
         "peaks": {dtype: _peak(peak) for dtype, peak in known.items()},
         "without_peak": without,
-        "without_peak_because": part.missing if without and part.missing else None,
+        "without_peak_because": _without(part, without) if without else None,
         "remarks": {dtype: REMARKS[dtype] for dtype in known if dtype in REMARKS},
         **_provenance(part),
     }

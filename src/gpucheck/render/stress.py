@@ -85,7 +85,7 @@ def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf
         *(_rates(result, kind) for kind in result.kinds if any(_rate(one, kind) for one in result.devices)),
         filled(Column("over time", "left", keep=5), _curve),
         _telemetry("clock, MHz", 3, _lowest_clock),
-        _telemetry("power, W", 9, _power),
+        filled(Column("power, W", keep=9), _power),
         _telemetry("max °C", 4, _heat),
         filled(Column("steps", keep=1), lambda one: str(one.steps)),
         filled(Column("wrong", keep=6), lambda one: str(one.wrong_steps)),
@@ -96,7 +96,7 @@ def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf
 def _rates(result: StressResult, kind: str) -> ColumnOf[StressDevice]:
     values = [value for one in result.devices if (value := _rate(one, kind))]
     unit = next((point.unit for one in result.devices for point in one.points if point.kind == kind), "")
-    tera = unit != "B/s" and bool(values) and max(values) >= 1e12
+    tera = unit not in ("B/s", "word/s") and bool(values) and max(values) >= 1e12
     scale, letter = (1e12, "T") if tera else (1e9, "G")
     return numbers(Column(f"{kind}\n{letter}{unit}", keep=6), lambda one: _rate(one, kind), scale)
 
@@ -131,8 +131,14 @@ def _lowest_clock(one: StressDevice) -> float | None:
     return min(clocks) / 1e6 if clocks else None
 
 
-def _power(one: StressDevice) -> float | None:
-    return max((point.power_w for point in one.points if point.power_w), default=None)
+def _power(one: StressDevice) -> str:
+    """The power that products kept up, and what share of the limit that is."""
+    watts = [point.power_w for point in one.points if point.power_w and point.kind in ("products", "mixed")]
+    watts = watts or [point.power_w for point in one.points if point.power_w]
+    if not watts:
+        return ""
+    kept = statistics.median(watts)
+    return f"{kept:.0f} ({units.percent(kept / one.power_limit_w)})" if one.power_limit_w else f"{kept:.0f}"
 
 
 def _heat(one: StressDevice) -> float | None:
@@ -172,7 +178,7 @@ def _curves(result: StressResult) -> list[Block]:
 
 def _unknown(result: StressResult) -> list[Block]:
     lines = dict.fromkeys(f"{what} unknown: {why}" for one in result.devices for what, why in one.unknown.items())
-    seed = f"same data everywhere (seed {result.seed}); turns of {units.duration(result.turn_s)}"
+    seed = f"same data everywhere (seed {result.seed}); turns of {units.duration(result.turn_s)} on average"
     return [Line(seed, "dim"), *(Line(text, "dim") for text in lines), *_wrongs(result)]
 
 

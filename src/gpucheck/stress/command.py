@@ -52,12 +52,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What one child works on: a device, or cores of the CPU (`name`), with `threads` threads."""
+    """What one child works on: a device, or cores of the CPU (`name`), with `threads` threads.
+
+    `power_limit_w` is the device's limit in force, None where NVML did not tell it.
+    """
 
     name: str
     ref: DeviceRef
     cores: tuple[int, ...] = ()
     threads: int = 1
+    power_limit_w: float | None = None
 
     @property
     def device(self) -> str:
@@ -110,7 +114,7 @@ def seats_of(device: str, facts: Facts) -> list[Seat]:
     known = next((one for one in facts.devices if one.id == device), None)
     ref = DeviceRef(device, known.uuid if known else None, known.name if known else None)
     if device != "cpu":
-        return [Seat(device, ref)]
+        return [Seat(device, ref, power_limit_w=known.power_limit_w if known else None)]
     cores = host.cores()
     groups = max(1, min(len(cores), MOST_GROUPS, host.memory().usable // (2 * GROUP_BYTES)))
     size = -(-len(cores) // groups)
@@ -152,7 +156,10 @@ class _Run:
 
     def __init__(self, options: StressOptions, division: Plan, seats: Sequence[Seat], world: World, emit: Emit) -> None:
         self.options, self.plan, self.world, self.emit = options, division, world, emit
-        self.runners = [_Runner(seat, StressDevice(seat.name, seat.ref, seat.ref.name or "")) for seat in seats]
+        self.runners = [
+            _Runner(seat, StressDevice(seat.name, seat.ref, seat.ref.name or "", power_limit_w=seat.power_limit_w))
+            for seat in seats
+        ]
         self._began_s: float | None = None
         self._shown_s = float("-inf")
         self._shown_turn = -1

@@ -168,6 +168,7 @@ class State:
     steps: int = 0
     wrong_steps: int = 0
     told_wrong: int = 0
+    _done: set[str] = field(default_factory=set)
     _began_s: float = 0.0
     _told_s: float = 0.0
     _checked_s: float = 0.0
@@ -176,7 +177,10 @@ class State:
     _recent: collections.deque[Sample] = field(default_factory=lambda: collections.deque(maxlen=400))
 
     def run(self, setup: dict[str, Any]) -> None:
-        """Step after step until the time is over; each turn begins at the time that the plan gives it."""
+        """Step after step until the time is over; each turn begins at the time that the plan gives it.
+
+        A kind whose turn went by during a longer step is made up for by one step: none passes without being done.
+        """
         self._began_s = self._checked_s = self.clock()
         self.work.start()
         self.watch.take()
@@ -186,19 +190,37 @@ class State:
             if point is None or number != point.number:
                 self._close(point)
                 self._check_now_and_then()
+                if number // self.plan.parts != turn:
+                    self._make_up(number, setup)
+                    turn = number // self.plan.parts
+                    self._begin(kind, setup)
                 point = _Point(number, kind, self.clock())
-            if number // self.plan.parts != turn:
-                turn = number // self.plan.parts
-                setup["step"] = kind
-                self.work.begin(kind)
-            step = self.work.step(kind)
-            self.steps += 1
-            if step.seconds >= LEAST_HOST_WINDOW_S:
-                point.rates.append(step.amount / step.seconds)
-            point.unit = step.unit
-            self._tell_wrong(step.wrong)
-            self._tell(point)
+            self._step(point)
         self._close(point)
+        self._make_up(self.plan.points, setup)
+
+    def _begin(self, kind: str, setup: dict[str, Any]) -> None:
+        setup["step"] = kind
+        self._done.add(kind)
+        self.work.begin(kind)
+
+    def _make_up(self, number: int, setup: dict[str, Any]) -> None:
+        """One step of each kind whose first turn lies before this point and was never begun."""
+        passed = dict.fromkeys(self.plan.kind_of(place) for place in range(0, number, self.plan.parts))
+        for kind in [one for one in passed if one not in self._done]:
+            self._begin(kind, setup)
+            point = _Point(number, kind, self.clock())
+            self._step(point)
+            self._close(point)
+
+    def _step(self, point: _Point) -> None:
+        step = self.work.step(point.kind)
+        self.steps += 1
+        if step.seconds >= LEAST_HOST_WINDOW_S:
+            point.rates.append(step.amount / step.seconds)
+        point.unit = step.unit
+        self._tell_wrong(step.wrong)
+        self._tell(point)
 
     def check(self) -> None:
         """Hold the first product against float64 and say what is wrong with it."""

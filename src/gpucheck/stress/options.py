@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from gpucheck import naming, options, units
@@ -18,6 +19,11 @@ WORK = {
 DEFAULT_DURATION_S = 60.0
 # What may be filled: of a GPU's free memory, and of the host's, which other programs need too.
 DEFAULT_FILL, DEFAULT_FILL_CPU = 0.9, 0.25
+# Shares of the time where several kinds are done. Products draw the most power: with nine tenths of the time they
+# heat as gpu-burn does, which does nothing else; what memory and copies get is enough to judge their speed by.
+WEIGHTS = {"products": 20, "memory": 1, "copies": 1, "mixed": 10}
+# No turn is shorter, where there is time for it: a step of any kind fits in.
+LEAST_TURN_S = 0.5
 # A turn is long enough for clocks and power to settle, where there is time for it.
 TURN_S = 10.0
 # Points of a device's curve in the document, however long the run was.
@@ -26,10 +32,10 @@ MOST_POINTS = 48
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The turns of a run: `turns` of `turn_s` seconds, the kinds of work one after the other.
+    """The turns of a run: `turns` of `turn_s` seconds on average, the kinds of work one after the other.
 
-    Each turn is `parts` points of the curve long. It depends on the duration and the kinds alone, so that all devices
-    do the same at the same time.
+    A turn's length is its kind's by WEIGHTS; each is `parts` points of the curve long. It depends on the duration and
+    the kinds alone, so that all devices do the same at the same time.
     """
 
     kinds: tuple[str, ...]
@@ -39,8 +45,17 @@ class Plan:
 
     @property
     def turn_s(self) -> float:
-        """The length of a turn."""
+        """The mean length of a turn."""
         return self.duration_s / self.turns
+
+    @property
+    def _ends_s(self) -> list[float]:
+        """When each turn of a round is over, counted from the round's beginning."""
+        round_s = self.turn_s * len(self.kinds)
+        least_s = min(LEAST_TURN_S, self.turn_s)
+        spare_s = round_s - least_s * len(self.kinds)
+        weights = [WEIGHTS[kind] for kind in self.kinds]
+        return list(itertools.accumulate(least_s + spare_s * weight / sum(weights) for weight in weights))
 
     @property
     def points(self) -> int:
@@ -49,7 +64,15 @@ class Plan:
 
     def point_at(self, elapsed_s: float) -> int:
         """The point in which this time lies; `points` once the time is over."""
-        return min(int(elapsed_s / self.duration_s * self.points), self.points)
+        if elapsed_s >= self.duration_s:
+            return self.points
+        ends_s = self._ends_s
+        before, within_s = divmod(elapsed_s, ends_s[-1])
+        turn = next((place for place, end_s in enumerate(ends_s) if within_s < end_s), len(ends_s) - 1)
+        began_s = ends_s[turn - 1] if turn else 0.0
+        part = int((within_s - began_s) / (ends_s[turn] - began_s) * self.parts)
+        number = (int(before) * len(ends_s) + turn) * self.parts + min(part, self.parts - 1)
+        return min(number, self.points - 1)
 
     def kind_of(self, point: int) -> str:
         """The kind of work of a point."""

@@ -1,6 +1,9 @@
 """The work of `stress` on one device: products, memory patterns, copies, and all of these at once.
 
-Every result is hashed where it lies. The checksum of 64-bit words w₀, w₁, … is Σ (2i+1)·f(wᵢ) modulo 2⁶⁴, with
+Results of products are compared with the first one, word for word, where they lie; one of each step is hashed too, as
+a device that computes nothing finds no difference either. Memory and copies are hashed.
+
+The checksum of 64-bit words w₀, w₁, … is Σ (2i+1)·f(wᵢ) modulo 2⁶⁴, with
 f(w) = w xor (w >> 32): sums of whole numbers do not depend on the order in which a device adds. f is one to one and the
 weights are odd, so that one wrong word, in whichever bits, always changes the sum; the place is in the weight, so that
 words which have changed places do too. Chunks are put together by s ← s·K + (sum of the chunk), K odd.
@@ -41,13 +44,14 @@ _SEEDS = 4
 # Words that are made, compared and hashed at once, and so the size of what that takes beside them: much less than a
 # device's memory; on a CPU, of one core's cache.
 _CHUNK, _CHUNK_CPU = 8 * MIB, MIB // 2
-# The side of the products: as large as rates need, and a core's own takes milliseconds.
+# The side of the products: as large as rates need, so that filling and comparing a result takes some 7 % of a product's
+# time (3¼ times its bytes beside 2·side³ operations); a core's own takes milliseconds.
 _SIDE, _SIDE_SMALL, _SIDE_CPU = 8192, 4096, 512
-_LARGE = 16 * GIB
+_LARGE = 8 * GIB
 # A copy is long beside its start.
 _COPY, _COPY_CPU = 64 * MIB, 4 * MIB
-# Memory that a CPU's core tests in a step; larger than its cache. A device with its own memory tests all of it.
-_WINDOW_CPU = 64 * MIB
+# Memory that a step tests: larger than a cache, and tens of milliseconds of work for an H200 and for a CPU's core.
+_WINDOW, _WINDOW_CPU = GIB, 64 * MIB
 # A step is long beside a wait for the device (some 20 µs), and short beside a point of the curve.
 STEP_S = 0.1
 MOST_PRODUCTS = 256
@@ -101,15 +105,6 @@ class Step:
     wrong: tuple[StressWrong, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """A checksum that a step has left on the device; `slot` is the place among the products' results."""
-
-    result: str
-    total: torch.Tensor
-    slot: int = -1
-
-
 @dataclass(slots=True)
 class Work:
     """What a device does in a run, and the memory that it does it in. Raises CannotLook and what torch raises.
@@ -140,6 +135,8 @@ class Work:
     _seen_as: str | None = field(init=False, default=None)
     _turn: int = 0
     _at: int = 0
+    # What stands in the windows of memory since the turn began: the place → the pattern's name and number.
+    _written: dict[int, tuple[str, int]] = field(default_factory=dict)
     _next: int = 0
     _products: int = 1
     _phase: int = 0
@@ -162,6 +159,7 @@ class Work:
     def _make_operands(self) -> None:
         """A and B, drawn on the CPU, and the first product, which later ones are compared with."""
         self._kind = product.KINDS[self.dtype]
+        self._seen_as = self._kind.seen_as
         elements = self.side * self.side
         flat = product.allocate(self._kind, (elements, elements, elements), self.accel.device)
         shape = (self.side, self.side, self.side)
@@ -228,6 +226,7 @@ class Work:
 
     def begin(self, kind: str) -> None:
         """A turn begins: what copies carry was overwritten by what came before."""
+        self._written.clear()
         if kind in ("copies", "mixed"):
             half = len(self._copied) // 2
             self._copied[:half] = self._source()
@@ -272,23 +271,37 @@ class Work:
         self.accel.synchronize()
         seconds = time.perf_counter() - began
         self._settle(seconds, len(slots))
-        return Step("products", *self._flop(len(slots)), seconds, self._compared(self._hashed(slots), "products"))
+        return Step("products", *self._flop(len(slots)), seconds, self._compared(slots, "products"))
 
     def _patterns(self) -> Step:
+        """A window read and written: what the round before left in it, so that the whole memory lies between the two.
+
+        In the first round nothing of the turn stands there yet, and what was just written is read.
+        """
+        size = (_WINDOW_CPU if self.accel.is_cpu else _WINDOW) // WORD
+        if self._at >= len(self.arena):
+            self._at = 0
+        window, at = self.arena[self._at : self._at + size], self._at
+        self._at += len(window)
+        before = self._written.get(at)
+        name, number = self._next_pattern()
+        if before is not None and before[0] == name:
+            name, number = self._next_pattern()
+        self._written[at] = name, number
+        self.accel.synchronize()
+        began = time.perf_counter()
+        wrong = () if before is None else self._read(window, at, *before, "memory")
+        self._write(window, at, name, number)
+        if before is None:
+            wrong = self._read(window, at, name, number, "memory")
+        self.accel.synchronize()
+        return Step("memory", len(window), "word/s", time.perf_counter() - began, wrong)
+
+    def _next_pattern(self) -> tuple[str, int]:
         name = PATTERNS[self._turn % len(PATTERNS)]
         number = self._turn // len(PATTERNS) % (_SEEDS if name == "random" else 64)
         self._turn += 1
-        size = min(_WINDOW_CPU // WORD, len(self.arena)) if self.accel.is_cpu else len(self.arena)
-        if self._at + size > len(self.arena):
-            self._at = 0
-        window, at = self.arena[self._at : self._at + size], self._at
-        self._at += size
-        self.accel.synchronize()
-        began = time.perf_counter()
-        self._write(window, at, name, number)
-        self.accel.synchronize()
-        wrong = self._read(window, at, name, number, "memory")
-        return Step("memory", 2.0 * size * WORD, "B/s", time.perf_counter() - began, wrong)
+        return name, number
 
     def _copies(self) -> Step:
         self.accel.synchronize()
@@ -320,7 +333,7 @@ class Work:
         self.accel.synchronize()
         seconds = time.perf_counter() - began
         self._settle(seconds, len(slots))
-        wrong = [*self._compared(self._hashed(slots), "mixed"), *self._arrived("mixed"), *self._left("mixed")]
+        wrong = [*self._compared(slots, "mixed"), *self._arrived("mixed"), *self._left("mixed")]
         wrong += self._read(window, at, "ones", number, "mixed")
         return Step("mixed", *self._flop(len(slots)), seconds, tuple(wrong))
 
@@ -341,25 +354,25 @@ class Work:
     def _flop(self, count: int) -> tuple[float, str]:
         return 2.0 * self.side**3 * count, self._kind.unit
 
-    def _hashed(self, slots: Sequence[int]) -> list[_Sum]:
-        return [
-            _Sum("products", checksum(_words(self._slots[slot].out), self._weights), slot) for slot in slots
-        ]  # fmt: skip
-
-    def _compared(self, sums: Sequence[_Sum], kind: str) -> tuple[StressWrong, ...]:
-        """Every checksum against the first of its name.
+    def _compared(self, slots: Sequence[int], kind: str) -> tuple[StressWrong, ...]:
+        """The words of every result that differ from the first one's; of the last result the checksum too.
 
         What is wrong is looked at for no longer than a step; a device that computes nothing right has more of it.
         """
-        totals = torch.stack([one.total for one in sums]).tolist()
+        first = _words(self._first)
+        told = [(_words(self._slots[slot].out) != first).sum() for slot in slots]
+        told.append(checksum(_words(self._slots[slots[-1]].out), self._weights))
+        *differing, total = torch.stack(told).tolist()
+        right = text_of(total) == self.checksums["products"]
         wrong: list[StressWrong] = []
         until = time.perf_counter() + STEP_S
-        for one, total in zip(sums, totals, strict=True):
-            if text_of(total) != self.checksums[one.result] and not (wrong and time.perf_counter() >= until):
-                wrong.append(self._examined(one.slot, kind, text_of(total)))
+        for slot, count in zip(slots, differing, strict=True):
+            unlike = text_of(total) if slot == slots[-1] and not right else ""
+            if (count or unlike) and not (wrong and time.perf_counter() >= until):
+                wrong.append(self._examined(slot, kind, same.count_of(count, len(first)), unlike))
         return tuple(wrong)
 
-    def _examined(self, slot: int, kind: str, total: str) -> StressWrong:
+    def _examined(self, slot: int, kind: str, words: int | None, total: str) -> StressWrong:
         """Which elements of a product differ from the first one's, and how far they are from float64.
 
         Compared on copies that the host has: what a device that computes wrongly says of its results proves nothing.
@@ -367,10 +380,10 @@ class Work:
         now, before = self._slots[slot].out.cpu().view(-1), self._first.cpu().view(-1)
         places = (bits(now) != bits(before)).nonzero().view(-1)
         if not len(places):
-            return self._wrong(
-                kind, "products", "first", elements=0,
-                text=f"its checksum was {total}, not {self.checksums['products']}; at the second look nothing differed",
-            )  # fmt: skip
+            seen = f"its checksum was {total}, not {self.checksums['products']}" if total else f"{words} words differed"
+            seen = same.GARBAGE if words is None else seen
+            text = f"{seen}; at the second look nothing differed"
+            return self._wrong(kind, "products", "first", elements=0, text=text)
         at = int(places[0])
         index = [divmod(int(place), self.side) for place in places[:_MOST_PLACES]]
         values = now[places[:_MOST_PLACES]].double().tolist()

@@ -39,9 +39,10 @@ _ACCUMULATOR = 2.0**-23
 # V100 adds four products at once, later parts more (ibid.).
 _TERMS_AT_ONCE = 4
 # Of float8 Hopper's tensor cores keep 13 bits behind the point of the largest of 32 terms, and what they come to is
-# promoted to float32 after 128 (DeepSeek-V3 Technical Report, 2024, section 3.3.2; CUTLASS's mma_promotion_interval).
-# Others keep more.
+# promoted to float32 after 128 (DeepSeek-V3 Technical Report, 2024, section 3.3.2; CUTLASS's mma_promotion_interval);
+# with fast accumulation, only at the end (cuBLAS, CUBLASLT_MATMUL_DESC_FAST_ACCUM). Others keep more.
 _FLOAT8_ACCUMULATOR, _FLOAT8_AT_ONCE, _FLOAT8_PROMOTED = 2.0**-13, 32, 128
+FAST_ACCUMULATION = "fast accumulation"
 # Fewer random numbers than this may come out the same, the smallest whole ones among them.
 _FEWEST_TO_SPREAD = 16
 # Whole numbers are right or wrong.
@@ -108,7 +109,10 @@ class Errors:
 
 
 def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | None = None) -> Errors:
-    """What makes a product of these dtypes inexact. `precision` names how the multiplier sees float32 (`tf32`)."""
+    """What makes a product of these dtypes inexact.
+
+    `precision` names how the multiplier sees float32 (`tf32`), or adds float8 up (FAST_ACCUMULATION).
+    """
     if not result.is_floating_point:
         return Errors(0.0, 0.0, 0.0, exact=True)
     name = str(result).removeprefix("torch.")
@@ -118,9 +122,10 @@ def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | N
     sigma = (2.0 if name == "float64" else 1.0) * (2 * seen + math.sqrt(k) * accumulator)
     drift = k / _TERMS_AT_ONCE * accumulator if seen or name in ("float16", "bfloat16") else 0.0
     if operand.itemsize == 1:
+        promoted = k if precision == FAST_ACCUMULATION else _FLOAT8_PROMOTED
         # Each term loses up to one part in 2¹³ of the largest, which is about the sum of a promoted part.
-        sigma += _FLOAT8_ACCUMULATOR * math.sqrt(min(k, _FLOAT8_PROMOTED))
-        drift += _FLOAT8_ACCUMULATOR * _FLOAT8_PROMOTED / _FLOAT8_AT_ONCE
+        sigma += _FLOAT8_ACCUMULATOR * math.sqrt(min(k, promoted))
+        drift += _FLOAT8_ACCUMULATOR * promoted / _FLOAT8_AT_ONCE
     return Errors(_ROUNDOFF[name], sigma, drift)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpucheck import naming, units
 from gpucheck.bench import figures, remarks, share
@@ -62,37 +63,38 @@ def label(one: Measurement) -> str:
 
 def _result(measurements: Sequence[Measurement]) -> Finding:
     """By run: one that was wrong stays wrong, however many were right."""
-    evidence = {
-        label(one): {
-            name: sum(run["details"].get(name, 0) for run in runs.each(one))
-            for name in ("verified_slices", "wrong_elements", "unsteady_comparisons")
-        }
-        for one in measurements
-    }
-    unseen = [
-        label(one)
-        for one in measurements
-        if not all(run["details"].get("verified_slices", 0) for run in runs.each(one))
+    details = {label(one): [run["details"] for run in runs.each(one)] for one in measurements}
+    comparisons = [
+        remarks.Compared(name, f"in {name}", run.get("verified_slices", 0), run.get("wrong_elements", 0))
+        for name, of_row in details.items()
+        for run in of_row
     ]
-    wrong = [
-        f"{name}: {row['wrong_elements']} wrong elements" for name, row in evidence.items() if row["wrong_elements"]
-    ]
-    wrong += [f"{name}: nothing was written" for name in unseen]
-    wrong += [
-        f"{name}: {row['unsteady_comparisons']} comparisons changed when repeated"
-        for name, row in evidence.items()
-        if row["unsteady_comparisons"]
-    ]
-    if not wrong:
-        return Finding("bandwidth.result", "pass", "all results verified", evidence=evidence)
-    return Finding(
+    fix = "rerun, then `gpucheck smoke`: memory that is wrong twice is broken"
+    found = remarks.verification(
         "bandwidth.result",
-        "fail",
+        comparisons,
         "a result is wrong",
-        naming.few(wrong),
-        evidence,
-        fix="rerun, then `gpucheck smoke`: memory that is wrong twice is broken",
+        fix,
+        what="elements",
+        sound_title="all results verified",
     )
+    unsteady = {
+        name: count
+        for name, of_row in details.items()
+        if (count := sum(run.get("unsteady_comparisons", 0) for run in of_row))
+    }
+    evidence = {
+        name: {
+            key: sum(run.get(key, 0) for run in of_row)
+            for key in ("verified_slices", "wrong_elements", "unsteady_comparisons")
+        }
+        for name, of_row in details.items()
+    }
+    told = [f"{name}: {count} comparisons changed when repeated" for name, count in unsteady.items()]
+    if told:
+        told = [found.message] * (found.verdict == "fail") + told
+        return Finding("bandwidth.result", "fail", "a result is wrong", naming.few(told), evidence, fix)
+    return replace(found, evidence=evidence)
 
 
 def _speed(best: dict[str, float]) -> list[Finding]:

@@ -51,6 +51,11 @@ class Case:
         return KINDS[self.dtype]
 
     @property
+    def precision(self) -> str:
+        """The precision in which the multiplier is asked to see its operands."""
+        return self.dtype if self.dtype == "tf32" else self.kind.operand
+
+    @property
     def elements(self) -> tuple[int, int, int]:
         """Elements of A, of B and of the result."""
         m, n, k = self.shape

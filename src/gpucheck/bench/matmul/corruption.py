@@ -37,7 +37,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(slots=True)
 class Repeats:
-    """Compares results of equal matrices with the first one; `precision` is how the multiplier sees float32 (`tf32`).
+    """Compares results of equal matrices with the first one; `precision` is what `reference.errors` takes.
 
     Make it when every set has its first result, computed and waited for. From `until_s` of the host's clock on, once
     something differs, the host looks at no more of it: where everything differs that takes long.

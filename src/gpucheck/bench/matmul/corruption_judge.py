@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
+from gpucheck.bench import remarks
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -125,6 +126,17 @@ def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
     if unsteady:
         title = "repeated results differ within rounding"
         return [Finding("matmul.corruption", "info", title, "; ".join(unsteady), evidence)]
+    if not compared:
+        return [
+            Finding(
+                "matmul.corruption",
+                "inconclusive",
+                remarks.UNVERIFIED,
+                "no result was repeated",
+                evidence,
+                remarks.RERUN,
+            )
+        ]
     title = "repeated results are bit-identical"
     return [Finding("matmul.corruption", "pass", title, f"{compared} results compared", evidence)]
 

@@ -63,7 +63,7 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
         rotation.once_each()
         accel.synchronize()
         until_s = accel.host_now() + budget_s + LOOK_S
-        repeats = Repeats(sets, accel, observed if case.dtype == "tf32" else None, until_s)
+        repeats = Repeats(sets, accel, observed if case.dtype == "tf32" else kind.seen_as, until_s)
         work = timing.Work(rotation.call, empty=product.empty_call(kind, first), prepare=repeats.before)
         limits = timing.Limits(
             budget_s=budget_s * (1 - WARM_UP_SHARE),
@@ -88,7 +88,7 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
         work=(kind.work, 2.0 * m * n * k, kind.unit),
         memory=memory,
         cache="cold" if case.cold else "warm",
-        precision_requested=case.dtype,
+        precision_requested=case.precision,
         precision_observed=observed,
         details={
             **_method(case),

@@ -82,7 +82,8 @@ class MatmulOptions:
     """What the user asked for; empty means the documented default."""
 
     dtypes: tuple[Dtype, ...] = option(
-        "Data type: float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fnuz or int8. Repeatable.",
+        "Data type: float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fn_fast, float8_e4m3fnuz "
+        "or int8. Repeatable.",
         shown="all that the device supports, on a CPU float32, float16 and bfloat16",
         name="--dtype",
         metavar="DTYPE",

@@ -98,7 +98,8 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         call()
         accel.synchronize()
         # What differs at the end is looked at for as long as a part of it takes.
-        repeats = Repeats([one], accel, observed if case.dtype == "tf32" else None, accel.host_now() + seconds)
+        seen_as = observed if case.dtype == "tf32" else case.kind.seen_as
+        repeats = Repeats([one], accel, seen_as, accel.host_now() + seconds)
         calls = _calls_for_a_window(call, accel)
         emit(Progress(f"idle for {idle_s:g} s, then {case.label} for {units.duration(seconds)} on {accel.id}"))
         time.sleep(idle_s)
@@ -143,7 +144,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         work=(case.kind.work, flop, case.kind.unit),
         memory=memory,
         cache="warm",
-        precision_requested=case.dtype,
+        precision_requested=case.precision,
         precision_observed=observed,
         details=details,
         flags=("emulated",) if case.support.kind == "emulated" else (),

@@ -161,27 +161,14 @@ def _pageable(found: Sequence[OverlapResult]) -> list[Finding]:
 
 def _copies(measurements: Sequence[Measurement]) -> Finding:
     """Whether every copy that was compared arrived as it was sent."""
-    copies = [
-        (one.case, run["details"])
-        for one in measurements
-        if one.name == NAME and one.case["what"] == "copy"
-        for run in runs.each(one)
+    copies = [one for one in measurements if one.name == NAME and one.case["what"] == "copy"]
+    comparisons = [
+        compared
+        for one in copies
+        for where in [f"{WAYS[one.case['direction']]}, {one.case['host_memory']}"]
+        for compared in remarks.compared(one, where, where)
     ]
-    evidence = {"copies": sum(details["verified_slices"] for _, details in copies)}
-    wrong = [
-        f"{details['wrong_bytes']} wrong bytes {WAYS[case['direction']]}, {case['host_memory']}, the first at byte "
-        f"{details['first_wrong_byte']}"
-        for case, details in copies
-        if details["wrong_bytes"]
-    ]
-    if wrong:
-        fix = "rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors"
-        return Finding(
-            "overlap.copies", "fail", "copies beside compute arrived corrupted", "; ".join(wrong), evidence, fix
-        )
-    if not all(details["verified_slices"] for _, details in copies):
-        return Finding("overlap.copies", "inconclusive", "some copies were not verified", "", evidence)
-    return Finding("overlap.copies", "pass", "all copies verified", "", evidence)
+    return remarks.verification("overlap.copies", comparisons, "copies beside compute arrived corrupted")
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
+from gpucheck.bench import remarks
 from gpucheck.bench.transfer.link import link_under_load
 from gpucheck.directions import WAYS
-from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -31,25 +31,15 @@ def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
 
 
 def _corrupt(rows: Sequence[Measurement]) -> list[Finding]:
-    wrong: dict[str, int] = {}
-    for one in rows:
-        for run in runs.each(one):
-            for prefix, way in (("", one.case["direction"]), ("other_", one.case["other"])):
-                count = run["details"][f"{prefix}wrong_bytes"]
-                wrong[way] = wrong.get(way, 0) + count
-    wrong = {way: count for way, count in wrong.items() if count}
-    if not wrong:
-        return []
-    return [
-        Finding(
-            "transfer.both_ways_corrupt",
-            "fail",
-            "copies in both directions at once arrived corrupted",
-            "; ".join(f"{count} wrong bytes {WAYS[way]}" for way, count in wrong.items()),
-            {"wrong_bytes": wrong},
-            fix="rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors",
-        )
+    title = "copies in both directions at once arrived corrupted"
+    comparisons = [
+        compared
+        for one in rows
+        for prefix, way in (("", one.case["direction"]), ("other_", one.case["other"]))
+        for compared in remarks.compared(one, way, WAYS[way], prefix)
     ]
+    found = remarks.verification("transfer.both_ways_corrupt", comparisons, title)
+    return [] if found.verdict == "pass" else [found]
 
 
 def _never(rows: Sequence[Measurement]) -> list[Finding]:

@@ -17,7 +17,6 @@ from gpucheck.bench import remarks
 from gpucheck.bench.transfer import link as of_link
 from gpucheck.bench.transfer.link import LARGE_BYTES, Link
 from gpucheck.directions import WAYS
-from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -62,31 +61,8 @@ def judge(measurements: Sequence[Measurement], link: Link, facts: Facts | None =
 
 def corrupt(measurements: Sequence[Measurement]) -> Finding:
     """Whether every copy that was compared, in every run, arrived as it was sent."""
-    told = [(label(one), [run["details"] for run in runs.each(one)]) for one in measurements]
-    wrong = [(name, run) for name, details in told for run in details if run["wrong_bytes"]]
-    slices = sum(run["verified_slices"] for _, details in told for run in details)
-    unseen = [name for name, details in told if not all(run["verified_slices"] for run in details)]
-    if not wrong and unseen:
-        message = f"no copy was compared {'; '.join(unseen)}"
-        return Finding("transfer.corrupt", "inconclusive", "some copies were not verified", message, {"copies": slices})
-    if not wrong:
-        return Finding(
-            "transfer.corrupt",
-            "pass",
-            "all copies verified",
-            evidence={"copies": slices},
-        )
-    message = "; ".join(
-        f"{run['wrong_bytes']} wrong bytes {name}, the first at byte {run['first_wrong_byte']}" for name, run in wrong
-    )
-    return Finding(
-        "transfer.corrupt",
-        "fail",
-        "copies arrived corrupted",
-        message,
-        {"wrong_bytes": {name: run["wrong_bytes"] for name, run in wrong}, "copies": slices},
-        fix="rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors",
-    )
+    comparisons = [row for one in measurements for row in remarks.compared(one, label(one), label(one))]
+    return remarks.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
 
 
 def label(one: Measurement) -> str:

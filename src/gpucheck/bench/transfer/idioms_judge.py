@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.measure import runs
+from gpucheck.bench import remarks
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -34,20 +34,9 @@ def times(measurements: Sequence[Measurement]) -> tuple[IdiomTime, ...]:
 
 
 def _corrupt(rows: Sequence[Measurement]) -> list[Finding]:
-    worst = {_call(one): max(run["details"]["wrong_bytes"] for run in runs.each(one)) for one in rows}
-    wrong = {call: count for call, count in worst.items() if count}
-    if not wrong:
-        return []
-    return [
-        Finding(
-            "transfer.idioms_corrupt",
-            "fail",
-            "a common idiom copied wrong bytes",
-            "; ".join(f"{count} wrong bytes after `{call}`" for call, count in wrong.items()),
-            {"wrong_bytes": wrong},
-            fix="rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors",
-        )
-    ]
+    comparisons = [row for one in rows for row in remarks.compared(one, _call(one), f"after `{_call(one)}`")]
+    found = remarks.verification("transfer.idioms_corrupt", comparisons, "a common idiom copied wrong bytes")
+    return [] if not rows or found.verdict == "pass" else [found]
 
 
 def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:

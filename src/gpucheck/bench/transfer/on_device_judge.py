@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.bench import share
-from gpucheck.measure import runs
+from gpucheck.bench import remarks, share
 from gpucheck.peaks import Part
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -25,13 +24,11 @@ def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
 
 def _judged(one: Measurement, facts: Facts) -> list[Finding]:
     size = units.capacity(one.case["size_bytes"])
-    wrong = sum(run["details"]["wrong_bytes"] for run in runs.each(one))
-    if wrong:
-        message = f"{wrong} wrong bytes ({size} at a time)"
-        fix = "rerun, then `gpucheck smoke`: memory that is wrong twice is broken"
-        return [
-            Finding(NAME, "fail", "copies within the device arrived corrupted", message, {"wrong_bytes": wrong}, fix)
-        ]
+    fix = "rerun, then `gpucheck smoke`: memory that is wrong twice is broken"
+    comparisons = remarks.compared(one, size, f"({size} at a time)")
+    found = remarks.verification(NAME, comparisons, "copies within the device arrived corrupted", fix)
+    if found.verdict != "pass":
+        return [found]
     if one.rate is None:
         return []
     rate = one.rate.median

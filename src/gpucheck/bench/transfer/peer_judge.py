@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpucheck import stats, units
+from gpucheck.bench import remarks
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
@@ -58,6 +60,10 @@ def judge(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
             },
         ),
     ]
+    named = [(one, "{} to {}".format(*_pair(one))) for one in rows]
+    verified = remarks.verification(NAME, [row for one, name in named for row in remarks.compared(one, name, name)], "")
+    if verified.verdict == "inconclusive":
+        return [replace(verified, evidence={**evidence, **verified.evidence})]
     verdict, title, fix = _verdict(rates, paths, bool(wrong), bool(slow), bool(mixed))
     return [Finding(NAME, verdict, title, "; ".join(text for text in told if text), evidence, fix)]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
+from gpucheck.bench import remarks
 from gpucheck.bench.transfer.link import LARGE_BYTES
 from gpucheck.directions import WAYS
 from gpucheck.machine import numa
@@ -65,19 +67,10 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
 
 def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Finding:
     way = WAYS[direction]
-    wrong = {
-        one.device.id: count for one in rows if (count := sum(run["details"]["wrong_bytes"] for run in runs.each(one)))
-    }
-    if wrong:
-        told = ", ".join(f"{count} wrong bytes on {name}" for name, count in wrong.items())
-        return Finding(
-            NAME,
-            "fail",
-            f"copies {way} arrived corrupted while several devices copied",
-            told,
-            {"direction": direction, "wrong_bytes": wrong},
-            fix="rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors",
-        )
+    comparisons = [row for one in rows for row in remarks.compared(one, one.device.id, f"on {one.device.id}")]
+    found = remarks.verification(NAME, comparisons, f"copies {way} arrived corrupted while several devices copied")
+    if found.verdict != "pass":
+        return replace(found, evidence={"direction": direction, **found.evidence})
     rates = {one.device.id: rate for one in rows if (rate := carried(one)) is not None}
     rates_alone = {one.device.id: rate for one in rows if (rate := alone(one, measurements)) is not None}
     shares = {name: rate / rates_alone[name] for name, rate in rates.items() if name in rates_alone}

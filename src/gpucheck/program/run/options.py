@@ -33,6 +33,16 @@ _GIB = {
     "NVIDIA L4": 24,
     "NVIDIA L40": 48,
     "NVIDIA L40S": 48,
+    "NVIDIA H100 NVL": 94,
+    "NVIDIA H200 NVL": 141,
+    # The 480 GB of its name are the CPU's.
+    "NVIDIA GH200 480GB": 96,
+    "NVIDIA GB300": 288,
+    "AMD Instinct MI325X": 256,
+    "AMD Instinct MI355X": 288,
+    "NVIDIA GeForce RTX 4080": 16,
+    "NVIDIA RTX 6000 Ada Generation": 48,
+    "NVIDIA RTX A6000": 48,
 }
 _GB_IN_NAME = re.compile(r"(\d+) ?GB")
 

@@ -20,7 +20,8 @@ class StressSpread:
 class StressPoint:
     """A point of a device's curve: what it did from `at_s` on, and what was read meanwhile.
 
-    `rate` is that of the work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for the others. Power
+    `rate` is that of the work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for copies, and
+    words of 64 bits that were read and written (`word/s`) for memory: no bandwidth, since patterns are computed. Power
     is a mean over at least 2 s, None where the energy is not counted; `held` is why the clock was lower than asked for.
     `core_share` is how much of its cores' time a CPU's process got, None elsewhere: other programs had the rest.
     """
@@ -68,6 +69,7 @@ class StressDevice:
     `reproducible` is whether its libraries promise the same bits every time. `checks` is how often a product was held
     against float64, `worst_of_bound` its largest error as a share of what rounding explains. `wrong` has the first
     wrong steps, `wrong_steps` how many there were. `counters` is how much each of the driver's error counters rose.
+    `power_limit_w` is the limit in force, None where it is unknown.
     `ended` is empty for a device that ran to the end, else what ended it: `fault`, `error` or `signal`.
     """
 
@@ -88,11 +90,12 @@ class StressDevice:
     wrong: tuple[StressWrong, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    power_limit_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StressResult:
-    """The whole run: what was asked, and each device's answer."""
+    """The whole run: what was asked, and each device's answer. `turn_s` is the mean length of a turn."""
 
     duration_s: float
     turn_s: float
