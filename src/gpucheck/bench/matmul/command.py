@@ -17,7 +17,7 @@ from gpucheck.bench.matmul.cases import Case, cases, fitting
 from gpucheck.bench.matmul.measure import measure
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import host
+from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
@@ -126,6 +126,7 @@ class _Rows:
 
     def _each(self, todo: Sequence[Case], until: float, watch: Watch) -> Iterator[Measurement]:
         for done, case in enumerate(todo):
+            pulse.go_on()
             self.emit(Progress(f"matmul {case.label} on {self.accel.id}", done, len(todo)))
             share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
             measured = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
@@ -142,6 +143,7 @@ class _Rows:
             if problem := search_run.why_none(any_shape, grid, self.accel):
                 self.emit(Notice(f"{any_shape.dtype} skipped: {problem}", "warning"))
                 continue
+            pulse.go_on()
             left_s = max(self.deadline - time.monotonic(), 0.0) / (len(dtypes) - done)
             until = time.monotonic() + left_s
             found = self._guarded(
@@ -161,6 +163,7 @@ class _Rows:
             if dtype not in fastest:
                 self.emit(Notice(f"{dtype}: no product to sustain", "warning"))
                 continue
+            pulse.go_on()
             case = replace(any_shape, shape=_shape(fastest[dtype]))
             long_run = partial(sustain.sustain, case, self.accel, seconds, watch, self.emit, idle_s=sustain.IDLE_S)
             result = self._guarded(case, long_run)

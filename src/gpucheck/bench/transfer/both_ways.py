@@ -24,6 +24,7 @@ from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.directions import Direction
 from gpucheck.errors import CannotLook
+from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row
 from gpucheck.measure.held import (
@@ -109,6 +110,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
             return
     wake(accel, ways.buffers["host_to_device"])
     for done, direction in enumerate(options.directions):
+        pulse.go_on()
         setting.emit(
             Progress(f"{units.capacity(size)} {direction.replace('_', ' ')}, both ways", done, len(options.directions))
         )

@@ -19,6 +19,7 @@ from gpucheck.bench.transfer.idioms_judge import NAME
 from gpucheck.bench.transfer.part import Setting
 from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook
+from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
@@ -355,6 +356,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     stage = Stage(accel, shared, size, count)
     stage.fill()
     for done, idiom in enumerate(todo):
+        pulse.go_on()
         setting.emit(Progress(f"{idiom.code} {units.capacity(size)}", done, len(todo)))
         try:
             one = measure(idiom, stage, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
