@@ -21,6 +21,9 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.thresholds import Limit
 
+# What the next row may take, by the one before: a larger size or another operation takes longer.
+AS_LONG = 2.0
+
 # The rows of a device as they are measured, until this time of `time.monotonic`.
 Rows = Callable[[Accel, float], Iterator[Measurement]]
 
@@ -134,7 +137,7 @@ class _Run:
     def _measure(self, accel: Accel, deadline: float, until_s: float, *, shared: bool) -> bool:
         """Measure every row; False where there was no time for all of them. The first is always measured.
 
-        On a busy machine each takes longer than its share: none begins that, as long as the last one, would end late.
+        On a busy machine each takes longer than its share: none begins that may end late.
         """
         in_time, together, begun_s = True, 0, time.monotonic()
         with accel.as_current():
@@ -144,7 +147,8 @@ class _Run:
                     # Rows that were timed in turn are told together.
                     together = together - 1 if together else len(one.method.details.get("in_turn_with", ()))
                     now_s = time.monotonic()
-                    pulse.PULSE.late = not together and now_s >= deadline and now_s + (now_s - begun_s) >= until_s
+                    needs_s = AS_LONG * (now_s - begun_s)
+                    pulse.PULSE.late = not together and now_s >= deadline and now_s + needs_s >= until_s
                     begun_s = begun_s if together else now_s
             except pulse.OutOfTime:
                 in_time = False

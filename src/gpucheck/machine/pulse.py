@@ -34,8 +34,8 @@ LOOK_EVERY_S = 0.5
 # What `--time-budget` promises, the start of torch included: the command is over within one and a half times of it and
 # so many seconds, on a busy machine too.
 OVERTIME, GRACE_S = 1.5, 10.0
-# Of these for the end: judging, rendering, leaving.
-ENDING_S = 1.0
+# Of these for what lies around a command on a busy machine: starting Python, judging, rendering, leaving.
+ENDING_S = 3.0
 
 
 class Waited(Protocol):
