@@ -115,13 +115,13 @@ def test_once_something_is_wrong_comparing_ends_with_its_time(
     ticks = itertools.count()
     monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 2))
     for wrong in (False, True):
-        work = Repeated("copy", ARRAYS, 7 * GRAIN, 300 * GRAIN)
+        work = Repeated("copy", ARRAYS, 7 * GRAIN, 300 * GRAIN, until_s)
         work.prepare(0, 1)
         for _ in range(work.count):
             work.call()
         if wrong:
             ARRAYS.c.fill_(-2.0)
-        told = work.finish(until_s)
+        told = work.finish()
         # What is right is compared to its end.
         assert told.slices == (compared if wrong else 42)
         assert bool(told.wrong) is wrong

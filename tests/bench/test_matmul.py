@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,7 @@ from judged import Document
 from judged import findings as judged
 from products_here import needs, one_run, together
 
-from gpucheck.bench.buffers import why_full, within_reach
+from gpucheck.bench.buffers import why_full
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
 from gpucheck.bench.matmul import cases, command, measure, product
 from gpucheck.bench.matmul.cases import Case
@@ -558,16 +558,16 @@ def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.Monk
 
 @dataclass
 class Filling(FakeDevice):
-    """A device of 80 GiB; `answers` are what is free and what torch reserved, the last of them for good."""
+    """A device of 80 GiB, with so much of it free and so much of it torch's."""
 
-    answers: list[tuple[int, int]] = field(default_factory=list)
+    free: int = 0
+    reserved: int = 0
 
     def memory_info(self) -> tuple[int, int]:
-        return self.answers[0][0], 80 * GIB
+        return self.free, 80 * GIB
 
     def memory(self) -> MemoryFigures:
-        reserved = self.answers.pop(0)[1] if len(self.answers) > 1 else self.answers[0][1]
-        return MemoryFigures(0, 0, reserved, reserved)
+        return MemoryFigures(0, 0, self.reserved, self.reserved)
 
 
 @pytest.mark.parametrize(
@@ -580,8 +580,7 @@ class Filling(FakeDevice):
     ],
 )
 def test_others_took_the_memory_only_where_the_drivers_free_memory_shows_it(after: tuple[int, int], why: str) -> None:
-    device: Any = Filling(answers=[(40 * GIB, 0), after])
-    before = within_reach(device)
-    told, fix = why_full(device, "its matrices take 1 GiB", before)
+    device: Any = Filling(free=after[0], reserved=after[1])
+    told, fix = why_full(device, "its matrices take 1 GiB", 40 * GIB)
     assert told == why
     assert ("stop other users" in fix) == ("other processes" in why)

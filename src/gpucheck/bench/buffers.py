@@ -52,6 +52,11 @@ class Room:
     pinned: bool = False
 
     @property
+    def free(self) -> int | None:
+        """What the driver called free on the device; None where it has no memory of its own, or does not say."""
+        return None if self.device is None else int(self.device / DEVICE_SHARE)
+
+    @property
     def cold(self) -> int:
         """What copies must rotate over to be cold."""
         return COLD_FACTOR * self.cache
@@ -91,19 +96,13 @@ def room_for(accel: Accel, host_share: float) -> Room:
     )
 
 
-def within_reach(accel: Accel) -> int | None:
-    """Bytes that torch's allocator has on the device or could still get, as the driver says; None where it does not."""
-    info, reserved = accel.memory_info(), accel.memory().memory_reserved_bytes
-    return None if info is None or reserved is None else info[0] + reserved
-
-
-def why_full(accel: Accel, needs: str, before: int | None) -> tuple[str, str]:
+def why_full(accel: Accel, needs: str, free: int | None) -> tuple[str, str]:
     """Why memory ran out, as far as the driver's free memory shows it, and what to do.
 
-    `needs` says what it was wanted for, `before` is what was within reach when there seemed to be room for it.
+    `needs` says what it was wanted for; `free` is what the driver called free before, None where it does not say.
     """
-    after, info = within_reach(accel), accel.memory_info()
-    taken = before - after if before is not None and after is not None else 0
+    info, reserved = accel.memory_info(), accel.memory().memory_reserved_bytes
+    taken = 0 if free is None or info is None or reserved is None else free - (info[0] + reserved)
     if taken > LATE_BYTES:
         return (
             f"{needs}, and other processes took {units.capacity(taken)} of the free memory meanwhile",

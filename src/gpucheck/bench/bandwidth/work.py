@@ -124,12 +124,16 @@ class Verified:
 
 @dataclass(slots=True)
 class Repeated:
-    """One operation on slices of `size` bytes, the next slice with every call, over `span` bytes of each array."""
+    """One operation on slices of `size` bytes, the next slice with every call, over `span` bytes of each array.
+
+    Once something is wrong, comparing ends at `until_s` of `time.monotonic`: the host looks at all that is wrong.
+    """
 
     operation: Operation
     arrays: Arrays
     size: int
     span: int
+    until_s: float = math.inf
     _cursor: int = 0
     _calls: list[Callable[[], object]] = field(default_factory=list)
     _prepared: int = 0
@@ -179,23 +183,22 @@ class Repeated:
         """The calls since were recorded and not run: which slices their replays write is seen when comparing."""
         self._cursor = 0
 
-    def finish(self, until_s: float = math.inf) -> Verified:
+    def finish(self) -> Verified:
         """Compare every slice that was written; needs the calls to be over.
 
-        Once something is wrong it ends at `until_s` of `time.monotonic`: the host looks at all that is wrong.
         A slice counts as written where the calls are known to have come by, or anything in it is not as it was before.
         None counts where the device had not even overwritten what was there.
         """
         rows, slices, wrong, unsteady = self.size // GRAIN, 0, 0, 0
         for place in range(self.count):
-            if (wrong or unsteady) and time.monotonic() >= until_s:
+            if (wrong or unsteady) and time.monotonic() >= self.until_s:
                 break
             parts = [(start, min(start + PERIOD, (place + 1) * rows)) for start in self._starts(place, rows)]
             if place >= self._cursor and all(self._is_untouched(*part) for part in parts):
                 continue
             slices += 1
             for start, stop in parts:
-                if (wrong or unsteady) and time.monotonic() >= until_s:
+                if (wrong or unsteady) and time.monotonic() >= self.until_s:
                     break
                 expected, wanted = self._expected(start, stop)
                 seen = same.unequal(self._flat(start, stop), expected, wanted)
@@ -254,8 +257,7 @@ def measure(
 ) -> Measurement:
     """Time and verify one operation on arrays of `size` bytes."""
     accel.reset_peak()
-    until_s = time.monotonic() + budget_s
-    work = Repeated(operation, arrays, size, room.cold)
+    work = Repeated(operation, arrays, size, room.cold, time.monotonic() + budget_s)
     limits = timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE)
     clock: timing.Clock = "device events" if accel.has_events else "host"
     timed, beside = row.watched(
@@ -272,7 +274,7 @@ def measure(
     slices = min(work.count, timed.run.calls_per_sample) if timed.launch == "graph" else work.count
     memory = accel.memory()
     accel.synchronize()
-    verified = work.finish(until_s)
+    verified = work.finish()
     reads, writes = ARRAYS[operation]
     return row.measurement(
         "bandwidth",

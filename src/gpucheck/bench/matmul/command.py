@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from gpucheck import units
 from gpucheck.bench import devices, figures
-from gpucheck.bench.buffers import why_full, within_reach
+from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import search_run, sustain
 from gpucheck.bench.matmul.cases import Case, cases, fitting
@@ -85,16 +85,17 @@ class _Rows:
     searched: search_run.Results
     long_runs: list[SustainedResult]
     measured: list[Measurement] = field(default_factory=list)
-    # What of the device's memory was within reach at the start.
-    reach: int | None = None
+    # What the driver called free at the start.
+    free: int | None = None
 
     def all(self) -> Iterator[Measurement]:
         wanted = cases(self.options, self.accel)
         for case in wanted:
             if case.support.kind == "none":
                 self.emit(Notice(f"{case.dtype} skipped: {case.support.reason}", "warning"))
-        self.reach = within_reach(self.accel)
-        room = int((info[0] if (info := self.accel.memory_info()) else host.memory().usable) * MEMORY_SHARE)
+        info = self.accel.memory_info()
+        self.free = info[0] if info else None
+        room = int((info[0] if info else host.memory().usable) * MEMORY_SHARE)
         there = [case for case in wanted if case.support.kind != "none"]
         todo = list(fitting(there, self.options, room))
         for case in there:
@@ -193,7 +194,7 @@ class _Rows:
                 return None
             if not self.accel.is_out_of_memory(error):
                 raise
-            why, fix = why_full(self.accel, f"its matrices take {units.capacity(case.bytes)}", self.reach)
+            why, fix = why_full(self.accel, f"its matrices take {units.capacity(case.bytes)}", self.free)
             raise CannotLook(f"memory ran out at {case.label}", why, fix, finding="matmul.memory") from error
 
 

@@ -17,6 +17,9 @@ from gpucheck.report.measurement import Measurement
 
 AGAIN = "rerun, then `gpucheck smoke`: a device that is wrong twice is broken"
 
+# A result that is so far off is no number of a product's at all: how far says nothing more.
+MANY_TIMES = 1e6
+
 
 def label(measurement: Measurement) -> str:
     """A product in words."""
@@ -214,4 +217,6 @@ def _told(element: Mapping[str, Any]) -> str:
 
 def _times(value: float | None) -> str:
     size = _size(value)
-    return f"{units.significant(size)} times" if math.isfinite(size) else "infinitely far beyond"
+    if not math.isfinite(size):
+        return "infinitely far beyond"
+    return f"{units.significant(size)} times" if size < MANY_TIMES else "more than a million times"

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpucheck import units
-from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, why_full, within_reach
+from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, why_full
 from gpucheck.bench.transfer.idioms_judge import NAME
 from gpucheck.bench.transfer.part import Setting
 from gpucheck.directions import Direction, HostMemory
@@ -347,7 +347,6 @@ def rows(setting: Setting) -> Iterator[Measurement]:
             finding="transfer.idioms",
         )
     setting.emit(Progress("allocating", 0, len(todo)))
-    reach = within_reach(accel)
     count = slices(size, room, len(memories))
     shared = allocate_all(accel, memories, count * size, "transfer.memory")
     if shared.no_pinned is not None:
@@ -363,7 +362,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         except (RuntimeError, MemoryError) as error:
             if not accel.is_out_of_memory(error):
                 raise
-            why, fix = why_full(accel, f"its tensors take {units.capacity(size)} each", reach)
+            why, fix = why_full(accel, f"its tensors take {units.capacity(size)} each", room.free)
             raise CannotLook(f"memory ran out at `{idiom.code}`", why, fix, finding="transfer.idioms") from error
         yield one
 
