@@ -151,7 +151,7 @@ def test_once_something_is_wrong_comparing_ends_with_its_time(size: int, monkeyp
     looks = []
     real = same.unequal
     monkeypatch.setattr(same, "unequal", lambda *given: looks.append(1) or real(*given))  # type: ignore[func-returns-value]
-    for wrong, allowance_s, compared in ((True, 3.0, 3), (True, 1e9, 16), (True, 0.0, 1), (False, 0.0, 16)):
+    for wrong, allowance_s, compared in ((True, 3.0, 4), (True, 1e9, 16), (True, 0.0, 1), (False, 0.0, 16)):
         monkeypatch.setattr(verified, "time", SimpleNamespace(perf_counter=Ticking()))
         one = made(size, size * 20, allowance_s=1e9)
         run(one, 16)

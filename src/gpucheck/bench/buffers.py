@@ -101,7 +101,12 @@ def why_full(accel: Accel, needs: str, free: int | None) -> tuple[str, str]:
 
     `needs` says what it was wanted for; `free` is what the driver called free before, None where it does not say.
     """
-    info, reserved = accel.memory_info(), accel.memory().memory_reserved_bytes
+    try:
+        info, reserved = accel.memory_info(), accel.memory().memory_reserved_bytes
+    except (RuntimeError, MemoryError) as error:
+        if not accel.is_out_of_memory(error):
+            raise
+        info = reserved = None  # not even for the answer there is any
     taken = 0 if free is None or info is None or reserved is None else free - (info[0] + reserved)
     if taken > LATE_BYTES:
         return (

@@ -151,10 +151,13 @@ class Copies:
         if not copied:
             return
         self.synchronize()
-        began, compared = time.perf_counter(), 0
+        compared, wrong_since_s = 0, None
         for start, size in self._pieces(copied):
-            if self._wrong and self.spent_s + time.perf_counter() - began >= self.allowance_s:
-                break
+            if self._wrong:
+                now_s = time.perf_counter()
+                wrong_since_s = now_s if wrong_since_s is None else wrong_since_s
+                if self.spent_s + now_s - wrong_since_s >= self.allowance_s:
+                    break
             wrong, at = self._mismatches(start, size)
             self._wrong += wrong
             self._first_wrong = at if wrong and self._first_wrong is None else self._first_wrong
