@@ -54,7 +54,9 @@ def test_what_is_declared_is_read_and_what_is_not_keeps_its_default() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"size": ["1MiB,,2MiB"]}, "--size is empty; an unset variable gives an empty value"),
+        ({"size": [""]}, "--size is empty; an unset variable gives an empty value"),
+        ({"size": ["1MiB,,2MiB"]}, "--size '1MiB,,2MiB' has a comma too many; give a value on each side of a comma"),
+        ({"size": ["4KiB,"]}, "--size '4KiB,' has a comma too many"),
         ({"size": ["1MiB", " "]}, "--size is empty"),
         ({"way": ""}, "--way is empty"),
         ({"way": "h2dd"}, "--way 'h2dd' is unknown; did you mean h2d?"),

@@ -7,6 +7,6 @@ if __name__ == "__main__":  # a worker process that is spawned reads this file a
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if folder != here]  # these modules are no part of gpucheck
 
-    from gpucheck.cli.app import main
+    from gpucheck.__main__ import main
 
     sys.exit(main())

@@ -1,7 +1,25 @@
-"""`python -m gpucheck` is the command `gpucheck`."""
+"""`python -m gpucheck`, and the command `gpucheck`."""
 
+import contextlib
 import os
+import signal
 import sys
+
+
+def _leave(number: int, frame: object) -> None:
+    os._exit(128 + number)
+
+
+def _at_once() -> None:
+    """Let Ctrl-C end this process at once, with its exit status: there is nothing yet, or nothing more, to report.
+
+    KeyboardInterrupt would end an import with a traceback, and the interpreter's own end with another.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
+        signal.signal(signal.SIGINT, _leave)
+
+
+_at_once()
 
 # `-m` puts the current folder first on the path: a stray json.py or torch.py there must not break the command. Targets
 # find the current folder all the same: the children that load them put it there.
@@ -9,10 +27,26 @@ _ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
     del sys.path[0]
 
-try:
-    from gpucheck.cli.app import main
-except KeyboardInterrupt:  # while it still starts
-    sys.exit(130)
+from gpucheck.cli import app  # noqa: E402
+
+
+def main() -> int:
+    """Run the command line of this process and return its exit status."""
+    try:
+        if signal.getsignal(signal.SIGINT) is _leave:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = app.main()
+        _at_once()
+    except KeyboardInterrupt:  # on the way in or out of the command's own handling
+        code = 130
+    if code == 130:
+        # All is told and written. Taking an interpreter with torch down takes a second or two, and a person waits.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    return code
+
 
 if __name__ == "__main__":
     sys.exit(main())

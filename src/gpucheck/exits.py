@@ -46,6 +46,10 @@ TABLE: tuple[Exit, ...] = (
     Exit(TERMINATED, "terminated", "SIGTERM; the report so far is printed"),
 )
 
+# For how long Ctrl-C waits for torch's import before it ends the process, in seconds. The command sets it for its own
+# process; in a notebook it stays None, and the import is waited for.
+patience_s: float | None = None
+
 # If several apply, the first in this order is the one that the caller must know.
 PRIORITY: tuple[int, ...] = (
     INTERRUPTED,

@@ -46,19 +46,17 @@ def select(
     *,
     noun: str,
     nothing: str,
-    meant: Callable[[str], str] | None = None,
 ) -> list[Row]:
     """The rows whose name begins with one of `only` (all where it is empty) and with none of `skip`, in their order.
 
-    `noun` is what a row is, `nothing` what selecting none leads to; `meant` says what to give in place of a
-    prefix that fits none, by default the nearest name. Raises UsageError for such a prefix, and where nothing is left.
+    `noun` is what a row is, `nothing` what selecting none leads to. Raises UsageError for a prefix that fits none, and
+    where nothing is left.
     """
     names = [name_of(row) for row in rows]
     for option, prefixes in (("--only", only), ("--skip", skip)):
         for prefix in prefixes:
             if not prefix or not any(name.startswith(prefix) for name in names):
-                told = meant(prefix) if meant else did_you_mean(prefix, names)
-                raise UsageError(f"{option} {prefix!r} matches no {noun}", "", told)
+                raise UsageError(f"{option} {prefix!r} matches no {noun}", "", _in_place_of(prefix, names, noun))
     taken = [row for row in rows if not only or name_of(row).startswith(tuple(only))]
     left = [row for row in taken if not name_of(row).startswith(tuple(skip))]
     if not left:
@@ -66,6 +64,18 @@ def select(
     return left
 
 
+def _in_place_of(prefix: str, names: Sequence[str], noun: str) -> str:
+    """What to give in place of a prefix that fits none: a slip of a name or of a group of names, else what there is."""
+    groups = [name.partition(".")[0] for name in names]
+    if meant := slip(prefix, dict.fromkeys([*names, *groups]), SLIP_OF_A_PREFIX):
+        return f"did you mean {meant}?"
+    return f"the {noun}s are {', '.join(names)}" if len(names) <= MOST_LISTED else "--list shows all"
+
+
+# As like as this is a slip; at difflib's usual 0.6 `nope` is one of `copies`.
+SLIP_OF_A_PREFIX = 0.7
+# A sentence lists all names where they are no more than this.
+MOST_LISTED = 8
 # A sentence names so many of several; the rest is counted.
 MOST_NAMED = 2
 

@@ -174,6 +174,9 @@ def _read(one: Option, value: Any) -> Any:
         return tuple(value)
     if not one.repeat:
         return _parsed(one, value)
+    for text in value:
+        if one.commas and text.strip() and not all(part.strip() for part in text.split(",")):
+            raise UsageError(f"{one.name} {text!r} has a comma too many", "", "give a value on each side of a comma")
     parts = [part for text in value for part in (text.split(",") if one.commas else [text])]
     values = tuple(_parsed(one, part.strip() if one.commas else part) for part in parts)
     return one.fold(values) if one.fold else values

@@ -403,3 +403,27 @@ def test_the_loop_over_devices_is_judged_by_what_was_measured(monkeypatch: pytes
         found = {one.id: one.verdict for one in told.judged([set_to("transfer.min_gbps", 52e9)]).findings}
         assert found["transfer.min_gbps"] == verdict
         assert len(told.measurements) == 2 - interrupted
+
+
+# -- exactly at the threshold -----------------------------------------------------------------------------------------
+
+
+def test_an_interval_that_begins_at_the_threshold_meets_it() -> None:
+    rows = [copy("host_to_device", 100e9, spread=0.25)]  # 80 GB/s at its slow end
+    assert judged(rows, set_to("transfer.min_gbps", 80e9))["transfer.min_gbps"].verdict == "pass"
+    assert judged(rows, set_to("transfer.min_gbps", 80e9 + 1))["transfer.min_gbps"].verdict == "inconclusive"
+
+
+def test_an_interval_that_ends_at_the_threshold_may_meet_it() -> None:
+    rows = [copy("host_to_device", 100e9, spread=0.5)]  # 200 GB/s at its fast end
+    finding = judged(rows, set_to("transfer.min_gbps", 200e9))["transfer.min_gbps"]
+    assert finding.verdict == "inconclusive" and ", interval 66.7 GB/s to 200 GB/s" in finding.message
+    beyond = judged(rows, set_to("transfer.min_gbps", 200e9 + 1))["transfer.min_gbps"]
+    assert beyond.verdict == "fail" and "interval" not in beyond.message
+
+
+def test_a_miss_that_what_was_recorded_just_explains_is_explained() -> None:
+    rows = [copy("host_to_device", 1e6, spread=0.0, flags=("noisy",))]
+    bound = thresholds.bridge(("noisy",))
+    assert judged(rows, set_to("transfer.min_gbps", 1e6 * bound))["transfer.min_gbps"].verdict == "inconclusive"
+    assert judged(rows, set_to("transfer.min_gbps", 1e6 * bound + 1))["transfer.min_gbps"].verdict == "fail"

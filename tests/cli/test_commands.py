@@ -161,7 +161,6 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
         (("find-batch-size", "mlp", "--avoid-oom", "--exact"), "--exact and --avoid-oom exclude each other"),
         (("find-batch-size", "mlp", "--multiple-of", "0"), "--multiple-of must be an integer from 1 to"),
         (("find-batch-size", "mlp", "--start", "0"), "--start must be an integer from 1 to"),
-        (("devices", "--output", "/no/such/folder/x.json"), "No such file or directory"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:

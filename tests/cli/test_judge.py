@@ -186,3 +186,10 @@ def test_a_judge_that_raises_is_a_finding_and_costs_no_row(
         assert document["summary"] == {"verdict": "fail", "exit": 70, "complete": False}
         (found,) = [one for one in document["findings"] if one["verdict"] == "fail"]
         assert (found["id"], found["evidence"]["step"]) == ("bandwidth.error", "judging")
+
+
+def test_what_the_measuring_run_said_is_kept_and_not_said_again(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(change=lambda document: document.update(notices=["cuda:0 was chosen"]))
+    assert app_module.main(["judge", path, "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["notices"] == ["cuda:0 was chosen"] and "chosen" not in said.err

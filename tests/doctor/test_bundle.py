@@ -419,7 +419,7 @@ def test_a_file_that_cannot_be_is_said_at_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.zip").mkdir()
-    assert main(["doctor", "--bundle", name]) == 2
+    assert main(["doctor", "--bundle", name]) == (3 if "cannot be written" in words else 2)
     assert words in capsys.readouterr().err
     assert main(["doctor", "--python", "/no/such/python", "--bundle", "x.zip"]) == 2
     assert [one.name for one in tmp_path.iterdir()] == ["folder.zip"]

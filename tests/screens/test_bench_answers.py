@@ -431,3 +431,12 @@ def test_no_line_is_wider_than_the_screen(name: str, width: int) -> None:
 @pytest.mark.parametrize("name", ["copies that reach the link", "all is sound", "sound products", "a card that pays"])
 def test_a_healthy_card_fits_a_screen_of_24_lines(name: str) -> None:
     assert len(shown(SCENES[name][0](), 80)) < 24
+
+
+def test_an_array_in_a_cache_has_no_share_of_the_memorys_peak() -> None:
+    """Its rate is the cache's, which may be above any memory's."""
+    cold, warm = memory()[2], memory(rate=9e12, cache="warm")[2]
+    small = replace(warm, case={**warm.case, "size_bytes": 1 << 20})
+    lines = shown(document("bench bandwidth", [cold, small]), 120)
+    by_size = {size: next(line for line in lines if f" {size} " in line) for size in ("1 GiB", "1 MiB")}
+    assert "88 %" in by_size["1 GiB"] and "%" not in by_size["1 MiB"]

@@ -201,6 +201,7 @@ def checkout(tmp_path: Path) -> Checkout:
     (package.parent / "__init__.py").write_text("")
     (package / "__init__.py").write_text("")
     (package / "app.py").write_text(textwrap.dedent(STAND_IN))
+    (package.parent / "__main__.py").write_text("from gpucheck.cli.app import main\n")
     return Checkout(folder)
 
 

@@ -44,6 +44,9 @@ from gpucheck.program.run.options import RunOptions
 from gpucheck.smoke.options import SmokeOptions
 from gpucheck.stress.options import StressOptions
 
+# Ctrl-C while torch is imported: nothing was measured yet, and a person waits.
+INTERRUPTED_AFTER_S = 0.8
+
 # What typer raises for wrong usage; the class itself has no public name, its subclass has.
 _TyperError: type[Exception] = typer.BadParameter.__mro__[2]
 
@@ -108,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _run(list(arguments))
     stdout_closed = streams.secure()
+    exits.patience_s = INTERRUPTED_AFTER_S
     code = _run(sys.argv[1:])
     return exits.settle((code, exits.CLOSED_STDOUT)) if stdout_closed else code
 

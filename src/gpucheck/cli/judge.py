@@ -38,7 +38,7 @@ def judge(common: Common, options: JudgeOptions) -> int:
     from gpucheck.cli import session
     from gpucheck.config import Settings
     from gpucheck.measure import runs
-    from gpucheck.report.events import Skipped
+    from gpucheck.report.events import Notice, Skipped
     from gpucheck.report.finding import Finding
     from gpucheck.report.report import events_of
 
@@ -59,7 +59,8 @@ def judge(common: Common, options: JudgeOptions) -> int:
 
     def tell(emit: Emit) -> None:
         for event in events_of(whole):
-            emit(event)
+            # What the measuring run said to its user is in the document, and asks nothing of this one's.
+            emit(replace(event, level="kept") if isinstance(event, Notice) else event)
         if cut := sorted({part.id for part in whole.parts if part.begun and part.ended is None}):
             title = "some runs are incomplete"
             emit(Skipped(Finding("judge.incomplete", "inconclusive", title, ", ".join(cut), fix="measure it again")))

@@ -61,7 +61,8 @@ def formats() -> dict[str, Callable[[Report], str]]:
 def prepare(paths: Sequence[str], beside: Sequence[Wanted] = ()) -> list[Output]:
     """Temporary files for all targets, those of `--output` and those beside.
 
-    Raises UsageError for one that cannot be written; none is then left behind.
+    Raises UsageError for a format that is not known or a folder, CannotLook for a file that cannot be written; none is
+    then left behind.
     """
     outputs: list[Output] = []
     try:
@@ -89,13 +90,13 @@ def _opened(wanted: Wanted) -> Output:
     if target.is_dir():
         raise UsageError(f"{option} {path!r} is a folder", "", "give a file")
     if target.exists() and not os.access(target, os.W_OK):
-        raise UsageError(f"{option} {path!r} cannot be written", "the file is read-only", "give another file")
+        raise CannotLook(f"{option} {path!r} cannot be written", "the file is read-only", "give another file")
     try:
         # Beside the target, so that the rename at the end cannot cross file systems.
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
         os.close(handle)
     except OSError as error:
-        raise UsageError(
+        raise CannotLook(
             f"{option} {path!r} cannot be written",
             os.strerror(error.errno or 0),
             "give a file in a folder that you can write to",

@@ -99,7 +99,6 @@ class FleetCheckOptions:
             self.skip,
             noun="part",
             nothing="nothing would be checked",
-            meant=lambda _: f"the parts are {', '.join(TITLES)}",
         )
 
     def names(self) -> list[tuple[str, str]]:

@@ -439,18 +439,19 @@ def _popen(
 
 
 @contextlib.contextmanager
-def signals_held(*, second_ends: bool = False) -> Iterator[None]:
+def signals_held(*, second_ends: bool = False, patience_s: float | None = None) -> Iterator[None]:
     """Let the handlers of SIGINT and SIGTERM wait until the end of the block.
 
     One that raises while a process is being started would lose its id, and leave it to itself. With `second_ends` a
     second signal ends this process at once, with the exit status that its number asks for: who repeats Ctrl-C does not
-    want to wait for a block that takes long.
+    want to wait for a block that takes long. With `patience_s` the first one does so after that time.
     """
     if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread alone
         yield
         return
     handlers: dict[int, Any] = {}
     came: list[tuple[int, FrameType | None]] = []
+    late: list[threading.Timer] = []
     holding = True
 
     def hold(number: int, frame: FrameType | None) -> None:
@@ -458,6 +459,10 @@ def signals_held(*, second_ends: bool = False) -> Iterator[None]:
             if came and second_ends:
                 os._exit(128 + number)
             came.append((number, frame))
+            if patience_s is not None:
+                late.append(threading.Timer(patience_s, os._exit, (128 + number,)))
+                late[-1].daemon = True
+                late[-1].start()
         else:  # a handler before it raised, and kept this one from being taken off
             handlers[number](number, frame)
 
@@ -470,6 +475,8 @@ def signals_held(*, second_ends: bool = False) -> Iterator[None]:
         yield
     finally:
         holding = False
+        for timer in late:
+            timer.cancel()
         for taken, handler in handlers.items():
             signal.signal(taken, handler)
         for taken, frame in came:

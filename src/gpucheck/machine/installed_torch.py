@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpucheck import exits
 from gpucheck.errors import CannotLook
 from gpucheck.machine import child, talk
 from gpucheck.machine.speaking import claim_stdout
@@ -76,12 +77,13 @@ def load() -> None:
 
     What a handler of Ctrl-C or SIGTERM raises in the middle of it passes through torch's compiled code, which ends the
     process by SIGABRT (`terminate called after throwing … KeyboardInterrupt`) or turns it into an ImportError. So it
-    is raised once torch is imported; a second one ends at once. Raises CannotLook where torch cannot be imported.
+    is raised once torch is imported; a second one ends at once, and so does the first after `exits.patience_s`, where
+    that is set. Raises CannotLook where torch cannot be imported.
     """
     if "torch" in sys.modules:
         return
     try:
-        with child.signals_held(second_ends=True):
+        with child.signals_held(second_ends=True, patience_s=exits.patience_s):
             import torch  # noqa: F401
     except (ImportError, OSError) as error:  # OSError: a library that ctypes loads for torch is not there
         lines = str(error).strip().splitlines()

@@ -15,7 +15,8 @@ def page(report: Report) -> Page:
     mistakes = [_mistake(finding) for finding in placed]
     ignored = [Line(f"{_count(told.ignored, 'finding')} ignored by comments", "dim")] if told.ignored else []
     others = [finding for finding in report.findings if finding not in placed]
-    clean = next((finding for finding in others if finding.verdict == "pass"), None)
+    # Nothing was wrong, or there was nothing to read.
+    clean = next((finding for finding in others if finding.verdict in ("pass", "skip")), None)
     told_first = finding_line(clean) if clean is not None and not placed else _verdict(placed, told)
     return Page(told_first, mistakes, ignored, others, cause=clean)
 

@@ -50,7 +50,7 @@ class LiveView:
     def __call__(self, event: Event) -> None:
         match event:
             case Notice(text, level):
-                if level == "warning" or not self._quiet:
+                if level == "warning" or (level == "info" and not self._quiet):
                     self._say(f"gpucheck: {text}", "yellow" if level == "warning" else "")
             case _ if self._quiet:
                 pass

@@ -69,10 +69,10 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sentence that the user should read now (stderr); kept in the report."""
+    """A sentence that the user should read now (stderr), but for one that is only `kept` in the report."""
 
     text: str
-    level: Literal["info", "warning"] = "info"
+    level: Literal["info", "warning", "kept"] = "info"
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,6 @@ def select(only: Sequence[str], skip: Sequence[str]) -> list[str]:
     Raises UsageError for a prefix that matches nothing, and where nothing is left.
     """
     ids = [check.id for check in CHECKS]
-    # Groups too: who types `tensor.` means `tensors`.
-    known = list(dict.fromkeys([*ids, *(check_id.partition(".")[0] for check_id in ids)]))
     return naming.select(
         ids,
         str,
@@ -72,5 +70,4 @@ def select(only: Sequence[str], skip: Sequence[str]) -> list[str]:
         skip,
         noun="check",
         nothing="nothing would be checked",
-        meant=lambda prefix: naming.did_you_mean(prefix, known),
     )

@@ -197,3 +197,9 @@ def test_github_annotates_the_line(
     (here / "a.py").write_text(MISTAKE)
     _, _, err = lint(capsys, "a.py")
     assert err.startswith("::error file=a.py,line=3,col=1,endLine=3,title=gpucheck lint%3A the result of")
+
+
+def test_a_folder_without_python_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", str(tmp_path)]) == 3
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"– no Python files in {tmp_path}: a folder is searched for *.py"

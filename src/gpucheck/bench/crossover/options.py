@@ -37,7 +37,6 @@ class CrossoverOptions:
             (),
             noun="operation",
             nothing="nothing would be measured",
-            meant=lambda _: f"the operations are {', '.join(OPERATIONS)}",
         )
 
     def names(self) -> list[tuple[str, str]]:

@@ -78,7 +78,6 @@ class TransferOptions:
             self.skip,
             noun="part",
             nothing="nothing would be measured",
-            meant=lambda _: f"the parts are {', '.join(known)}",
         )
         return frozenset(chosen)
 

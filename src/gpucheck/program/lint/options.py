@@ -36,7 +36,6 @@ class LintOptions:
             self.skip,
             noun="rule",
             nothing="nothing would be checked",
-            meant=lambda prefix: naming.did_you_mean(prefix, [rule.id for rule in RULES]),
         )
 
     def names(self) -> list[tuple[str, str]]:

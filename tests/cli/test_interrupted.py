@@ -1,0 +1,89 @@
+"""Ctrl-C before the first command and after the last one: 130, and not a word of Python's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent as a signal")
+
+# Sends this process SIGINT as the module `NAME` is looked for, then goes on looking.
+IMPORTING = """
+    import importlib.abc, os, signal, sys
+
+    class Interrupting(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, path=None, target=None):
+            if name == NAME:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    sys.meta_path.insert(0, Interrupting())
+"""
+
+
+def ended(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["gpucheck.cli", "gpucheck.cli.app", "typer", "gpucheck.units", "gpucheck.cli.bench"])
+def test_while_it_is_imported(name: str) -> None:
+    run = "sys.argv = ['gpucheck', '--version']; from gpucheck.__main__ import main; sys.exit(main())"
+    done = ended(f"NAME = {name!r}" + IMPORTING.replace("\n    ", "\n") + run)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_while_python_ends() -> None:
+    run = """
+        import atexit, os, signal, sys
+        atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+        sys.argv = ["gpucheck", "--version"]
+        from gpucheck.__main__ import main
+        sys.exit(main())
+    """
+    done = ended(run)
+    assert (done.returncode, done.stderr) == (130, "") and done.stdout.startswith("gpucheck ")
+
+
+def test_one_that_a_shell_has_ignored_stays_ignored() -> None:
+    run = """
+        import os, signal, sys
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        import gpucheck.__main__
+        os.kill(os.getpid(), signal.SIGINT)
+    """
+    assert ended(run).returncode == 0
+
+
+@pytest.mark.parametrize("patience", ["0.01", "None"])
+def test_while_torch_is_imported_it_is_waited_for_only_so_long(patience: str) -> None:
+    """Without patience, as in a notebook, the import ends and Ctrl-C raises then."""
+    run = f"""
+        import os, signal, threading
+        from gpucheck.machine import child
+        with child.signals_held(second_ends=True, patience_s={patience}):
+            os.kill(os.getpid(), signal.SIGINT)
+            if {patience}:
+                threading.Event().wait()
+            print("imported")
+    """
+    done = ended(run)
+    if patience == "None":
+        assert done.stdout == "imported\n" and "KeyboardInterrupt" in done.stderr
+    else:
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_wait_is_over_with_the_block() -> None:
+    run = """
+        import os, signal, time
+        from gpucheck.machine import child
+        try:
+            with child.signals_held(second_ends=True, patience_s=0.2):
+                os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            time.sleep(0.5)
+            print("still here")
+    """
+    assert ended(run).stdout == "still here\n"
